@@ -98,7 +98,7 @@ def enlarged(scenes: list) -> None:
     print("threshold, leave at depth 1, reach depth 3, ms a batch of 8, longest, mAP", flush=True)
     for limit in (0.0, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6):
         for grows in (False, True):
-            chain.planned = -1
+            chain.planned_end = -1
             if grows:
                 chain.enlarge([1, batch], [small, runs])
             found: list[Boxes] = []
@@ -121,7 +121,7 @@ def ends(chain: StageChain, pictures: Array) -> list[float]:
     run = StagedBatch(chain, batch, {}, Leaving.NONE, (), clock=time.thread_time)
     for _ in run.run(chain.stages(1)):
         pass
-    return [*run.report().stage_s, time.thread_time() - batch.began]
+    return [*run.report().stage_s, time.thread_time() - batch.begin]
 
 
 def answered(
@@ -138,7 +138,7 @@ def answered(
         counts[released.ramp] += len(released.places)
         for row, place in enumerate(released.places):
             found[place] = Boxes(boxes[row], kinds[row], scores[row])
-    spent = time.thread_time() - batch.began
+    spent = time.thread_time() - batch.begin
     rest = [place for place in range(len(pictures)) if place not in found]
     if rest:
         (boxes, scores, kinds), counts[2] = run.rest()
@@ -195,7 +195,7 @@ def stages(session: ModelSession, pictures: Array, limits: tuple, keep: int) -> 
     run = StagedBatch(chain, batch, thresholds, Leaving.SHRINK, range(keep), clock=time.thread_time)
     for _ in run.run(chain.stages(1)):
         pass
-    end = time.thread_time() - batch.began
+    end = time.thread_time() - batch.begin
     first = run.report().stage_s[0]
     return first, end - first
 

@@ -124,7 +124,7 @@ def test_a_worker_that_releases_members_twice_is_lost(played: PlayedWorker, nons
         played.tell(released(played, [0], 1.0) if again else finished(played, 1.0, 2.0, 3.0))
     played.handle.not_spawned("")
     assert isinstance(played.heard[-1][0], ReplicaLost)
-    assert "nonsense" in played.heard[-1][0].detail
+    assert "invalid message" in played.heard[-1][0].detail
 
 
 def test_policies_go_out_and_what_comes_of_them_comes_back(played: PlayedWorker) -> None:

@@ -175,7 +175,7 @@ def test_nonsense_behind_a_long_answer_costs_the_worker_not_the_answer(
     assert played.heard == [(BatchFinished(7, BatchTiming()), answers(LONG))]
     played.handle.exited(-9)
     played.handle.not_spawned("")
-    assert "nonsense: BATCH from a worker" in played.heard[1][0].detail
+    assert "invalid message: BATCH from a worker" in played.heard[1][0].detail
 
 
 def test_a_request_that_is_cancelled_during_a_copy_ends_with_its_batch(

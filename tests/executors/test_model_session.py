@@ -139,7 +139,7 @@ def test_datatypes_pass_through(kind: int, datatype: Datatype, models, kit, aren
     assert session.interface.inputs[0].datatype is datatype
     one, two = (np.ones((n, 2), datatype.dtype) for n in (1, 2))
     result = session.run([kit.put(arena, one), kit.put(arena, two)], arena.view(Slot(0, 1 << 16)))
-    assert result.rows == [1, 2]
+    assert result.inputs.rows == [1, 2]
     assert result.arrays[0].dtype == datatype.dtype
     assert np.array_equal(result.arrays[0], np.ones((3, 2), datatype.dtype))
 

@@ -124,7 +124,7 @@ def test_batches_are_planned_to_end_early_only_where_that_is_stated(
     session = opened(kit, path, *EXITS)
     assert arrange(kit, session, enlarge=enlarge).detail == ""
     assert session.stages is not None
-    assert session.stages.planned == (1 if enlarge else -1)
+    assert session.stages.planned_end == (1 if enlarge else -1)
 
 
 class Judge:
@@ -198,7 +198,7 @@ def test_virtual_time_has_the_same_rows_leave_as_the_worker(
     ends = np.cumsum(np.array(costs).reshape(2, 3) * [[1.0], [4.0]], axis=1)
     ends[1] = np.maximum(*ends)
     chain = planned([1, 4], ends.tolist())
-    chain.planned = 1 if enlarge else -1
+    chain.planned_end = 1 if enlarge else -1
     said = np.array([[a, b] for a, b, rows, _ in members for _ in range(rows)], np.float32)
     final = [place for place, (*_, final) in enumerate(members) if final]
     rows = [rows for _, _, rows, _ in members]

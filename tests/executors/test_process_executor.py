@@ -193,11 +193,11 @@ async def test_a_loss_says_whether_the_worker_computed(models, kit, arena) -> No
         case = kit.Case(executor, models.spin(), arena)
         await case.ready()
         case.handle.run(BatchOrder(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)]))
-        at, before = case.handle._began
+        at, before = case.handle._batch_start
         while case.handle._cpu_time() < before + 0.2:
             await asyncio.sleep(0.01)
         # However busy the machine is: as if it had waited for no core.
-        case.handle._began = max(at, time.monotonic() - 0.3), before
+        case.handle._batch_start = max(at, time.monotonic() - 0.3), before
         case.handle.kill()
         lost = ReplicaLost(0, "the worker process was killed by signal 9", computed=True)
         assert await case.next() == lost
@@ -322,7 +322,7 @@ async def test_results_stay_when_the_next_batch_was_started(models, kit, arena, 
 @pytest.mark.parametrize(
     ("false", "expected"),
     [
-        ({"members": 2}, "(1, 2) outputs and members where (1, 1) belong"),
+        ({"members": 2}, "expected (1, 1) outputs and members, got (1, 2)"),
         ({"outputs": [[OutputRun(1, 1 << 62, 1, (1,))]]}, f"at {1 << 62} of 4096"),
     ],
 )
@@ -338,7 +338,7 @@ async def test_a_worker_that_reports_false_results_is_ended(
         monkeypatch.setattr(worker_handle, "decode_finished", falsified)
         report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
         assert isinstance(report, ReplicaLost)
-        assert "the worker talks nonsense" in report.detail
+        assert "the worker sent an invalid message" in report.detail
         assert expected in report.detail
 
 

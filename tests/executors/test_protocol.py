@@ -113,9 +113,9 @@ def test_a_batch_names_places_and_ways_that_there_are() -> None:
     member = Payload(1, (TensorRef(0, 4, (1,)),))
     for final in ([1], [-1]):
         frame = p.encode_batch(BatchOrder(1, [member], final=final))
-        with pytest.raises(p.ProtocolError, match="false count"):
+        with pytest.raises(p.ProtocolError, match="wrong count"):
             p.decode_batch(only(frame, p.FrameKind.BATCH))
-    with pytest.raises(p.ProtocolError, match="way 3"):
+    with pytest.raises(p.ProtocolError, match="3 for leaving early"):
         p.decode_batch(p.to_bytes([1, 0, 0, 0, 3]))
 
 

@@ -1,14 +1,13 @@
-"""`Arranger`: cuts a worker's model into stages beside its batches, and puts them in its place.
+"""`Arranger`: cuts a worker's model into stages beside its batches, and replaces it by them.
 
-A model that is cut into sessions as it lies in its file costs more than it does whole: every stage
-begins and ends in the plain layout, and nothing is fused across a cut. So the ramps are hung on the
-whole graph, ONNX Runtime optimises that as a whole and saves it, and what it saved is cut; its
-stages are opened without optimising again, and hand on tensors in the layout that it chose
-(decision 0054).
+Stages that are cut directly from a model's file cost more than the whole model: every stage begins
+and ends in the plain layout, and nothing is fused across a cut. So the ramps are attached to the
+whole graph, ONNX Runtime optimises and saves it, and the result is cut. The stages are opened
+without further optimisation and pass on tensors in the layout it chose (decision 0054).
 
-All of that happens on a thread, while batches run in what was there before. Stages must give what
-the model gives, on rows that are made up; then they are put in place. What they take is measured
-after that, between batches (stage_timing.py).
+This happens on a thread, while batches run as before. The stages must give the same outputs as the
+model for synthetic rows; then they replace it. Their times are measured later, between batches
+(stage_timing.py).
 """
 
 from __future__ import annotations
@@ -28,84 +27,84 @@ from numpy.typing import NDArray
 from slacktide.domain import ExitPolicy, Leaving, is_judged
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import client_detail
-from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
+from slacktide.executors.ports import NO_FAULTS, Arranged
 from slacktide.executors.session import GatheredBatch, ModelSession
 from slacktide.executors.stage_timing import UNKNOWN, ChainTimes, LaneTurn, StageTimer
-from slacktide.executors.staged import SAMPLED, SeenPositions, Stage, StageChain, StagedBatch
+from slacktide.executors.staged import SAMPLED, Stage, StageChain, StagedBatch
 
 if TYPE_CHECKING:
     from slacktide.exits.positions import ExitGraph
     from slacktide.exits.splitting import StageModel
 
 TOLERANCE = 1e-3
-"""Most by which stages may differ from the model, relative to its greatest output."""
+"""Largest difference between stages and model, relative to the largest output."""
 SWITCH_S = 0.0005
-"""Seconds for which a batch may wait for the interpreter while a graph is cut beside it."""
-
+"""Seconds that a batch may wait for the interpreter while a graph is cut beside it."""
 
 _FEATURES = ("exits/features/", "exits/logits")
 
+Arrangement = tuple[tuple[int, ...], int, bool]
+"""Ramps, their revision, and whether features are reported."""
+
 
 class Arranger:
-    """Of one worker. The thread that runs batches takes its `turn` for each of them and calls
-    `publish`. `report` is called by another thread, but not while a batch runs."""
+    """The early exits of one worker. The thread that runs batches takes `turn` for each of them and
+    calls `publish`. `report` is called on another thread, but not while a batch runs."""
 
     def __init__(
-        self,
-        session: ModelSession,
-        threads: Sequence[int],
-        report: Callable[[Arranged], None],
+        self, session: ModelSession, threads: Sequence[int], report: Callable[[Arranged], None]
     ) -> None:
-        """`threads`: for how many the model was opened."""
+        """`threads`: thread counts of the model's sessions."""
         self.policy: ExitPolicy | None = None
-        """In force from the next batch on."""
+        """The policy from the next batch on."""
         self.thresholds: Mapping[int, float] = {}
-        """By position: of that, and until its ramps are open of those that still are."""
+        """The policy's thresholds by position; also those of old ramps until they are replaced."""
         self.turn = LaneTurn()
         self._session = session
         self._source = session.opener.source
         self._threads = tuple(threads)
         self._report = report
         self._state = threading.Lock()
-        self._placed: tuple[tuple[int, ...], int, bool]
-        self._placed = ((), 0, False)
-        self._wanted: tuple[tuple[int, ...], int, bool] = self._placed
-        self._busy = False
-        self._superseded = threading.Event()
-        """Whether another arrangement is wanted than the one that is being made, or timed."""
+        self._arrangement: Arrangement = ((), 0, False)
+        """The last arrangement that was made, or could not be."""
+        self._target: Arrangement = self._arrangement
+        """The arrangement of the policy."""
+        self._is_working = False
+        self._change = threading.Event()
+        """Set when the target is not the arrangement that is being made or timed."""
         self._graph: ExitGraph | None = None
-        self._whole_gives: list[NDArray[Any]] = []
-        """What the whole model has given for the rows that chains are proved with."""
+        self._reference: list[NDArray[Any]] = []
+        """Outputs of the whole model for the rows with which chains are checked."""
 
     def publish(self, policy: ExitPolicy) -> None:
-        """Go by this policy; another arrangement is made beside batches if it needs one."""
+        """Apply this policy; if it needs other stages, they are made beside batches."""
         arrangement = (policy.ramps, policy.revision if policy.ramps else 0, policy.features)
         self.policy = policy
         self.thresholds = policy.thresholds_after(self.thresholds)
         with self._state:
-            changed, self._wanted = arrangement != self._wanted, arrangement
+            changed, self._target = arrangement != self._target, arrangement
             if changed:
-                self._superseded.set()
-            if not changed or self._busy:
+                self._change.set()
+            if not changed or self._is_working:
                 return
-            self._busy = True
+            self._is_working = True
         threading.Thread(target=self._work, name="exits", daemon=True).start()
 
     def samples(self, batch: int) -> bool:
-        """Whether the features of this batch are handed out: by its number, never by content. They
-        are among those that are judged, since rows that have left would be missing."""
+        """Whether to report the features of this batch. The batch's id decides, never its content.
+        Such batches are judged, since rows that left would be missing."""
         policy = self.policy
         return policy is not None and is_judged(batch, policy.feature_share)
 
     def _work(self) -> None:
         sys.setswitchinterval(SWITCH_S)
-        gc.freeze()  # what there is so far need not be looked through for what is closed
+        gc.freeze()  # later collections, of closed sessions, need not look at older objects
         while True:
             with self._state:
-                arrangement, policy = self._wanted, self.policy
-                self._superseded.clear()
-                if arrangement == self._placed or policy is None:
-                    self._busy = False
+                arrangement, policy = self._target, self.policy
+                self._change.clear()
+                if arrangement == self._arrangement or policy is None:
+                    self._is_working = False
                     return
             chain, detail = None, ""
             try:
@@ -113,18 +112,19 @@ class Arranger:
             except Exception as error:  # whatever a graph, its files or ONNX Runtime may raise
                 detail = self._detail(error)
             with self._state:
-                self._placed = arrangement  # or given up: another policy is another try
+                self._arrangement = arrangement
             self._tell(policy, detail)
             if chain is not None and chain.ramps:
                 try:
                     self._measure(policy, chain)
-                except Exception as error:  # it runs all the same: nothing is known of its times
+                except Exception as error:  # the stages run all the same
                     self._tell(policy, untimed=self._detail(error))
-                _give_back()
+                _trim_memory()
 
     def _detail(self, error: Exception) -> str:
         source = self._source
-        return client_detail(error, source.path, source.root, *_folders(source.exits))
+        folders = [] if source.exits is None else [source.exits.folder]
+        return client_detail(error, source.path, source.root, *folders)
 
     def _tell(
         self,
@@ -137,7 +137,7 @@ class Arranger:
             self._report(Arranged(policy.revision, policy.ramps, detail, *times, untimed))
 
     def _arrange(self, policy: ExitPolicy) -> StageChain | None:
-        """Open what the policy wants and put it in place. Raises whatever stands in the way."""
+        """Open the sessions for the policy and switch to them. Raises any error."""
         session, opener = self._session, self._session.opener
         if not policy.ramps and not policy.features:
             chain, whole = None, {threads: opener.open(threads) for threads in self._threads}
@@ -145,10 +145,10 @@ class Arranger:
                 self._run_whole(whole_session, self._batch(1), None)
         else:
             chain, whole = self._stages(policy), {}
-            self._prove(chain)
+            self._check(chain)
         with self.turn.lock:
             session.place(chain, whole)
-        _give_back()
+        _trim_memory()
         return chain
 
     def _measure(self, policy: ExitPolicy, chain: StageChain) -> None:
@@ -162,7 +162,7 @@ class Arranger:
 
         timer = StageTimer(
             self.turn,
-            self._superseded,
+            self._change,
             self._batch,
             self._run_whole,
             lambda: session.opener.open(session.threads),
@@ -170,7 +170,6 @@ class Arranger:
         timer.measure(chain, session.threads, session.interface.max_batch, report)
 
     def _stages(self, policy: ExitPolicy) -> StageChain:
-
         from slacktide.exits.errors import ExitError
         from slacktide.exits.manifest import read_manifest
         from slacktide.exits.positions import find_positions
@@ -212,7 +211,7 @@ class Arranger:
         positions = None
         if policy.features:
             cut_model = with_features(cut_model, graph)
-            positions = _seen(graph)
+            positions = graph.positions
         del model
         chains = self._open(split(self._optimised(cut_model)))
         return StageChain(chains, session.interface, frozenset(graph.outputs), positions)
@@ -226,7 +225,7 @@ class Arranger:
         return onnx.load_from_string(opener.optimise(model.SerializeToString()))
 
     def _open(self, parts: Sequence[StageModel]) -> dict[int, list[Stage]]:
-        """Sessions of the stages by number of threads."""
+        """Open the stages, for each number of threads."""
         flags, opener = ([_features_if_asked(part.model) for part in parts], self._session.opener)
         chains: dict[int, list[Stage]] = {}
         types: dict[str, str] = {}
@@ -239,9 +238,9 @@ class Arranger:
                 )
                 types.update((output.name, output.type) for output in opened.get_outputs())
                 rows = (*part.inputs, *part.received)
-                gives = list(dict.fromkeys((*part.outputs, *part.passed_on)))
-                takes = (*rows, SAMPLED) if asks else rows
-                chains[threads].append(Stage(opened, part.ramp, takes, gives, rows))
+                outputs = list(dict.fromkeys((*part.outputs, *part.passed_on)))
+                inputs = (*rows, SAMPLED) if asks else rows
+                chains[threads].append(Stage(opened, part.ramp, inputs, outputs, rows))
         return chains
 
     def _mask(self) -> str:
@@ -249,10 +248,10 @@ class Arranger:
         inputs = {} if padding is None else padding.inputs
         return next((name for name, padded in inputs.items() if padded.mask), "")
 
-    # Proving
+    # Checking
 
     def _batch(self, rows: int) -> GatheredBatch:
-        """Members of one row each, made up."""
+        """A batch of synthetic members of one row each."""
         feeds = self._session.synthetic(rows)
         return GatheredBatch(feeds, [1] * rows, None, NO_FAULTS, time.perf_counter(), 0.0)
 
@@ -261,35 +260,34 @@ class Arranger:
         arrays: list[NDArray[Any]] = whole.run(names, batch.feeds, options)
         return arrays
 
-    def _prove(self, model: StageChain) -> None:
-        """Raises ExitError if stages give anything else than the model does, be it that a row has
-        left in the middle."""
+    def _check(self, model: StageChain) -> None:
+        """Raise ExitError unless the stages give the model's outputs, also when a row leaves."""
         from slacktide.exits.errors import ExitError
 
         session = self._session
         rows = max(1, min(3, session.interface.max_batch))
         batch = self._batch(rows)
-        if not self._whole_gives:
+        if not self._reference:
             whole = session.whole or session.opener.open(session.threads)
-            self._whole_gives = self._run_whole(whole, batch, None)
-        expected = self._whole_gives
+            self._reference = self._run_whole(whole, batch, None)
+        expected = self._reference
         for threads in self._threads:
             run = StagedBatch(model, batch, {}, Leaving.NONE, ())
             list(run.run(model.stages(threads)))
-            _compare(expected, run.rest()[0])
+            _compare(expected, run.end_outputs()[0])
         if model.ramps and model.shrinks and rows > 1:
             sure = dict.fromkeys(model.ramps[:1], np.inf)
             run = StagedBatch(model, batch, sure, Leaving.SHRINK, range(1, rows))
             list(run.run(model.stages(self._threads[0])))
-            _compare([array[1:] for array in expected], run.rest()[0])
-        said = run.report()
-        if not self._session.interface.batches and said is not None and len(said.left) != 1:
+            _compare([array[1:] for array in expected], run.end_outputs()[0])
+        report = run.report()
+        if not session.interface.batches and report is not None and len(report.left) != 1:
             raise ExitError("early_exit: a model without a batch axis has more than one row")
 
 
 def _features_if_asked(model: Any) -> bool:
-    """Have a stage pool features only where it is asked to: what makes nothing else goes into a
-    branch. Whether there are any."""
+    """Move nodes that only pool features into a branch that runs on request; whether there are
+    any."""
     from onnx import TensorProto, helper
 
     from slacktide.exits.data_flow import reads
@@ -313,7 +311,7 @@ def _features_if_asked(model: Any) -> bool:
     inner = [nodes[at] for at in sorted(alone)]
     pooled = [name for name in features if any(name in node.output for node in inner)]
     if not pooled:
-        return False  # ramps pool them anyway
+        return False  # the ramps need them anyway
     then = {name: f"{name}/then" for name in pooled}
     for node in inner:
         node.input[:] = [then.get(name, name) for name in node.input]
@@ -343,27 +341,17 @@ def _features_if_asked(model: Any) -> bool:
 def _compare(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]]) -> None:
     from slacktide.exits.errors import ExitError
 
-    for ours, theirs in zip(expected, got, strict=True):
-        if ours.shape != theirs.shape:
-            raise ExitError(f"stages give {theirs.shape} where the model gives {ours.shape}")
-        if ours.dtype.kind == "f" and ours.size:
-            room = TOLERANCE * max(1.0, float(np.nan_to_num(np.abs(ours)).max()))
-            if not np.allclose(ours, theirs, rtol=0.0, atol=room, equal_nan=True):
+    for reference, output in zip(expected, got, strict=True):
+        if reference.shape != output.shape:
+            raise ExitError(f"stages give {output.shape} where the model gives {reference.shape}")
+        if reference.dtype.kind == "f" and reference.size:
+            tolerance = TOLERANCE * max(1.0, float(np.nan_to_num(np.abs(reference)).max()))
+            if not np.allclose(reference, output, rtol=0.0, atol=tolerance, equal_nan=True):
                 raise ExitError("stages give other numbers than the model")
 
 
-def _seen(graph: ExitGraph) -> SeenPositions:
-    tensors = tuple([position.tensor for position in graph.positions])
-    costs = tuple([position.cost for position in graph.positions])
-    return SeenPositions(tensors, costs)
-
-
-def _folders(exits: ExitSource | None) -> tuple[Any, ...]:
-    return () if exits is None else (exits.folder,)
-
-
-def _give_back() -> None:
-    """Give memory of what was closed back to the system, where the C library can."""
+def _trim_memory() -> None:
+    """Return memory of closed sessions to the system, if the C library can."""
     gc.collect()
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""The messages of frame arenas and crops: `protocol` names them and says what is in them."""
+"""Messages about frame arenas and crops. `protocol` documents them."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ def decode_attach(body: bytes) -> tuple[int, Glue]:
     try:
         return number, Glue(**json.loads(text))
     except (ValueError, TypeError, RecursionError):
-        raise ProtocolError("glue that cannot be read") from None
+        raise ProtocolError("unreadable glue") from None
 
 
 def encode_crops(members: Mapping[int, CropPayload]) -> bytes:
-    """CROPS frame, of members by their place in the batch."""
+    """CROPS frame for members by their place in the batch."""
     body = bytearray()
     for place, member in members.items():
         if len(member.boxes) != _BOX * member.rows:
             raise ValueError(f"{len(member.boxes)} bytes of boxes for {member.rows} rows")
-        body += to_bytes((place, member.attached, member.rows)) + member.boxes
+        body += to_bytes((place, member.arena_number, member.rows)) + member.boxes
     return frame(FrameKind.CROPS, bytes(body))
 
 
 def decode_crops(body: bytes) -> dict[int, tuple[int, bytes]]:
-    """Number of the arena and boxes, by place."""
+    """Number of the arena and boxes of each member, by place."""
     crops, at = {}, 0
     while at < len(body):
         head = to_words(body[at : at + _HEAD])
         if len(head) != 3 or not 0 <= head[2] <= len(body):
-            raise ProtocolError("crops that end early")
+            raise ProtocolError("crops are cut short")
         at += _HEAD + _BOX * head[2]
         crops[head[0]] = head[1], body[at - _BOX * head[2] : at]
     if at != len(body):
-        raise ProtocolError("crops with a false count")
+        raise ProtocolError("crops with a wrong count")
     return crops
 
 

@@ -245,9 +245,9 @@ class CropGatherer:
 
     def _cut(self, member: CropPayload, cache: dict[tuple[int, TensorRef], _Frame]) -> list[_Piece]:
         """Raises CropError."""
-        attached = self.frames.get(member.attached)
+        attached = self.frames.get(member.arena_number)
         tensor = member.tensors[0]
-        if (frame := cache.get((member.attached, tensor))) is None:
+        if (frame := cache.get((member.arena_number, tensor))) is None:
             data = attached.arena[tensor.offset : tensor.offset + tensor.nbytes]
             if len(data) != tensor.nbytes:
                 raise TensorError("a frame lies outside of its arena")
@@ -255,7 +255,7 @@ class CropGatherer:
                 frame = _Frame(data, tensor.shape)
             except ValueError as error:
                 raise CropError(f"{_NO_JPEG}, got {error}") from None
-            cache[member.attached, tensor] = frame
+            cache[member.arena_number, tensor] = frame
         if attached.why_not:
             raise GlueError(f"its glue cannot be used: {attached.why_not}")
         boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)

@@ -1,4 +1,4 @@
-"""The frames of early exits: `protocol` names them and says what is in them."""
+"""Messages about early exits. `protocol` documents them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _FLOAT = 4
 
 
 class ReleasedMessage(NamedTuple):
-    """Members of the running batch that a ramp has answered, as the worker reports them."""
+    """A worker's report of members that a ramp has answered."""
 
     batch: int
     ramp: int
-    """Its position."""
+    """Position of the ramp."""
     file_bytes: int
     members: list[int]
-    """Their places in the batch."""
+    """Places in the batch."""
     outputs: list[list[OutputRun]]
-    """Where in the worker's output file their parts of each output lie; those that ramps do not
-    make are empty."""
+    """Place of each output's parts in the worker's output file. Outputs that ramps do not make are
+    empty."""
 
 
 def encode_released(message: ReleasedMessage) -> bytes:
@@ -43,7 +43,7 @@ def encode_released(message: ReleasedMessage) -> bytes:
 
 
 def decode_released(body: bytes, members: int) -> ReleasedMessage:
-    """What `encode_released` was given; of a batch with so many members."""
+    """Decode RELEASED of a batch with this many members. Raises ProtocolError."""
     words = to_words(body)
     try:
         batch, ramp, file_bytes, count, outputs = words[:5]
@@ -52,18 +52,15 @@ def decode_released(body: bytes, members: int) -> ReleasedMessage:
             raise ProtocolError(f"{count} members released of {members}")
         runs, at = read_runs(words, 5 + count, count, outputs)
     except (IndexError, ValueError):
-        raise ProtocolError("members released in a message that ends early") from None
+        raise ProtocolError("a message of released members is cut short") from None
     if at != len(words):
-        raise ProtocolError("members released with a false count")
+        raise ProtocolError("released members with a wrong count")
     return ReleasedMessage(batch, ramp, file_bytes, places, runs)
 
 
 def encode_exits(policy: ExitPolicy) -> bytes:
-    return frame(FrameKind.EXITS, json.dumps(asdict(policy), default=_value).encode())
-
-
-def _value(mode: ExitMode) -> str:
-    return mode.value
+    document = {**asdict(policy), "mode": policy.mode.value}
+    return frame(FrameKind.EXITS, json.dumps(document).encode())
 
 
 def decode_exits(body: bytes) -> ExitPolicy:
@@ -73,7 +70,7 @@ def decode_exits(body: bytes) -> ExitPolicy:
         pool, mode = PoolId(*document["pool"]), ExitMode(document["mode"])
         return ExitPolicy(**{**document, **lists, "pool": pool, "mode": mode})
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ProtocolError("a policy of early exits that cannot be read") from None
+        raise ProtocolError("an unreadable policy of early exits") from None
 
 
 def encode_arranged(arranged: Arranged) -> bytes:
@@ -93,7 +90,7 @@ def decode_arranged(body: bytes) -> Arranged:
             str(document["untimed"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        raise ProtocolError("stages that cannot be read") from None
+        raise ProtocolError("unreadable stages") from None
 
 
 def encode_features(features: FeaturesSeen) -> bytes:
@@ -112,18 +109,18 @@ def decode_features(body: bytes) -> FeaturesSeen:
         at = (4 + positions) * _WORD
         widths = to_words(body[3 * _WORD : at])
         tensors, costs, outputs = json.loads(body[at : at + size])
-        named = tuple(str(tensor) for tensor in tensors)
-        output_names = tuple(str(output) for output in outputs)
-        costly = tuple(float(cost) for cost in costs)
+        tensors = tuple(str(tensor) for tensor in tensors)
+        outputs = tuple(str(output) for output in outputs)
+        costs = tuple(float(cost) for cost in costs)
     except (ValueError, TypeError, RecursionError, OverflowError):
-        raise ProtocolError("features that cannot be read") from None
+        raise ProtocolError("unreadable features") from None
     at += size
     parts = []
     for width in widths:
         if not 0 <= width <= len(body):
-            raise ProtocolError(f"features {width} wide")
+            raise ProtocolError(f"features with a width of {width}")
         parts.append(body[at : at + rows * width * _FLOAT])
         at += rows * width * _FLOAT
-    if at != len(body) or not len(named) == len(costly) == positions == len(parts) - 1:
-        raise ProtocolError("features with a false count")
-    return FeaturesSeen(rows, named, costly, tuple(parts[:-1]), parts[-1], output_names)
+    if at != len(body) or not len(tensors) == len(costs) == positions == len(parts) - 1:
+        raise ProtocolError("features with a wrong count")
+    return FeaturesSeen(rows, tensors, costs, tuple(parts[:-1]), parts[-1], outputs)

@@ -1,14 +1,13 @@
-"""The executors without processes, whose replicas live on the driver's loop.
+"""Executors without processes: their replicas live on the driver's loop.
 
-`InProcessExecutor` runs tiny models, where the hop to a worker costs more than the model. The price
-is stated, not hidden: while a batch runs, the loop does nothing else (a 20 µs model is welcome, a
-2 ms one delays every other answer by 2 ms); a crash in the model takes the server with it; a
-running batch can be neither stopped nor killed; the lane's cores are not used.
+`InProcessExecutor` runs tiny models, for which the hop to a worker costs more than the model. The
+price: while a batch runs, the loop does nothing else (a 20 µs model is welcome, a 2 ms one delays
+every other answer by 2 ms); a crash of the model is one of the server; a running batch can be
+neither stopped nor killed; the lane's cores are not used.
 
-`ProfiledExecutor` answers from a profile, without running a model. A product, not a test double:
-with it a whole server can be tried out (its policies, its limits, a client) on hardware that is not
-there yet, or with a model that is not trained yet. Batches take as long as the profile says; the
-answers have the declared shapes and are zero.
+`ProfiledExecutor` answers from a profile, without a model. With it you can try out a whole server
+(policies, limits, a client) before the hardware or the trained model exists. Batches take as long
+as the profile says; answers are zeros of the declared shapes.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ from slacktide.profiles import BatchTimes
 
 
 class LoopReplica:
-    """The part of a `ReplicaHandle` that is the same for all of them; `run` is missing."""
+    """A base for replicas without a process: all of `ReplicaHandle` but `run`."""
 
     pid: int | None = None
     descriptor: int | None = None
@@ -69,7 +68,7 @@ class LoopReplica:
         self._id = replica.id
         self._report: Reporter | None = report
         self._batch: int | None = None
-        """The batch that `_handle` will run, or finish."""
+        """The batch that `_handle` will run or finish."""
         self._handle: asyncio.Handle | None = None
 
     def abort(self, batch: int) -> None:
@@ -79,7 +78,7 @@ class LoopReplica:
             self.loop.call_soon(self.tell, BatchAborted(batch))
 
     def publish(self, policy: ExitPolicy) -> None:
-        """The model stays whole: what it answered early would wait for the loop, which it holds."""
+        """Refuse: early answers would have to wait for the loop, which the batch blocks."""
         detail = "early_exit: only worker processes answer early"
         self.loop.call_soon(self.tell, Arranged(policy.revision, policy.ramps, detail))
 
@@ -114,8 +113,8 @@ class LoopReplica:
         outputs: BatchOutputs = (),
         faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
-        """Report it, unless the replica has been stopped. Not from inside the executor's `start`
-        or the replica's `run`."""
+        """Report an event, unless the replica has been stopped. Do not call it from inside `start`
+        of the executor or `run` of the replica."""
         if self._report is not None:
             self._report(event, outputs, faults=faults)
 
@@ -127,7 +126,7 @@ class LoopReplica:
 
 
 class InProcessExecutor:
-    """Opens and warms models in a thread, runs them on the loop with one thread each."""
+    """Opens and warms up models in a thread, and runs them on the loop with one thread each."""
 
     def __init__(self) -> None:
         self._openings: set[asyncio.Task[None]] = set()
@@ -135,11 +134,7 @@ class InProcessExecutor:
         self._shared = SharedReplicas(self._start)
 
     def start(
-        self,
-        replica: Replica,
-        source: ModelSource,
-        arena: Arena,
-        report: Reporter,
+        self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
     ) -> ReplicaHandle:
         start = self._shared.start if source.image_size else self._start
         return start(replica, source, arena, report)
@@ -155,7 +150,7 @@ class InProcessExecutor:
         return handle
 
     async def close(self) -> None:
-        """Forget every model; waits for those still being opened."""
+        """Close every model. Waits for those that are being opened."""
         for handle in tuple(self._handles):
             handle.stop()
         await asyncio.gather(*self._openings)
@@ -165,12 +160,12 @@ class InProcessExecutor:
             handle.opened(await asyncio.to_thread(_open_warm, source))
         except ModelError as error:
             handle.lost(str(error), permanent=True)
-        except Exception as error:  # out of memory, a disk error: another try may do better
+        except Exception as error:  # out of memory, a disk error: another try may succeed
             handle.lost(client_detail(error, source.path, source.root))
 
 
 class InProcessReplica(LoopReplica):
-    """A `ReplicaHandle` whose batches run on the loop itself, whatever cores its lane has."""
+    """A `ReplicaHandle` whose batches run on the loop itself, not on its lane's cores."""
 
     def __init__(
         self,
@@ -200,7 +195,7 @@ class InProcessReplica(LoopReplica):
         session = self._session
         if session is None:
             if self._report is None:
-                return  # stopped or lost: nothing is reported any more
+                return  # stopped or lost
             raise RuntimeError("a replica was given a batch before it was ready")
         if not order.members:
             raise ValueError("a batch needs members")
@@ -228,10 +223,10 @@ class InProcessReplica(LoopReplica):
         cpu = time.thread_time()
         try:
             result = session.run(order.members, self._arena, size=order.size)
-            begin = time.perf_counter()
+            begin, inputs = time.perf_counter(), result.inputs
             batches = session.interface.batches
             columns = [
-                lay_out(array, spec, result.rows, batches, result.lengths)
+                lay_out(array, spec, inputs.rows, batches, inputs.lengths)
                 for array, spec in zip(result.arrays, session.interface.outputs, strict=True)
             ]
             outputs = cut_outputs([(bytes(data), runs) for data, runs in columns])
@@ -240,17 +235,13 @@ class InProcessReplica(LoopReplica):
                 self.tell(RowsMismatch(batch, str(error)))
             self.tell(BatchFailed(batch, session.detail(error)))
             return
-        timing = BatchTiming(
-            result.input_s,
-            result.infer_s,
-            time.perf_counter() - begin,
-            *2 * (time.thread_time() - cpu,),
-        )
+        cpu_s, output_s = time.thread_time() - cpu, time.perf_counter() - begin
+        timing = BatchTiming(inputs.input_s, result.infer_s, output_s, cpu_s, cpu_s)
         if result.mismatch:
             self.tell(RowsMismatch(batch, result.mismatch))
-        if result.damaged:
-            self.tell(PicturesDamaged(batch, result.damaged))
-        self.tell(BatchFinished(batch, timing), outputs, result.faults)
+        if inputs.damaged:
+            self.tell(PicturesDamaged(batch, inputs.damaged))
+        self.tell(BatchFinished(batch, timing), outputs, inputs.faults)
 
 
 def _open_warm(source: ModelSource) -> ModelSession:
@@ -260,10 +251,10 @@ def _open_warm(source: ModelSource) -> ModelSession:
 
 
 class ProfiledExecutor:
-    """Waits instead of computing, by the loop's own timers: a loop with a virtual clock will do.
+    """Waits for the expected time of each batch instead of computing.
 
-    `times` gives the profile of a replica, `interface` what its model takes and gives. Batches take
-    their expected time.
+    It uses the loop's timers, so a loop with a virtual clock works too. `times` gives the profile
+    of a replica, `interface` that of its model.
     """
 
     def __init__(
@@ -276,13 +267,9 @@ class ProfiledExecutor:
         self._handles: list[ProfiledReplica] = []
 
     def start(
-        self,
-        replica: Replica,
-        source: ModelSource,
-        arena: Arena,
-        report: Reporter,
+        self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
     ) -> ProfiledReplica:
-        """Have a replica: ReplicaUp is reported as soon as the loop comes round."""
+        """Start a replica. ReplicaUp is reported at the loop's next turn."""
         handle = ProfiledReplica(replica, self._times(replica), self._interface(replica), report)
         self._handles.append(handle)
         return handle
@@ -294,14 +281,10 @@ class ProfiledExecutor:
 
 
 class ProfiledReplica(LoopReplica):
-    """A `ReplicaHandle` that waits."""
+    """A `ReplicaHandle` that waits instead of computing."""
 
     def __init__(
-        self,
-        replica: Replica,
-        times: BatchTimes,
-        interface: ModelInterface,
-        report: Reporter,
+        self, replica: Replica, times: BatchTimes, interface: ModelInterface, report: Reporter
     ) -> None:
         super().__init__(replica, report)
         self._times = times
@@ -310,14 +293,14 @@ class ProfiledReplica(LoopReplica):
         self._handle = self.loop.call_soon(self.tell_up, OpenedModel(interface))
 
     def run(self, order: BatchOrder) -> None:
-        """Answer after the time that the profile gives for these rows and cores."""
+        """Answer after the profile's time for these rows and cores."""
         rows = sum(member.rows for member in order.members)
         seconds = self._times.of(rows, self._cores).expected
         self._batch = order.batch
         self._handle = self.loop.call_later(seconds, self._finish, order, seconds)
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """Takes effect with the next batch."""
+        """Use the times of these cores from the next batch on."""
         self._cores = max(1, len(cores))
         super().resize(cores)
 

@@ -1,9 +1,8 @@
-"""The seam between a driver and whatever runs models.
+"""The interface between a driver and the code that runs models.
 
-A driver asks an `Executor` to start a replica and gets a `ReplicaHandle`; everything that happens
-afterwards comes back through one callback, on the driver's event loop, as the event for the
-engine. For every `run` exactly one of BatchFinished, BatchFailed or BatchAborted is reported,
-unless ReplicaLost is.
+A driver asks an `Executor` to start a replica and gets a `ReplicaHandle`. The replica reports
+everything through one callback, on the driver's event loop, mostly as events for the engine. Each
+`run` ends in exactly one of BatchFinished, BatchFailed and BatchAborted, or in ReplicaLost.
 """
 
 from __future__ import annotations
@@ -32,32 +31,32 @@ from slacktide.executors.hand_over.arena import Arena
 from slacktide.exits.own_exits import OwnExit
 
 RowShapes = Mapping[str, tuple[int, ...]]
-"""Shapes of inputs by name, without the batch axis."""
+"""Shapes by input name, without the batch axis."""
 
 Constant = bool | int | float | str
-"""What every element of an input is."""
+"""Value of every element of an input."""
 
 
 @read_only
 class TensorRef:
-    """Where one input tensor of one request lies: bytes of the pool's input arena."""
+    """The place of one request's input tensor in the pool's input arena."""
 
     offset: int
     nbytes: int
-    """0 with a shape that is not empty: a mask that its client left out, for the worker to make."""
+    """0, with a shape that is not empty: a mask that the client omitted. The worker makes it."""
     shape: tuple[int, ...]
-    """Full shape of this request's tensor, its batch axis (rows) first where the model has one."""
+    """Full shape of the tensor. The batch axis, if the model has one, comes first."""
 
 
 @read_only
 class OutputRun:
-    """Members of a batch whose parts of one output are alike and lie one behind the other."""
+    """Consecutive members of a batch whose parts of one output have the same size and shape."""
 
     members: int
     offset: int
-    """Of the first one's part."""
+    """Offset of the first member's part; the others follow it."""
     nbytes: int
-    """Of each part."""
+    """Size of each part."""
     shape: tuple[int, ...]
 
 
@@ -71,13 +70,13 @@ class Payload:
 
 @read_only
 class CropPayload(Payload):
-    """Rows that are cut out of one frame. Their one tensor is the frame, in an arena that the
-    replica was given by `attach`: pixels [1, height, width, 3], or [1] of BYTES, a JPEG."""
+    """Rows that are cut out of one frame. Their only tensor is the frame: pixels
+    [1, height, width, 3], or BYTES [1] with a JPEG. It lies in an arena passed to `attach`."""
 
-    attached: int
-    """Number of that arena."""
+    arena_number: int
+    """Number that `attach` gave the arena."""
     boxes: bytes
-    """One for each row: [rows, 4] 32-bit floats, as `domain.crops` has them."""
+    """A box for each row: [rows, 4] 32-bit floats, laid out as in `domain.crops`."""
 
 
 @read_only
@@ -97,9 +96,9 @@ class BatchOrder:
 
 
 OutputTensor = tuple[tuple[int, ...], bytes | memoryview]
-"""Shape and raw bytes; long ones may be a view."""
+"""Shape and raw bytes. Long content may be a view."""
 Outputs = tuple[OutputTensor, ...]
-"""Every output of one request, in the model's order."""
+"""All outputs of one request, in the model's order."""
 
 
 class SessionSize(NamedTuple):
@@ -107,31 +106,31 @@ class SessionSize(NamedTuple):
 
     threads: int
     nbytes: int
-    """Memory that opening it and warming it up took."""
+    """Memory taken by opening and warming it up."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """What a replica has that is up: warm over every batch size, in every session."""
+    """The model of a replica that is up: every session is warm for every batch size."""
 
     interface: ModelInterface
     sessions: tuple[SessionSize, ...] = ()
-    """In the order they were opened; none where the executor does not say."""
+    """Sessions in the order they were opened; empty if the executor does not say."""
     note: str = ""
-    """Which wanted sessions were left out, and why; empty if none was."""
+    """Requested sessions that were not opened, and why; empty if all were."""
     row_shapes: RowShapes = field(default_factory=dict)
-    """Of a row that runs, by input; none where the executor does not say."""
+    """Shapes of a row that runs; empty if the executor does not say."""
     cold: str = ""
-    """Why no row that could be made up runs; empty if one does."""
+    """Why no synthetic row runs; empty if one does."""
     tolerance: float = 1e-3
-    """Most that rounding changes in an answer between batches, as a part of the output's largest
-    magnitude."""
+    """Largest change that rounding makes in an answer between batches, relative to the output's
+    largest magnitude."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsMismatch:
-    """A batch had more or fewer rows of an output than of inputs: its first axis is no batch axis.
-    A single member has the model's answer all the same. Comes before the report of the batch."""
+    """An output of a batch had more or fewer rows than its inputs, so its first axis is no batch
+    axis. A batch of one member still gets the model's answer. Precedes the report of the batch."""
 
     batch: int
     detail: str
@@ -139,67 +138,69 @@ class RowsMismatch:
 
 @dataclass(frozen=True, slots=True)
 class PicturesDamaged:
-    """Pictures of a batch were decoded although they may be damaged, so many of them. Comes before
-    the report of the batch."""
+    """Some pictures of a batch were decoded although they may be damaged. Precedes the report of
+    the batch."""
 
     batch: int
     pictures: int
+    """Number of such pictures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The replica's threads now run on these cores (read back, not assumed). Answers `resize`; also
-    reported where a replica starts with fewer cores than it should, or gets the rest later. A lane
-    is resized (`domain.LaneResized`) once every replica on it has reported."""
+    """The replica's threads now run on these cores, as read back from the system. Answers `resize`;
+    also reported when a replica starts with fewer cores than requested, or gets the rest later. A
+    lane is resized (`domain.LaneResized`) once every replica on it has reported."""
 
     cores: tuple[int, ...]
     detail: str = ""
-    """Why these are not the cores asked for; empty if they are."""
+    """Why the cores differ from the requested ones; empty if they do not."""
 
 
 @read_only
 class MembersReleased:
-    """A ramp answered these members of the running batch: the event RowsReleased, before places
-    are requests."""
+    """A ramp answered these members of the running batch. The driver turns their places into
+    requests and passes RowsReleased to the engine."""
 
     batch: int
     members: tuple[int, ...]
-    """Their places in the batch."""
+    """Places in the batch."""
     ramp: int
-    """Its position."""
+    """Position of the ramp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """Batches now run through stages that end at these ramps; or they cannot and go on as before,
-    and `detail` says why. Answers `publish` where that changes more than thresholds. Told once more
-    when it was measured, or could not be."""
+    """Batches now run through stages that end at these ramps. If that is impossible, they run as
+    before and `detail` says why. Answers a `publish` that changes more than thresholds. Reported
+    again when the stages have been measured, or cannot be."""
 
     revision: int
     ramps: tuple[int, ...]
-    """Positions, front to end; none: the model is whole."""
+    """Positions, front to end; empty: the model is whole."""
     detail: str = ""
     rows: tuple[int, ...] = ()
-    """Sizes of the batches that were measured; none where nothing was."""
+    """Sizes of the measured batches."""
     whole_s: tuple[float, ...] = ()
-    """By size: seconds that the model takes as it is, without a ramp."""
+    """Seconds of the whole model without ramps, by batch size."""
     stage_s: tuple[tuple[float, ...], ...] = ()
-    """By size: seconds until the answers of each ramp, and until the end."""
+    """Seconds up to the answers of each ramp and up to the end, by batch size."""
     untimed: str = ""
-    """Why stages that run could not be measured, where trying that raised."""
+    """Error that kept running stages from being measured."""
 
 
 @read_only
 class FeaturesSeen:
-    """What a batch looked like inside, for ramps to be learnt from. Rows of 32-bit floats."""
+    """Features of a batch at every position of the model, from which ramps learn. Values are 32-bit
+    floats."""
 
     rows: int
     tensors: tuple[str, ...]
-    """Of every position of the model, front to end."""
+    """Tensor of each position, front to end."""
     costs: tuple[float, ...]
-    """Of each: share of the model's arithmetic that lies in front of it."""
+    """Share of the model's arithmetic that precedes each position."""
     features: tuple[bytes, ...]
-    """Of each: [rows, features], pooled."""
+    """Pooled features at each position: [rows, features]."""
     logits: bytes
     """[rows, classes]."""
     outputs: tuple[str, ...] = ()
@@ -219,25 +220,26 @@ Report = (
     | RowsMismatch
     | PicturesDamaged
 )
-"""The engine's own events, and what only the driver has to know."""
+"""Events for the engine, and reports for the driver alone."""
 
 BatchOutputs = Sequence[Outputs]
-"""Of every member, in their order; of one that a ramp answered before, nothing (`()`). They are the
-receiver's."""
+"""Outputs of every member, in order; `()` for a member that a ramp has answered. The receiver owns
+them."""
 
 
 class MemberFault(NamedTuple):
-    """Why one member of a batch has no rows: its client's input, or glue of the server's owner."""
+    """Why one member of a batch has no rows."""
 
     detail: str
     of_glue: bool = False
+    """Whether the fault is that of a glue function, not of the client's input."""
 
 
 NO_FAULTS: Mapping[int, MemberFault] = MappingProxyType({})
 
 
 class Reporter(Protocol):
-    """What a replica reports to, on the driver's event loop."""
+    """The driver's callback for reports of a replica. Called on the driver's event loop."""
 
     def __call__(
         self,
@@ -248,51 +250,51 @@ class Reporter(Protocol):
         out_of_memory: bool = False,
         faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
-        """`outputs` and `faults` come with BatchFinished, `outputs` of its members also with
-        MembersReleased (an output that ramps do not make is empty), `opened` with ReplicaUp.
+        """Take a report.
 
-        `faults`: members that have no rows, by their place in the batch, and why; their outputs
-        mean nothing. `out_of_memory`: the replica was lost because it took more than its model's
-        `worker_memory`.
+        `outputs` come with BatchFinished and MembersReleased; in the latter, outputs that ramps do
+        not make are empty. `opened` comes with ReplicaUp. `faults` come with BatchFinished: members
+        without rows, by their place in the batch; ignore their outputs. `out_of_memory` says that
+        the replica was lost because it exceeded its model's `worker_memory`.
 
-        Details of a failure or a loss are fit for a client: no path, no trace.
+        Details of a failure or a loss may be shown to clients: they have no path and no trace.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ExitSource:
-    """What a worker needs to let requests leave a model early."""
+    """Settings of a model whose requests may leave early."""
 
     folder: Path
-    """Where the manifest of learnt ramps lies, or will lie."""
+    """Folder of the manifest of learnt ramps, which need not exist yet."""
     primary: str = ""
-    """The input whose data ramps look at; empty: read it off the model."""
+    """Input whose data ramps look at; empty: found in the model."""
     mask: str = ""
-    """The input that says which elements are padding; empty: as padding is declared, or none."""
+    """Input that marks padding; empty: the declared mask, if any."""
     add: tuple[str, ...] = ()
-    """Tensors that are positions although the search would leave them out."""
+    """Tensors to use as positions although the search would omit them."""
     forbid: tuple[str, ...] = ()
-    """Tensors that are none although the search would find them."""
+    """Tensors not to use as positions although the search would find them."""
     output: str = ""
-    """The output that holds classes; empty: read it off the model."""
+    """Output that holds classes; empty: found in the model."""
     labels: tuple[int, ...] = ()
-    """Numbers of classes that the model's owner has names of."""
+    """Numbers of the classes that the model's owner has named."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """A function in a model's place."""
+    """A Python function that takes the place of a model."""
 
     target: str
-    """`module:name`, which the server's owner has named."""
+    """`module:name`, as the server's owner named it."""
     interface: Mapping[str, Any]
-    """What it takes and gives (`ModelInterface.to_dict`)."""
+    """Inputs and outputs, as `ModelInterface.to_dict` writes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """What an executor needs to open a model version."""
+    """Everything an executor needs to open a model version."""
 
     name: str
     version: str
@@ -301,61 +303,58 @@ class ModelSource:
     root: Path
     """Folder that external data may not leave (the version's folder)."""
     max_batch: int | None = None
-    """Stated limit on rows; 0 says there is no batch axis; None: read it off the model."""
+    """Configured limit on rows; 0: no batch axis; None: read from the model."""
     providers: tuple[str, ...] = ()
-    """ONNX Runtime execution providers wanted, best first; empty: CPU, or CUDA/TensorRT for a
-    lane on such a device."""
+    """Requested ONNX Runtime execution providers, best first; empty: the CPU, or CUDA for a lane
+    on such a device."""
     warmup_shapes: RowShapes = field(default_factory=dict)
-    """Shapes of the row that it is warmed up and timed with, of inputs that state one; −1: open."""
+    """Configured shapes of the row used for warm-up and timing; −1: open."""
     padding: Padding | None = None
-    """Axes along which members of a batch may differ; None: they are of one shape."""
+    """Axes along which members of a batch may differ; None: members have one shape."""
     threads: tuple[int, ...] = ()
-    """Thread counts of the sessions that a replica is to have, ascending: several for one that will
-    be resized (`profiles.session_sizes`). Empty: one session, with a thread for each core it starts
-    on."""
+    """Thread counts of a replica's sessions, ascending. A replica that will be resized has several
+    (`profiles.session_sizes`). Empty: one session with a thread for each core at the start."""
     worker_memory: int | None = None
     """Most bytes that a worker process may take beyond an empty one; None: no limit."""
     more_shapes: tuple[RowShapes, ...] = ()
-    """Further shapes of rows that are typical; inputs that one leaves out keep theirs."""
+    """Further typical shapes of rows. Inputs not named in an element keep their shape."""
     values: Mapping[str, Constant] = field(default_factory=dict)
-    """What inputs hold while it is warmed up and timed, where that is a constant."""
+    """Constant content of inputs during warm-up and timing."""
     samples: Path | None = None
-    """An .npz file of rows to warm up and time it with, by input; inside the repository."""
+    """An .npz file in the repository with rows, by input, for warm-up and timing."""
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
-    """The same by input: a file of a row's raw bytes."""
+    """Files with the raw bytes of one row, by input, for warm-up and timing."""
     images: bool = False
-    """Whether its image input (`image_input`) gets images of any size, to be resized: it is timed
-    with such, JPEG where the extra `images` is installed."""
+    """Whether the image input (`image_input`) takes images of any size and resizes them. It is then
+    timed with such images: JPEGs if the extra `images` is installed."""
     image_size: int = 0
-    """Side in pixels of the square that images are resized to; 0: the file fixes their size, or
-    each row has its own. Replicas on one lane whose sources differ in it alone are one process."""
+    """Side in pixels of the square that images are resized to; 0: the size that the file fixes, or
+    each row's own. Replicas of a lane whose sources differ only in it share one process."""
     image_sizes: tuple[int, ...] = ()
-    """Every `image_size` that this file serves at: a row of each has run before it is up."""
+    """Every `image_size` of this file. A row of each runs before the replica is up."""
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """Outputs of the file to open it for, each with the name that it is to have; the rest is left
-    out. Empty: all, under their own names."""
+    """Outputs of the file to serve, with their names for clients. Empty: all, unchanged."""
     exits: ExitSource | None = None
-    """None: nothing leaves this model early."""
+    """Early exits; None: no request leaves this model early."""
     own_exits: tuple[OwnExit, ...] = ()
-    """Those of the model's own, front to end, in place of ramps that are learnt."""
+    """Exits built into the model, front to end, used instead of learnt ramps."""
     function: FunctionSource | None = None
-    """What is run in place of a model file; `path` is then what states it."""
+    """Function to run instead of a model file; `path` is then its configuration file."""
     device_origin: str = ""
     """File, line and key that ask for a GPU, for messages."""
 
 
 class ReplicaHandle(Protocol):
-    """One started replica. Methods never block; results come as reports."""
+    """One started replica. Methods never block; results arrive as reports."""
 
     @property
     def pid(self) -> int | None:
-        """Process of the replica; None if it has none of its own."""
+        """Process id of the replica; None without a process of its own."""
         ...
 
     @property
     def descriptor(self) -> int | None:
-        """File descriptor that is readable when there is something to report; None if there is
-        none."""
+        """File descriptor that becomes readable before a report; None if there is none."""
         ...
 
     def run(self, order: BatchOrder) -> None:
@@ -363,28 +362,30 @@ class ReplicaHandle(Protocol):
         ...
 
     def publish(self, policy: ExitPolicy) -> None:
-        """Have batches that follow leave early as it says; once up. Reports Arranged where stages
-        change, later, since they are made beside batches; until then batches run as before, and
-        what is answered early are ramps that the policy has."""
+        """Apply a policy of early exits to the batches that follow, once the replica is up.
+
+        If the stages change, they are prepared beside batches and Arranged is reported later. Until
+        then batches run through the old stages, and only ramps of the new policy answer early.
+        """
         ...
 
     def abort(self, batch: int) -> None:
-        """Stop this batch if it is running and can be stopped."""
+        """Stop this batch if it still runs and can be stopped."""
         ...
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
-        """Let batches from now on have members that are cut out of frames in this arena, with this
-        glue, both called `number`; also while it starts."""
+        """Make an arena of frames, and the glue for crops from it, known as `number`. Members of
+        later batches may name it. Allowed while the replica starts."""
         ...
 
     def detach(self, number: int) -> None:
-        """Let go of that arena, once no batch needs it."""
+        """Release an arena that no batch needs any more."""
         ...
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """Move to these cores, also while it starts; reports Resized once that is settled, which
-        may take seconds where an orchestrator decides. Only the last of several resizes is sure to
-        be reported."""
+        """Move to these cores. Reports Resized when done, which may take seconds where an
+        orchestrator decides. Of several resizes only the last is sure to be reported. Allowed while
+        the replica starts."""
         ...
 
     def stop(self) -> None:
@@ -392,7 +393,7 @@ class ReplicaHandle(Protocol):
         ...
 
     def kill(self) -> None:
-        """End at once; reports ReplicaLost when it is dead."""
+        """End at once; reports ReplicaLost when the replica is dead."""
         ...
 
 
@@ -400,15 +401,12 @@ class Executor(Protocol):
     """Starts replicas."""
 
     def start(
-        self,
-        replica: Replica,
-        source: ModelSource,
-        arena: Arena,
-        report: Reporter,
+        self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
     ) -> ReplicaHandle:
-        """Begin to start `replica`; ReplicaUp or ReplicaLost comes later, never from inside."""
+        """Begin to start `replica`. ReplicaUp or ReplicaLost is reported later, never from inside
+        the call."""
         ...
 
     async def close(self) -> None:
-        """End everything this executor started, and wait for it."""
+        """End everything this executor started, and wait until it has ended."""
         ...

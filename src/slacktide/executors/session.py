@@ -1,8 +1,8 @@
-"""`ModelSession`: a model opened in ONNX Runtime, warmed up, fed with members of a batch.
+"""`ModelSession`: a model opened in ONNX Runtime, warmed up, and run with members of a batch.
 
-Shared by the worker process and the in-process executor. Knows no socket and no process. It may be
-open several times, with other numbers of threads; all share the buffers that batches are gathered
-in, and one is used at a time.
+Workers and the in-process executor share it. It knows no socket and no process. A model may be open
+in several sessions with different numbers of threads: they share the buffers in which batches are
+gathered, and one is in use at a time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from slacktide.executors.synthetic_inputs import (
     row_bytes,
 )
 
-_SEED = 20250  # of the warm-up's inputs: any will do, as long as it is the same every time
+_SEED = 20250  # seed of the warm-up's inputs; any constant will do
 
 
 class GatheredBatch(NamedTuple):
@@ -72,35 +72,30 @@ class GatheredBatch(NamedTuple):
 
     feeds: dict[str, NDArray[Any]]
     rows: list[int]
-    """Of each member."""
+    """Number of rows of each member."""
     lengths: MemberLengths | None
-    """Of each member, where they differ: the outputs are to be cut."""
+    """Lengths of the members if they differ: the outputs have to be cut."""
     faults: Mapping[int, MemberFault]
-    """Members that have no rows, by their place, and why; their outputs mean nothing."""
-    began: float
-    """When gathering began, by `time.perf_counter`."""
+    """Members without rows, by their place. Ignore their outputs."""
+    begin: float
+    """Time at which gathering began, by `time.perf_counter`."""
     input_s: float
+    """Seconds that gathering took."""
     damaged: int = 0
-    """Pictures that were decoded although they may be damaged."""
+    """Number of decoded pictures that may be damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run: an array for each output, and where the time went (seconds)."""
+    """One run of the model."""
 
+    inputs: GatheredBatch
     arrays: list[NDArray[Any]]
-    rows: list[int]
-    """Of each member."""
-    lengths: MemberLengths | None
-    """Of each member, where they differ: the outputs are to be cut."""
-    input_s: float
+    """An array for each output."""
     infer_s: float
-    faults: Mapping[int, MemberFault]
-    """Members that have no rows, by their place, and why; their outputs mean nothing."""
+    """Seconds in ONNX Runtime."""
     mismatch: str = ""
-    """Which output has another number of rows than the only member, if any."""
-    damaged: int = 0
-    """Pictures that were decoded although they may be damaged."""
+    """Output whose number of rows is not that of the only member; empty if there is none."""
 
 
 class ModelSession:
@@ -114,8 +109,8 @@ class ModelSession:
         self._session = session
         self._threads = threads
         self.stages: StageChain | None = None
-        """The model cut into stages, which batches run through in its place. Then it is not open as
-        a whole: two would be twice the memory."""
+        """The model cut into stages, through which batches run instead. The whole model is closed
+        meanwhile, since both would take twice the memory."""
         source = opener.source
         self._outputs = [spec.name for spec in interface.outputs]
         padding = None if source.padding is None else source.padding.fitting(interface)
@@ -126,9 +121,8 @@ class ModelSession:
         index = image_input(interface)
         if index is not None and isinstance(self._gatherers[index], InputGatherer):
             spec = interface.inputs[index]
-            if (
-                source.image_sizes and spec.shape[1] < 0
-            ):  # full batches of the largest show what memory holds
+            if source.image_sizes and spec.shape[1] < 0:
+                # Full batches of the largest size show how much fits in memory.
                 largest = max(source.image_sizes)
                 shapes = {**source.warmup_shapes, spec.name: (largest, largest, 3)}
                 source = replace(source, warmup_shapes=shapes)
@@ -137,19 +131,19 @@ class ModelSession:
         self._source = source
         self._lengths = None if padding is None else LengthReader(padding, interface)
         self._crops: CropGatherer | None = None
-        # NumPy has no bfloat16, and ONNX Runtime's own values are slower for all the rest.
+        # NumPy has no bfloat16; for other types ONNX Runtime's values are slower than arrays.
         self._by_value = any(
             spec.datatype is Datatype.BF16 for spec in (*interface.inputs, *interface.outputs)
         )
         self.interface = interface
-        """What the model takes and gives; settled once `warm_up` has run."""
+        """Inputs, outputs and batch limit of the model. Final once `warm_up` has returned."""
         self.row_shapes: RowShapes = {}
-        """Shapes of a row that has run, by input; of the last that was tried where none does."""
+        """Shapes of a row that has run, or of the last attempt if none does."""
         self.cold = ""
-        """Why no row of synthetic inputs runs; empty if one does."""
+        """Why no synthetic row runs; empty if one does."""
         self.tolerance = TOLERANCE
         self._rows: SyntheticRows | None = None
-        self._warm = False  # whether a row of synthetic inputs has run
+        self._warm = False  # whether a synthetic row has run
 
     @classmethod
     def open(
@@ -157,10 +151,9 @@ class ModelSession:
     ) -> ModelSession:
         """Open a model with this many threads, which never spin.
 
-        Threads inherit the affinity of the calling thread. With `shared_arena` all sessions take
-        memory for what they compute from one arena of the process (see `session_pool`). Raises
-        ModelError if no attempt can ever succeed (a bad file, an unknown type, no batch axis where
-        one is stated).
+        Threads inherit the affinity of the calling thread. With `shared_arena` all sessions of the
+        process compute in one arena (see `session_pool`). Raises ModelError if no attempt can ever
+        succeed: a bad file, an unknown type, no batch axis where one is configured.
         """
         if source.function is not None:
             opener = SessionOpener(source, ((CPU, {}),), False, shared_arena, ())
@@ -189,16 +182,16 @@ class ModelSession:
         return opened
 
     def add(self, threads: int) -> None:
-        """Open the model once more, with so many threads, and warm it up; it is in use then.
+        """Open, warm up and use a further session with this many threads.
 
-        Raises as `open` and `warm_up`; then the session used before is in use again.
+        If that raises (as `open` and `warm_up`), the earlier session stays in use.
         """
         before, interface = self._session, self.interface
         try:
             self._session = self.opener.open(threads)
             self.warm_up()
             if self.interface != interface:
-                raise MemoryError  # fewer rows fit than in the others
+                raise MemoryError  # fewer rows fit than in the other sessions
         except BaseException:
             self._session, self.interface = before, interface
             raise
@@ -206,39 +199,39 @@ class ModelSession:
         self._threads = threads
 
     def use(self, threads: int) -> None:
-        """Have batches run in the session opened with so many threads; KeyError if none was."""
+        """Run batches in the session with this many threads. Raises KeyError if there is none."""
         if self.stages is None:
             self._session = self._sessions[threads]
         self._threads = threads
 
     @property
     def threads(self) -> int:
-        """Of the session that is in use."""
+        """Threads of the session in use."""
         return self._threads
 
     @property
     def whole(self) -> Any:
-        """The session in use; None where the model is cut into stages."""
+        """The session in use; None if the model is cut into stages."""
         return self._session
 
     def place(self, stages: StageChain | None, whole: Mapping[int, Any]) -> None:
-        """Have the batches that follow run through `stages`, or in `whole`: sessions by number of
-        threads, as they were opened before. What they ran in until now is closed."""
+        """Run the batches that follow through `stages`, or in the sessions `whole`, by number of
+        threads. Closes what they ran in until now."""
         self.stages = stages
         self._sessions = dict(whole)
         self._session = self._sessions.get(self._threads)
 
     def warm_up(self, first_run: AbstractContextManager[object] | None = None) -> None:
-        """Run every batch size 1, 2, 4, … up to the greatest, with synthetic inputs; a row by
-        itself, the first time, within `first_run`.
+        """Run every batch size 1, 2, 4, … up to the largest, with synthetic inputs. The context
+        `first_run` surrounds the first run of a single row.
 
-        Also proves the batch axis. If a larger batch than one row fails, a stated max_batch was
-        false (ModelError), and one that was read off the model is taken back: no batch axis. Where
-        memory falls short, the last size that fitted is the greatest. What is raised where not even
-        one row fits, or where the device fails, is raised again. Where nothing states free axes,
-        `candidate_rows` are tried. Inputs are made up, so a model that refuses even one row of them
-        is left `cold`; but samples of its own must run (ModelError). Where axes are padded, the
-        declared lengths are run as well, and the padded outputs are proved.
+        This also proves the batch axis. If a batch of several rows fails, a configured max_batch is
+        wrong (ModelError), and one read from the model is withdrawn: there is no batch axis. If
+        memory runs out, the last size that fitted becomes the largest. Errors are raised again if
+        not even one row fits in memory, or if the device fails. Unless free axes are configured,
+        `candidate_rows` are tried. A model that refuses every synthetic row is left `cold`, but its
+        own samples must run (ModelError). If axes are padded, the declared lengths run as well, and
+        the padded outputs are checked.
         """
         with ExitStack() as first:
             if first_run is not None:
@@ -246,7 +239,7 @@ class ModelSession:
             self._warm_up(first)
 
     def _warm_up(self, first: ExitStack) -> None:
-        """See `warm_up`; `first` is closed once a row has run."""
+        """Warm up. `first` is closed once a row has run."""
         if not self.row_shapes:
             self._find_row()
         limit = self.interface.max_batch
@@ -274,7 +267,7 @@ class ModelSession:
                 self.interface = replace(self.interface, max_batch=0)
                 self._rows = None
                 self.row_shapes = {name: (1, *row) for name, row in self.row_shapes.items()}
-                if rows == 1:  # not one has run as it should
+                if rows == 1:  # not even one row has run as it should
                     self.row_shapes = {}
                     self.warm_up()
                 return
@@ -284,7 +277,7 @@ class ModelSession:
             self._warm_up_images(self._images.name)
 
     def _warm_up_images(self, name: str) -> None:
-        """Load what decodes, and run a row at each size that images are resized to. Raises
+        """Load the image libraries, and run a row at each size that images are resized to. Raises
         ModelError."""
         load_opencv()
         if decodes_jpeg():
@@ -300,7 +293,7 @@ class ModelSession:
                 raise ModelError(f"a row of {size} × {size} pixels fails: {detail}") from None
 
     def _find_row(self) -> None:
-        """Settle the shapes of a row: of the candidates, the first that runs."""
+        """Set the shapes of a row to the first candidate that runs."""
         rows = self._synthetic_rows()
         names: dict[str, list[str | None]] = {}
         for argument, spec in zip(self._session.get_inputs(), self.interface.inputs, strict=True):
@@ -323,8 +316,8 @@ class ModelSession:
             raise ModelError(f"samples: a row of them fails: {self.cold}")
 
     def _fits_before(self, rows: int, error: Exception) -> bool:
-        """Whether `error` says that so many rows do not fit in memory; then the size below is the
-        greatest. Raises it if one row does not fit, or the device failed."""
+        """Whether `error` says that this many rows do not fit in memory; the next smaller size is
+        then the largest. Raises the error if one row does not fit, or the device failed."""
         fault = self.fault(error)
         if fault is Fault.DEVICE or (fault is Fault.MEMORY and rows <= 1):
             raise error
@@ -363,22 +356,22 @@ class ModelSession:
                     )
             elif less != more and self._source.padding is not None:
                 if name in self._source.padding.outputs:
-                    continue  # declared, but wrongly: the check of the file says so
+                    continue  # declared wrongly, as the check of the file reports
                 raise ModelError(
                     f"output {name!r} grows with the padded inputs: state its axis as "
                     f"outputs.{name}.pad"
                 )
 
     def read_frames(self, frames: FrameArenas) -> None:
-        """Have batches from now on take members that are cut out of frames."""
+        """Accept members that are cut out of these frames."""
         if self._crops is None:
             stated, plain = closed_shapes(self._source), self._gatherers
             self._crops = CropGatherer(frames, self.interface, plain, self._padding, stated)
 
     def gather(self, members: Sequence[Payload], arena: memoryview, size: int = 0) -> GatheredBatch:
-        """The inputs of `members` as one batch; arguments as of `run`. Good until the next batch.
+        """The inputs of `members` as one batch, valid until the next call. Arguments as in `run`.
 
-        Raises TensorError if the members are not a batch of this model.
+        Raises TensorError if the members are no batch of this model.
         """
         begin, damaged = time.perf_counter(), DAMAGED.count
         rows = [member.rows for member in members]
@@ -386,11 +379,19 @@ class ModelSession:
             raise TensorError("the model has no batch axis")
         crops = self._crops
         if crops is not None and CropPayload in map(type, members):
-            array, members, wrong = crops.gather(members, arena, size)
+            faults: Mapping[int, MemberFault]
+            array, members, faults = crops.gather(members, arena, size)
             feeds = {self.interface.inputs[0].name: array}
-            lengths = None if self._lengths is None else self._lengths.of(members)
-            input_s, damaged = time.perf_counter() - begin, DAMAGED.count - damaged
-            return GatheredBatch(feeds, rows, lengths, wrong, begin, input_s, damaged)
+        else:
+            feeds, faults = self._gather_plain(members, arena, size, sum(rows))
+        lengths = None if self._lengths is None else self._lengths.of(members)
+        input_s, damaged = time.perf_counter() - begin, DAMAGED.count - damaged
+        return GatheredBatch(feeds, rows, lengths, faults, begin, input_s, damaged)
+
+    def _gather_plain(
+        self, members: Sequence[Payload], arena: memoryview, size: int, rows: int
+    ) -> tuple[dict[str, NDArray[Any]], Mapping[int, MemberFault]]:
+        """Inputs and faults of members that are not cut out of frames."""
         images = self._images
         if images is not None:
             images.size = size
@@ -398,26 +399,19 @@ class ModelSession:
         for index, spec in enumerate(self.interface.inputs):
             tensors = [member.tensors[index] for member in members]
             array = self._gatherers[index].gather(tensors, arena)
-            if self.interface.batches and array.shape[:1] != (sum(rows),):
-                raise TensorError(f"input {spec.name!r} has not one row for each of the request's")
+            if self.interface.batches and array.shape[:1] != (rows,):
+                raise TensorError(f"input {spec.name!r} does not have {rows} rows")
             feeds[spec.name] = array
-        lengths = None if self._lengths is None else self._lengths.of(members)
-        faults = NO_FAULTS if images is None else images.faults
-        input_s, damaged = time.perf_counter() - begin, DAMAGED.count - damaged
-        return GatheredBatch(feeds, rows, lengths, faults, begin, input_s, damaged)
+        return feeds, NO_FAULTS if images is None else images.faults
 
     def run(
-        self,
-        members: Sequence[Payload],
-        arena: memoryview,
-        run_options: Any = None,
-        size: int = 0,
+        self, members: Sequence[Payload], arena: memoryview, run_options: Any = None, size: int = 0
     ) -> RunResult:
-        """Run `members` as one batch; `arena` is the memory that their tensors lie in, `size` the
-        side of the square that images are resized to (0: as the model fixes it, or as they are).
+        """Run `members`, whose tensors lie in `arena`, as one batch. Images are resized to a square
+        of side `size` (0: to the size that the model fixes, or not at all).
 
-        Raises TensorError if the members are not a batch of this model; RowCountError if outputs
-        do not have one row for each of theirs, but a single member has whatever the model gives;
+        Raises TensorError if the members are no batch of this model, RowCountError if outputs do
+        not have one row for each input row (a single member gets the model's answer all the same),
         and whatever ONNX Runtime raises.
         """
         batch = self.gather(members, arena, size)
@@ -431,37 +425,28 @@ class ModelSession:
             if len(members) > 1:
                 raise
             mismatch = str(error)
-        return RunResult(
-            arrays,
-            batch.rows,
-            batch.lengths,
-            batch.input_s,
-            done - begin,
-            batch.faults,
-            mismatch,
-            batch.damaged,
-        )
+        return RunResult(batch, arrays, done - begin, mismatch)
 
     def check(
         self, arrays: Sequence[NDArray[Any]], rows: int, lengths: MemberLengths | None
     ) -> None:
-        """Raises TensorError if outputs do not have so many rows, or are not as long as padded."""
+        """Raise TensorError unless outputs have this many rows and the padded length."""
         self._check_rows(arrays, rows)
         if lengths is not None:
             lengths.check(arrays, self._outputs)
 
     def opened(self) -> OpenedModel:
-        """The model as its worker reports it, without the sessions of a pool."""
+        """The model as a worker reports it, without the sessions of a pool."""
         checks = (self.row_shapes, self.cold, self.tolerance)
         return OpenedModel(self.interface, (), "", *checks)
 
     def detail(self, error: BaseException) -> str:
-        """What a client may know of an error that `run` raised."""
+        """The text of an error of `run` that clients may see."""
         return client_detail(error, self._source.path, self._source.root)
 
     def fault(self, error: BaseException) -> Fault:
-        """Whose fault an error of a run is. Where the text does not say, a row of synthetic inputs
-        shows whether an accelerator still answers."""
+        """The cause of an error of a run. If the text does not tell, a synthetic row shows whether
+        an accelerator still works."""
         fault = fault_of(error)
         if fault is Fault.MODEL and self._warm and self._session and not self.opener.optimises:
             try:
@@ -486,12 +471,12 @@ class ModelSession:
             return
         for array, name in zip(arrays, self._outputs, strict=True):
             if array.shape[:1] != (rows,):
-                # A function has stated what it gives: that is an error of its batch.
+                # A function has declared its outputs, so this is an error of its batch.
                 kind = TensorError if self._source.function is not None else RowCountError
                 raise kind(f"output {name!r} has not one row for each of the {rows} given")
 
     def _synthetic_rows(self) -> SyntheticRows:
-        """Raises ModelError if what is stated of rows cannot be."""
+        """Raises ModelError if the configuration of rows is impossible."""
         if self._rows is None:
             try:
                 self._rows = SyntheticRows(self.interface, self._source)
@@ -500,11 +485,11 @@ class ModelSession:
         return self._rows
 
     def synthetic(self, rows: int) -> dict[str, NDArray[Any]]:
-        """Inputs of so many rows that run, unless the model is `cold`. Raises MemoryError."""
+        """Inputs with this many rows, which run unless the model is `cold`. Raises MemoryError."""
         return self._synthetic(rows, self.row_shapes)
 
     def _synthetic(self, rows: int, shapes: RowShapes) -> dict[str, NDArray[Any]]:
-        """Inputs of so many rows. Raises MemoryError where they would take above a gibibyte."""
+        """Inputs with this many rows. Raises MemoryError if they would exceed a gibibyte."""
         nbytes = sum(row_bytes(spec, shapes[spec.name]) for spec in self.interface.inputs)
         if rows > 1 and rows * nbytes > MOST_ROW_BYTES:
             raise MemoryError

@@ -1,9 +1,9 @@
-"""What a chain of stages takes beside the model whole, measured between a worker's batches.
+"""Times a chain of stages and the whole model, between a worker's batches.
 
-The model and its stages run by turns, on rows that are made up. A run is begun where the time to
-the next batch, judged by the gaps before, has room for it; a batch that comes all the same stops
-it, within a node. Where a lane has no such gaps, single rows are timed beside batches, so rarely
-that not one answer in a hundred waits for it, and larger batches are not timed at all.
+The model and its stages run in turn on synthetic rows. A run begins if earlier gaps between batches
+suggest that it ends before the next one; a batch that comes earlier stops it, within a node. If a
+lane has no such gaps, single rows are timed beside batches, so rarely that fewer than one answer in
+a hundred waits, and larger batches are not timed.
 """
 
 from __future__ import annotations
@@ -21,44 +21,42 @@ from slacktide.executors.session import GatheredBatch
 from slacktide.executors.staged import Stage, StageChain, StagedBatch
 
 SIZES = (1, 4, 8)
-"""Rows of the batches that are timed, as far as the model takes them."""
+"""Rows of the timed batches, as far as the model takes them."""
 MOST_RUNS, LEAST_RUNS, PATIENCE_S = 16, 4, 1.5
-"""For each size: runs of the model and of its stages, and seconds after which the least will do."""
+"""Most and least runs for each size, and seconds after which the least number is enough."""
 DEAR, CLEAR, AGAIN_S = 0.02, 0.5, 2.0
-"""Share of a pass for each ramp above which a chain is timed again, and in all above which it need
-not be; seconds to wait for that."""
+"""Added share of time per ramp above which a chain is timed again, total share above which it is
+not, and seconds to wait before."""
 ROOM, PAUSE_S = 1.2, 0.05
-"""How much longer than a run a gap must be, and seconds from one look for a gap to the next."""
+"""Least length of a gap as a multiple of the run, and seconds between looks for a gap."""
 BESIDE_S = 4.0
-"""Seconds from one run that does not give way to the next, where gaps are too short for one row."""
+"""Seconds between runs that do not give way, if gaps are too short for one row."""
 GIVE_UP_S = 60.0
-"""Seconds after which larger batches are no longer waited for."""
+"""Seconds after which larger batches are given up."""
 GAPS = 16
-"""So many of the last gaps between batches are looked at; all but the shortest quarter count."""
+"""Number of recent gaps between batches to judge by; the shortest quarter is ignored."""
 
 Ends = tuple[float, ...]
-"""Seconds of a run up to each of its ends."""
+"""Seconds of a run up to the end of each stage."""
 
 
 class LaneTurn:
-    """Whose turn it is in a worker: held while a batch runs (`with turn:`); what is only timed
-    gives way to that."""
+    """A worker's lock, held while a batch runs (`with turn:`). Timed runs give way to batches."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.lock = threading.Lock()
-        """Held by whatever must not be done beside a batch."""
+        """Held during anything that must not happen beside a batch."""
         self._clock = clock
         self._gaps: deque[float] = deque(maxlen=GAPS)
         self._idle_since: float | None = clock()  # None: a batch runs
-        self._timed: Any = None  # options of the run that is timed, while it gives way
+        self._timed_options: Any = None  # options of a timed run that gives way
 
     def __enter__(self) -> None:
         if self._idle_since is not None:
             self._gaps.append(self._clock() - self._idle_since)
         self._idle_since = None
-        timed = self._timed
-        if timed is not None:
-            timed.terminate = True
+        if (options := self._timed_options) is not None:
+            options.terminate = True
         self.lock.acquire()
 
     def __exit__(self, *_: object) -> None:
@@ -66,22 +64,21 @@ class LaneTurn:
         self.lock.release()
 
     def room(self) -> float:
-        """Seconds that no batch is expected to come for, from now on, or from the end of the one
-        that runs."""
+        """Seconds without an expected batch, from now on or from the end of the current one."""
         since, gaps = self._idle_since, sorted(self._gaps)
         idle = 0.0 if since is None else self._clock() - since
         typical = gaps[len(gaps) // 4] if gaps else 0.0
         return max(typical - idle, idle)  # a pause may last as long as it has lasted
 
     def alone(self, run: Callable[[Any], Ends], seconds: float, *, beside: bool) -> Ends | None:
-        """What `run` gives; None where there is no room for its `seconds`, or a batch has stopped
-        it. `beside`: it begins all the same, and is not stopped."""
+        """The result of `run`; None if no gap of `seconds` is expected, or a batch has stopped it.
+        `beside`: run in any case, and to the end."""
         options = load_onnxruntime().RunOptions()
         with self.lock:
             if not beside:
                 if self.room() < seconds or self._idle_since is None:
-                    return None  # where a batch waits for the lock, it comes now
-                self._timed = options
+                    return None  # a batch that waits for the lock goes first
+                self._timed_options = options
         try:
             return run(options)
         except Exception:
@@ -89,11 +86,11 @@ class LaneTurn:
                 raise
             return None
         finally:
-            self._timed = None
+            self._timed_options = None
 
 
 class ChainTimes(NamedTuple):
-    """As `Arranged` has them."""
+    """Times of a chain, as in `Arranged`."""
 
     rows: tuple[int, ...] = ()
     whole_s: tuple[float, ...] = ()
@@ -104,7 +101,7 @@ UNKNOWN = ChainTimes()
 
 
 class StageTimer:
-    """Times one chain. `stop` ends it, whatever it is at."""
+    """Times one chain, until `stop` is set."""
 
     def __init__(
         self,
@@ -114,23 +111,23 @@ class StageTimer:
         run_whole: Callable[[Any, GatheredBatch, Any], object],
         open_whole: Callable[[], Any],
     ) -> None:
-        """`batch` makes up so many rows; `run_whole` takes the session that `open_whole` opens."""
+        """`batch` makes that many synthetic rows. `run_whole` runs the session of `open_whole`."""
         self._turn, self._stop, self._batch = turn, stop, batch
         self._run_whole, self._open_whole = run_whole, open_whole
         self._whole: Any = None
-        self._found: dict[int, tuple[list[Ends], list[Ends]]] = {}
-        """By rows: seconds of runs of the whole model, and of its stages."""
+        self._samples: dict[int, tuple[list[Ends], list[Ends]]] = {}
+        """Runs of the whole model and of its stages, by number of rows."""
         self._row_s = 0.0
-        """What the whole model last took for a single row, by the clock on the wall."""
+        """Wall time of the whole model's last run with a single row."""
         self._beside_at = time.perf_counter()
-        self._spread = False
-        """Whether runs were so rare that other work on the machine came and went between them."""
+        self._has_waited = False
+        """Whether runs were so rare that other work on the machine came and went in between."""
 
     def measure(
         self, chain: StageChain, threads: int, most: int, report: Callable[[ChainTimes], object]
     ) -> None:
-        """Report times, and once more where larger batches could be timed only later. Batches of
-        at most `most` rows."""
+        """Report times of batches of at most `most` rows; again if larger ones could only be timed
+        later."""
         sizes, done = [rows for rows in SIZES if rows <= max(1, most)], 0
         give_up_at = time.perf_counter() + GIVE_UP_S
         while done < len(sizes):
@@ -144,7 +141,7 @@ class StageTimer:
             if done > before:
                 self._look_again(chain, threads, sizes[:done])
                 report(self._times(sizes[:done]))
-            self._whole = None  # twice the weights, while nothing is timed
+            self._whole = None  # it doubles the weights in memory
             if time.perf_counter() > give_up_at or self._stop.wait(PAUSE_S):
                 return
         self._whole = None
@@ -153,54 +150,55 @@ class StageTimer:
         return rows == SIZES[0] or self._turn.room() >= ROOM * rows * self._row_s
 
     def _look_again(self, chain: StageChain, threads: int, sizes: Sequence[int]) -> None:
-        """What seems dear is timed again, when other work on the machine may have ended."""
+        """Time an expensive chain again, since other work on the machine may have ended."""
         _, whole_s, stage_s = self._times(sizes)
         added = [
             ends[-1] / max(whole, 1e-9) - 1.0 for ends, whole in zip(stage_s, whole_s, strict=True)
         ]
-        if not self._spread and DEAR * len(chain.ramps) < sum(added) / len(added) < CLEAR:
+        if not self._has_waited and DEAR * len(chain.ramps) < sum(added) / len(added) < CLEAR:
             self._stop.wait(AGAIN_S)
             for rows in sizes:
                 if not self._time(chain, threads, rows):
                     return
 
     def _times(self, sizes: Sequence[int]) -> ChainTimes:
-        """The least: whatever else runs on the machine can only add to it, and ramps are judged by
-        a few per cent."""
+        """The minimum of each kind of run: other work on the machine only adds to it, and a few per
+        cent decide on a ramp."""
         whole, stages = (
-            [tuple(map(min, zip(*self._found[rows][kind], strict=True))) for rows in sizes]
+            [tuple(map(min, zip(*self._samples[rows][kind], strict=True))) for rows in sizes]
             for kind in (0, 1)
         )
         return ChainTimes(tuple(sizes), tuple([seconds for (seconds,) in whole]), tuple(stages))
 
     def _time(self, chain: StageChain, threads: int, rows: int) -> bool:
-        """Add times of each kind of run, by turns, until there are enough or it has taken too long;
-        False where there are none to be had."""
+        """Add samples of both kinds of run, in turn, until there are enough or time is up; False if
+        a run was impossible."""
         if self._whole is None:
             self._whole = self._open_whole()
         batch = self._batch(rows)
-        # On one thread its own time counts: what runs beside it is no part of that.
+        # CPU time of a single thread is not affected by other work.
         clock = time.thread_time if threads == 1 else time.perf_counter
         whole = partial(self._time_whole, batch, clock)
         staged = partial(_time_stages, chain.stages(threads), chain, batch, clock)
-        mine: tuple[list[Ends], list[Ends]] = ([], [])
-        # Twice each: the second has its weights in the caches, as where it runs alone.
-        turn = [pair for pair in zip((whole, staged), mine, strict=True) for _ in range(2)]
+        samples: tuple[list[Ends], list[Ends]] = ([], [])
+        # Twice each: the second finds its weights in the caches, as when it runs alone.
+        turn = [pair for pair in zip((whole, staged), samples, strict=True) for _ in range(2)]
         end = time.perf_counter() + PATIENCE_S
-        while (timed := min(map(len, mine))) < MOST_RUNS:
-            if timed >= LEAST_RUNS and time.perf_counter() > end:
+        while (count := min(map(len, samples))) < MOST_RUNS:
+            if count >= LEAST_RUNS and time.perf_counter() > end:
                 break
             for run, times in turn:
                 ends = self._once(run, rows)
                 if ends is None:
                     return False
                 times.append(ends)
-        for every, more in zip(self._found.setdefault(rows, ([], [])), mine, strict=True):
-            every.extend(more)
+        whole_samples, stage_samples = self._samples.setdefault(rows, ([], []))
+        whole_samples += samples[0]
+        stage_samples += samples[1]
         return True
 
     def _once(self, run: Callable[[Any], Ends], rows: int) -> Ends | None:
-        """One run; None where it is not to be had, or wanted no longer."""
+        """One run; None if it was impossible, or timing has been stopped."""
         needed, give_up_at = ROOM * rows * self._row_s, time.perf_counter() + BESIDE_S
         while not self._stop.is_set():
             now = time.perf_counter()
@@ -209,7 +207,7 @@ class StageTimer:
                 self._beside_at = now
             ends = self._turn.alone(run, needed, beside=beside)
             if ends is not None:
-                self._spread = self._spread or beside
+                self._has_waited = self._has_waited or beside
                 return ends
             if rows != SIZES[0] and now > give_up_at:
                 return None
@@ -232,8 +230,8 @@ def _time_stages(
     options: Any,
 ) -> Ends:
     begin = clock()
-    run = StagedBatch(chain, batch._replace(began=begin), {}, Leaving.NONE, (), clock=clock)
+    run = StagedBatch(chain, batch._replace(begin=begin), {}, Leaving.NONE, (), clock=clock)
     list(run.run(stages, options))
     end = clock() - begin
-    said = run.report()
-    return (*(() if said is None else said.stage_s), end)
+    report = run.report()
+    return (*(() if report is None else report.stage_s), end)

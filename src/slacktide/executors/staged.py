@@ -1,9 +1,9 @@
-"""`StageChain`: a model cut at its active ramps, and a batch on its way through the stages.
+"""`StageChain`: a model cut at its active ramps. `StagedBatch`: a batch on its way through it.
 
-A stage is a session of its own. It takes what the one before gives, and answers for its ramp: an
-uncertainty and outputs for each row. Members whose rows are sure enough are *released* with the
-outputs of the ramp. Then their rows run on, or leave the batch: they are cut out of the tensor that
-is handed on and of the inputs that stages behind still read. Where all have left, the batch ends.
+A stage is a session of its own. It takes the outputs of the stage before and evaluates its ramp: an
+uncertainty and outputs for each row. Members whose rows are certain enough are *released* with the
+outputs of the ramp. Their rows then run on, or leave the batch: they are removed from the tensor
+that is passed on and from inputs of later stages. A batch that all rows have left ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,10 +23,11 @@ from slacktide.executors.ports import FeaturesSeen
 
 if TYPE_CHECKING:
     from slacktide.executors.session import GatheredBatch
+    from slacktide.exits.positions import Position
 
 ANSWER = "exits/answer"
 SAMPLED = "exits/sampled"
-"""An input of stages: whether features are wanted of the batch."""
+"""An input of stages: whether to report features of the batch."""
 
 
 class Stage(NamedTuple):
@@ -35,57 +35,48 @@ class Stage(NamedTuple):
 
     session: Any
     ramp: int
-    """Position of the ramp that answers at its end; −1: the model's own end."""
-    takes: tuple[str, ...]
-    gives: list[str]
-    rows: tuple[str, ...]
-    """What it takes that has a row for each of the batch's."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeenPositions:
-    """What is said of the features that the last stages hand out."""
-
-    tensors: tuple[str, ...]
-    costs: tuple[float, ...]
+    """Position of the ramp at its end; −1: the model's own end."""
+    inputs: tuple[str, ...]
+    outputs: list[str]
+    row_inputs: tuple[str, ...]
+    """Inputs that have a row for each row of the batch."""
 
 
 class StageChain:
-    """A chain of sessions for each number of threads."""
+    """A model as a chain of stages, for each number of threads."""
 
     def __init__(
         self,
         chains: Mapping[int, list[Stage]],
         interface: ModelInterface,
         ramp_outputs: Set[str],
-        positions: SeenPositions | None = None,
+        positions: Sequence[Position] | None = None,
     ) -> None:
-        """`ramp_outputs`: outputs that ramps make; `positions`: those whose features are
-        handed out, if any."""
+        """`ramp_outputs`: outputs that ramps make. `positions`: those whose features are reported;
+        None: no features."""
         self._chains = chains
         self.interface = interface
-        self.made = ramp_outputs
+        self.ramp_outputs = ramp_outputs
         self.shrinks = interface.batches
         """Whether rows can leave a batch."""
         self.positions = positions
         (first, *_) = chains.values()
         self.ramps = tuple([stage.ramp for stage in first if stage.ramp >= 0])
         self.outputs = [spec.name for spec in interface.outputs]
-        self.planned = -1
-        """The ramp, by its place, at which batches are planned to end; −1: at the model's end."""
+        self.planned_end = -1
+        """Index of the ramp at which batches are planned to end; −1: the model's end."""
         self._sizes: list[int] = []
         self._ends: list[list[float]] = []
 
     def enlarge(self, sizes: Sequence[int], ends: Sequence[Sequence[float]]) -> None:
-        """Plan batches to end at the last ramp; rows go on only where others have left time for it.
-        `ends`: what batches of these sizes take up to the end of each stage."""
-        self.planned = len(self.ramps) - 1
+        """Plan batches to end at the last ramp. Rows go beyond it only in time that others saved.
+        `ends`: seconds up to the end of each stage, for batches of these sizes."""
+        self.planned_end = len(self.ramps) - 1
         self._sizes = [0, *sizes]
         self._ends = [[0.0, *column] for column in zip(*ends, strict=True)]
 
     def seconds(self, rows: int, stage: int) -> float:
-        """What a stage takes, as `enlarge` was told: on a line between sizes, in proportion beyond
-        the last."""
+        """Seconds of a stage: interpolated between the sizes of `enlarge`, proportional beyond."""
         sizes, last = self._sizes, self._sizes[-1]
         at, scale = min(rows, last), max(1.0, rows / last)
         ends = [float(np.interp(at, sizes, times)) for times in self._ends[max(0, stage - 1) :][:2]]
@@ -99,14 +90,14 @@ class Released(NamedTuple):
     """Members that a ramp has answered."""
 
     ramp: int
-    """Its position."""
+    """Position of the ramp."""
     places: list[int]
     arrays: list[NDArray[Any] | None]
-    """Of each output of the model: the members' rows; None: no ramp makes it."""
+    """The members' rows of each output; None for an output that ramps do not make."""
 
 
 class StagedBatch:
-    """One batch. `released` grows as it runs."""
+    """One batch. `released` grows while it runs."""
 
     def __init__(
         self,
@@ -119,116 +110,119 @@ class StagedBatch:
         sampled: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`thresholds` by position; `final`: places of members that only the end may answer;
-        `sampled`: whether features are wanted; `clock`: by which the batch began."""
+        """`thresholds` by position. `final`: places of members that only the end may answer.
+        `sampled`: whether to report features. `clock`: the clock of `batch.begin`."""
         self._model = model
         self._clock = clock
-        self._began = batch.began
+        self._begin = batch.begin
         self._sampled = sampled
         self._values: dict[str, NDArray[Any]] = {**batch.feeds, SAMPLED: np.array(sampled)}
         self._thresholds = {} if leaving is Leaving.NONE else thresholds
         self._shrinks = leaving is Leaving.SHRINK and model.shrinks
-        self._stay = {*final, *batch.faults}
+        self._unreleasable = {*final, *batch.faults}
         self._faults = bool(batch.faults)
         self.rows = batch.rows
-        """Of each member."""
+        """Number of rows of each member."""
         self.released: set[int] = set()
         """Places of members that ramps have answered."""
-        # Lists: batches are small, and each call of NumPy would cost what many rows do here.
-        self._owner = [place for place, rows in enumerate(batch.rows) for _ in range(rows)]
-        self._here = list(range(len(self._owner)))  # rows that have not left the batch
-        self._said: list[list[float]] = [[] for _ in self._here]
-        self._answers: list[list[int]] = [[] for _ in self._here]
-        self._left = [-1] * len(self._here)
+        # Lists, since a call of NumPy costs as much as many rows do here.
+        self._row_owners = [place for place, rows in enumerate(batch.rows) for _ in range(rows)]
+        self._batch_rows = list(range(len(self._row_owners)))  # rows still in the batch
+        self._uncertainties: list[list[float]] = [[] for _ in self._batch_rows]
+        self._answers: list[list[int]] = [[] for _ in self._batch_rows]
+        self._exit_stages = [-1] * len(self._batch_rows)
         self._stage_s: list[float] = []
-        self._present: list[int] = []  # rows at each stage
+        self._stage_rows: list[int] = []  # number of rows at each stage
         self.finished = False
-        """Whether some rows have come to the model's end."""
+        """Whether rows have reached the model's end."""
 
     def run(self, stages: Sequence[Stage], run_options: Any = None) -> Iterator[Released]:
-        """Run through the stages; what each ramp answers comes as soon as it is known. Raises what
-        ONNX Runtime raises."""
+        """Run through the stages; yields members as soon as a ramp has answered them. Raises errors
+        of ONNX Runtime."""
         values = self._values
         for at, stage in enumerate(stages):
-            feeds = {name: values[name] for name in stage.takes}
-            values.update(
-                zip(stage.gives, stage.session.run(stage.gives, feeds, run_options), strict=True)
-            )
+            feeds = {name: values[name] for name in stage.inputs}
+            arrays = stage.session.run(stage.outputs, feeds, run_options)
+            values.update(zip(stage.outputs, arrays, strict=True))
             if stage.ramp < 0:
                 continue
             released = self._judge(stage.ramp)
             if released is not None:
                 yield released
                 if self._shrinks:
-                    self._leave(released.places, stages[at + 1 :])
-                    if not self._here:
+                    self._remove(released.places, stages[at + 1 :])
+                    if not self._batch_rows:
                         return
         self.finished = True
 
-    def rest(self) -> tuple[list[NDArray[Any]], int]:
-        """The model's outputs, and how many rows they have: those in the batch at its end."""
-        return [self._values[name] for name in self._model.outputs], len(self._here)
+    def end_outputs(self) -> tuple[list[NDArray[Any]], int]:
+        """The model's outputs and their number of rows, which is that of the batch at its end."""
+        return [self._values[name] for name in self._model.outputs], len(self._batch_rows)
 
     def unanswered(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Of the model's outputs the rows of members that no ramp has answered."""
+        """The rows of members that no ramp has answered, from the model's outputs."""
         if not self.released or self._shrinks:
             return list(arrays)
-        unanswered = [row for row, owner in enumerate(self._owner) if owner not in self.released]
-        return [array[unanswered] for array in arrays]
+        owners = enumerate(self._row_owners)
+        rows = [row for row, owner in owners if owner not in self.released]
+        return [array[rows] for array in arrays]
 
     def report(self) -> ExitReport | None:
-        """What ramps have said so far; None where there are none."""
+        """The results of the ramps so far; None without ramps."""
         model = self._model
         if not model.ramps:
             return None
-        agrees: list[tuple[bool, ...]] = [()] * len(self._left)
-        if self.finished and ANSWER in self._values:  # a model's own exits have no class
-            for row, end in zip(self._here, self._values[ANSWER].ravel().tolist(), strict=True):
+        agrees: list[tuple[bool, ...]] = [()] * len(self._exit_stages)
+        if self.finished and ANSWER in self._values:  # built-in exits have no class
+            ends = self._values[ANSWER].ravel().tolist()
+            for row, end in zip(self._batch_rows, ends, strict=True):
                 agrees[row] = tuple([answer == end for answer in self._answers[row]])
-        said = [tuple([1.0 if math.isnan(u) else u for u in row]) for row in self._said]
-        return ExitReport(
-            model.ramps,
-            tuple(said),
-            tuple(agrees),
-            tuple(self._left),
-            tuple(self._stage_s),
+        uncertainties = tuple(
+            [tuple([1.0 if math.isnan(u) else u for u in row]) for row in self._uncertainties]
         )
+        lefts, stage_s = tuple(self._exit_stages), tuple(self._stage_s)
+        return ExitReport(model.ramps, uncertainties, tuple(agrees), lefts, stage_s)
 
     def features(self) -> FeaturesSeen | None:
-        """What the batch looked like inside; None where rows have left it, or were wrong."""
+        """Features of the batch; None if none were requested, or rows have left or had faults."""
         positions = self._model.positions
-        rows = len(self._here)
-        stayed = self.finished and rows == len(self._left)
+        rows = len(self._batch_rows)
+        stayed = self.finished and rows == len(self._exit_stages)
         if positions is None or not (self._sampled and stayed) or self._faults:
             return None
-        names = [f"exits/features/{number}" for number in range(len(positions.tensors))]
-        parts = [self._values[name].tobytes() for name in (*names, "exits/logits")]
-        ramp_outputs = tuple(sorted(self._model.made))
+        names = [f"exits/features/{number}" for number in range(len(positions))]
         return FeaturesSeen(
-            rows, positions.tensors, positions.costs, tuple(parts[:-1]), parts[-1], ramp_outputs
+            rows,
+            tuple([position.tensor for position in positions]),
+            tuple([position.cost for position in positions]),
+            tuple([self._values[name].tobytes() for name in names]),
+            self._values["exits/logits"].tobytes(),
+            tuple(sorted(self._model.ramp_outputs)),
         )
 
     def _judge(self, ramp: int) -> Released | None:
-        """Take down what a ramp says; the members that it answers."""
-        values, present, at = self._values, self._here, len(self._stage_s)
-        self._stage_s.append(self._clock() - self._began)
-        said = values[f"exits/{ramp}/uncertainty"].ravel().tolist()
-        for row, unsure in zip(present, said, strict=True):
-            self._said[row].append(unsure)
+        """Record the results of a ramp; the members that it answers, if any."""
+        values, present, at = self._values, self._batch_rows, len(self._stage_s)
+        self._stage_s.append(self._clock() - self._begin)
+        uncertainties = values[f"exits/{ramp}/uncertainty"].ravel().tolist()
+        for row, uncertainty in zip(present, uncertainties, strict=True):
+            self._uncertainties[row].append(uncertainty)
         if (answers := values.get(f"exits/{ramp}/answer")) is not None:
             for row, answer in zip(present, answers.ravel().tolist(), strict=True):
                 self._answers[row].append(answer)
         threshold = self._thresholds.get(ramp, 0.0)
-        deeper = self._deeper(said, at) if self._shrinks and self._model.planned >= 0 else None
+        deeper = None
+        if self._shrinks and self._model.planned_end >= 0:
+            deeper = self._rows_beyond_end(uncertainties, at)
         if threshold <= 0.0 and deeper is None:
             return None
-        owners = [self._owner[row] for row in present]
-        stay = {*self.released, *self._stay}
-        # Nor where it is NaN.
+        owners = [self._row_owners[row] for row in present]
+        stay = {*self.released, *self._unreleasable}
+        # `not u <`, since an uncertainty may be NaN.
         stay.update(
             [
                 owner
-                for place, (owner, u) in enumerate(zip(owners, said, strict=True))
+                for place, (owner, u) in enumerate(zip(owners, uncertainties, strict=True))
                 if not u < threshold and (deeper is None or place in deeper)
             ]
         )
@@ -236,32 +230,34 @@ class StagedBatch:
         if not places:
             return None
         self.released.update(places)
-        gone = [place for place, owner in enumerate(owners) if owner not in stay]
-        for place in gone:
-            self._left[present[place]] = at
-        whole = len(gone) == len(present)
+        rows = [place for place, owner in enumerate(owners) if owner not in stay]
+        for place in rows:
+            self._exit_stages[present[place]] = at
         model = self._model
         arrays: list[NDArray[Any] | None] = []
         for name in model.outputs:
-            array = values[f"exits/{ramp}/{name}"] if name in model.made else None
-            arrays.append(array if array is None or whole else array[gone])
+            array = values[f"exits/{ramp}/{name}"] if name in model.ramp_outputs else None
+            arrays.append(array if array is None or len(rows) == len(present) else array[rows])
         return Released(ramp, places, arrays)
 
-    def _deeper(self, said: list[float], at: int) -> set[int] | None:
-        """Where the batch was planned to end, which of its rows may go on; None elsewhere."""
-        self._present.append(len(said))
-        if at != self._model.planned:
+    def _rows_beyond_end(self, uncertainties: list[float], at: int) -> set[int] | None:
+        """The rows that may run beyond the planned end of the batch; None at other ramps."""
+        self._stage_rows.append(len(uncertainties))
+        if at != self._model.planned_end:
             return None
-        present = enumerate(self._here)
-        held = {at for at, row in present if self._owner[row] in self._stay or math.isnan(said[at])}
-        return going_on(said, held, self._present, self._model.seconds)
+        unreleasable = {
+            place
+            for place, row in enumerate(self._batch_rows)
+            if self._row_owners[row] in self._unreleasable or math.isnan(uncertainties[place])
+        }
+        return going_on(uncertainties, unreleasable, self._stage_rows, self._model.seconds)
 
-    def _leave(self, places: Sequence[int], behind: Sequence[Stage]) -> None:
-        """Cut the rows of these members out of what stages behind take, and of outputs so far."""
-        gone = {*places}
-        keep = [at for at, row in enumerate(self._here) if self._owner[row] not in gone]
-        self._here = [self._here[at] for at in keep]
-        read_behind = chain.from_iterable(stage.rows for stage in behind)
-        for name in dict.fromkeys([*read_behind, *self._model.outputs]):
+    def _remove(self, places: Sequence[int], later_stages: Sequence[Stage]) -> None:
+        """Remove these members' rows from the inputs of later stages, and from outputs so far."""
+        owners, removed = self._row_owners, {*places}
+        keep = [at for at, row in enumerate(self._batch_rows) if owners[row] not in removed]
+        self._batch_rows = [self._batch_rows[at] for at in keep]
+        inputs = chain.from_iterable(stage.row_inputs for stage in later_stages)
+        for name in dict.fromkeys([*inputs, *self._model.outputs]):
             if name in self._values:
                 self._values[name] = self._values[name][keep]

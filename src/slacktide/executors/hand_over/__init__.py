@@ -1,4 +1,1 @@
-"""How a batch reaches a worker process and comes back.
-
-The folder is compiled whole.
-"""
+"""The hand-over of batches to worker processes, and of results back. Compiled as a whole."""

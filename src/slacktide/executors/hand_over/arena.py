@@ -1,15 +1,15 @@
-"""`Arena`: shared memory in which payloads are written once and read by workers.
+"""`Arena`: shared memory into which the server writes payloads once, for workers to read.
 
-One memfd per model version, owned by the server and handed to workers as a descriptor: there is
-no name that could leak and no `/dev/shm` limit. The whole limit is mapped once as a sparse range,
-so that a memoryview stays valid for ever and memory is used only where it has been touched.
+Each model version has one memfd, which the server owns and passes to workers as a descriptor: no
+name can leak, and no `/dev/shm` limit applies. The whole limit is mapped once as a sparse range, so
+a memoryview stays valid for ever, and only touched pages use memory.
 
-Theory of operation. A slot is one of a few sizes (four to each doubling, all multiples of 64
-bytes, so at most a fifth is wasted). A freed slot goes to the list of its size and is handed out
-again from there: a pop and an append, no search. Only when a size has no free slot does the slow
-path run: first from the gaps found earlier, then from the untouched end, and last by merging
-neighbouring free slots into gaps. A buddy allocator was rejected because it splits and merges on
-every call; plain size lists alone because a change of input size would strand their memory.
+Theory of operation. Slots have one of a few sizes (four to each doubling, multiples of 64 bytes, so
+at most a fifth is wasted). A freed slot goes to the free list of its size and is reused from there:
+a pop and an append, no search. If that list is empty, the slot is taken from a gap, then from the
+untouched end, and at last free neighbours are merged into gaps. A buddy allocator was rejected
+because it splits and merges on every call; free lists alone because a change of input size would
+strand their memory.
 
 Not thread-safe: it belongs to the server's loop.
 """
@@ -28,24 +28,24 @@ from slacktide.domain import Reason
 from slacktide.domain.read_only import read_only
 
 ALIGNMENT: Final = 64
-"""Bytes. A cache line, and what vector instructions of today like best."""
+"""Bytes: a cache line, and the best alignment for vector instructions."""
 LEAST_RESERVED: Final = 64 << 20
-"""Bytes that an arena must have if it is to have more than that: the largest request by default."""
+"""Least bytes to which a larger limit is reduced: the default size of the largest request."""
 
 
 @read_only
 class Slot:
-    """A piece of an arena. `nbytes` is what was asked for; more may be set aside."""
+    """A piece of an arena. `nbytes` is the requested size; more may be reserved."""
 
     offset: int
     nbytes: int
 
 
 class Arena:
-    """Slots in shared memory, at most `limit` bytes of them (rounded up to whole pages), or fewer
-    if this process may not map so many. Raises OSError if it may map next to none.
+    """Slots in shared memory, at most `limit` bytes (rounded up to whole pages), or fewer if this
+    process may not map so much. Raises OSError if it may not even map `LEAST_RESERVED`.
 
-    `budget`, where given, is charged for every slot as well; several arenas may share one.
+    Every slot is also charged to `budget`, which several arenas may share.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Arena:
             raise OSError(
                 error.errno, f"no {short} left for {size}: raise the limit (ulimit {flag})"
             ) from None
-        # Its size is settled: a worker gone mad cannot cut it and have the server die of SIGBUS.
+        # A faulty worker must not be able to shrink it, which would kill the server by SIGBUS.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
         self._view = memoryview(self._map)
@@ -78,9 +78,9 @@ class Arena:
         self._in_use = 0
 
     def _reserve(self) -> mmap.mmap:
-        """Map the limit; if the system does not allow so much (`ulimit -v`), half of it, and so on.
+        """Map the limit, or as often half of it as the system requires (`ulimit -v`).
 
-        As much again must fit, for everything else; a worker has to map it beside its model, too.
+        Twice as much must fit: other things need memory, and a worker maps it beside its model.
         """
         while True:
             try:
@@ -95,47 +95,43 @@ class Arena:
 
     @property
     def fd(self) -> int:
-        """The memfd, to be passed to workers."""
+        """The memfd, for workers."""
         return self._fd
 
     @property
     def limit(self) -> int:
-        """Most bytes of slots at a time."""
+        """Most bytes of live slots."""
         return self._limit
 
     @property
     def bytes_in_use(self) -> int:
-        """Bytes set aside for live slots."""
+        """Bytes reserved for live slots."""
         return self._in_use
 
     def allocate(self, nbytes: int, owner: Hashable = None) -> Slot:
-        """A slot of `nbytes` bytes at a multiple of 64, its contents undefined.
+        """A slot of `nbytes` bytes at a multiple of 64, with undefined contents.
 
-        `owner` is what the budget charges (a connection, a client). Raises MemoryLimitExceeded,
-        or its subclass OwnerLimitExceeded, and then nothing has been charged.
+        The budget charges `owner` (a connection, a client). Raises MemoryLimitExceeded, or its
+        subclass OwnerLimitExceeded, without charging anything.
         """
         size = size_class(nbytes)
         budget = self._budget
         if budget is not None:
             budget.charge(size, owner)
         free = self._free.get(size)
-        if free:
-            offset = free.pop()
-        else:
-            fresh_offset = self._carve(size)
-            if fresh_offset is None:
-                if budget is not None:
-                    budget.release(size, owner)
-                raise MemoryLimitExceeded(
-                    f"{nbytes} bytes do not fit: {self._in_use} of {self._limit} in use"
-                )
-            offset = fresh_offset
+        offset = free.pop() if free else self._carve(size)
+        if offset is None:
+            if budget is not None:
+                budget.release(size, owner)
+            raise MemoryLimitExceeded(
+                f"{nbytes} bytes do not fit: {self._in_use} of {self._limit} in use"
+            )
         self._live[offset] = (size, owner)
         self._in_use += size
         return Slot(offset, nbytes)
 
     def free(self, slot: Slot) -> None:
-        """Give a slot back. Raises ValueError if it is not live (freed twice, not ours)."""
+        """Free a slot. Raises ValueError if it is not live (freed twice, or of another arena)."""
         try:
             size, owner = self._live.pop(slot.offset)
         except KeyError:
@@ -143,24 +139,20 @@ class Arena:
         self._in_use -= size
         if self._budget is not None:
             self._budget.release(size, owner)
-        free = self._free.get(size)
-        if free is None:
-            self._free[size] = [slot.offset]
-        else:
-            free.append(slot.offset)
+        self._free.setdefault(size, []).append(slot.offset)
 
     def view(self, slot: Slot) -> memoryview:
         """The slot's bytes, writable."""
         return self._view[slot.offset : slot.offset + slot.nbytes]
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Put `data` down, inside of a slot."""
+        """Write `data` inside a slot."""
         self._map[offset : offset + len(data)] = data
 
     def trim(self) -> int:
-        """Give the memory behind free slots back to the system; bytes given back (at most).
+        """Return the memory of free slots to the system; upper bound of the bytes returned.
 
-        For idle times: it costs a system call per gap, and what is used next is zeroed anew.
+        For idle times: it costs a system call per gap, and reused pages are zeroed again.
         """
         if self._fd < 0:
             return 0
@@ -177,7 +169,7 @@ class Arena:
         return freed
 
     def close(self) -> None:
-        """Close the descriptor. Views still held keep the memory until they go."""
+        """Close the descriptor. Remaining views keep the memory alive."""
         if self._fd < 0:
             return
         os.close(self._fd)
@@ -187,7 +179,7 @@ class Arena:
             self._map.close()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the books disagree. For tests; cost grows with the slots."""
+        """Raise AssertionError if the books disagree. For tests: time grows with the slots."""
         pieces = [(offset, size) for offset, (size, _) in self._live.items()]
         assert sum(size for _, size in pieces) == self._in_use
         pieces += [(o, size) for size, offsets in self._free.items() for o in offsets]
@@ -199,7 +191,7 @@ class Arena:
         assert position == self._end <= self._limit
 
     def _carve(self, size: int) -> int | None:
-        """Offset of `size` fresh bytes; None if there are none."""
+        """Offset of `size` bytes from a gap or the untouched end; None if there are none."""
         offset = self._from_gap(size)
         if offset is not None:
             return offset
@@ -214,7 +206,7 @@ class Arena:
         return offset
 
     def _from_gap(self, size: int) -> int | None:
-        """The first gap that is large enough, less `size`."""
+        """Offset of `size` bytes of the first gap that is large enough; None if none is."""
         for index, (offset, length) in enumerate(self._gaps):
             if length == size:
                 del self._gaps[index]
@@ -225,7 +217,7 @@ class Arena:
         return None
 
     def _merge(self) -> None:
-        """Turn every free slot into part of a gap, and a gap at the end into untouched end."""
+        """Merge free slots into gaps, and a gap at the end into the untouched end."""
         pieces = self._gaps
         for size, offsets in self._free.items():
             pieces.extend([(offset, size) for offset in offsets])
@@ -243,7 +235,7 @@ class Arena:
 
 
 def size_class(nbytes: int) -> int:
-    """Bytes set aside for a slot of `nbytes`: a multiple of 64, four steps to each doubling."""
+    """Bytes reserved for a slot of `nbytes`: a multiple of 64, four sizes to each doubling."""
     if nbytes < 0:
         raise ValueError(f"a slot cannot have {nbytes} bytes")
     units = (nbytes + ALIGNMENT - 1) // ALIGNMENT or 1
@@ -254,8 +246,8 @@ def size_class(nbytes: int) -> int:
 
 
 def map_read_only(fd: int) -> memoryview:
-    """All of a shared memory file, for a reader. Stays valid when the file grows, but ends
-    where it ended. Empty if the file is."""
+    """A view of a whole shared memory file. It stays valid when the file grows, without the new
+    part."""
     size = os.fstat(fd).st_size
     if size == 0:
         return memoryview(b"")
@@ -263,21 +255,21 @@ def map_read_only(fd: int) -> memoryview:
 
 
 class MemoryLimitExceeded(Exception):  # noqa: N818  (the name says what happened)
-    """The bytes do not fit under a limit. The other side's load, not its mistake."""
+    """The bytes do not fit under a limit. This is load, not a mistake of the client."""
 
     reason: ClassVar[Reason] = Reason.MEMORY_LIMIT
 
 
 class OwnerLimitExceeded(MemoryLimitExceeded):
-    """They would fit, but this owner (a connection, a client) has had its part."""
+    """The owner (a connection, a client) has used up its part of a limit."""
 
     reason: ClassVar[Reason] = Reason.CLIENT_LIMIT
 
 
 class MemoryBudget:
-    """Counts bytes against `limit` in all and `per_owner` for each owner other than None.
+    """Counts reserved bytes against `limit`, and against `per_owner` for each owner but None.
 
-    Charged when memory is set aside, released when it is free again. Not thread-safe.
+    Not thread-safe.
     """
 
     def __init__(self, limit: int, per_owner: int | None = None) -> None:
@@ -297,7 +289,7 @@ class MemoryBudget:
         return self._owners.get(owner, 0)
 
     def charge(self, nbytes: int, owner: Hashable = None) -> None:
-        """Count `nbytes`; raises MemoryLimitExceeded or OwnerLimitExceeded, counting nothing."""
+        """Count `nbytes`. Raises MemoryLimitExceeded or OwnerLimitExceeded without counting."""
         total = self._in_use + nbytes
         if total > self.limit:
             raise MemoryLimitExceeded(
@@ -313,7 +305,7 @@ class MemoryBudget:
         self._in_use = total
 
     def release(self, nbytes: int, owner: Hashable = None) -> None:
-        """Take back what `charge` counted. Raises ValueError if it never did."""
+        """Undo a `charge`. Raises ValueError if the bytes were never charged."""
         remaining = self._owners.get(owner, 0) - nbytes if owner is not None else 0
         if nbytes > self._in_use or remaining < 0:
             raise ValueError(f"{nbytes} bytes were never charged")

@@ -1,12 +1,11 @@
-"""`LoopWatch`: when a loop stood still, so that its peers are not blamed for it.
+"""`LoopWatch`: notes when a loop stood still, so that its peers are not blamed for it.
 
-While the server's process is stopped, frozen with its container, or held up by one long callback,
-what workers and clients send waits in sockets: their silence proves nothing. Deadlines against them
-are therefore held on time in which the loop turned. A beat on the loop notices a standstill as soon
-as it is over. The standstill counts as going on for a moment longer, in which the loop reads what
-has arrived; only then may a deadline run out.
+While the server's process is stopped, frozen with its container, or held up by a long callback,
+messages of workers and clients wait in sockets: their silence proves nothing. Timeouts for them
+therefore count only time in which the loop turned. A beat on the loop notices a standstill as soon
+as it is over. It counts as lasting a moment longer, in which the loop reads what has arrived.
 
-The loop's own promises, such as the deadlines of requests, are kept on real time.
+The loop's own promises, such as deadlines of requests, use real time.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from weakref import WeakKeyDictionary
 
 BEAT_S: Final = 0.1
 LATE_S: Final = 0.5
-"""A beat that is later than this ends a standstill."""
+"""Delay of a beat from which the loop is considered to have stood still."""
 READ_S: Final = 0.5
-"""Seconds after a standstill in which the loop reads what has arrived. Within these it turns, or
-stands still anew."""
+"""Seconds added to a standstill, in which the loop reads what has arrived."""
 MOST_STALLS: Final = 256
-"""Standstills that are remembered; for older ones nobody is excused."""
+"""Number of standstills remembered."""
 
 
 class LoopWatch:
@@ -34,21 +32,21 @@ class LoopWatch:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._seen = clock()
+        self._last_look = clock()
         self._stalls: deque[tuple[float, float]] = deque(maxlen=MOST_STALLS)
-        """Begin and end of each, in order."""
+        """Begin and end of each standstill, in order."""
         self._total = 0.0
 
     def look(self) -> float:
-        """Note that the loop turns. Returns the seconds of all standstills so far."""
+        """Note that the loop turns; seconds of all standstills so far."""
         now = self.clock()
-        if now - self._seen > BEAT_S + LATE_S:
-            begin, end = self._seen, now + READ_S
+        if now - self._last_look > BEAT_S + LATE_S:
+            begin, end = self._last_look, now + READ_S
             if self._stalls:
                 begin = max(begin, self._stalls[-1][1])
             self._stalls.append((begin, end))
             self._total += end - begin
-        self._seen = now
+        self._last_look = now
         return self._total
 
     def waited(self, since: float, now: float) -> float:
@@ -63,7 +61,7 @@ class LoopWatch:
 
 
 class PatientTimer:
-    """Calls back once the loop has turned for some seconds. Made by `call_later`."""
+    """Calls back after the loop has turned for some seconds. Made by `call_later`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
@@ -80,7 +78,7 @@ class PatientTimer:
 
     def _ring(self) -> None:
         remaining = self._seconds - self._watch.waited(self._since, self._watch.clock())
-        if remaining > 0.001:  # the clocks of loops are coarse
+        if remaining > 0.001:  # clocks of loops are coarse
             self._handle = self._loop.call_later(remaining, self._ring)
         else:
             self._callback()
@@ -90,7 +88,7 @@ _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch] = WeakKeyDicti
 
 
 def loop_watch(loop: asyncio.AbstractEventLoop | None = None) -> LoopWatch:
-    """The watch of `loop` (the running one); its first call starts it."""
+    """The watch of `loop`, by default the running one. The first call starts it."""
     loop = loop or asyncio.get_running_loop()
     watch = _watches.get(loop)
     if watch is None:
@@ -107,12 +105,12 @@ def _beat(loop: asyncio.AbstractEventLoop, watch: LoopWatch) -> None:
 def call_later(
     loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[..., object], *args: Any
 ) -> PatientTimer:
-    """As `loop.call_later`, on time in which the loop turned."""
+    """As `loop.call_later`, but counts only time in which the loop turned."""
     return PatientTimer(loop, seconds, lambda: callback(*args))
 
 
 class patience:  # noqa: N801  # beside asyncio.timeout
-    """As `asyncio.timeout`, on time in which the loop turned."""
+    """As `asyncio.timeout`, but counts only time in which the loop turned."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

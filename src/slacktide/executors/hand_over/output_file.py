@@ -1,9 +1,8 @@
-"""The file in which a worker leaves its results: a memfd that only ever grows.
+"""The file in which a worker leaves its results: a memfd that only grows.
 
-The server makes it empty; the worker enlarges it to the largest batch it has had; the server
-follows by what each message says. Results are overwritten by the next batch, so the server copies
-them before it reports the batch, after which it may be given the next. Long ones are copied in
-steps, so that other work of the loop comes between.
+The server creates it empty, the worker enlarges it for its largest batch, and each message tells
+the server the size. The next batch overwrites the results, so the server copies them before it
+reports the batch. It copies long ones in steps, with other work of the loop in between.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from slacktide.executors.hand_over.tensor_io import (
 from slacktide.executors.ports import OutputRun, Outputs
 
 COPY_BYTES: Final = 1 << 20
-"""Most bytes of outputs that are copied in one turn of the loop. It takes under a millisecond, most
-of it for fresh memory."""
+"""Most bytes of outputs copied in one turn of the loop. Takes less than a millisecond, mostly for
+fresh memory."""
 COPY_TURNS: Final = 128
-"""Most turns that a copy takes. Longer outputs are copied in larger steps, so that on a busy loop
-they are reported before their worker seems to hang."""
+"""Most turns of one copy. Longer outputs are copied in larger steps, so that a busy loop reports
+them before their worker seems to hang."""
 
 
 def make_output_file() -> int:
-    """Descriptor of an empty memfd that cannot shrink."""
+    """Create an empty memfd that cannot shrink; its descriptor."""
     fd = os.memfd_create("slacktide-outputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     return fd
@@ -56,21 +55,20 @@ class OutputReader:
         return message.file_bytes > COPY_BYTES and _total_bytes(message) > COPY_BYTES
 
     def take(self, message: FinishedMessage | ReleasedMessage) -> list[Outputs]:
-        """The members' outputs, copied: the next batch overwrites them. Raises ProtocolError if
-        they are not there."""
+        """A copy of the members' outputs. Raises ProtocolError if the file lacks them."""
         data = self._mapped(message)
         return cut_outputs([(data, runs) for runs in message.outputs])
 
     def take_in_steps(
         self, message: FinishedMessage | ReleasedMessage
     ) -> Generator[None, None, list[Outputs]]:
-        """As `take`, but yields after each COPY_BYTES, and returns the outputs at the end. The next
-        batch must not begin before that."""
+        """As `take`, but yields after each step and returns the outputs at the end. The next batch
+        must not begin before."""
         step = max(COPY_BYTES, -(-_total_bytes(message) // COPY_TURNS))
         return copy_outputs(self._mapped(message), message.outputs, step)
 
     def _mapped(self, message: FinishedMessage | ReleasedMessage) -> mmap.mmap | bytes:
-        """The file, with all that the message names. Raises ProtocolError."""
+        """The file with all parts that the message names. Raises ProtocolError."""
         end = message.file_bytes
         if end > len(self._map):
             if os.fstat(self._fd).st_size < end:
@@ -100,9 +98,9 @@ class OutputWriter:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._map: mmap.mmap | None = None
-        self._view = memoryview(bytearray())  # writable: an answer may have no elements
+        self._view = memoryview(bytearray())  # writable, for answers without elements
         self.end = 0
-        """Behind what was written last."""
+        """Offset behind the last outputs written."""
 
     def write(
         self,
@@ -112,7 +110,7 @@ class OutputWriter:
         lengths: MemberLengths | None = None,
         at: int = 0,
     ) -> list[list[OutputRun]]:
-        """Put outputs of a batch down from `at` on; where the members' parts of each lie. An output
+        """Write outputs of a batch from offset `at` on; the place of each one's parts. An output
         that is None has empty parts."""
         whole, runs = [], []
         size = at
@@ -135,7 +133,7 @@ class OutputWriter:
         return len(self._view)
 
     def _grow(self, size: int) -> None:
-        """Room for `size` bytes, at least doubled, so that it is seldom done."""
+        """Enlarge the file to `size` bytes, or to twice its size so that this is rare."""
         if size <= len(self._view):
             return
         size = max(size, 2 * len(self._view))

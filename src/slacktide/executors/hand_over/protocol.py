@@ -1,45 +1,44 @@
-"""What a server and a worker say to each other.
+"""The messages between a server and a worker.
 
-Over a stream socket pair: a frame is a header (u32 length of the body, u32 kind) and a
+They travel over a stream socket pair. A frame is a header (u32 length of the body, u32 kind) and a
 body. Bodies that matter for speed are arrays of native 64-bit integers: both ends are on one
-machine, and one array conversion is cheaper than a struct per tensor. There is no pickle: a worker
-gone mad can send wrong numbers, which are checked, and nothing else.
+machine, and one array conversion is cheaper than a struct per tensor. There is no pickle: the worst
+that a faulty worker can send is wrong numbers, and these are checked.
 
 A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words:
 
     BATCH     batch, members, inputs, side of the square that images are resized to (0: none),
-              whether members may leave early (0 no, 1 and their rows run on, 2 and those leave the
-              batch), then for each member: rows, a tensor per input; that of an image has four axes
-              if it is pixels, else fewer: BYTES, a JPEG for each row; then the places of members
-              that may not leave early
-    ABORT     batch                      (on a socket of its own, so that it can overtake)
-    ATTACH    number of a frame arena, its glue as JSON text; beside it goes the arena's descriptor
-    DETACH    that number                (both on the socket of ABORT: a batch waits for its arenas)
-    CROPS     of members of the BATCH that follows: place, number of the arena, boxes, those boxes
+              whether members may leave early (0: no; 1: yes, and their rows run on; 2: yes, and
+              their rows leave the batch), then for each member: rows and a tensor per input (an
+              image's has four axes for pixels, fewer for BYTES with a JPEG per row), then places of
+              members that may not leave early
+    ABORT     batch                      (on a socket of its own, to overtake batches)
+    ATTACH    number of a frame arena, its glue as JSON text; the arena's descriptor goes with it
+    DETACH    that number                (both on the socket of ABORT; a batch waits for its arenas)
+    CROPS     for members of the BATCH that follows: place, number of the arena, number of boxes,
+              the boxes
     STOP      nothing
     CORES     number of cores for the batches that follow
     READY     the model's interface and the worker's sessions as JSON text
-    BROKEN    1 if permanent, 2 if it took more memory than it may, else 0; then text: the worker
-              cannot go on, and ends
-    FINISHED  batch, input ns, infer ns, output ns, cpu ns of all threads, cpu ns of the one that
-              ran the batch, bytes of the output file, members, outputs, then for each output its
-              runs, until all members have had theirs: members of the run, then a tensor: that of
-              the first one; those of the others follow it. Members that were RELEASED before are
-              left out. At the end what ramps said, if the model has any (`exit_frames`)
-    FAULTS    batch, then JSON text: members that have no rows, by their place: why, and whether
-              for glue of the server's owner; FINISHED follows, with outputs of theirs that mean
-              nothing
-    ROWS      batch, then text: it has another number of rows in outputs than in inputs. FINISHED
-              or FAILED follows
-    DAMAGED   batch, pictures that were decoded although they may be damaged. FINISHED follows
+    BROKEN    1: permanent, 2: memory limit exceeded, 0: neither; then text. The worker ends
+    FINISHED  batch, input ns, infer ns, output ns, CPU ns of all threads, CPU ns of the thread that
+              ran the batch, bytes of the output file, members, outputs, then the runs of each
+              output until all members are covered: members of the run, then the tensor of the first
+              one, which the others' follow. Members that were RELEASED are omitted. At the end, if
+              the model has ramps, their report
+    FAULTS    batch, then JSON text: members without rows, by their place, with the reason and
+              whether it is a glue function's fault. FINISHED follows; ignore their outputs in it
+    ROWS      batch, then text: outputs and inputs differ in their number of rows. FINISHED or
+              FAILED follows
+    DAMAGED   batch, number of pictures that may be damaged but were decoded. FINISHED follows
     FAILED    batch, then text
-    ABORTED   batch, then what ramps said until then
-    EXITS     how requests are to leave the model early from now on, as JSON text
+    ABORTED   batch, then the ramps' report up to then
+    EXITS     the policy of early exits from now on, as JSON text
     ARRANGED  the stages that batches run through from now on, as JSON text
-    RELEASED  batch, position of the ramp, bytes of the output file, members, outputs, the members'
-              places, then their outputs as in FINISHED
-    FEATURES  rows, positions, bytes of the JSON text that names them, floats in a row of each and
-              of the logits; then that text and all floats
+    RELEASED  batch, position of the ramp, bytes of the output file, members, outputs, places of the
+              members, then their outputs as in FINISHED
+    FEATURES  rows, positions, bytes of the JSON text that names them, floats per row of each
+              position and of the logits; then that text and all floats
 """
 
 from __future__ import annotations
@@ -67,10 +66,10 @@ from slacktide.executors.ports import (
 _HEADER = struct.Struct("=II")
 _WORD: Final = 8
 _MAX_BODY: Final = 256 << 20
-"""Bytes. Far above any batch; below what a garbled length would make the reader wait for."""
+"""Bytes: far above any batch, but few enough that a garbled length is noticed."""
 _MAX_RANK: Final = 64
 _MAX_RAMPS: Final = 62
-"""One bit each of a word."""
+"""Each takes one bit of a word."""
 _LEAVING: Final = (Leaving.NONE, Leaving.RUN_ON, Leaving.SHRINK)
 
 
@@ -97,19 +96,19 @@ class FrameKind(IntEnum):
 
 
 class ProtocolError(Exception):
-    """A malformed frame: the connection is to be closed."""
+    """A malformed frame. Close the connection."""
 
 
 class FinishedMessage(NamedTuple):
-    """A finished batch as the worker reports it."""
+    """A worker's report of a finished batch."""
 
     batch: int
     timing: BatchTiming
     file_bytes: int
     members: int
-    """Without those that were released before."""
+    """Number of members, without those released earlier."""
     outputs: list[list[OutputRun]]
-    """Where in the worker's output file the members' parts of each output lie."""
+    """Place of each output's parts in the worker's output file."""
     exits: ExitReport | None = None
 
 
@@ -117,20 +116,20 @@ _KINDS = {int(kind): kind for kind in FrameKind}
 
 
 def frame(kind: FrameKind, body: bytes = b"") -> bytes:
-    """A whole frame, ready to send."""
+    """A complete frame, ready to send."""
     return _HEADER.pack(len(body), kind) + body
 
 
 class FrameReader:
-    """Cuts a stream into frames. Feed it what `recv` gave."""
+    """Cuts a stream of received bytes into frames."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._tail = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[FrameKind, bytes]]:
-        """The frames completed by `data`. Raises ProtocolError at the first one that is wrong."""
-        if self._rest:
-            data = self._rest + data
+        """Frames completed by `data`. Raises ProtocolError at the first malformed one."""
+        if self._tail:
+            data = self._tail + data
         start, size = 0, len(data)
         while size - start >= _HEADER.size:
             length, number = _HEADER.unpack_from(data, start)
@@ -140,20 +139,20 @@ class FrameReader:
             end = start + _HEADER.size + length
             if end > size:
                 break
-            # What is left is kept before the frame is handed out: a consumer may stop here.
-            self._rest = data[end:] if end < size else b""
+            # Before the frame is yielded, since the consumer may stop here.
+            self._tail = data[end:] if end < size else b""
             yield kind, data[start + _HEADER.size : end]
             start = end
-        self._rest = data[start:] if start else data
+        self._tail = data[start:] if start else data
 
 
 def to_bytes(numbers: Iterable[int]) -> bytes:
-    """A body of words."""
+    """Encode a body of words."""
     return array("q", numbers).tobytes()
 
 
 def to_words(body: bytes) -> list[int]:
-    """The words of a body. Raises ProtocolError."""
+    """Decode a body of words. Raises ProtocolError."""
     words = array("q")
     try:
         words.frombytes(body)
@@ -163,7 +162,7 @@ def to_words(body: bytes) -> list[int]:
 
 
 def _tensors(words: list[int], at: int, count: int) -> tuple[list[TensorRef], int]:
-    """So many tensors from index `at` on, and the index after them."""
+    """Read `count` tensors from index `at` on; the tensors, and the index after them."""
     tensors = []
     for _ in range(count):
         offset, nbytes, rank = words[at : at + 3]
@@ -192,7 +191,7 @@ def encode_batch(order: BatchOrder) -> bytes:
 
 
 def decode_batch(body: bytes) -> BatchOrder:
-    """What `encode_batch` was given."""
+    """Decode BATCH. Raises ProtocolError."""
     words = to_words(body)
     members = []
     try:
@@ -204,23 +203,23 @@ def decode_batch(body: bytes) -> BatchOrder:
             tensors, at = _tensors(words, at + 1, inputs)
             members.append(Payload(rows, tuple(tensors)))
     except (IndexError, ValueError):
-        raise ProtocolError("a batch that ends early") from None
+        raise ProtocolError("a batch is cut short") from None
     final = words[at:]
     if at > len(words) or not all(0 <= place < count for place in final):
-        raise ProtocolError("a batch with a false count")
+        raise ProtocolError("a batch with a wrong count")
     if not 0 <= leaving < len(_LEAVING):
-        raise ProtocolError(f"a batch that members leave in way {leaving}")
+        raise ProtocolError(f"a batch with {leaving} for leaving early")
     return BatchOrder(batch, members, size, _LEAVING[leaving], final)
 
 
 def _check_counts(members: int, tensors: int, words: int) -> None:
-    """No count is negative or could keep a loop busy for longer than the message is."""
+    """Refuse counts that are negative or exceed the length of the message."""
     if not (0 <= members <= words and 0 <= tensors <= words):
         raise ProtocolError(f"{members} members with {tensors} tensors in {words} words")
 
 
 def run_words(outputs: Sequence[Sequence[OutputRun]]) -> list[int]:
-    """Where the members' parts of each output lie, as words."""
+    """Encode the runs of each output."""
     words: list[int] = []
     for runs in outputs:
         for run in runs:
@@ -231,7 +230,7 @@ def run_words(outputs: Sequence[Sequence[OutputRun]]) -> list[int]:
 def read_runs(
     words: list[int], at: int, members: int, outputs: int
 ) -> tuple[list[list[OutputRun]], int]:
-    """What `run_words` was given, from index `at` on, and the index after it."""
+    """Decode `run_words` from index `at` on; the runs, and the index after them."""
     _check_counts(0, outputs, len(words))
     all_runs = []
     for _ in range(outputs):
@@ -259,13 +258,13 @@ def encode_finished(message: FinishedMessage) -> bytes:
 
 
 def decode_finished(body: bytes) -> FinishedMessage:
-    """What `encode_finished` was given (times to the nanosecond)."""
+    """Decode FINISHED. Times are rounded to nanoseconds. Raises ProtocolError."""
     words = to_words(body)
     try:
         batch, file_bytes, members, count = words[0], *words[6:9]
         outputs, at = read_runs(words, 9, members, count)
     except (IndexError, ValueError):
-        raise ProtocolError("a result that ends early") from None
+        raise ProtocolError("a result is cut short") from None
     exits = _read_report(words, at) if at != len(words) else None
     timing = BatchTiming(*[nanoseconds / 1e9 for nanoseconds in words[1:6]])
     return FinishedMessage(batch, timing, file_bytes, members, outputs, exits)
@@ -279,13 +278,14 @@ def encode_aborted(batch: int, exits: ExitReport | None) -> bytes:
 def decode_aborted(body: bytes) -> tuple[int, ExitReport | None]:
     words = to_words(body)
     if not words:
-        raise ProtocolError("an end of no batch")
+        raise ProtocolError("ABORTED without a batch")
     return words[0], _read_report(words, 1) if len(words) > 1 else None
 
 
 def _report_words(report: ExitReport) -> list[int]:
-    """Ramps, rows and ramps timed; their positions and times (ns); for each row, where it left,
-    ramps that judged it, which of them agree (bits; −1: it is not known) and what they said."""
+    """Encode a report of ramps: numbers of ramps, of rows and of timed ramps; positions; times in
+    ns; then for each row the ramp where it left, the number of ramps that judged it, bits of those
+    that agree with the model (−1: unknown), and their uncertainties."""
     words = [len(report.ramps), len(report.left), len(report.stage_s), *report.ramps]
     words += [round(seconds * 1e9) for seconds in report.stage_s]
     for said, agrees, stage in zip(report.uncertainty, report.agrees, report.left, strict=True):
@@ -295,7 +295,7 @@ def _report_words(report: ExitReport) -> list[int]:
 
 
 def _read_report(words: list[int], at: int) -> ExitReport:
-    """What `_report_words` was given (times to the nanosecond), which ends with the words."""
+    """Decode `_report_words` from index `at` to the end of `words`. Times are rounded to ns."""
     try:
         ramps, rows, timed = words[at : at + 3]
         if not (0 <= ramps <= _MAX_RAMPS and 0 <= timed <= ramps and 0 <= rows <= len(words)):
@@ -314,14 +314,14 @@ def _read_report(words: list[int], at: int) -> ExitReport:
             agrees.append(() if bits < 0 else tuple([bool(bits >> i & 1) for i in range(judged)]))
             lefts.append(stage)
     except ValueError:
-        raise ProtocolError("a report that ends early") from None
+        raise ProtocolError("a report is cut short") from None
     if at != len(words):
-        raise ProtocolError("a report with a false count")
+        raise ProtocolError("a report with a wrong count")
     return ExitReport(positions, tuple(uncertainty), tuple(agrees), tuple(lefts), stage_s)
 
 
 def encode_text(kind: FrameKind, number: int, text: str) -> bytes:
-    """FAILED, ROWS or BROKEN: a word and some text."""
+    """A frame of a word and text, such as FAILED, ROWS or BROKEN."""
     return frame(kind, to_bytes((number,)) + text.encode("utf-8", "replace"))
 
 
@@ -334,7 +334,7 @@ def encode_faults(batch: int, faults: Mapping[int, MemberFault]) -> bytes:
 
 
 def decode_faults(body: bytes, members: int) -> tuple[int, dict[int, MemberFault]]:
-    """Batch, and what is wrong with which of its `members`."""
+    """Decode FAULTS of a batch with this many members."""
     batch, text = decode_text(body)
     try:
         faults = {
@@ -342,21 +342,21 @@ def decode_faults(body: bytes, members: int) -> tuple[int, dict[int, MemberFault
             for member, (detail, of_glue) in json.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise ProtocolError("faults that cannot be read") from None
+        raise ProtocolError("unreadable faults") from None
     if not all(0 <= member < members for member in faults):
-        raise ProtocolError(f"faults of other members than {members}")
+        raise ProtocolError(f"faults beyond the {members} members of the batch")
     return batch, faults
 
 
 def encode_number(kind: FrameKind, number: int) -> bytes:
-    """ABORT or CORES: a word."""
+    """A frame of one word, such as ABORT or CORES."""
     return frame(kind, to_bytes((number,)))
 
 
 def decode_number(body: bytes) -> int:
     words = to_words(body)
     if len(words) != 1:
-        raise ProtocolError(f"{len(words)} words where one belongs")
+        raise ProtocolError(f"expected one word, got {len(words)}")
     return words[0]
 
 
@@ -367,7 +367,7 @@ def encode_damaged(batch: int, pictures: int) -> bytes:
 def decode_damaged(body: bytes) -> PicturesDamaged:
     words = to_words(body)
     if len(words) != 2 or words[1] < 1:
-        raise ProtocolError("a number of damaged pictures that cannot be read")
+        raise ProtocolError("an unreadable number of damaged pictures")
     return PicturesDamaged(*words)
 
 
@@ -394,4 +394,4 @@ def decode_ready(body: bytes) -> OpenedModel:
         note, cold = str(document["note"]), str(document["cold"])
         return OpenedModel(interface, sessions, note, shapes, cold, float(document["tolerance"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ProtocolError("an interface that cannot be read") from None
+        raise ProtocolError("an unreadable interface") from None

@@ -1,11 +1,10 @@
-"""From the bytes of a batch's members to one array per input, and back from arrays to members.
+"""Joins the bytes of a batch's members to one array per input, and cuts outputs into members.
 
-BYTES tensors are, on the wire and in arenas, elements of u32 length (little-endian) and content.
-ONNX strings are UTF-8: content that is not is refused.
+BYTES tensors, on the wire and in arenas, are elements of u32 length (little-endian) and content.
+Content that is not UTF-8 is refused, since ONNX strings must be.
 
-Members of unequal length are padded on the way in and cut back on the way out: one fill for the
-batch and one copy per member; nothing is done per element. Where all members are of one length,
-nothing is padded and nothing is cut: that is the way of every other model.
+Inputs of members of unequal length are padded, and their outputs cut back: one fill for the batch
+and one copy per member, nothing per element. Members of equal length are neither padded nor cut.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _LENGTH = struct.Struct("<I")
 
 
 class TensorError(Exception):
-    """Bytes that are not the tensor they are said to be, or members that do not fit together."""
+    """The bytes are not the declared tensor, or the members do not fit together."""
 
 
 class RowCountError(TensorError):
-    """An output that has not one row for each of the batch's."""
+    """An output does not have one row for each row of the batch."""
 
 
 class InputGatherer:
     """Makes one input of a model, with the members' rows along axis 0.
 
-    Keeps a buffer between batches; so an array it returns is good until the next `gather`.
+    It reuses its buffer, so an array is valid until the next `gather`.
     """
 
     def __init__(self, spec: TensorSpec) -> None:
@@ -47,9 +46,9 @@ class InputGatherer:
         self._buffer = np.empty(0, np.uint8)
 
     def gather(self, tensors: Sequence[TensorRef], arena: memoryview) -> NDArray[Any]:
-        """The tensors, one per member, joined. Raises TensorError.
+        """Join the tensors, one per member. Raises TensorError.
 
-        A single tensor at an aligned offset is used where it lies; all others are copied once.
+        A single tensor at an aligned offset is used in place; all others are copied once.
         """
         first = tensors[0]
         tail = first.shape[1:]
@@ -83,7 +82,7 @@ class InputGatherer:
         return into.view(dtype).reshape(shape)
 
     def room(self, nbytes: int) -> NDArray[np.uint8]:
-        """`nbytes` aligned bytes of the buffer, which grows to the largest batch seen."""
+        """`nbytes` aligned bytes of the buffer, which grows with the largest batch."""
         if self._buffer.nbytes < nbytes:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
             start = -raw.ctypes.data % ALIGNMENT
@@ -105,7 +104,7 @@ class InputGatherer:
 
 
 def decode_strings(data: memoryview | bytes) -> list[str]:
-    """The elements of a BYTES tensor. Raises TensorError if lengths or contents are wrong."""
+    """The elements of a BYTES tensor as text. Raises TensorError if it is malformed."""
     try:
         return [str(element, "utf-8") for element in split_elements(data)]
     except UnicodeDecodeError:
@@ -113,7 +112,7 @@ def decode_strings(data: memoryview | bytes) -> list[str]:
 
 
 def split_elements(data: memoryview | bytes) -> Iterator[memoryview | bytes]:
-    """The elements of a BYTES tensor, as they are. Raises TensorError if lengths are wrong."""
+    """The elements of a BYTES tensor as bytes. Raises TensorError if lengths are wrong."""
     at, size = 0, len(data)
     while at < size:
         start = at + _LENGTH.size
@@ -142,10 +141,10 @@ def lay_out(
     lengths: MemberLengths | None = None,
     at: int = 0,
 ) -> tuple[bytes | memoryview, list[OutputRun]]:
-    """The bytes of one output, and where its members' parts lie in them if they are put at `at`.
+    """The bytes of one output, to be written at offset `at`, and the place of each member's part.
 
-    `rows[i]` rows belong to member i; all to an only member, whatever their number. A padded output
-    is cut to each member's own length. A view of `array` where its layout allows it.
+    `rows[i]` rows belong to member i; an only member gets all rows there are. A padded output is
+    cut to each member's length. The bytes are a view of `array` if its layout allows it.
     """
     batches = batches and len(rows) > 1
     axis = None if lengths is None else lengths.axes.get(spec.name)
@@ -165,7 +164,7 @@ def lay_out(
     for index, end in enumerate(accumulate(rows)):
         part = array[end - rows[index] : end] if batches else array
         if lengths is not None and axis is not None:
-            part = part[(*(slice(None),) * axis, slice(lengths.of[index]))]
+            part = part[(*(slice(None),) * axis, slice(lengths.by_member[index]))]
         strings = spec.datatype is Datatype.BYTES
         parts.append(encode_strings(part) if strings else as_bytes(part))
         runs.append(OutputRun(1, at, len(parts[-1]), part.shape))
@@ -174,7 +173,7 @@ def lay_out(
 
 
 def cut_outputs(columns: Iterable[tuple[bytes | mmap, Iterable[OutputRun]]]) -> list[Outputs]:
-    """Each member's part of every output, copied, from what `lay_out` has laid out."""
+    """A copy of each member's part of every output. The inverse of `lay_out`."""
     outputs = []
     for data, runs in columns:
         parts = []
@@ -190,8 +189,8 @@ def cut_outputs(columns: Iterable[tuple[bytes | mmap, Iterable[OutputRun]]]) -> 
 def copy_outputs(
     data: bytes | mmap, columns: Iterable[Iterable[OutputRun]], step: int
 ) -> Generator[None, None, list[Outputs]]:
-    """As `cut_outputs`, in steps of `step` bytes: yields between them, returns the outputs. A part
-    that is longer than a step is a view of memory of its own, all others are bytes."""
+    """As `cut_outputs`, but yields after each `step` bytes and returns the outputs at the end.
+    Parts longer than a step are views of their own memory, all others bytes."""
     source, budget = memoryview(data), step
     outputs: list[list[OutputTensor]] = []
     for runs in columns:
@@ -220,13 +219,13 @@ def copy_outputs(
 
 
 def as_bytes(array: NDArray[Any]) -> memoryview:
-    """The array's bytes in C order, without a copy where it is laid out so."""
+    """The array's bytes in C order, without a copy if it has that layout."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.uint8).data
 
 
 class PaddedGatherer:
-    """Makes one input that is padded along an axis; a mask that a client left out is made."""
+    """Makes one input that is padded along an axis. Creates masks that clients omitted."""
 
     def __init__(self, spec: TensorSpec, padded: PaddedInput) -> None:
         self._plain = InputGatherer(spec)
@@ -234,16 +233,15 @@ class PaddedGatherer:
         self._dtype = spec.datatype.dtype
         self._axis = padded.axis
         self._pad = pad_element(spec.datatype, padded.value)
-        self._one = pad_element(spec.datatype, 1) if padded.mask else None
+        self._mask_element = pad_element(spec.datatype, 1) if padded.mask else None
         self._before = (slice(None),) * (padded.axis - 1)
 
     def gather(self, tensors: Sequence[TensorRef], arena: memoryview) -> NDArray[Any]:
-        """The tensors, one per member, joined along axis 0 and padded to the longest.
-
-        Good until the next `gather`. Raises TensorError.
+        """Join the tensors, one per member, along axis 0, and pad them to the longest. The array
+        is valid until the next call. Raises TensorError.
         """
         tail = tensors[0].shape[1:]
-        if all(tensor.shape[1:] == tail and not self._left_out(tensor) for tensor in tensors):
+        if all(tensor.shape[1:] == tail and not self._is_omitted(tensor) for tensor in tensors):
             return self._plain.gather(tensors, arena)
         axis, dtype = self._axis, self._dtype
         longest = max([tensor.shape[axis] for tensor in tensors])
@@ -251,28 +249,28 @@ class PaddedGatherer:
         shape = (rows, *tail[: axis - 1], longest, *tail[axis:])
         room = self._plain.room(math.prod(shape) * dtype.itemsize)
         joined = room.view(dtype).reshape(shape)
-        joined.fill(self._pad)  # at once: most of it is overwritten, and that is cheap
+        joined.fill(self._pad)  # cheap, although most of it is overwritten
         target, row_bytes, inner = room.data, room.nbytes // max(rows, 1), shape[2:]
         end = 0
         for tensor in tensors:
             start, end = end, end + tensor.shape[0]
             if axis == 1 and tensor.shape[2:] == inner and end - start == 1 and tensor.nbytes:
-                # The usual request: what it has lies in one piece, here as there.
+                # The usual request: one contiguous piece in the arena and in the batch.
                 content = self._bytes(tensor, arena)
                 target[start * row_bytes : start * row_bytes + tensor.nbytes] = content
                 continue
             part = joined[(slice(start, end), *self._before, slice(tensor.shape[axis]))]
             if part.shape != tensor.shape:
                 raise TensorError(f"input {self._name!r}: unlike shapes in one batch")
-            if self._left_out(tensor):
-                part[...] = self._one
+            if self._is_omitted(tensor):
+                part[...] = self._mask_element
             else:
                 content = self._bytes(tensor, arena)
                 part[...] = np.frombuffer(content, dtype).reshape(tensor.shape)
         return joined
 
-    def _left_out(self, tensor: TensorRef) -> bool:
-        return tensor.nbytes == 0 and self._one is not None
+    def _is_omitted(self, tensor: TensorRef) -> bool:
+        return tensor.nbytes == 0 and self._mask_element is not None
 
     def _bytes(self, tensor: TensorRef, arena: memoryview) -> memoryview:
         if tensor.nbytes != math.prod(tensor.shape) * self._dtype.itemsize:
@@ -283,14 +281,15 @@ class PaddedGatherer:
 
 
 class MemberLengths(NamedTuple):
-    """How long each member of a padded batch is, and which axis of which output shows it."""
+    """Lengths of the members of a padded batch."""
 
-    of: Sequence[int]
+    by_member: Sequence[int]
     axes: Mapping[str, int]
+    """The padded axis of each padded output, by name."""
 
     def check(self, arrays: Sequence[NDArray[Any]], names: Sequence[str]) -> None:
-        """Raises TensorError if a padded output is not as long as the batch was padded."""
-        longest = max(self.of)
+        """Raise TensorError unless padded outputs have the padded length."""
+        longest = max(self.by_member)
         for array, name in zip(arrays, names, strict=True):
             axis = self.axes.get(name)
             if axis is not None and array.shape[axis : axis + 1] != (longest,):
@@ -298,10 +297,10 @@ class MemberLengths(NamedTuple):
 
 
 class LengthReader:
-    """Reads the members' lengths off their shapes."""
+    """Reads the lengths of members from their shapes."""
 
     def __init__(self, padding: Padding, interface: ModelInterface) -> None:
-        """`padding` fits the model (`Padding.fitting`)."""
+        """`padding` is already fitted to the model (`Padding.fitting`)."""
         self._axes = padding.outputs
         self._index, self._axis = next(
             (index, padding.inputs[spec.name].axis)
@@ -310,15 +309,15 @@ class LengthReader:
         )
 
     def of(self, members: Sequence[Payload]) -> MemberLengths | None:
-        """None if all are of one length: then nothing has been padded."""
+        """The members' lengths; None if all are equal, so that nothing was padded."""
         index, axis = self._index, self._axis
         lengths = [member.tensors[index].shape[axis] for member in members]
         return MemberLengths(lengths, self._axes) if min(lengths) < max(lengths) else None
 
 
 def zero_outputs(interface: ModelInterface, rows: int) -> Outputs:
-    """Zeros of the declared shapes, free axes of length one; empty elements for BYTES, whose
-    lengths of zero are four zero bytes each."""
+    """Zeros of the declared shapes, with free axes of length 1. BYTES get empty elements: a length
+    of zero is four zero bytes."""
     outputs = []
     for spec in interface.outputs:
         axes = [1 if axis < 0 else axis for axis in spec.shape]

@@ -1,8 +1,8 @@
 """The worker: one process, one model, one batch at a time.
 
-The fork server makes it. It runs nicer than the server's loop, is the first to go when memory is
-short, and ends when the server's socket closes or its parent dies. Only here (and in the
-in-process executor) are model files opened.
+The fork server forks it. It is nicer than the server's loop, the first to be killed when memory is
+short, and ends when the server's socket closes or its parent dies. Only workers and the in-process
+executor open model files.
 """
 
 from __future__ import annotations
@@ -56,35 +56,35 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
 )
 from slacktide.executors.ports import BatchOrder
-from slacktide.executors.session import GatheredBatch, ModelSession, RunResult
+from slacktide.executors.session import GatheredBatch, ModelSession
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.spawning import SpawnRequest
 from slacktide.executors.staged import StageChain, StagedBatch
 
 NICENESS = 5
-"""Added to the worker's: the loop stays prompt while every core computes."""
+"""Niceness added, so that the loop stays prompt while every core computes."""
 FIRST_RUN_S = 60.0
-"""Longest that the first run of one row may take. What takes longer never ends, or is of no use
-to a server with deadlines."""
-_SLICE_NS = 1_000_000  # of CPU time; the kernel's own is 0.7 to 2.8 ms, by the number of cores
+"""Longest first run of one row. A slower model is of no use to a server with deadlines."""
+_SLICE_NS = 1_000_000  # of CPU time; the kernel's default is 0.7 to 2.8 ms, by the number of cores
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
-"""Number of the system call, which neither Python nor older C libraries have."""
+"""Number of the system call, which Python and older C libraries lack."""
 _OOM_SCORE_ADJ = 500  # of 1000: before the server, after what has nothing to lose
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _RECEIVE = 1 << 16
 
 
 def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> int:
-    """Everything a worker does, from the fork to its exit status.
+    """Be a worker until the server ends it; the exit status.
 
-    `descriptors` as `protocol` lists them; `parent` is the fork server's process id.
+    `descriptors` are the control socket, the socket of aborts, the input arena and the output file.
+    `parent` is the fork server's process id.
     """
-    _settle(parent)
+    _become_worker(parent)
     control_fd, abort_fd, inputs_fd, outputs_fd = descriptors
     control = socket.socket(fileno=control_fd)
     aborts = socket.socket(fileno=abort_fd)
     limit = request.source.worker_memory
-    # What a control group's limit ends is ended by the kernel. Under the other, allocations fail.
+    # The kernel enforces the limit of a control group. Under the other limit, allocations fail.
     confined = limit is not None and not limit_memory(limit) and request.device == "cpu"
     try:
         pool = SessionPool.open(
@@ -96,7 +96,7 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
     except ModelError as error:
         control.sendall(encode_text(FrameKind.BROKEN, 1, str(error)))
         return 0
-    except Exception as error:  # out of memory, a disk error: another try may do better
+    except Exception as error:  # out of memory, a disk error: another try may succeed
         detail = client_detail(error, request.source.path, request.source.root)
         breach = confined and fault_of(error) is Fault.MEMORY
         control.sendall(encode_text(FrameKind.BROKEN, 2 if breach else 0, detail))
@@ -120,7 +120,7 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
     threading.Thread(
         target=_watch_aside, args=(aborts, runner.abort, runner.frames), name="aborts", daemon=True
     ).start()
-    with contextlib.suppress(ConnectionError):  # the server is gone: so are we
+    with contextlib.suppress(ConnectionError):  # the server has ended
         control.sendall(encode_ready(pool.opened()))
         _serve(control, runner, pool.use, arranger.publish, arranger.turn)
     return 0
@@ -129,8 +129,8 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
 def _first_run(
     request: SpawnRequest, control: socket.socket, limit_s: float = FIRST_RUN_S
 ) -> AbstractContextManager[object] | None:
-    """A block that ends this process if it takes too long. Not where providers may compile the
-    model first, which takes minutes."""
+    """A context that ends this process if the block takes too long; None where a provider may
+    compile the model first, which takes minutes."""
     if request.device != "cpu" or request.source.providers:
         return None
 
@@ -159,11 +159,10 @@ def _serve(
     publish: Callable[[ExitPolicy], None],
     turn: AbstractContextManager[object],
 ) -> None:
-    """Run batches until commanded to stop, or until the server's end closes. `turn` is held while
-    one runs and is answered.
+    """Run batches until STOP, or until the server's end closes. `turn` is held during a batch.
 
-    The cores themselves are moved from outside; what comes here, in order with the batches, is how
-    many of them the next batch may count on.
+    The server moves this process between cores. CORES, in order with the batches, only says how
+    many the next batch may use.
     """
     reader = FrameReader()
     while data := control.recv(_RECEIVE):
@@ -183,10 +182,10 @@ def _serve(
 
 
 class BatchRunner:
-    """Runs BATCH bodies and reports what became of them as frames.
+    """Runs BATCH bodies and reports their results as frames.
 
-    `abort` is called from another thread. ONNX Runtime looks at the terminate flag of the run's
-    own options between nodes, so a stop takes effect within one node.
+    `abort` is called from another thread. ONNX Runtime checks the terminate flag of a run's options
+    between nodes, so an abort takes effect within one node.
     """
 
     def __init__(
@@ -200,14 +199,14 @@ class BatchRunner:
         *,
         confined: bool = False,
     ) -> None:
-        """`send` takes frames that come before a batch's end; `thresholds` gives those of ramps, by
-        position; `samples`: whether features of a batch are wanted. `confined`: an allocation
-        that fails is the breach of a limit, and ends the worker."""
+        """`send` takes frames that precede a batch's end. `thresholds` gives the ramps' thresholds
+        by position. `samples` says whether to report features of a batch. `confined`: a failed
+        allocation means that the memory limit is exceeded, and ends the worker."""
         self._send = send
         self._thresholds = thresholds
         self._samples = samples
         self._staged: StagedBatch | None = None
-        """The batch that runs, or ran last."""
+        """The current or last batch."""
         self._confined = confined
         self._session = session
         self._arena = arena
@@ -216,14 +215,15 @@ class BatchRunner:
         self._lock = threading.Lock()
         self._running: int | None = None
         self._options: Any = None
-        self._named: int | None = None
+        self._aborted: int | None = None
+        """The batch of the last abort."""
         self.frames = FrameArenas()
         self.crops: dict[int, tuple[int, bytes]] = {}
-        """Of members of the next batch by place: number of the frame arena, boxes."""
+        """Frame arena and boxes of the next batch's crops, by the place of the member."""
 
     def execute(self, body: bytes) -> bytes:
-        """Run one batch; the FINISHED, FAILED or ABORTED frame, or BROKEN if the device failed, or
-        FAULTS and FINISHED."""
+        """Run one batch; the frames of its end: FINISHED, perhaps after FAULTS or DAMAGED, FAILED,
+        ABORTED, or BROKEN if the device failed."""
         cpu = time.process_time(), time.thread_time()
         order = decode_batch(body)
         batch = order.batch
@@ -232,7 +232,7 @@ class BatchRunner:
             order, self.crops = with_crops(order, self.crops), {}
         options = self._new_options()
         with self._lock:
-            if self._named == batch:  # the abort overtook its batch
+            if self._aborted == batch:  # the abort overtook its batch
                 return encode_aborted(batch, None)
             self._running, self._options = batch, options
         self._staged = None
@@ -241,14 +241,14 @@ class BatchRunner:
                 return self._run(order, options, cpu)
             return self._run_stages(self._session.stages, order, options, cpu)
         except Exception as error:  # whatever a model may raise; the worker lives on
-            if self._named == batch and "terminate" in str(error).lower():
+            if self._aborted == batch and "terminate" in str(error).lower():
                 return encode_aborted(batch, self._report())
             detail = self._session.detail(error)
             fault = self._session.fault(error)
             if isinstance(error, RowCountError):
                 self._send(encode_text(FrameKind.ROWS, batch, detail))
             if fault is Fault.DEVICE:
-                return encode_text(FrameKind.BROKEN, 0, detail)  # and is killed for it
+                return encode_text(FrameKind.BROKEN, 0, detail)  # the server kills the worker
             if fault is Fault.MEMORY and self._confined:
                 return encode_text(FrameKind.BROKEN, 2, detail)
             return encode_text(FrameKind.FAILED, batch, detail)
@@ -257,26 +257,19 @@ class BatchRunner:
                 self._running = self._options = None
 
     def _run(self, order: BatchOrder, options: Any, cpu: tuple[float, float]) -> bytes:
-        result = self._session.run(order.members, self._arena, options, order.size)
+        session = self._session
+        result = session.run(order.members, self._arena, options, order.size)
+        inputs = result.inputs
         if result.mismatch:
             self._send(encode_text(FrameKind.ROWS, order.batch, result.mismatch))
         begin = time.perf_counter()
-        places = self._outputs.write(
-            result.arrays, result.rows, self._session.interface, result.lengths
+        runs = self._outputs.write(result.arrays, inputs.rows, session.interface, inputs.lengths)
+        output_s = time.perf_counter() - begin
+        timing = _timing(inputs.input_s, result.infer_s, output_s, cpu)
+        message = FinishedMessage(
+            order.batch, timing, self._outputs.file_bytes, len(order.members), runs
         )
-        timing = BatchTiming(
-            result.input_s,
-            result.infer_s,
-            time.perf_counter() - begin,
-            time.process_time() - cpu[0],
-            time.thread_time() - cpu[1],
-        )
-        finished = encode_finished(
-            FinishedMessage(
-                order.batch, timing, self._outputs.file_bytes, len(order.members), places
-            )
-        )
-        return _before(finished, order.batch, result)
+        return _with_notes(encode_finished(message), order.batch, inputs)
 
     def _run_stages(
         self, model: StageChain, order: BatchOrder, options: Any, cpu: tuple[float, float]
@@ -308,29 +301,25 @@ class BatchRunner:
         unanswered = [place for place in range(len(run.rows)) if place not in run.released]
         runs = [[] for _ in model.outputs]
         if run.finished:
-            arrays, count = run.rest()
+            arrays, count = run.end_outputs()
             session.check(arrays, count, gathered.lengths)
             if unanswered:
                 lengths = gathered.lengths
                 if lengths is not None:
-                    lengths = lengths._replace(of=[lengths.of[place] for place in unanswered])
+                    by_member = [lengths.by_member[place] for place in unanswered]
+                    lengths = lengths._replace(by_member=by_member)
                 rows = [run.rows[place] for place in unanswered]
                 runs = outputs.write(
                     run.unanswered(arrays), rows, session.interface, lengths, at=end
                 )
         done = time.perf_counter()
         output_s += done - begin
-        timing = BatchTiming(
-            gathered.input_s,
-            done - gathered.began - gathered.input_s - output_s,
-            output_s,
-            time.process_time() - cpu[0],
-            time.thread_time() - cpu[1],
-        )
+        infer_s = done - gathered.begin - gathered.input_s - output_s
+        timing = _timing(gathered.input_s, infer_s, output_s, cpu)
         frames = encode_finished(
             FinishedMessage(batch, timing, outputs.file_bytes, len(unanswered), runs, run.report())
         )
-        frames = _before(frames, batch, gathered)
+        frames = _with_notes(frames, batch, gathered)
         if (features := run.features()) is not None:
             frames += encode_features(features)
         return frames
@@ -339,22 +328,30 @@ class BatchRunner:
         return None if self._staged is None else self._staged.report()
 
     def abort(self, batch: int) -> None:
-        """Stop this batch if it runs, or when it is about to."""
+        """Stop this batch if it runs, or as soon as it begins."""
         with self._lock:
-            self._named = batch
+            self._aborted = batch
             if self._running == batch:
                 self._options.terminate = True
 
 
-def _before(finished: bytes, batch: int, ran: RunResult | GatheredBatch) -> bytes:
-    """The frames that say how a batch ended, with what is to be said of its pictures in front."""
-    if ran.damaged:
-        finished = encode_damaged(batch, ran.damaged) + finished
-    return encode_faults(batch, ran.faults) + finished if ran.faults else finished
+def _timing(
+    input_s: float, infer_s: float, output_s: float, cpu: tuple[float, float]
+) -> BatchTiming:
+    """The timing of a batch that began at these CPU times of the process and of the thread."""
+    cpu_s, thread_s = time.process_time() - cpu[0], time.thread_time() - cpu[1]
+    return BatchTiming(input_s, infer_s, output_s, cpu_s, thread_s)
+
+
+def _with_notes(finished: bytes, batch: int, inputs: GatheredBatch) -> bytes:
+    """FINISHED, with FAULTS and DAMAGED in front if the inputs have any."""
+    if inputs.damaged:
+        finished = encode_damaged(batch, inputs.damaged) + finished
+    return encode_faults(batch, inputs.faults) + finished if inputs.faults else finished
 
 
 def _watch_aside(aside: socket.socket, abort: Callable[[int], None], frames: FrameArenas) -> None:
-    """What comes beside batches: aborts, and frame arenas."""
+    """Handle aborts and frame arenas, which arrive beside batches."""
     reader = FrameReader()
     descriptors: list[int] = []
     with contextlib.suppress(OSError):
@@ -374,14 +371,14 @@ def _watch_aside(aside: socket.socket, abort: Callable[[int], None], frames: Fra
                     frames.detach(decode_number(body))
 
 
-def _settle(parent: int) -> None:
-    """Become a worker: niceness, and an end that comes with the parent's."""
+def _become_worker(parent: int) -> None:
+    """Set this process's signals, niceness and priority for the kernel to kill it."""
     die_with_parent(parent)
     ignore_terminal_signals()
     os.nice(NICENESS)
     if (number := _SCHED_SETATTR.get(os.uname().machine)) is not None:
-        # Beside a busy program of another session or container a woken worker runs sooner, at
-        # the same share (decision 0012). Before Linux 6.12 it changes nothing.
+        # A woken worker runs sooner beside a busy program of another session or container, at the
+        # same share (decision 0012). No effect before Linux 6.12.
         attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, _SLICE_NS, 0, 0)
         ctypes.CDLL(None).syscall(number, 0, attributes, 0)
     with contextlib.suppress(OSError):
@@ -396,6 +393,6 @@ def die_with_parent(parent: int) -> None:
 
 
 def ignore_terminal_signals() -> None:
-    """SIGINT and SIGTERM often reach a whole group, but draining is the server's to decide."""
+    """Ignore SIGINT and SIGTERM, which often reach a whole group: the server decides to drain."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

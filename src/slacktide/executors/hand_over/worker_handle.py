@@ -1,12 +1,12 @@
 """`WorkerHandle`: the server's end of one worker process. A `ReplicaHandle`.
 
-Theory of operation. Two things are watched: the control socket, for what the worker says, and the
-pidfd, which becomes readable some ten milliseconds after a `kill -9`. Death is
-decided by the pidfd alone; then the socket is read to its end first, so that a result which was
-sent counts, and `ReplicaLost` is the last report there is.
+Theory of operation. The handle watches the control socket, for messages of the worker, and the
+pidfd, which becomes readable some ten milliseconds after a `kill -9`. The pidfd alone decides
+whether the worker is dead. Then the socket is read to its end, so that a result that was sent still
+counts, and `ReplicaLost` is the last report.
 
-Outputs that are long are copied over many turns of the loop. What the worker says meanwhile waits,
-and so does the end, so that reports keep their order.
+Long outputs are copied over many turns of the loop. Later messages and the end wait meanwhile, so
+that reports keep their order.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ from slacktide.executors.ports import (
 )
 
 _GRACE = 2.0
-"""Seconds that a stopped worker has to finish its batch before it is killed."""
+"""Seconds that a stopped worker has to finish its batch; then it is killed."""
 _STATUS_WAIT = 0.05
-"""Seconds to wait, after a death, for the fork server to say how it came about."""
+"""Seconds to wait, after a death, for the fork server to report the exit status."""
 _AGAIN = 0.01
-"""Seconds until a message that found no room is sent again."""
+"""Seconds until a message is sent again that the socket had no space for."""
 _CPU_OF = 2
-"""Makes a process's id, inverted and shifted, the clock of its CPU time (clock_getcpuclockid)."""
+"""Low bits of a clock id that select a process's CPU time (clock_getcpuclockid)."""
 _RECEIVE = 1 << 18
 
 
@@ -90,15 +90,16 @@ class _State(Enum):
     STARTING = "starting"
     UP = "up"
     ENDING = "ending"
-    """Stopped or killed before the fork server has answered; ends as soon as it has."""
+    """Stopped or killed before the fork server has answered. The worker is killed when it does."""
     DEAD = "dead"
 
 
 class WorkerHandle:
-    """One worker. `control` and `aborts` are our ends of its sockets, `outputs` its results.
+    """The server's end of one worker.
 
-    Owns all three, and the pidfd once it comes. `allocator` gives it the cores of `replica`, and
-    others later. `report` gets what happens, `gone` is called once at the very end, always.
+    `control` and `aborts` are the server's ends of the worker's sockets, `outputs` reads its
+    results. The handle owns all three, and later the pidfd. `allocator` gives the worker its cores.
+    `ended` is called once, at the very end.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class WorkerHandle:
         allocator: CpuAllocator,
         replica: Replica,
         report: Reporter,
-        gone: Callable[[WorkerHandle], None],
+        ended: Callable[[WorkerHandle], None],
         memory_limit: int | None = None,
     ) -> None:
         self._loop = loop
@@ -120,46 +121,47 @@ class WorkerHandle:
         self._allocator = allocator
         self._id = replica.id
         self._report = report
-        self._gone = gone
+        self._ended = ended
         self._memory_limit = memory_limit
         self._reader = FrameReader()
-        self._unsent = b""
-        self._members = 0
-        """Of the batch that it was given last."""
-        self._released: set[int] = set()
-        """Places of those that ramps have answered."""
-        self._cuts = False
-        """Whether it was ever told of a frame arena: only then may members be crops."""
+        self._send_buffer = b""
+        self._member_count = 0
+        """Members of the last batch."""
+        self._released_places: set[int] = set()
+        """Places of its members that ramps have answered."""
+        self._has_arenas = False
+        """Whether a frame arena was ever attached. Without one, no member is a crop."""
         self._faults = NO_FAULTS
-        """Of the batch that is about to be reported."""
-        self._copying: Generator[None, None, list[Outputs]] | None = None
-        """What copies outputs that are long."""
-        self._waiting: deque[tuple[FrameKind, bytes]] = deque()
-        """What the worker has said meanwhile."""
-        self._buries = False
-        """Whether its end waits as well."""
-        self._model_outputs = 0
+        """Faults of the batch that the next report ends."""
+        self._copy: Generator[None, None, list[Outputs]] | None = None
+        """The copy of long outputs that is under way."""
+        self._backlog: deque[tuple[FrameKind, bytes]] = deque()
+        """Frames that arrived during the copy."""
+        self._end_pending = False
+        """Whether the worker's end waits for the copy as well."""
+        self._output_count = 0
         self._listening = True
         self._state = _State.STARTING
         self._silent = False
+        """Whether the driver stopped it and wants no more reports."""
         self._pid: int | None = None
         self._pidfd: int | None = None
         self._status: int | None = None
-        self._broken = ""
-        """Why it cannot go on, in the worker's words or ours."""
-        self._permanent = self._out_of_memory = self._computed = False
-        self._began = 0.0, 0.0
-        """When it was given its last batch, and its CPU time then."""
+        self._failure = ""
+        """Why the worker cannot continue."""
+        self._permanent = self._out_of_memory = self._was_computing = False
+        self._batch_start = 0.0, 0.0
+        """Time at which the last batch was sent, and the worker's CPU time then."""
         self._cores = replica.cores
         self._resizes = 0
-        self._short = False
-        """Whether it was said to have something else than its cores."""
+        self._lacks_cores = False
+        """Whether the last report on its cores said that they differ from the requested ones."""
         self._timer: PatientTimer | None = None
         for end in (control, aborts):
             end.setblocking(False)
         loop.add_reader(control, self._receive)
 
-    # What a driver asks (ReplicaHandle)
+    # Calls of the driver (ReplicaHandle)
 
     @property
     def pid(self) -> int | None:
@@ -171,18 +173,18 @@ class WorkerHandle:
         return number if number >= 0 else None
 
     def run(self, order: BatchOrder) -> None:
-        """Hand a batch over. Raises ValueError if it has no members."""
+        """Send a batch. Raises ValueError if it has no members."""
         if self._state is _State.STARTING:
             raise RuntimeError("a replica was given a batch before it was ready")
         members = order.members
         if not members:
             raise ValueError("a batch needs members")
-        self._members = len(members)
-        self._began = time.monotonic(), self._cpu_time()
-        if self._released:
-            self._released = set()
+        self._member_count = len(members)
+        self._batch_start = time.monotonic(), self._cpu_time()
+        if self._released_places:
+            self._released_places = set()
         data = encode_batch(order)
-        if self._cuts:
+        if self._has_arenas:
             cut = {at: crop for at, crop in enumerate(members) if isinstance(crop, CropPayload)}
             data = encode_crops(cut) + data if cut else data
         self._send(data)
@@ -191,30 +193,30 @@ class WorkerHandle:
         self._send(encode_exits(policy))
 
     def abort(self, batch: int) -> None:
-        # It may be dead (ReplicaLost follows), or have thousands of aborts unread: nothing to stop.
+        # A dead worker (ReplicaLost follows), or one with thousands of unread aborts, is ignored.
         with contextlib.suppress(OSError):
             self._aborts.send(encode_number(FrameKind.ABORT, batch))
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
-        self._cuts = True
-        self._tell_aside(encode_attach(number, glue), frames)
+        self._has_arenas = True
+        self._send_aside(encode_attach(number, glue), frames)
 
     def detach(self, number: int) -> None:
-        self._tell_aside(encode_number(FrameKind.DETACH, number))
+        self._send_aside(encode_number(FrameKind.DETACH, number))
 
-    def _tell_aside(self, data: bytes, frames: Arena | None = None) -> None:
-        """On the socket that batches do not use; later, while thousands of aborts are unread."""
+    def _send_aside(self, data: bytes, frames: Arena | None = None) -> None:
+        """Send on the socket of aborts; later if thousands of these are unread."""
         if self._aborts.fileno() < 0 or (frames is not None and frames.fd < 0):
             return
         try:
             socket.send_fds(self._aborts, [data], [] if frames is None else [frames.fd])
         except BlockingIOError:
-            self._loop.call_later(_AGAIN, self._tell_aside, data, frames)
+            self._loop.call_later(_AGAIN, self._send_aside, data, frames)
         except OSError:  # dead; ReplicaLost follows
             return
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """While the fork server has not answered yet, the worker is moved as soon as it has."""
+        """Move the worker; if it does not exist yet, as soon as the fork server has made it."""
         self._cores = cores
         self._resizes += 1
         if self._pid is not None and self._state in (_State.STARTING, _State.UP):
@@ -230,8 +232,8 @@ class WorkerHandle:
             self._end()  # it has nothing to finish
 
     def kill(self) -> None:
-        at, cpu = self._began
-        self._computed = 2.0 * (self._cpu_time() - cpu) >= time.monotonic() - at
+        at, cpu = self._batch_start
+        self._was_computing = 2.0 * (self._cpu_time() - cpu) >= time.monotonic() - at
         self._end()
 
     def _end(self) -> None:
@@ -241,39 +243,40 @@ class WorkerHandle:
             self._state = _State.ENDING
 
     def _cpu_time(self) -> float:
-        """Seconds that the process has computed; 0 if it is gone."""
+        """CPU seconds of the process; 0 if it has ended."""
         try:
             return 0.0 if self._pid is None else time.clock_gettime(~self._pid << 3 | _CPU_OF)
         except OSError:
             return 0.0
 
-    # What the fork server reports (by `ForkClient`, on the loop)
+    # Reports of the fork server (through `ForkClient`, on the loop)
 
     def spawned(self, pid: int, pidfd: int) -> None:
-        """The worker lives; `pidfd` is ours now."""
+        """The worker has started. The handle owns `pidfd` from now on."""
         self._pid, self._pidfd = pid, pidfd
-        self._loop.add_reader(pidfd, self._died)
+        self._loop.add_reader(pidfd, self._on_death)
         if self._state is _State.ENDING:
             _kill(pidfd)
         elif self._cores:
             self._move(pid, self._cores)
 
     def not_spawned(self, detail: str) -> None:
-        self._broken = self._broken or detail
-        self._bury()
+        """The worker could not be started."""
+        self._failure = self._failure or detail
+        self._close()
 
     def exited(self, status: int) -> None:
-        """How it ended: its exit status, or minus the signal that killed it."""
+        """The worker ended with this exit status, or minus the signal that killed it."""
         self._status = status
         if self._state is _State.DEAD:
-            self._bury()
+            self._close()
 
-    # What the worker says
+    # Messages of the worker
 
     def _receive(self) -> bool:
-        """Read once and handle it; False if there is nothing (more) to be had.
+        """Read once and handle the frames; False if there was nothing to read.
 
-        A stream that ends, or makes no sense, belongs to a worker that is dead or must be.
+        If the stream has ended or makes no sense, the worker is killed.
         """
         try:
             data = self._control.recv(_RECEIVE)
@@ -283,32 +286,32 @@ class WorkerHandle:
             data = b""
         try:
             for kind, body in self._reader.feed(data):
-                if self._copying is None:
-                    self._heard(kind, body)
+                if self._copy is None:
+                    self._on_frame(kind, body)
                 else:
-                    self._waiting.append((kind, body))
+                    self._backlog.append((kind, body))
         except ProtocolError as error:
             self._give_up(error)
             return False
         if not data:
-            self._listen_no_more()
+            self._stop_listening()
         return bool(data)
 
     def _give_up(self, error: ProtocolError) -> None:
-        self._broken = f"the worker talks nonsense: {error}"
+        self._failure = f"the worker sent an invalid message: {error}"
         self._permanent = self._out_of_memory = False
-        self._listen_no_more()
+        self._stop_listening()
 
-    def _listen_no_more(self) -> None:
+    def _stop_listening(self) -> None:
         self._listening = False
         self._loop.remove_reader(self._control)
         self._end()
 
-    def _heard(self, kind: FrameKind, body: bytes) -> None:
+    def _on_frame(self, kind: FrameKind, body: bytes) -> None:
         if kind is FrameKind.FINISHED:
-            self._finished(body)
+            self._on_finished(body)
         elif kind is FrameKind.FAULTS:
-            self._faults = decode_faults(body, self._members)[1]
+            self._faults = decode_faults(body, self._member_count)[1]
         elif kind is FrameKind.ROWS:
             self._tell(RowsMismatch(*decode_text(body)))
         elif kind is FrameKind.DAMAGED:
@@ -318,7 +321,7 @@ class WorkerHandle:
         elif kind is FrameKind.ABORTED:
             self._tell(BatchAborted(*decode_aborted(body)))
         elif kind is FrameKind.RELEASED:
-            self._members_released(body)
+            self._on_released(body)
         elif kind is FrameKind.ARRANGED:
             self._tell(decode_arranged(body))
         elif kind is FrameKind.FEATURES:
@@ -327,79 +330,75 @@ class WorkerHandle:
             if self._state is _State.STARTING:
                 self._state = _State.UP
             opened = decode_ready(body)
-            self._model_outputs = len(opened.interface.outputs)
+            self._output_count = len(opened.interface.outputs)
             if not self._silent:
                 self._report(ReplicaUp(self._id), opened=opened)
         elif kind is FrameKind.BROKEN:
-            number, self._broken = decode_text(body)
+            number, self._failure = decode_text(body)
             self._permanent, self._out_of_memory = number == 1, number == 2
-            self._end()  # where it has not ended by itself
+            self._end()  # unless it has ended by itself
         else:
             raise ProtocolError(f"{kind.name} from a worker")
 
-    def _finished(self, body: bytes) -> None:
+    def _on_finished(self, body: bytes) -> None:
         message = decode_finished(body)
-        released = self._released
         got = (len(message.outputs), message.members)
-        expected = (self._model_outputs, self._members - len(released))
+        expected = (self._output_count, self._member_count - len(self._released_places))
         if got != expected:
-            raise ProtocolError(f"{got} outputs and members where {expected} belong")
-        if self._outputs.is_long(message):
-            self._copy(message)
-        else:
-            self._report_finished(message, self._outputs.take(message))
+            raise ProtocolError(f"expected {expected} outputs and members, got {got}")
+        self._take_outputs(message)
 
-    def _report_finished(self, message: FinishedMessage, outputs: list[Outputs]) -> None:
-        released = self._released
-        if released:
+    def _on_released(self, body: bytes) -> None:
+        message = decode_released(body, self._member_count)
+        got = len(message.outputs)
+        if got != self._output_count or not self._released_places.isdisjoint(message.members):
+            raise ProtocolError(f"{got} outputs, or members that were released twice")
+        self._released_places.update(message.members)
+        self._take_outputs(message)
+
+    def _take_outputs(self, message: FinishedMessage | ReleasedMessage) -> None:
+        """Copy outputs and report them, over several turns of the loop if they are long. The worker
+        does not overwrite them before they are reported."""
+        if self._outputs.is_long(message):
+            self._copy = self._outputs.take_in_steps(message)
+            self._loop.call_soon(self._continue_copy, message)
+        else:
+            self._report_outputs(message, self._outputs.take(message))
+
+    def _report_outputs(
+        self, message: FinishedMessage | ReleasedMessage, outputs: list[Outputs]
+    ) -> None:
+        if isinstance(message, ReleasedMessage):
+            places = tuple(message.members)
+            self._tell(MembersReleased(message.batch, places, message.ramp), outputs)
+            return
+        if released := self._released_places:
             remaining = iter(outputs)
             nothing: Outputs = ()
-            places = range(self._members)
-            outputs = [nothing if place in released else next(remaining) for place in places]
+            members = range(self._member_count)
+            outputs = [nothing if place in released else next(remaining) for place in members]
         faults, self._faults = self._faults, NO_FAULTS
         self._tell(BatchFinished(message.batch, message.timing, message.exits), outputs, faults)
 
-    def _members_released(self, body: bytes) -> None:
-        message = decode_released(body, self._members)
-        got = len(message.outputs)
-        if got != self._model_outputs or not self._released.isdisjoint(message.members):
-            raise ProtocolError(f"{got} outputs of members released twice, or of {self._members}")
-        self._released.update(message.members)
-        if self._outputs.is_long(message):
-            self._copy(message)
-        else:
-            self._report_released(message, self._outputs.take(message))
-
-    def _report_released(self, message: ReleasedMessage, outputs: list[Outputs]) -> None:
-        self._tell(MembersReleased(message.batch, tuple(message.members), message.ramp), outputs)
-
-    def _copy(self, message: FinishedMessage | ReleasedMessage) -> None:
-        """Begin to copy long outputs: the worker does not touch them before they are reported."""
-        self._copying = self._outputs.take_in_steps(message)
-        self._loop.call_soon(self._copy_on, message)
-
-    def _copy_on(self, message: FinishedMessage | ReleasedMessage) -> None:
-        copying = self._copying
-        assert copying is not None
+    def _continue_copy(self, message: FinishedMessage | ReleasedMessage) -> None:
+        copy = self._copy
+        assert copy is not None
         try:
-            if not self._silent:  # else nobody waits for them
-                next(copying)
-                self._loop.call_soon(self._copy_on, message)
+            if not self._silent:  # else nobody waits for the outputs
+                next(copy)
+                self._loop.call_soon(self._continue_copy, message)
                 return
-            self._copying = None
+            self._copy = None
         except StopIteration as stop:
-            self._copying = None
-            if isinstance(message, FinishedMessage):
-                self._report_finished(message, stop.value)
-            else:
-                self._report_released(message, stop.value)
+            self._copy = None
+            self._report_outputs(message, stop.value)
         try:
-            while self._waiting and self._copying is None:
-                self._heard(*self._waiting.popleft())
+            while self._backlog and self._copy is None:
+                self._on_frame(*self._backlog.popleft())
         except ProtocolError as error:
             self._give_up(error)
-        if self._buries:
-            self._bury()
+        if self._end_pending:
+            self._close()
 
     def _tell(
         self,
@@ -413,8 +412,8 @@ class WorkerHandle:
     # Sending
 
     def _send(self, data: bytes) -> None:
-        if self._unsent:
-            self._unsent += data
+        if self._send_buffer:
+            self._send_buffer += data
             return
         try:
             sent = self._control.send(data)
@@ -423,55 +422,56 @@ class WorkerHandle:
         except OSError:  # dead; ReplicaLost follows
             return
         if sent < len(data):
-            self._unsent = data[sent:]
-            self._loop.add_writer(self._control, self._send_rest)
+            self._send_buffer = data[sent:]
+            self._loop.add_writer(self._control, self._flush)
 
-    def _send_rest(self) -> None:
+    def _flush(self) -> None:
         self._loop.remove_writer(self._control)
-        data, self._unsent = self._unsent, b""
+        data, self._send_buffer = self._send_buffer, b""
         self._send(data)
 
     def _move(self, pid: int, cores: tuple[int, ...]) -> None:
         with contextlib.suppress(ProcessLookupError):  # ReplicaLost follows
-            self._allocator.grant(pid, cores, partial(self._granted, self._resizes))
+            self._allocator.grant(pid, cores, partial(self._on_grant, self._resizes))
 
-    def _granted(self, number: int, grant: Grant) -> None:
-        """The allocator has settled our resize with this number."""
+    def _on_grant(self, number: int, grant: Grant) -> None:
+        """The allocator has carried out the resize with this number."""
         if number == self._resizes and self._state is not _State.DEAD:
             self._send(encode_number(FrameKind.CORES, max(1, ceil(grant.amount - 1e-6))))
-            # What it was started with needs no report, unless that is not what it has.
-            if number or self._short or grant.detail:
-                self._short = bool(grant.detail)
-                self._loop.call_soon(self._resized, number, Resized(grant.cores, grant.detail))
+            # The cores of the start need no report unless they differ from the requested ones.
+            if number or self._lacks_cores or grant.detail:
+                self._lacks_cores = bool(grant.detail)
+                report = Resized(grant.cores, grant.detail)
+                self._loop.call_soon(self._report_resize, number, report)
 
-    def _resized(self, number: int, report: Resized) -> None:
-        """Not from inside `resize`, and not if another resize has come since."""
+    def _report_resize(self, number: int, report: Resized) -> None:
+        """Report a resize, unless another one has begun. Never called from inside `resize`."""
         if number == self._resizes and self._state in (_State.STARTING, _State.UP):
             self._tell(report)
 
     # The end
 
-    def _died(self) -> None:
-        """The pidfd is readable: the process is dead, whatever else may follow."""
+    def _on_death(self) -> None:
+        """The pidfd is readable: the process is dead."""
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
         while self._listening and self._receive():
-            pass  # its last words count
+            pass  # messages sent before its death count
         self._state = _State.DEAD
         if self._timer is not None:
             self._timer.cancel()
-        if self._status is not None or self._broken or self._silent:
-            self._bury()
+        if self._status is not None or self._failure or self._silent:
+            self._close()
         else:
-            self._timer = call_later(self._loop, _STATUS_WAIT, self._bury)
+            self._timer = call_later(self._loop, _STATUS_WAIT, self._close)
 
-    def _bury(self) -> None:
+    def _close(self) -> None:
         """Close everything and report the loss, once."""
         if self._control.fileno() < 0:
             return
         self._state = _State.DEAD
-        if self._copying is not None:
-            self._buries = True
+        if self._copy is not None:
+            self._end_pending = True
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -485,7 +485,7 @@ class WorkerHandle:
             self._pidfd = None
         if self._pid is not None:
             self._allocator.forget(self._pid)
-        detail = self._broken or _cause(self._status)
+        detail = self._failure or _cause(self._status)
         limit, breached = self._memory_limit, self._out_of_memory
         if limit is not None and self._pid is not None:
             breached = release_memory(self._pid) or breached
@@ -493,13 +493,13 @@ class WorkerHandle:
                 detail = f"out of memory: a worker may take {limit >> 20} MiB"
         if not self._silent:
             permanent = self._permanent and not breached
-            lost = ReplicaLost(self._id, detail, permanent, self._computed)
+            lost = ReplicaLost(self._id, detail, permanent, self._was_computing)
             self._report(lost, out_of_memory=breached)
-        self._gone(self)
+        self._ended(self)
 
 
 def _kill(pidfd: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it was quicker
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
