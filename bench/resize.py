@@ -437,7 +437,7 @@ async def _quota(options: Options, result: Result) -> None:
     rounds = 4 if options.quick else 15
     times: dict[Any, list[list[float]]] = {}
     try:
-        allocators = {share: QuotaAllocator.found(share=share) for share in (1.0, 0.5)}
+        allocators = {share: QuotaAllocator.in_own_group(share=share) for share in (1.0, 0.5)}
     except QuotaUnavailableError as error:
         result.remarks.append(f"no quota: {error}")
         return

@@ -89,7 +89,7 @@ def test_a_quota_is_written_beside_the_affinity(
     sleeper: int, tmp_path: Path, unified: bool
 ) -> None:
     own = fake_root(tmp_path, unified=unified)
-    allocator = QuotaAllocator.found(share=0.75, root=tmp_path)
+    allocator = QuotaAllocator.in_own_group(share=0.75, root=tmp_path)
     group = own / f"slacktide-{os.getpid()}-{sleeper}"
     for cores in (ALL, ONE):
         amount = 0.75 * len(cores)
@@ -111,7 +111,7 @@ def test_a_quota_is_written_beside_the_affinity(
 
 def test_version_2_makes_room_for_groups_by_moving_this_process_aside(tmp_path: Path) -> None:
     own = fake_root(tmp_path, unified=True)
-    QuotaAllocator.found(share=1.0, root=tmp_path)
+    QuotaAllocator.in_own_group(share=1.0, root=tmp_path)
     aside = own / f"slacktide-{os.getpid()}-server"
     assert (aside / "cgroup.procs").read_text() == str(os.getpid())
     assert (own / "cgroup.subtree_control").read_text() == "+cpu"
@@ -121,7 +121,7 @@ def test_a_group_with_other_processes_is_left_alone(tmp_path: Path) -> None:
     own = fake_root(tmp_path, unified=True)
     (own / "cgroup.procs").write_text(f"{os.getpid()}\n{os.getppid()}\n")
     with pytest.raises(QuotaUnavailableError, match="other processes are in it"):
-        QuotaAllocator.found(share=1.0, root=tmp_path)
+        QuotaAllocator.in_own_group(share=1.0, root=tmp_path)
     assert not (own / "cgroup.subtree_control").exists()
 
 
@@ -129,12 +129,12 @@ def test_no_group_at_all_falls_back_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(QuotaUnavailableError, match="no control group"):
-        QuotaAllocator.found(share=1.0, root=tmp_path)
+        QuotaAllocator.in_own_group(share=1.0, root=tmp_path)
 
     def refuse(*, share: float) -> QuotaAllocator:
         raise QuotaUnavailableError("the control group /app cannot be written")
 
-    monkeypatch.setattr(QuotaAllocator, "found", refuse)
+    monkeypatch.setattr(QuotaAllocator, "in_own_group", refuse)
     with caplog.at_level(logging.WARNING, "slacktide.cores"):
         assert isinstance(choose_allocator(0.5), AffinityAllocator)
     (record,) = caplog.records
@@ -147,7 +147,7 @@ def test_a_group_that_refuses_later_is_told_once(
     sleeper: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake_root(tmp_path, unified=True)
-    allocator = QuotaAllocator.found(share=0.5, root=tmp_path)
+    allocator = QuotaAllocator.in_own_group(share=0.5, root=tmp_path)
     allocator._folder = tmp_path / "gone"
     with caplog.at_level(logging.WARNING, "slacktide.cores"):
         for _ in range(2):
@@ -163,7 +163,7 @@ def test_shares_must_make_sense(share: float) -> None:
 
 def test_a_real_group_where_one_can_be_made() -> None:
     try:
-        allocator = QuotaAllocator.found(share=0.5)
+        allocator = QuotaAllocator.in_own_group(share=0.5)
     except QuotaUnavailableError as error:
         pytest.skip(str(error))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -185,5 +185,5 @@ def test_groups_that_a_killed_server_left_are_removed(tmp_path: Path) -> None:
     left, alive = own / f"slacktide-{ended.pid}-7", own / f"slacktide-{os.getppid()}-7"
     for group in (left, alive):
         group.mkdir()
-    QuotaAllocator.found(share=1.0, root=tmp_path)
+    QuotaAllocator.in_own_group(share=1.0, root=tmp_path)
     assert (left.exists(), alive.exists()) == (False, True)

@@ -92,7 +92,7 @@ class ScriptedExecutor(FakeExecutor):
 
     def outcome(self, order: BatchOrder, cores: int) -> tuple[float, Report]:
         members = order.members
-        number, rows = len(self.ran) - 1, sum(member.rows for member in members)
+        number, rows = len(self.batches) - 1, sum(member.rows for member in members)
         if number == self.lose_at:
             return 0.001, ReplicaLost(0, "killed by signal 9")
         if rows >= self.fail_from or self.fails(members[0].tensors[0].shape[1:], rows):
@@ -119,7 +119,8 @@ class ScriptedReplica(FakeReplica):
     executor: ScriptedExecutor
 
     def tell(self, after: float, event: Report, *args: Any, **kwargs: Any) -> None:
-        if isinstance(event, BatchFinished) and len(self.executor.ran) - 1 == self.executor.mute_at:
+        executor = self.executor
+        if isinstance(event, BatchFinished) and len(executor.batches) - 1 == executor.mute_at:
             return
         if isinstance(event, Resized):
             event = self.executor.resized(event.cores)
@@ -323,7 +324,7 @@ def test_sizes_take_turns_so_that_a_slowdown_hits_all() -> None:
     found = run(executor, budget_s=10.0)
     medians = [row[0] for row in found.record.table.p50_s]
     assert max(medians) / min(medians) < 1.05
-    turns = Counter(executor.ran[8:][:40])
+    turns = Counter(executor.batches[8:][:40])
     assert all(9 <= count <= 11 for count in turns.values())
 
 
@@ -343,7 +344,7 @@ def test_one_slow_row_is_measured_whatever_it_takes() -> None:
     found = run(executor, budget_s=10.0)
     assert found.record.table.batches == (1,)
     assert found.record.table.samples == ((FEWEST,),)
-    assert len(executor.ran) == 1 + FEWEST
+    assert len(executor.batches) == 1 + FEWEST
 
 
 def test_thorough_goes_on_until_nothing_is_estimated() -> None:
@@ -404,7 +405,7 @@ async def test_a_cancelled_measurement_leaves_nothing_running() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01, mute_at=10)
 
     task = asyncio.create_task(measure(executor, SOURCE, cores=[(0,)], clock=executor.clock))
-    while len(executor.ran) <= 10:
+    while len(executor.batches) <= 10:
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -50,7 +50,7 @@ def test_an_executor_takes_the_place_of_worker_processes(repository: Path) -> No
     with Server(repository, executors={"worker": executor}, profile_budget_s=0.1) as server:
         (output,) = ask(server)
         assert (output["name"], output["shape"], output["data"]) == ("y", [2, 3], [0.0] * 6)
-        assert executor.ran[-1][0] == 2
+        assert executor.batches[-1][0] == 2
         assert executor.replicas[-1].state == "running"
         url = f"http://127.0.0.1:{server.metrics_port}/metrics"
         assert b"slacktide" in urllib.request.urlopen(url).read()

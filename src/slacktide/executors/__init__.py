@@ -1,23 +1,22 @@
-"""Running models: worker processes, the server's own process, or a profile.
+"""Runs models: in worker processes, in the server's own process, or from a profile.
 
-`ports` is the seam that drivers know; everything else here is behind it. This package starts
-replicas and carries batches to them and results back. It decides nothing: not what runs, not when,
-and not what follows a crash. ONNX Runtime is loaded only where a model is opened.
+`ports` is the interface for drivers. The package starts replicas, carries batches to them and
+results back. It does not decide what runs, or when, or what follows a crash. ONNX Runtime is loaded
+only where a model is opened.
 
-- `hand_over`: how a batch reaches a worker process and comes back: `arena` has the shared memory of
-  payloads, `protocol` and `output_file` what both ends say, `tensor_io` turns bytes into arrays
+- `hand_over`: batches on their way to a worker process and back: `arena` is the shared memory of
+  payloads, `protocol` and `output_file` the messages, `tensor_io` turns bytes into arrays
 - `process` (`fork_client`, `fork_server`): a process for each replica
 - `in_process`: the other two executors
-- `shared_replicas`: variants of one file by image size, which are one process on a lane
-- `onnx_runtime`, `onnx_file`: the library and the files that it opens
-- `session` (`session_opener`): running a model; `session_pool`: in several sessions
-- `arranging`, `staged`: a model cut into stages, which answers on the way
-- `images` (`jpeg_header`, `pictures`): images as an input, decoded and resized
-- `exit_frames`: what server and worker say of early exits
-- `measuring` (`timed_replica`, `synthetic_inputs`): timing a model, for its profile
-- `row_check` (`rounding`): whether rows that share a batch influence each other
-- `allocator`: giving a process its cores, by affinity or a control group
-- `cores`, `cgroups`: which cores and how much memory there is
+- `shared_replicas`: variants of a file by image size, which share one process on a lane
+- `onnx_runtime`, `onnx_file`: the library and its files
+- `session` (`session_opener`): an open model; `session_pool`: one with several sessions
+- `arranging`, `staged`: a model cut into stages, for early exits; `exit_frames`: their messages
+- `images` (`jpeg_header`, `pictures`): decodes and resizes image inputs
+- `measuring` (`timed_replica`, `synthetic_inputs`): times a model for its profile
+- `row_check` (`rounding`): checks whether rows of a batch influence each other
+- `allocator`: gives a process its cores, by affinity or a control group
+- `cores`, `cgroups`: available cores and memory
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""`CpuAllocator`: how the process of a replica gets its cores, and how that is confirmed.
+"""`CpuAllocator`: gives the process of a replica its cores, and confirms them.
 
-A plan counts on cores only once they have been read back, so every grant ends in a `Grant` that
-says what the process really has. Three backends: affinity (the default), affinity with a control
-group's quota, and pods of Kubernetes, which belong to a higher package.
+A plan uses cores only after they have been read back, so every grant ends in a `Grant` with what
+the process really has. There are three backends: affinity (the default), affinity with a quota of a
+control group, and Kubernetes pods, in a higher package.
 
-With a quota a replica gets `share` of the time of each of its cores, so cores may be fractional:
-half of one is a lane of one core with a share of 0.5. Whole cores need no quota, and are better off
-without: a quota of one core on two cost 39 % at the median and more at the tail, which is why
-threads are bound in any case and the quota comes on top. Version 1 (`cpu.cfs_quota_us`) and version
-2 (`cpu.max`) of control groups are written alike.
+With a quota a replica gets `share` of the time of each core, so cores may be fractional: half a
+core is a lane of one core with a share of 0.5. Whole cores are better off without a quota: one core
+as a quota on two costs 39 % at the median and more at the tail. So threads are always bound, and
+the quota comes on top. Both versions of control groups work: 1 (`cpu.cfs_quota_us`) and 2
+(`cpu.max`).
 """
 
 from __future__ import annotations
@@ -27,59 +27,58 @@ from slacktide.executors.cores import group_quota, move_threads, thread_cores
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a process has now: read back, not assumed."""
+    """The cores of a process, as read back from the system."""
 
     cores: tuple[int, ...]
     """Processors that its threads may run on, ascending."""
     amount: float
     """CPU seconds per second that it may use; at most the number of its cores."""
     detail: str = ""
-    """Why this is not what was asked for; empty if it is."""
+    """Why this differs from the request; empty if it does not."""
 
 
 Confirm = Callable[[Grant], None]
 
 
 class CpuAllocator(Protocol):
-    """Gives cores to the processes of replicas. Belongs to one event loop; nothing here blocks."""
+    """Gives cores to the processes of replicas. Belongs to one event loop and never blocks it."""
 
     def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
-        """Begin to give every thread of process `pid` these cores, in place of those it had.
+        """Begin to give every thread of process `pid` these cores instead of its old ones.
 
-        `confirm` is called on the loop, once, when that is settled, for better or worse: from
-        inside this call where it takes no time, maybe seconds later where an orchestrator decides.
-        A newer grant for the same process replaces an older one that is not settled; the older
-        `confirm` need not be called then. Raises ProcessLookupError if the process is gone; if it
-        ends later, `confirm` is not called. An allocator that could not give all of them may
-        call it again should more be had later, until the next grant for that process.
+        `confirm` is called once on the loop with the outcome: from inside this call if it takes no
+        time, or seconds later if an orchestrator decides. A newer grant for the process replaces an
+        unfinished older one, whose `confirm` need not be called. Raises ProcessLookupError if the
+        process has ended; if it ends later, `confirm` is not called. An allocator that could not
+        give all cores may call it again when it gets more, until the next grant for the process.
         """
         ...
 
     def forget(self, pid: int) -> None:
-        """The process has ended: give back what was kept for it."""
+        """Release everything held for a process that has ended."""
         ...
 
 
 class AffinityAllocator:
     """Moves all threads of the process by their affinity masks: 0.1 ms, and no privileges.
 
-    Disjoint sets are the caller's business: a mask limits a process, it does not keep others out.
+    The caller has to choose disjoint sets: a mask does not keep other processes out.
     """
 
     def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
-        """See CpuAllocator; settled from inside the call."""
+        """See CpuAllocator. Confirms from inside the call."""
         bound, detail = bind(pid, cores)
         confirm(Grant(bound, float(len(bound)), detail))
 
     def forget(self, pid: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is held."""
 
 
 def bind(pid: int, cores: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
-    """Bind every thread of `pid`; where it may run then, and why not on all of `cores`.
+    """Bind every thread of `pid`; the cores it may use now, and why these are not all of `cores`.
 
-    The kernel quietly leaves out cores that the process's cpuset does not have, and refuses only if
-    none is left. Raises ProcessLookupError if the process is gone.
+    The kernel silently drops cores outside the process's cpuset, and refuses only if none remains.
+    Raises ProcessLookupError if the process has ended.
     """
     requested = tuple(sorted(cores))
     try:
@@ -102,36 +101,35 @@ log = logging.getLogger("slacktide.cores")
 
 LEAST_SHARE = 0.1
 PERIOD_US = 10_000
-"""Of a quota. The kernel's own, 100 ms, would stop a worker for up to that long at a time; below
-10 ms the throttling itself begins to cost."""
+"""Period of a quota. The kernel's default, 100 ms, would stop a worker for up to that long at once.
+Below 10 ms throttling itself becomes expensive."""
 
 
 class QuotaUnavailableError(Exception):
-    """No control group can be made here; the text says why."""
+    """No control group can be created here; the text says why."""
 
 
 class QuotaAllocator:
-    """Makes groups below `folder`, one for each worker, named after this process and the worker's.
+    """Creates groups in `folder`, one for each worker, named after this process and the worker's.
 
-    Should a group refuse later on, it says so once and goes on with affinity alone.
+    If a group cannot be written later, it logs a warning once and continues with affinity alone.
     """
 
     def __init__(self, folder: Path, *, unified: bool, share: float) -> None:
-        """`folder` is a group in which groups with the `cpu` controller can be made. Raises
-        ValueError if `share` is not between 0.1 and 1."""
+        """`folder` is a group that may have groups with the `cpu` controller. Raises ValueError if
+        `share` is not between 0.1 and 1."""
         if not LEAST_SHARE <= share <= 1.0:
             raise ValueError(f"share: expected {LEAST_SHARE} to 1, got {share}")
         self._folder = folder
         self._unified = unified
         self._share = share
         self._groups: dict[int, Path] = {}
-        self._refused = False
+        self._affinity_only = False
 
     @classmethod
-    def found(cls, *, share: float, root: Path = ROOT) -> QuotaAllocator:
-        """One in this process's own group, where that can be written. `root` is for tests.
-
-        Raises QuotaUnavailableError, or ValueError as above.
+    def in_own_group(cls, *, share: float, root: Path = ROOT) -> QuotaAllocator:
+        """An allocator in this process's own group. `root` is for tests. Raises ValueError, or
+        QuotaUnavailableError if the group cannot be written.
         """
         group = next((g for g in control_groups("cpu", root=root) if g.folder.is_dir()), None)
         if group is None:
@@ -152,16 +150,16 @@ class QuotaAllocator:
         return allocator
 
     def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
-        """See CpuAllocator; settled from inside the call."""
+        """See CpuAllocator. Confirms from inside the call."""
         bound, detail = bind(pid, cores)
         amount = float(len(bound))
-        if not self._refused:
+        if not self._affinity_only:
             try:
                 amount = self._limit(pid, amount * self._share)
             except ProcessLookupError:
                 raise
             except OSError as error:
-                self._refused = True
+                self._affinity_only = True
                 log.warning(
                     "cores are limited by affinity alone from now on: the control group in %s "
                     "cannot be written (%s)", self._folder, error.strerror,
@@ -169,13 +167,13 @@ class QuotaAllocator:
         confirm(Grant(bound, amount, detail))
 
     def forget(self, pid: int) -> None:
-        """Remove its group."""
+        """Remove the process's group."""
         group = self._groups.pop(pid, None)
         if group is not None:
             _remove(group)
 
     def _limit(self, pid: int, amount: float) -> float:
-        """Put the process under this quota; the quota read back."""
+        """Put the process under this quota. Returns the quota as read back."""
         group = self._groups.get(pid)
         if group is None:
             group = self._make(str(pid))
@@ -200,7 +198,7 @@ class QuotaAllocator:
             (group / "cpu.cfs_quota_us").write_text(str(quota))
 
     def _read(self, group: Path) -> float:
-        """CPU seconds per second. Raises OSError if there is no quota after all."""
+        """CPU seconds per second. Raises OSError if the group has no quota."""
         quota = group_quota(ControlGroup(group, self._unified))
         if quota is None:
             raise OSError(0, "the quota read back differs")
@@ -208,25 +206,25 @@ class QuotaAllocator:
 
 
 def choose_allocator(quota_share: float | None = None) -> CpuAllocator:
-    """The allocator of this machine: affinity, with a quota on top if `quota_share` is given.
+    """An allocator by affinity, with a quota on top if `quota_share` is given.
 
-    Where no control group can be written, it is affinity alone, and a warning says so. Raises
-    ValueError if `quota_share` is not between 0.1 and 1.
+    If no control group can be written, it logs a warning and uses affinity alone. Raises ValueError
+    if `quota_share` is not between 0.1 and 1.
     """
     if quota_share is None:
         return AffinityAllocator()
     try:
-        return QuotaAllocator.found(share=quota_share)
+        return QuotaAllocator.in_own_group(share=quota_share)
     except QuotaUnavailableError as error:
         log.warning("cores are limited by affinity alone, without a quota: %s", error)
         return AffinityAllocator()
 
 
 def _enable(group: Path) -> None:
-    """Have groups made in `group` get the `cpu` controller. Raises OSError.
+    """Enable the `cpu` controller for groups in `group`. Raises OSError.
 
-    Version 2 does not allow that in a group that holds processes. If these are this process and
-    its children only, they move to a group of their own below it.
+    Version 2 forbids that in a group with processes. If these are only this process and its
+    children, they move to a group of their own below it.
     """
     if "cpu" in read_text(group / "cgroup.subtree_control").split():
         return
@@ -247,7 +245,7 @@ def _enable(group: Path) -> None:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether it is this process or one below it."""
+    """Return whether this is our process or a descendant."""
     while pid > 1 and pid != os.getpid():
         status = read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
         pid = int(status[1]) if len(status) > 1 else 0
@@ -255,7 +253,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Groups of servers that were killed."""
+    """Remove groups of servers that were killed."""
     for group in folder.glob("slacktide-*-*"):
         owner = group.name.split("-")[1]
         if not Path("/proc", owner).exists():
@@ -263,5 +261,5 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _remove(group: Path) -> None:
-    with contextlib.suppress(OSError):  # not empty yet, or gone with the container's tree
+    with contextlib.suppress(OSError):  # not empty yet, or removed with the container
         group.rmdir()

@@ -127,11 +127,7 @@ class Arranger:
         return client_detail(error, source.path, source.root, *folders)
 
     def _tell(
-        self,
-        policy: ExitPolicy,
-        detail: str = "",
-        times: ChainTimes = UNKNOWN,
-        untimed: str = "",
+        self, policy: ExitPolicy, detail: str = "", times: ChainTimes = UNKNOWN, untimed: str = ""
     ) -> None:
         with self.turn.lock:
             self._report(Arranged(policy.revision, policy.ramps, detail, *times, untimed))
@@ -187,10 +183,12 @@ class Arranger:
             ramp_outputs = frozenset(source.own_exits[0].outputs)
             return StageChain(self._open(split(cut_model)), session.interface, ramp_outputs)
         if self._graph is None:
+            padded_inputs = source.padding.inputs if source.padding else {}
+            masks = (name for name, padded in padded_inputs.items() if padded.mask)
             self._graph = find_positions(
                 model,
                 primary=exits.primary,
-                mask=exits.mask or self._mask(),
+                mask=exits.mask or next(masks, ""),
                 add=exits.add,
                 forbid=exits.forbid,
                 shapes={name: (1, *shape) for name, shape in session.row_shapes.items()},
@@ -202,9 +200,8 @@ class Arranger:
         if policy.ramps:
             manifest = read_manifest(exits.folder)
             if manifest.revision != policy.revision:
-                raise ExitError(
-                    f"the ramps are of revision {manifest.revision}, not {policy.revision}"
-                )
+                revisions = f"{manifest.revision}, not {policy.revision}"
+                raise ExitError(f"the ramps are of revision {revisions}")
             if policy.ramps[-1] >= len(manifest.ramps):
                 raise ExitError(f"there is no ramp at position {policy.ramps[-1]}")
             cut_model = with_ramps(model, graph, [manifest.ramps[ramp] for ramp in policy.ramps])
@@ -242,11 +239,6 @@ class Arranger:
                 inputs = (*rows, SAMPLED) if asks else rows
                 chains[threads].append(Stage(opened, part.ramp, inputs, outputs, rows))
         return chains
-
-    def _mask(self) -> str:
-        padding = self._source.padding
-        inputs = {} if padding is None else padding.inputs
-        return next((name for name, padded in inputs.items() if padded.mask), "")
 
     # Checking
 

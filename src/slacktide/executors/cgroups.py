@@ -1,5 +1,5 @@
-"""The control groups of this process, version 1 and 2 alike, and memory: how much it may use, what
-its own takes, and a limit."""
+"""Control groups of this process, versions 1 and 2, and its memory: how much is available, how much
+is used, and a limit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ class ControlGroup(NamedTuple):
 
     folder: Path
     unified: bool
-    """Version 2; its files have other names than those of version 1."""
+    """Whether it is of version 2, whose files have other names."""
 
 
 def control_groups(controller: str, *, root: Path = ROOT) -> Iterator[ControlGroup]:
-    """This process's groups for `controller` (`cpu`, `memory`), innermost first, then all above.
+    """This process's groups for `controller` (`cpu`, `memory`), from the innermost outwards.
 
-    Folders that cannot be seen are among them; reading from those gives nothing. `root` is for
-    tests.
+    Some folders may be invisible; reading from them gives nothing. `root` is for tests.
     """
     groups = _own_groups(root)
     for mount, kind, options in _mounts(root):
@@ -35,15 +34,15 @@ def control_groups(controller: str, *, root: Path = ROOT) -> Iterator[ControlGro
             group = groups.get(controller)
         else:
             continue
-        # Within a container the path may be the host's and lead nowhere; the mount itself is then
-        # the container's group, and it is the last step of the walk in any case.
+        # In a container the path may be the host's and not exist. The mount itself, the last step
+        # of the walk, is then the container's group.
         path = Path((group or "/").strip("/"))
         for part in [path, *path.parents]:
             yield ControlGroup(mount / part, kind == "cgroup2")
 
 
 def read_text(path: Path) -> str:
-    """A small file of /proc or /sys, stripped; empty if it cannot be read."""
+    """The content of a small file of /proc or /sys, stripped; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -51,7 +50,7 @@ def read_text(path: Path) -> str:
 
 
 def fields_of(text: str) -> dict[str, int]:
-    """Name → number, of lines that begin with both."""
+    """Numbers by name, from lines that begin with both."""
     fields = {}
     for line in text.splitlines():
         parts = line.split()
@@ -61,13 +60,13 @@ def fields_of(text: str) -> dict[str, int]:
 
 
 def number_in(path: Path) -> int | None:
-    """The number in a file; None if there is none (`max`, no such file)."""
+    """The number in a file; None if there is none (`max`, or no such file)."""
     text = read_text(path)
     return int(text) if text.isdecimal() else None
 
 
 def _own_groups(root: Path) -> dict[str, str]:
-    """Controller -> this process's group; the v2 hierarchy has the empty name."""
+    """This process's group by controller; the v2 hierarchy has the empty name."""
     groups = {}
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, _, membership = line.partition(":")
@@ -89,7 +88,7 @@ _UNLIMITED = 1 << 60
 
 
 class Memory(NamedTuple):
-    """Bytes."""
+    """Memory that a process may use, in bytes."""
 
     total: int
     used: int
@@ -100,7 +99,7 @@ class Memory(NamedTuple):
 
 
 def memory(*, root: Path = ROOT) -> Memory:
-    """What may be used in all, and what is: of the tightest control group, else the machine.
+    """Memory of the tightest control group, or else of the machine.
 
     Page cache that can be dropped does not count as used. `root` is for tests.
     """
@@ -119,7 +118,7 @@ def memory(*, root: Path = ROOT) -> Memory:
 
 
 def own_memory() -> int:
-    """Bytes resident that are this process's alone: no files, nothing shared."""
+    """Resident bytes of this process alone, without files and shared memory."""
     return _own("RssAnon")
 
 
@@ -129,10 +128,10 @@ def _own(field: str) -> int:
 
 
 def limit_memory(nbytes: int, *, root: Path = ROOT) -> bool:
-    """Have this process take at most `nbytes` more than it has now.
+    """Limit this process to `nbytes` more than it has now.
 
-    By a control group of its own where one can be made (True): the kernel kills it for more. Else
-    by RLIMIT_DATA (False): allocations beyond it fail. `root` is for tests.
+    If it can have a control group of its own, the kernel kills it beyond the limit (True). Else it
+    is limited by RLIMIT_DATA, and further allocations fail (False). `root` is for tests.
     """
     for parent, unified in _places(root):
         group = parent / f"slacktide-{os.getpid()}"
@@ -144,7 +143,7 @@ def limit_memory(nbytes: int, *, root: Path = ROOT) -> bool:
                 (group / swap).write_text("0" if unified else str(nbytes))
             (group / "cgroup.procs").write_text(str(os.getpid()))
             return True
-        except OSError:  # not ours to divide
+        except OSError:  # we may not create groups there
             with contextlib.suppress(OSError):
                 group.rmdir()
     # Not RLIMIT_AS: allocators reserve far more addresses than they use.
@@ -154,7 +153,7 @@ def limit_memory(nbytes: int, *, root: Path = ROOT) -> bool:
 
 
 def release_memory(pid: int, *, root: Path = ROOT) -> bool:
-    """Remove what `limit_memory` made for a process that is dead; whether it died of its limit."""
+    """Remove the group of a dead process; whether the process was killed by its limit."""
     breached = False
     for parent, unified in _places(root):
         group = parent / f"slacktide-{pid}"
@@ -169,15 +168,15 @@ _LIMITS = {
     False: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
     True: ("memory.max", "memory.swap.max"),
 }
-"""Names of the limits with and without swap; True: version 2."""
+"""File names of the limits without and with swap, by whether the version is 2."""
 
 
 def _places(root: Path) -> Iterator[ControlGroup]:
-    """Groups in which we may make others: our own, and the one above if it was delegated to us.
+    """Groups in which we may create others: our own, and its parent if that was delegated to us.
 
-    Version 2 allows none below a group that holds processes, so there it takes the latter: a unit
-    of systemd with `Delegate=yes` and `DelegateSubgroup=`. What else is above us is not ours, even
-    if it can be written: its limits are not those that we are to keep.
+    Version 2 allows no groups below one with processes, so it needs the parent: a systemd unit with
+    `Delegate=yes` and `DelegateSubgroup=`. Groups further up are not ours, even if they can be
+    written: we would escape the limits that apply to us.
     """
     for version in (False, True):
         groups = control_groups("memory", root=root)

@@ -1,8 +1,8 @@
-"""`CoreProbe`: whether other programs hold the cores that something is measured on.
+"""`CoreProbe`: finds out whether other programs use the cores of a measurement.
 
-Between two steps of a measurement, when nothing of ours runs, it computes for a moment on these
-cores. CPU time ÷ wall time of that moment is 1 on an idle core and 0.5 on one that another program
-wants all of.
+Between two steps of the measurement, when nothing of ours runs, it computes for a moment on these
+cores. CPU time ÷ wall time is then 1 on an idle core, and 0.5 on one that another program uses
+fully.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from slacktide.executors.cores import pinned
 from slacktide.profiles import busy_note, is_quiet
 
 MOMENT_S = 0.1
-"""Wall time of one look at one set of cores: some 20 turns of the kernel's scheduler."""
+"""Wall time of one look at a set of cores: about 20 turns of the kernel's scheduler."""
 PAUSES_S = (0.3, 1.0)
-"""Before a second and a third look: what our own processes still had to finish is done by then."""
+"""Seconds before a second and a third look, in which our own processes finish their work."""
 
 Compute = Callable[[Sequence[int]], float]
 
 
 class CoreProbe:
-    """Remembers the least share of CPU time that it got."""
+    """Records the least share of CPU time that it got."""
 
     def __init__(self, *core_sets: Sequence[int], compute: Compute | None = None) -> None:
-        """One thread's worth is asked for of every set. `compute`: CPU ÷ wall on a set."""
+        """One thread computes on each set. `compute` measures CPU ÷ wall time on a set."""
         self.share = 1.0
         self._core_sets = core_sets
         self._compute = compute or cpu_share
 
     def look(self) -> None:
-        """Look at every set in turn; up to three times before it is called busy, since a program
-        that ran for a moment may have gone. Blocks for `MOMENT_S` each, and `PAUSES_S` between."""
+        """Look at each set, up to three times, since a program may run only for a moment. Blocks
+        for `MOMENT_S` per look, and for `PAUSES_S` in between."""
         for cores in self._core_sets:
             share = self._compute(cores)
             for pause in PAUSES_S:
@@ -43,12 +43,12 @@ class CoreProbe:
             self.note(share)
 
     def note(self, share: float | None) -> None:
-        """Take a share that was measured elsewhere into account, such as that of a profile."""
+        """Include a share that was measured elsewhere, such as that of a profile."""
         self.share = min(self.share, 1.0 if share is None else share)
 
 
 def busy_warning(share: float | None) -> str:
-    """What to print in the place of a headline; empty if the cores were free, or nobody knows."""
+    """A warning to print instead of a headline; empty if the cores were free, or None."""
     if not (note := busy_note(share)):
         return ""
     return (

@@ -1,6 +1,6 @@
-"""Which cores this process may use, what hardware they are, and moving threads between them.
+"""Finds the cores of this process and their hardware, and moves threads between cores.
 
-The number of cores of the host is never asked for: in a container most of them belong to others.
+It never uses the number of cores of the host: in a container most of them belong to others.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx
 _AMX = ("amx_tile", "amx_int8", "amx_bf16")
 _ARM = ("asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2")
 _FLAGS = frozenset((*_AVX, *_AVX512, *_AMX, *_ARM))
-"""Instruction sets that ONNX Runtime's kernels choose by; the other flags only make noise."""
+"""Instruction sets that ONNX Runtime's kernels depend on. Other flags are ignored."""
 
 
 def available_cores(*, root: Path = ROOT, affinity: Iterable[int] | None = None) -> tuple[int, ...]:
-    """Numbers of the processors to use, ascending: the affinity mask cut to the CPU quota.
+    """Numbers of the processors to use, ascending: the affinity mask, cut to the CPU quota.
 
-    A quota of 2.5 cores leaves two: a third thread would only be throttled. Never empty.
-    `root` and `affinity` are for tests.
+    A quota of 2.5 cores leaves two, since a third thread would be throttled. Never empty. `root`
+    and `affinity` are for tests.
     """
     cores = allowed_processors() if affinity is None else tuple(sorted(affinity))
     quota = cpu_quota(root=root)
@@ -36,7 +36,7 @@ def available_cores(*, root: Path = ROOT, affinity: Iterable[int] | None = None)
 
 
 def allowed_processors() -> tuple[int, ...]:
-    """Numbers of the processors that this process may run on, ascending; off Linux all of them."""
+    """Numbers of the processors that this process may use, ascending; all of them off Linux."""
     if not hasattr(os, "sched_getaffinity"):
         return tuple(range(os.cpu_count() or 1))
     return tuple(sorted(os.sched_getaffinity(0)))
@@ -44,7 +44,7 @@ def allowed_processors() -> tuple[int, ...]:
 
 @contextmanager
 def pinned(cores: Iterable[int]) -> Iterator[None]:
-    """Run this thread on `cores` meanwhile; processes that it starts inherit them."""
+    """A context in which this thread, and processes it starts, run on `cores`."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -54,16 +54,16 @@ def pinned(cores: Iterable[int]) -> Iterator[None]:
 
 
 def cpu_quota(*, root: Path = ROOT) -> float | None:
-    """CPU seconds per second that control groups (v1 and v2) allow; None if not limited.
+    """CPU seconds per second that control groups (v1 and v2) allow; None: unlimited.
 
-    The least of this process's group and all groups above it, as far as they can be seen.
+    The minimum over this process's group and all visible groups above it.
     """
     quotas = (group_quota(group) for group in control_groups("cpu", root=root))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def group_quota(group: ControlGroup) -> float | None:
-    """quota ÷ period of one group; None where there is no limit (`max`, −1, or no such file)."""
+    """Quota ÷ period of one group; None without a limit (`max`, −1, or no such file)."""
     if group.unified:
         quota, _, period = read_text(group.folder / "cpu.max").partition(" ")
     else:
@@ -78,16 +78,16 @@ def group_quota(group: ControlGroup) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class HardwareFingerprint:
-    """What a latency profile depends on besides the model. Equal fingerprints share profiles."""
+    """The hardware that a latency profile depends on. Machines with equal ones share profiles."""
 
     cpu: str
-    """Model name as the processor gives it."""
+    """Model name of the processor."""
     flags: tuple[str, ...]
     """The instruction sets that matter, ascending."""
     cores: int
-    """How many cores may be used."""
+    """Number of cores that may be used."""
     onnxruntime: str
-    """Its version; empty if it is not installed."""
+    """Version of ONNX Runtime; empty if it is not installed."""
     machine: str
     """Architecture, such as x86_64."""
 
@@ -98,16 +98,15 @@ class HardwareFingerprint:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits, for file names and comparison.
-
-        `cores` is not in it: a profile has a column for each number of cores.
+        """Sixteen hexadecimal digits, for file names and comparison. `cores` is not included, since
+        a profile has a column for each number of cores.
         """
         fields = (self.cpu, " ".join(self.flags), self.onnxruntime, self.machine)
         return hashlib.sha256("\n".join(fields).encode()).hexdigest()[:16]
 
 
 def hardware_fingerprint(*, root: Path = ROOT, cores: int | None = None) -> HardwareFingerprint:
-    """The fingerprint of this machine, as far as this process may use it."""
+    """The fingerprint of the hardware that this process may use."""
     facts: dict[str, str] = {}
     for line in read_text(root / "proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
@@ -132,10 +131,10 @@ def _onnxruntime_version() -> str:
 
 
 def move_threads(pid: int, cores: Iterable[int]) -> tuple[int, ...]:
-    """Bind every thread of `pid` to `cores` (about 0.1 ms); the cores they may then run on.
+    """Bind every thread of `pid` to `cores` (about 0.1 ms); the cores they may use then.
 
-    A thread inherits its maker's mask, so the walk is repeated until it meets no new thread.
-    Raises ProcessLookupError if the process is gone, OSError if it may not run on these cores.
+    A thread inherits its creator's mask, so the walk is repeated until it finds no new thread.
+    Raises ProcessLookupError if the process has ended, OSError if it may not use these cores.
     """
     allowed = set(cores)
     moved: set[int] = set()
@@ -150,7 +149,7 @@ def move_threads(pid: int, cores: Iterable[int]) -> tuple[int, ...]:
 
 
 def thread_cores(pid: int) -> tuple[int, ...]:
-    """The cores that any thread of `pid` may run on. Raises ProcessLookupError if it is gone."""
+    """The cores that any thread of `pid` may use. Raises ProcessLookupError if it has ended."""
     allowed: set[int] = set()
     for thread in _threads(pid):
         try:

@@ -1,9 +1,9 @@
-"""Crops: rows of a model's image input that are cut out of frames, in front of its session.
+"""Crops: rows of a model's image input that are cut out of frames.
 
-A frame lies once in an arena that every worker of a pipeline's stages maps; a member of a batch
-names it and its boxes. Each crop is resized to what the model takes; where that leaves the width
-free, crops keep their shape and are padded on the right, as members of unequal length are. A JPEG
-is decoded once for all crops of a batch; as a whole it is read like that of any request.
+A frame lies once in an arena that the workers of all stages of a pipeline map; a member of a batch
+names the frame and its boxes. Each crop is resized for the model. If only the width is free, crops
+keep their shape and are padded on the right, like members of unequal length. A JPEG is decoded once
+for all crops of a batch; a whole frame is decoded like the JPEG of any request.
 """
 
 from __future__ import annotations
@@ -28,69 +28,68 @@ from slacktide.executors.pictures import Pixels, resize_into
 from slacktide.executors.ports import CropPayload, MemberFault, Payload, RowShapes, TensorRef
 
 _PATIENCE = 5.0
-"""Seconds that a batch waits for an arena that was attached before it was sent."""
+"""Seconds that a batch waits for its arena, which was sent before it on another socket."""
 _NO_JPEG = "expected a JPEG as frame"
 _MOST_GLUED = 64 << 20
-"""Bytes of what a glue's function may make of one crop."""
+"""Most bytes that a glue function may return for one crop."""
 _ALONE = 64
-"""Side of the crops of a batch in which no box is good, where the model fixes none."""
+"""Side of the crops of a batch without a valid box, if the model fixes no size."""
 
 
-class Attached(NamedTuple):
-    """A frame arena and what is done with crops from it."""
+class FrameArena(NamedTuple):
+    """A frame arena and the glue for crops from it."""
 
     arena: memoryview
     margin: float
     function: Callable[[Pixels], Any] | None
-    why_not: str = ""
-    """Why the function cannot be called, though one is named."""
+    import_error: str = ""
+    """Why the glue function could not be imported."""
 
 
 class FrameArenas:
-    """Those of one replica, by number. They come on another thread than batches."""
+    """The frame arenas of one replica. They arrive on another thread than batches."""
 
     def __init__(self) -> None:
-        self.known: dict[int, Attached] = {}
+        self.by_number: dict[int, FrameArena] = {}
         self._changed = threading.Condition()
 
     def attach(self, number: int, arena: memoryview, glue: Glue) -> None:
-        """Imports the glue's function, which is named by this server's owner."""
-        function, why_not = None, ""
+        """Add an arena, and import the glue function, which the server's owner named."""
+        function, import_error = None, ""
         if glue.function:
             try:
                 function = load_named(glue.function)
             except BaseException as error:  # foreign code, which may call sys.exit
-                why_not = f"{type(error).__name__}: {error}"
+                import_error = f"{type(error).__name__}: {error}"
         with self._changed:
-            self.known[number] = Attached(arena, glue.margin, function, why_not)
+            self.by_number[number] = FrameArena(arena, glue.margin, function, import_error)
             self._changed.notify_all()
 
     def detach(self, number: int) -> None:
         with self._changed:
-            self.known.pop(number, None)
+            self.by_number.pop(number, None)
 
-    def get(self, number: int) -> Attached:
-        """Raises TensorError if it is not there soon."""
+    def get(self, number: int) -> FrameArena:
+        """The arena; waits for it. Raises TensorError if it does not arrive."""
         with self._changed:
-            self._changed.wait_for(lambda: number in self.known, _PATIENCE)
-            if number not in self.known:
+            if not self._changed.wait_for(lambda: number in self.by_number, _PATIENCE):
                 raise TensorError(f"frame arena {number} is not attached")
-            return self.known[number]
+            return self.by_number[number]
 
 
 class CropError(Exception):
-    """A member that cannot be made rows of."""
+    """A member cannot be turned into rows."""
 
 
 class GlueError(CropError):
-    """It is its glue's fault."""
+    """A glue function is at fault."""
 
 
 class _Frame:
-    """One frame, decoded when the first crop asks for it."""
+    """One frame, decoded when the first crop needs it."""
 
     def __init__(self, data: memoryview, shape: tuple[int, ...]) -> None:
-        """Raises TensorError, or ValueError for what is no JPEG."""
+        """Raises TensorError, or ValueError if the data are no JPEG."""
         self.jpeg: memoryview | bytes | None = None
         self._pixels: Pixels | None = None
         if len(shape) == 4:
@@ -104,16 +103,16 @@ class _Frame:
 
     @property
     def pixels(self) -> Pixels:
-        """Raises ValueError if it cannot be decoded."""
+        """The decoded frame. Raises ValueError if it cannot be decoded."""
         if self._pixels is None:
             assert self.jpeg is not None
             self._pixels = decode(self.jpeg)
-            self.height, self.width = self._pixels.shape[:2]  # it may say that it lies on its side
+            self.height, self.width = self._pixels.shape[:2]  # EXIF may swap them
         return self._pixels
 
 
 class _Piece(NamedTuple):
-    """What one row is made of: `pixels`, or `jpeg` as a whole."""
+    """The source of one row: `pixels`, or else the whole `jpeg`."""
 
     height: int
     width: int
@@ -128,7 +127,7 @@ class _Piece(NamedTuple):
 
 
 class CropGatherer:
-    """Makes the image input of batches that have crops among their members."""
+    """Makes the image input of batches with crops among their members."""
 
     def __init__(
         self,
@@ -138,7 +137,7 @@ class CropGatherer:
         padding: Padding | None,
         stated: RowShapes,
     ) -> None:
-        """`gatherers`: those of plain members, by input; `stated`: shapes of a row, by input."""
+        """`gatherers`: gatherers of other members, by input. `stated`: configured row shapes."""
         self.frames = frames
         index = crop_input(interface)
         self._spec = None if index is None else interface.inputs[index]
@@ -148,13 +147,13 @@ class CropGatherer:
         self._buffer = InputGatherer(self._spec)
         padded = padding.inputs.get(self._spec.name) if padding else None
         self._fill = 0 if padded is None else int(padded.value)
-        self._stated = stated.get(self._spec.name)
+        self._default = stated.get(self._spec.name)
 
     def gather(
         self, members: Sequence[Payload], arena: memoryview, size: int
     ) -> tuple[NDArray[Any], list[Payload], dict[int, MemberFault]]:
-        """The images, joined, good until the next call; the members as they are now, shapes and
-        all; and those at fault by place, whose rows are black. Raises TensorError."""
+        """Join the images. Returns the array, valid until the next call; the members with their
+        new shapes; and the faults of members, whose rows are black. Raises TensorError."""
         if self._spec is None:
             raise TensorError("the model has no input of images alone that crops could be made for")
         faults: dict[int, MemberFault] = {}
@@ -174,7 +173,7 @@ class CropGatherer:
         rows = [member.rows for member in members]
         room = self._buffer.room(sum(rows) * height * width * 3)
         joined = room.reshape(sum(rows), height, width, 3)
-        after: list[Payload] = []
+        new_members: list[Payload] = []
         end = 0
         for place, (count, parts) in enumerate(zip(rows, pieces, strict=True)):
             start, end = end, end + count
@@ -185,11 +184,11 @@ class CropGatherer:
                 into.fill(0)
                 message = f"input {self._spec.name!r}: {_NO_JPEG}, got {error}"
                 faults[place] = MemberFault(message)
-            after.append(Payload(count, (TensorRef(0, 0, (count, height, longest, 3)),)))
-        return joined, after, faults
+            new_members.append(Payload(count, (TensorRef(0, 0, (count, height, longest, 3)),)))
+        return joined, new_members, faults
 
     def _place(self, parts: list[_Piece] | NDArray[Any] | None, into: NDArray[np.uint8]) -> int:
-        """Fill a member's rows; the width of the widest."""
+        """Fill a member's rows; the width of its widest row."""
         if parts is None:
             into.fill(0)
             return 1
@@ -212,7 +211,7 @@ class CropGatherer:
     def _extent(
         self, pieces: Sequence[list[_Piece] | NDArray[Any] | None], size: int
     ) -> tuple[int, int]:
-        """Height and width of the batch."""
+        """Height and width of the batch's rows."""
         assert self._spec is not None
         fixed = self._spec.shape[1:3]
         if size:
@@ -227,14 +226,14 @@ class CropGatherer:
                 shapes |= {(piece.height, piece.width) for piece in parts}
         if self._keeps_shape:
             return fixed[0], max((width for _, width in shapes), default=fixed[0])
-        if self._stated is not None:
-            return self._stated[0], self._stated[1]
+        if self._default is not None:
+            return self._default[0], self._default[1]
         if len(shapes) > 1:
             raise TensorError(f"input {self._spec.name!r}: unlike shapes in one batch")
         return shapes.pop() if shapes else (_ALONE, _ALONE)
 
     def _gathered(self, member: Payload, arena: memoryview, size: int) -> NDArray[Any]:
-        """A plain member's rows, copied. Raises CropError."""
+        """A copy of the rows of a member without crops. Raises CropError."""
         plain = self._plain
         if hasattr(plain, "size"):
             plain.size = size
@@ -244,11 +243,11 @@ class CropGatherer:
         return array
 
     def _cut(self, member: CropPayload, cache: dict[tuple[int, TensorRef], _Frame]) -> list[_Piece]:
-        """Raises CropError."""
-        attached = self.frames.get(member.arena_number)
+        """Cut a member's rows out of its frame. Raises CropError."""
+        arena = self.frames.get(member.arena_number)
         tensor = member.tensors[0]
         if (frame := cache.get((member.arena_number, tensor))) is None:
-            data = attached.arena[tensor.offset : tensor.offset + tensor.nbytes]
+            data = arena.arena[tensor.offset : tensor.offset + tensor.nbytes]
             if len(data) != tensor.nbytes:
                 raise TensorError("a frame lies outside of its arena")
             try:
@@ -256,41 +255,39 @@ class CropGatherer:
             except ValueError as error:
                 raise CropError(f"{_NO_JPEG}, got {error}") from None
             cache[member.arena_number, tensor] = frame
-        if attached.why_not:
-            raise GlueError(f"its glue cannot be used: {attached.why_not}")
+        if arena.import_error:
+            raise GlueError(f"its glue cannot be used: {arena.import_error}")
         boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)
         if len(boxes) != member.rows:
             raise TensorError(f"{len(boxes)} boxes for {member.rows} rows")
         try:
-            return [self._piece(frame, attached, at, box) for at, box in enumerate(boxes)]
+            return [self._piece(frame, arena, at, box) for at, box in enumerate(boxes)]
         except ValueError as error:
             raise CropError(f"{_NO_JPEG}, got {error}") from None
 
-    def _piece(
-        self, frame: _Frame, attached: Attached, at: int, box: NDArray[np.float32]
-    ) -> _Piece:
+    def _piece(self, frame: _Frame, arena: FrameArena, at: int, box: NDArray[np.float32]) -> _Piece:
         assert self._spec is not None
         x0, y0, x1, y1 = box.tolist()
         pixels = None
-        if frame.jpeg is None or attached.function or max(x0, y0, 1 - x1, 1 - y1) > 0:
+        if frame.jpeg is None or arena.function or max(x0, y0, 1 - x1, 1 - y1) > 0:
             pixels = frame.pixels
-        extent = crop_extent(box, frame.width, frame.height, attached.margin)
+        extent = crop_extent(box, frame.width, frame.height, arena.margin)
         if extent is None:
             raise CropError(f"box {at} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) covers none of its frame")
         left, top, right, bottom = extent
         if pixels is not None:
             pixels = pixels[top:bottom, left:right]
-        if pixels is not None and attached.function is not None:
-            pixels = _applied(attached.function, pixels.copy())
-            extent = (0, 0, pixels.shape[1], pixels.shape[0])
+            if arena.function is not None:
+                pixels = _apply_glue(arena.function, pixels.copy())
+                extent = (0, 0, pixels.shape[1], pixels.shape[0])
         height, width = extent[3] - extent[1], extent[2] - extent[0]
         if self._keeps_shape:
             height, width = self._spec.shape[1], crop_width(extent, self._spec.shape[1])
         return _Piece(height, width, pixels, frame.jpeg)
 
 
-def _applied(function: Callable[[Pixels], Any], crop: Pixels) -> Pixels:
-    """What a function makes of a crop. Raises GlueError."""
+def _apply_glue(function: Callable[[Pixels], Any], crop: Pixels) -> Pixels:
+    """Call a glue function on a crop. Raises GlueError."""
     try:
         glued = function(crop)
     except BaseException as error:  # foreign code, which may call sys.exit

@@ -1,7 +1,7 @@
-"""`misplaced_kind`: names a file that stands where a model or its data was expected.
+"""`misplaced_kind`: recognises files that lie where a model or its data was expected.
 
-Downloads and version control leave such files behind: a pointer instead of the content, a login
-page instead of the model, an archive that was never unpacked.
+Downloads and version control leave such files: a pointer instead of the content, a login page
+instead of the model, an archive that was never unpacked.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x80", f"a Python pickle; {_EXPORT}"),
     (8, b'{"', f"a safetensors file, which holds weights alone; {_EXPORT}"),
 )
-"""Offset, bytes found there, and what such a file is."""
+"""Offset, bytes at that offset, and a description of such files."""
 
 
 def misplaced_kind(path: Path) -> str:
-    """A phrase such as `a Git LFS pointer; run 'git lfs pull'`; empty for a file that may well be
-    an ONNX model, and for one that cannot be read. Reads at most 512 bytes; blocks."""
+    """A phrase such as `a Git LFS pointer; run 'git lfs pull'`. Empty if the file may be an ONNX
+    model, or cannot be read. Reads at most 512 bytes; blocks."""
     try:
         with open_file(path) as file:
             head = file.read(_HEAD_BYTES)

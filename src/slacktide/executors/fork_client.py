@@ -1,6 +1,6 @@
-"""The server's end of the fork server: starts it, asks it for workers, reports how they end.
+"""The server's end of the fork server: starts it, requests workers, reports how they end.
 
-Nothing here blocks: the fork server takes a quarter of a second to start, and requests wait in its
+Nothing here blocks. The fork server takes a quarter of a second to start; requests wait in its
 socket meanwhile.
 """
 
@@ -26,35 +26,35 @@ from slacktide.executors.worker_output import WorkerOutput
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 2.0  # seconds for a fork server to end by itself; it has nothing to save
-_FIRST_ANSWER = 30.0  # seconds, twice: it imports first, perhaps from a cold disk
-_ANSWER = 5.0  # seconds, twice, so that a standstill of the whole machine is not taken for its own
+_PATIENCE = 2.0  # seconds for a fork server to end by itself
+_FIRST_ANSWER = 30.0  # seconds, twice: it first imports, perhaps from a cold disk
+_ANSWER = 5.0  # seconds, twice, so that a standstill of the whole machine does not count
 
 
 class ForkClient:
-    """One fork server. Make it with a running loop; `alive` is False once it has gone.
+    """One fork server. Create it on a running loop. `alive` is False once it has ended.
 
-    One that does not answer (stopped, or stuck) is abandoned: it gets no requests any more, but it
-    stays while its workers live, which would die with it.
+    A fork server that does not answer (stopped, or stuck) is abandoned: it gets no more requests,
+    but is kept while it has workers, since they would die with it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._asked: dict[int, WorkerHandle] = {}
+        self._requests: dict[int, WorkerHandle] = {}
         self._owners: dict[int, WorkerHandle] = {}
-        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+        self._unsent_requests: deque[tuple[bytes, list[int]]] = deque()
         self._ended: asyncio.Future[None] = loop.create_future()
         self._answers = 0
-        self._given_up = False
+        self._is_abandoned = False
         open_standard_streams()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._output = WorkerOutput(loop)
-        # Ctrl-C reaches all of a group: it must not strike before these are ignored.
+        # Ctrl-C reaches the whole group. It must not arrive before the child ignores it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             self._process = subprocess.Popen(
-                # -P: the working directory may hold a model repository, never our modules.
+                # -P: import nothing from the working directory, which may be a model repository.
                 [
                     sys.executable,
                     "-P",
@@ -78,44 +78,48 @@ class ForkClient:
 
     @property
     def alive(self) -> bool:
-        return not (self._ended.done() or self._given_up)
+        return not (self._ended.done() or self._is_abandoned)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def spawn(self, request: SpawnRequest, descriptors: Sequence[int], owner: WorkerHandle) -> None:
-        """Ask for a worker. The descriptors are copied: the caller may close its own."""
+        """Request a worker. The descriptors are copied, so the caller may close its own."""
         message = request.encode()
         if len(message) > MESSAGE_LIMIT:
             self._loop.call_soon(owner.not_spawned, "the model's configuration is too long")
             return
-        self._asked[request.id] = owner
-        self._waiting.append((message, [os.dup(fd) for fd in descriptors]))
+        self._requests[request.id] = owner
+        self._unsent_requests.append((message, [os.dup(fd) for fd in descriptors]))
         self._send()
         patience = _ANSWER if self._answers else _FIRST_ANSWER
         call_later(self._loop, patience, self._overdue, request.id, patience)
 
     def end_if_deserted(self, workers: Collection[int]) -> None:
-        """If it was abandoned, and none of its workers is among the living `workers`, kill it."""
-        if self._given_up and not self._ended.done() and self._owners.keys().isdisjoint(workers):
+        """Kill it if it was abandoned and none of the live `workers` is its own."""
+        if (
+            self._is_abandoned
+            and not self._ended.done()
+            and self._owners.keys().isdisjoint(workers)
+        ):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _overdue(self, id: int, again: float = 0.0) -> None:
-        if id in self._asked and not self._ended.done():
-            self._readable()  # it may have answered just now
-        if id not in self._asked or self._ended.done():
+        if id in self._requests and not self._ended.done():
+            self._readable()  # an answer may have arrived just now
+        if id not in self._requests or self._ended.done():
             return
         if again:
             call_later(self._loop, again, self._overdue, id)
             return
-        self._given_up = True
+        self._is_abandoned = True
         problem = "the process that starts workers does not answer"
         log.error("%s (process %d): it is replaced", problem, self.pid)
-        self._tell_all_asked(problem)
+        self._fail_requests(problem)
 
     async def close(self) -> None:
-        """End the fork server (and with it every worker it still has), and wait for it."""
+        """End the fork server and its remaining workers, and wait until it has ended."""
         if not self._ended.done():
             self._socket.shutdown(socket.SHUT_WR)
             try:
@@ -125,16 +129,16 @@ class ForkClient:
                 await self._ended
 
     def _send(self) -> None:
-        while self._waiting:
-            message, descriptors = self._waiting[0]
+        while self._unsent_requests:
+            message, descriptors = self._unsent_requests[0]
             try:
                 socket.send_fds(self._socket, [message], descriptors)
             except BlockingIOError:
                 self._loop.add_writer(self._socket, self._send)
                 return
-            except OSError:  # it has just died: `_server_ended` reports it
+            except OSError:  # it has just died, as `_server_ended` will report
                 break
-            self._waiting.popleft()
+            self._unsent_requests.popleft()
             _close_all(descriptors)
         self._loop.remove_writer(self._socket)
 
@@ -151,17 +155,16 @@ class ForkClient:
             if not message:
                 self._loop.remove_reader(self._socket)
                 return
-            self._heard(json.loads(message), descriptors)
+            self._on_message(json.loads(message), descriptors)
 
-    def _heard(self, document: dict[str, object], descriptors: list[int]) -> None:
+    def _on_message(self, document: dict[str, object], descriptors: list[int]) -> None:
         if "exited" in document:
-            gone = self._owners.pop(int(str(document["exited"])), None)
-            if gone is not None:
-                gone.exited(int(str(document["status"])))
+            if owner := self._owners.pop(int(str(document["exited"])), None):
+                owner.exited(int(str(document["status"])))
             return
         self._answers += 1
-        owner = self._asked.pop(int(str(document["id"])), None)
-        if owner is None:  # abandoned meanwhile, and so is the worker
+        owner = self._requests.pop(int(str(document["id"])), None)
+        if owner is None:  # the fork server was abandoned meanwhile, and the worker with it
             for pidfd in descriptors:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             _close_all(descriptors)
@@ -169,7 +172,7 @@ class ForkClient:
         if "error" in document:
             owner.not_spawned(str(document["error"]))
             return
-        if not descriptors:  # no room in our table; the worker ends when its socket closes
+        if not descriptors:  # our table is full; the worker ends when its socket closes
             owner.not_spawned("the server has no file descriptor left")
             return
         pid = int(str(document["pid"]))
@@ -178,22 +181,22 @@ class ForkClient:
 
     def _server_ended(self) -> None:
         self._loop.remove_reader(self._pidfd)
-        self._readable()  # what it still had to say
+        self._readable()  # last messages
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
         os.close(self._pidfd)
-        self._process.wait()  # it is dead: returns at once
+        self._process.wait()  # returns at once
         self._output.close()
         if not self._ended.done():
             self._ended.set_result(None)
-        self._tell_all_asked("the process that starts workers has ended")
+        self._fail_requests("the process that starts workers has ended")
 
-    def _tell_all_asked(self, detail: str) -> None:
-        for _, descriptors in self._waiting:
+    def _fail_requests(self, detail: str) -> None:
+        for _, descriptors in self._unsent_requests:
             _close_all(descriptors)
-        self._waiting.clear()
-        owners, self._asked = list(self._asked.values()), {}
+        self._unsent_requests.clear()
+        owners, self._requests = list(self._requests.values()), {}
         for owner in owners:
             owner.not_spawned(detail)
 
@@ -205,8 +208,8 @@ def _close_all(descriptors: Sequence[int]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The server's, less the thread pools of NumPy's BLAS and ONNX Runtime's telemetry: a process
-    that forks must have one thread, and workers compute in ONNX Runtime alone."""
+    """The server's environment without NumPy's thread pools and ONNX Runtime's telemetry: a process
+    that forks must have one thread, and workers compute only in ONNX Runtime."""
     return {
         **os.environ,
         "OPENBLAS_NUM_THREADS": "1",

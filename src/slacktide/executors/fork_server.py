@@ -1,11 +1,11 @@
 """The fork server: a process that forks workers. `python -m slacktide.executors.fork_server FD`.
 
-It has imported what a worker needs and has one thread and no session, so a fork of it is cheap
-(10 ms instead of 200) and safe; a process that runs ONNX Runtime's threads must never be forked.
+It has imported everything a worker needs, and has one thread and no session. So a fork of it is
+cheap (10 ms instead of 200) and safe; a process with threads of ONNX Runtime must never be forked.
 It reads spawn requests from its socket, answers with process ids and pidfds, reports how each
-worker ended, and goes when the server's end of the socket closes; its workers go with it.
+worker ended, and ends with its workers when the server's end of the socket closes.
 
-Not to be imported by the server: `fork_client.py` is its other end.
+The server must not import this module. `fork_client.py` is the other end.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from slacktide.executors.spawning import DESCRIPTORS, MESSAGE_LIMIT, SpawnReques
 
 
 def preload() -> None:
-    """Import what every worker needs, and keep the collector from touching (copying) it."""
-    import numpy  # noqa: F401  (for its side effect: being loaded)
-    import onnx  # noqa: F401  (the same)
+    """Import what every worker needs. Freeze it, since a collection would copy its pages."""
+    import numpy  # noqa: F401  (to load it)
+    import onnx  # noqa: F401
 
     load_onnxruntime()
     gc.collect()
@@ -38,7 +38,7 @@ def preload() -> None:
 
 
 class ForkServer:
-    """The loop: requests come in on `server`, children end on their pidfds."""
+    """A loop over requests on the socket `server` and ends of children on their pidfds."""
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
@@ -47,10 +47,10 @@ class ForkServer:
         self._poll.register(server, select.POLLIN)
 
     def serve(self) -> None:
-        """Until the server's end closes; then end every child, and see it gone.
+        """Serve until the server's end closes; then kill and reap every child.
 
-        They would die with this process anyway, but as zombies of process 1, which in a container
-        need not be one that reaps.
+        Children would die with this process anyway, but as zombies of process 1, which in a
+        container may not reap them.
         """
         try:
             while self._turn():
@@ -61,7 +61,7 @@ class ForkServer:
                 self._reap(pidfd)
 
     def _turn(self) -> bool:
-        """Wait for something and deal with it; False once the server is gone."""
+        """Handle the next events; False once the server has ended."""
         for fd, _ in self._poll.poll():
             if fd != self._server.fileno():
                 self._reap(fd)
@@ -91,16 +91,16 @@ class ForkServer:
             return
         if pid == 0:
             self._live_as_worker(request, descriptors, parent)
-        # Before the server knows of it, so that a resize while it starts cannot be undone here.
+        # Before the server knows the process, so that this cannot undo a resize.
         _bind(pid, request.cores)
-        # Opened before the child can be reaped: its number cannot have become another's.
+        # The child has not been reaped yet, so its id cannot be another process's.
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = pid
         self._poll.register(pidfd, select.POLLIN)
         self._tell({"id": request.id, "pid": pid}, pidfd)
 
     def _live_as_worker(self, request: SpawnRequest, descriptors: list[int], parent: int) -> None:
-        """In the child. Does not return."""
+        """Run the worker in the child, and exit."""
         status = 1
         try:
             self._server.close()
@@ -125,16 +125,16 @@ class ForkServer:
         message = json.dumps(document).encode()
         try:
             socket.send_fds(self._server, [message], list(descriptors))
-        except ConnectionError:  # the next poll sees that the server is gone
+        except ConnectionError:  # the next poll finds that the server has ended
             return
 
 
 def _bind(pid: int, cores: tuple[int, ...]) -> None:
-    """Put a worker, which has one thread yet, on its cores."""
+    """Bind a new worker, which still has one thread, to its cores."""
     if cores:
         try:
             os.sched_setaffinity(pid, cores)
-        except OSError:  # cores that a container has lost meanwhile: any are better than none
+        except OSError:  # the container has lost these cores; others will do
             print(f"slacktide worker: cannot run on cores {cores}", file=sys.stderr)
 
 

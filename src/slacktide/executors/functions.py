@@ -1,7 +1,7 @@
-"""`FunctionSession`: a function of the server's owner, where a model's session would be.
+"""`FunctionSession`: a Python function in place of a model's session.
 
-It is imported by the worker that calls it, and its arrays are those that a model would get and
-give. What it returns is checked: a wrong answer is an error of its batch, as one that it raises.
+The worker imports and calls it, with the arrays that a model would get. What it returns is checked:
+a wrong result is an error of its batch, as an exception is.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from slacktide.executors.ports import FunctionSource
 
 
 class FunctionError(Exception):
-    """It raised, or returned what it should not."""
+    """The function raised an exception, or returned a wrong result."""
 
 
 class FunctionSession:
-    """Has of ONNX Runtime's InferenceSession what a `ModelSession` uses."""
+    """The part of ONNX Runtime's InferenceSession that a `ModelSession` uses."""
 
     def __init__(self, source: FunctionSource) -> None:
         """Raises ModelError if it cannot be imported."""
@@ -42,7 +42,7 @@ class FunctionSession:
     def run(
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], options: object = None
     ) -> list[NDArray[Any]]:
-        """All outputs; a run cannot be stopped. Raises FunctionError, MemoryError."""
+        """Call the function; all outputs. Cannot be stopped. Raises FunctionError, MemoryError."""
         arrays_in = []
         for spec in self.interface.inputs:
             view = feeds[spec.name].view()

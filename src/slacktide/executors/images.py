@@ -1,6 +1,6 @@
-"""Images as an input: JPEG or pixels of any size, resized to what the batch runs at (pictures.py).
+"""Image inputs: JPEGs or pixels of any size, resized to the size of the batch (pictures.py).
 
-A JPEG of twice the size or more is decoded at a half or a quarter, which the format makes cheap.
+A JPEG of at least twice the size is decoded at a half or a quarter, which the format makes cheap.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from slacktide.executors.ports import MemberFault, TensorRef
 class ImageGatherer:
     """Makes the image input of a model, with the members' rows along axis 0.
 
-    A tensor of four axes is pixels; another is BYTES, a JPEG for each row.
+    A tensor with four axes is pixels; others are BYTES, a JPEG for each row.
     """
 
     def __init__(self, spec: TensorSpec, stated: Sequence[int] | None) -> None:
-        """`stated`: the shape of a row, for JPEGs where the model leaves it free."""
+        """`stated`: the shape of a row, for JPEGs if the model leaves the size free."""
         self._plain = InputGatherer(spec)
         self.name = spec.name
         self._fixed = spec.shape[1:3] if spec.shape[1] > 0 else None
-        self._stated = None if stated is None else tuple(stated[:2])
+        self._default = None if stated is None else tuple(stated[:2])
         self.size = 0
-        """Side of the square that the next batch's images are resized to; 0: they keep the size
-        that the model fixes, or their own."""
+        """Side of the square that the next batch's images are resized to; 0: the size that the
+        model fixes, or their own."""
         self.faults: dict[int, MemberFault] = {}
-        """Members of the last batch whose images could not be decoded, by their place, and why.
-        Their rows are black."""
+        """Members of the last batch with images that could not be decoded, by their place. Their
+        rows are black."""
 
     def gather(self, tensors: Sequence[TensorRef], arena: memoryview) -> NDArray[Any]:
-        """The images, joined; good until the next `gather`. Raises TensorError."""
+        """Join the images. The array is valid until the next call. Raises TensorError."""
         if self.faults:
             self.faults = {}
         extent = (self.size, self.size) if self.size else self._fixed
         tail = extent or tensors[0].shape[1:3]
         if all(len(ref.shape) == 4 and ref.shape[1:3] == tail for ref in tensors):
             return self._plain.gather(tensors, arena)
-        extent = extent or self._stated
+        extent = extent or self._default
         if extent is None:
             raise TensorError(f"input {self.name!r}: unlike shapes in one batch")
         height, width = extent
@@ -62,9 +62,8 @@ class ImageGatherer:
             if len(tensor.shape) == 4:
                 if len(data) != np.prod(tensor.shape):
                     raise TensorError(f"input {self.name!r}: its bytes do not fill its shape")
-                for row, out in zip(
-                    np.frombuffer(data, np.uint8).reshape(tensor.shape), into, strict=True
-                ):
+                pixels = np.frombuffer(data, np.uint8).reshape(tensor.shape)
+                for row, out in zip(pixels, into, strict=True):
                     resize_into(row, out)
                 continue
             try:
@@ -75,7 +74,7 @@ class ImageGatherer:
         return joined
 
     def _decode(self, data: memoryview, into: NDArray[np.uint8]) -> None:
-        """Raises ValueError if one of the images cannot be decoded."""
+        """Decode a member's JPEGs. Raises ValueError if one of them cannot be decoded."""
         elements = list(jpeg_elements(data))
         if len(elements) != len(into):
             raise TensorError(f"input {self.name!r}: its elements do not fill its shape")
@@ -87,14 +86,14 @@ class ImageGatherer:
 
 
 def decode_into(jpeg: memoryview | bytes, out: Pixels) -> None:
-    """Decode a JPEG and resize it to `out`. Raises as `decode`."""
+    """Decode a JPEG and resize it to `out`. Raises the errors of `decode`."""
     pixels = decode(jpeg, out)
     if pixels is not out:
         resize_into(pixels, out)
 
 
 def made_up_image(height: int, width: int, generator: np.random.Generator) -> Pixels:
-    """Soft patches of colour with a little grain: about as hard to decode as a photograph."""
+    """An image of soft colours with some grain, about as hard to decode as a photograph."""
     patches = generator.integers(256, size=(height // 16 + 2, width // 16 + 2, 3), dtype=np.uint8)
     image = np.empty((height, width, 3), np.uint8)
     resize_into(patches, image)

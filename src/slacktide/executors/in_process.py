@@ -183,7 +183,7 @@ class InProcessReplica(LoopReplica):
     def opened(self, session: ModelSession) -> None:
         if self._report is not None:
             self._session = session
-            if self._frames.known:
+            if self._frames.by_number:
                 session.read_frames(self._frames)
             self.tell_up(session.opened())
 
@@ -258,9 +258,7 @@ class ProfiledExecutor:
     """
 
     def __init__(
-        self,
-        times: Callable[[Replica], BatchTimes],
-        interface: Callable[[Replica], ModelInterface],
+        self, times: Callable[[Replica], BatchTimes], interface: Callable[[Replica], ModelInterface]
     ) -> None:
         self._times = times
         self._interface = interface

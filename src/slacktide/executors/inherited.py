@@ -1,5 +1,5 @@
-"""Puts right what a process inherits: closed standard streams, blocked or ignored signals, a
-umask that takes its owner's rights away."""
+"""Repairs what a process may inherit: closed standard streams, blocked or ignored signals, a umask
+that removes its owner's rights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ OURS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def open_standard_streams() -> None:
-    """Open those of the descriptors 0, 1 and 2 that are closed. Else a socket gets such a number,
-    and is written to, or closed, by whoever means the stream."""
+    """Open descriptors 0, 1 and 2 if they are closed. Otherwise a socket would get such a number,
+    and code that means the stream would write to it or close it."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
@@ -24,12 +24,14 @@ def open_standard_streams() -> None:
 
 
 def take_over() -> None:
-    """Put all of it right, for a program of ours."""
+    """Repair everything, at the start of one of our programs."""
     for fd in (1, 2):
         with contextlib.suppress(OSError):
             if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-                os.close(fd)  # a shell that was started without it has its script there
+                os.close(fd)  # the script of a shell that was started without this stream
     open_standard_streams()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, ends of children cannot be waited for
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # if it were ignored, children could not be waited for
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OURS)
     os.umask(os.umask(0o077) & 0o077)

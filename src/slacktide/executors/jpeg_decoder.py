@@ -1,8 +1,8 @@
 """Decodes JPEGs, and refuses damaged ones.
 
-libjpeg decodes whatever it is given, fills up what is missing with grey, and says so in a warning.
-`simplejpeg` raises the first warning of a picture. Those that pictures of ordinary cameras cause
-are let pass, and counted where damage causes them too.
+libjpeg decodes any data, fills gaps with grey, and warns. `simplejpeg` raises the first warning of
+a picture. Warnings that pictures of ordinary cameras cause are accepted, and counted if damage may
+cause them too.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from slacktide.executors.hand_over.tensor_io import TensorError
 from slacktide.executors.jpeg_header import WholePicture, whole_picture, with_usual_fields
 
 _REDUCTIONS = (4, 2)
-"""An eighth is the means of whole blocks, which lie visibly beside the pixels they are to make."""
+"""No eighth, since the means of whole blocks visibly differ from a resized picture."""
 _EXTRANEOUS = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes before marker 0xd([0-79])")
 _MOST_EXTRANEOUS = 4
-"""Bytes that some webcams leave behind the data of a scan. Damage leaves more, but for one case in
-a hundred."""
+"""Bytes that some webcams leave after the data of a scan. Damage leaves more in 99 of 100 cases."""
 _UNUSED_FIELDS = "Invalid SOS parameters for sequential JPEG"
-"""Fields that only progressive pictures use; some encoders leave them 0. A later warning would not
-be seen, so they are mended."""
+"""Warning about fields that only progressive pictures use; some encoders leave them 0. It hides
+later warnings, so the fields are corrected."""
 
 
 class DecodedDamage:
-    """Pictures of this process that were decoded although libjpeg found their data corrupt."""
+    """Number of pictures decoded in this process although libjpeg found their data corrupt."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -41,13 +40,13 @@ DAMAGED: Final = DecodedDamage()
 
 
 def decodes_jpeg() -> bool:
-    """Whether JPEGs can be decoded here; loads nothing."""
+    """Whether JPEGs can be decoded here. Loads nothing."""
     return find_spec("simplejpeg") is not None
 
 
 @cache
 def load_decoder() -> Any:
-    """The module `simplejpeg`. Raises TensorError if it is not there."""
+    """The module `simplejpeg`. Raises TensorError if it is not installed."""
     try:
         return import_module("simplejpeg")
     except ImportError:
@@ -58,9 +57,9 @@ def load_decoder() -> Any:
 def decode(jpeg: memoryview | bytes, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
     """Pixels [height, width, 3] of a JPEG, upright, red first.
 
-    With `out`: reduced to a half or a quarter where that leaves no side smaller than those of
-    `out`; and `out` itself if the size is right. Raises ValueError, with what it is instead, and
-    TensorError without the library.
+    With `out`, they are reduced to a half or a quarter as long as no side becomes smaller than
+    those of `out`; if the size is then right, the result is `out` itself. Raises ValueError, which
+    says what the data are instead, and TensorError without the library.
     """
     picture = whole_picture(jpeg)
     header, factor, buffer = picture.header, 1, None
@@ -89,10 +88,11 @@ def _pixels(
             pixels = library.decode_jpeg(data, "RGB", buffer=buffer, strict=True, **least)
         except ValueError as error:
             if str(error).startswith(_UNUSED_FIELDS) and not picture.mended:
-                return _pixels(with_usual_fields(picture), factor, buffer)  # it may hide damage
-            if not _is_harmless(str(error), data):
+                return _pixels(with_usual_fields(picture), factor, buffer)
+            may_be_damage = _may_be_damage(str(error), data)
+            if may_be_damage is None:
                 raise
-            DAMAGED.count += _may_be_damage(str(error), data)
+            DAMAGED.count += may_be_damage
             pixels = library.decode_jpeg(data, "RGB", buffer=buffer, strict=False, **least)
     except ValueError as error:
         if "subsampling" in str(error):
@@ -103,28 +103,20 @@ def _pixels(
     return pixels if buffer is None else buffer
 
 
-def _is_harmless(warning: str, data: memoryview | bytes) -> bool:
-    """Whether pictures that are whole cause this warning."""
+def _may_be_damage(warning: str, data: memoryview | bytes) -> bool | None:
+    """Whether damage may cause this warning, although intact pictures cause it too; None if only
+    damage does."""
     match = _EXTRANEOUS.match(warning)
     if match is None:
-        return False
-    return int(match[1]) <= _MOST_EXTRANEOUS or _is_filled_up(match, data)
-
-
-def _may_be_damage(warning: str, data: memoryview | bytes) -> bool:
-    """Whether damage causes this harmless warning as well."""
-    match = _EXTRANEOUS.match(warning)
-    return match is not None and not _is_filled_up(match, data)
-
-
-def _is_filled_up(match: re.Match[str], data: memoryview | bytes) -> bool:
-    """Whether the end of a picture is filled up with zeros, as some cameras do."""
+        return None
     count, marker = int(match[1]), match[2]
-    return marker == "9" and not any(data[-2 - count : -2])
+    if marker == "9" and not any(data[-2 - count : -2]):
+        return False  # padded with zeros, as by some cameras
+    return True if count <= _MOST_EXTRANEOUS else None
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """As EXIF says: 2 to 4 are flipped, 5 to 8 lie on their side."""
+    """Rotate and flip pixels by their EXIF orientation, 2 to 8."""
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):

@@ -1,7 +1,7 @@
-"""How JPEGs lie in a BYTES tensor: as they are, or as base64 where they came in JSON.
+"""Finds JPEGs in a BYTES tensor, where they are binary, or base64 if they came in JSON.
 
-A tensor of one row may also be a bare JPEG, without the length that elements of BYTES have: a whole
-body that is one is never copied.
+A tensor of one row may also be a bare JPEG, without the length of BYTES elements, so that a request
+body that is a JPEG is never copied.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from slacktide.executors.hand_over.tensor_io import split_elements
 from slacktide.executors.jpeg_header import JPEG_BEGINS, JpegHeader, jpeg_header
 
 _BASE64 = b"/9j/"
-"""How every JPEG begins in base64."""
+"""The beginning of every JPEG in base64."""
 _PREFIX, _LONG_PREFIX = 64 << 10, 1 << 20
-"""Bytes of a picture in base64 that are decoded to find its frame header; more where large colour
-profiles stand before it."""
+"""Bytes of base64 that are decoded to find the frame header, and more for large colour profiles in
+front of it."""
 _OTHER_KINDS = {
     "PNG": re.compile(rb"\x89PNG"),
     "WebP": re.compile(rb"RIFF....WEBP", re.DOTALL),
@@ -28,25 +28,25 @@ _OTHER_KINDS = {
     "AVIF": re.compile(rb"....ftypavi", re.DOTALL),
     "HEIF": re.compile(rb"....ftyp(hei|mif)", re.DOTALL),
 }
-"""How files begin that clients send instead of JPEG."""
+"""Beginnings of files that clients send instead of JPEG."""
 _BROKEN_LINES = "base64 with line breaks or other white space; send it without"
 _URL_SAFE = "base64 of the URL-safe alphabet; use + and / for - and _"
 _CURE = "; send JPEG, or its pixels as UINT8 [rows, height, width, 3]"
 
 
 def is_bare(data: memoryview | bytes) -> bool:
-    """Whether a BYTES tensor is one JPEG without its length."""
+    """Whether a BYTES tensor is one JPEG without a length."""
     return bytes(data[:2]) == JPEG_BEGINS and int.from_bytes(data[:4], "little") + 4 != len(data)
 
 
 def jpeg_elements(data: memoryview | bytes) -> Iterator[memoryview | bytes]:
-    """The elements of a BYTES tensor, or the JPEG that it is. Raises TensorError."""
+    """The elements of a BYTES tensor, or the bare JPEG in it. Raises TensorError."""
     return iter((data,)) if is_bare(data) else split_elements(data)
 
 
 def element_header(element: memoryview | bytes) -> JpegHeader:
-    """The header of one element; of base64 only its beginning is decoded. Raises ValueError, with
-    what it is instead and the cure."""
+    """The header of one element. Only the beginning of base64 is decoded. Raises ValueError, which
+    says what the element is instead, and what to send."""
     if bytes(element[:4]) != _BASE64:
         return jpeg_header(_jpeg(element))
     try:
@@ -58,7 +58,7 @@ def element_header(element: memoryview | bytes) -> JpegHeader:
 
 
 def element_jpeg(element: memoryview | bytes) -> memoryview | bytes:
-    """The JPEG of one element. Raises as `element_header`."""
+    """The JPEG of one element. Raises the errors of `element_header`."""
     if bytes(element[:4]) == _BASE64:
         return _decoded(element)
     return _jpeg(element)

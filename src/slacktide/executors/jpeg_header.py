@@ -1,7 +1,7 @@
-"""Markers of a JPEG, read without a library.
+"""Reads the markers of a JPEG, without a library.
 
 The server reads the header before it admits a picture: a few bytes of each segment. A worker walks
-all markers before it decodes, so that no file takes longer than its size says.
+all markers before it decodes, so that no file takes longer than its size suggests.
 
 The source is ITU-T T.81, annex B: a marker is 0xFF and a byte. All but a few begin a segment whose
 length follows in two bytes. SOF, the frame header, has the size; SOS begins a scan, whose data end
@@ -16,26 +16,26 @@ from typing import Literal, NamedTuple
 
 JPEG_BEGINS = b"\xff\xd8"
 MOST_SEGMENTS = 1024
-"""Segments, fill bytes and stray bytes before the frame header: colour profiles and thumbnails take
-a few hundred at most."""
+"""Most segments, fill bytes and stray bytes before the frame header. Colour profiles and thumbnails
+take a few hundred."""
 MOST_SCANS = 64
-"""Scans of a progressive JPEG, which may refine each coefficient many times; ten are usual, and 18
+"""Most scans of a progressive JPEG, which may refine each coefficient many times. Ten are usual, 18
 with four components."""
 _ALWAYS_SCANS = 20
 _MOST_SCANNED = 1 << 31
-"""Samples times scans beyond which fewer than `MOST_SCANS` are taken: about a second."""
+"""Most samples × scans, beyond `_ALWAYS_SCANS` scans: about a second."""
 _MOST_BETWEEN = 16 * MOST_SEGMENTS
-"""As `MOST_SEGMENTS`, in the whole picture."""
+"""Most segments, fill bytes and stray bytes in the whole picture."""
 _SOF, _PROGRESSIVE, _SOI, _EOI, _SOS, _APP1 = (0xC0, 0xC1, 0xC2), 0xC2, 0xD8, 0xD9, 0xDA, 0xE1
 _UNSUPPORTED_SOF = {*range(0xC3, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _WITHOUT_SEGMENT = {0x01, *range(0xD0, 0xD8)}
 _KNOWN = {0xC4, 0xCC, *range(0xDA, 0xF0), 0xFE}
-"""Markers of segments that a decoder reads or passes over."""
+"""Markers of segments that a decoder reads or skips."""
 _SCAN_ENDS = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-"""Within a scan 0xFF is followed by 0 or is filled up; restart markers are part of it."""
+"""The next marker after a scan. Within a scan 0xFF is followed by 0, a fill byte or a restart."""
 _EXIF = b"Exif\0\0"
 _MOST_ENTRIES = 256
-"""Entries of an EXIF directory that are looked at."""
+"""Most entries of an EXIF directory that are read."""
 
 
 class JpegHeader(NamedTuple):
@@ -60,21 +60,21 @@ class JpegHeader(NamedTuple):
 
 
 class WholePicture(NamedTuple):
-    """A JPEG that has all its markers."""
+    """A JPEG with all its markers."""
 
     data: memoryview | bytes
-    """From its first marker to its first end, without stray bytes between segments."""
+    """Data from the first marker to the first end, without stray bytes between segments."""
     header: JpegHeader
     orientation: int
-    """1 to 8, as EXIF has it; 1: upright."""
+    """EXIF orientation, 1 to 8; 1: upright."""
     mended: bool = False
-    """Whether it has been through `with_usual_fields`."""
+    """Whether it comes from `with_usual_fields`."""
 
 
 def jpeg_header(data: memoryview | bytes) -> JpegHeader:
-    """Read the frame header; at most 1,024 places of `data` are looked at.
+    """Read the frame header. Looks at no more than 1,024 places of `data`.
 
-    Raises ValueError, with what `data` is instead of a JPEG.
+    Raises ValueError, which says what `data` is instead of a JPEG.
     """
     for marker, start, _ in _markers(data, MOST_SEGMENTS):
         if marker in (_SOI, _EOI, _SOS):
@@ -87,10 +87,10 @@ def jpeg_header(data: memoryview | bytes) -> JpegHeader:
 
 
 def whole_picture(data: memoryview | bytes) -> WholePicture:
-    """Walk the markers up to the first end of a picture; whatever follows it is ignored.
+    """Walk the markers up to the first end of a picture; anything after it is ignored.
 
-    Raises ValueError if a marker is missing, out of place, or there are more scans than a picture
-    can need. Time grows with the length of `data` alone.
+    Raises ValueError if a marker is missing or misplaced, or if there are more scans than a picture
+    can need. Time depends only on the length of `data`.
     """
     header = jpeg_header(data)
     frames = scans = 0
@@ -121,8 +121,8 @@ def whole_picture(data: memoryview | bytes) -> WholePicture:
 
 
 def with_usual_fields(picture: WholePicture) -> WholePicture:
-    """A sequential picture with the values that its scans must have where only progressive ones
-    have a choice: first and last coefficient, and bits (T.81, table B.3)."""
+    """A sequential picture with the only valid values in fields of its scans that matter to
+    progressive ones: first and last coefficient, and bits (T.81, table B.3)."""
     data = bytearray(picture.data)
     for marker, start, _ in _markers(picture.data, _MOST_BETWEEN):
         if marker == _EOI:
@@ -134,8 +134,8 @@ def with_usual_fields(picture: WholePicture) -> WholePicture:
 
 
 def _markers(data: memoryview | bytes, most: int) -> Iterator[tuple[int, int, int]]:
-    """Each marker behind the first, with where it starts and where its segment ends, the data of
-    a scan included. Raises ValueError at the end of `data`, and after `most` steps."""
+    """Every marker but the first, with its start and the end of its segment, including the data of
+    a scan. Raises ValueError at the end of `data`, and after `most` steps."""
     size = len(data)
     if bytes(data[:2]) != JPEG_BEGINS:
         raise ValueError("something else")
@@ -144,7 +144,7 @@ def _markers(data: memoryview | bytes, most: int) -> Iterator[tuple[int, int, in
         if at + 2 > size:
             raise ValueError("one that is cut short")
         marker = data[at + 1]
-        if data[at] != 0xFF or marker in (0x00, 0xFF):  # a stray byte, or one that fills up
+        if data[at] != 0xFF or marker in (0x00, 0xFF):  # a stray byte or a fill byte
             at += 1
             continue
         end = at + 2
@@ -174,7 +174,7 @@ def _frame(data: memoryview | bytes, at: int) -> JpegHeader:
 
 
 def _orientation(segment: bytes) -> int:
-    """The orientation that an EXIF segment states, 1 to 8; 1 if it states none.
+    """The orientation in an EXIF segment, 1 to 8; 1 if there is none.
 
     The source is the Exif specification 2.3, 4.6: a TIFF header, then a directory of entries of 12
     bytes; tag 0x112 is a 16-bit number.

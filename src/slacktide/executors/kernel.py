@@ -1,4 +1,4 @@
-"""`require_kernel`: whether the system has the calls that worker processes need."""
+"""`require_kernel`: checks for the system calls that worker processes need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class UnsupportedKernelError(OSError):
 
 
 def require_kernel() -> None:
-    """Raise UnsupportedKernelError, which names every call that is missing."""
+    """Raise UnsupportedKernelError, naming every missing call, if there are any."""
     if sys.platform != "linux":
         raise UnsupportedKernelError(
             f"models run in processes that need Linux; this is {sys.platform}"
@@ -28,7 +28,7 @@ def require_kernel() -> None:
                 flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
                 descriptor = os.memfd_create("slacktide-check", flags)
             os.close(descriptor)
-        except (OSError, AttributeError) as error:  # Python may have been built without
+        except (OSError, AttributeError) as error:  # Python may be built without them
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
             missing.append(call)

@@ -1,22 +1,22 @@
-"""`measure`: run a model in calm and time it, by batch size and cores.
+"""`measure`: times a model by batch size and number of cores.
 
-One replica is started, on the executor that will serve, with the sessions that a served one has,
-and moved from one number of cores to the next as a served one is. It gets batches of synthetic
-requests of one row each, and a batch is timed as the driver will see it: from `run` to the report,
-hand-over and gathering included.
+One replica is started on the executor that will serve, with the same sessions, and moved from one
+number of cores to the next like a served one. It runs batches of synthetic requests of one row
+each. A batch is timed as the driver sees it: from `run` to the report, hand-over and gathering
+included.
 
-**Which sizes.** 1, 2, 4, … up to the model's maximum. Two warm-up runs of each come first (one if
-it is slow), not counted. A size is left out, with all above it, if it fails, or if measuring it
-would take longer than the whole budget by itself, judged by twice the time of half the size; the
-table then extrapolates. `thorough` leaves out only what fails. Where rows may be of other sizes, a
-few of these are measured beside the table (measuring_sizes.py).
+**Which sizes.** 1, 2, 4, … up to the model's maximum. Each size first gets two warm-up runs (one if
+it is slow), which do not count. A size and all larger ones are skipped if it fails, or if measuring
+it would exceed the whole budget, judging by twice the time of half the size; the table then
+extrapolates. `thorough` skips only sizes that fail. If rows may have other sizes, a few of these
+are measured beside the table (measuring_sizes.py).
 
-**How often.** Every point gets `FEWEST` samples, whatever the budget. What is left of it is
-divided evenly among the core counts to come, and then given to the size with the least n · √t (n
-samples so far, t its time): samples in inverse proportion to √t are the best use of time for
+**How often.** Every point gets `FEWEST` samples, whatever the budget. The rest of the budget is
+divided evenly among the remaining core counts, and each run goes to the size with the least n · √t
+(n samples so far, t its time): samples in inverse proportion to √t are the best use of time for
 means of equal relative spread (Neyman's allocation). So the sizes take turns, large ones less
-often, and a machine that slows down meanwhile slows all of them. A point is done at
-`ENOUGH_SAMPLES`, from where its p99 is its own; `thorough` goes on until all are.
+often, and a machine that slows down affects all of them. A point is done at `ENOUGH_SAMPLES`, which
+suffice for a p99 of its own; `thorough` continues until all points are done.
 """
 
 from __future__ import annotations
@@ -57,29 +57,31 @@ from slacktide.profiles.latency_fit import SizeTime
 
 WARM_UPS = 2
 GUESS_S = 0.05
-"""Seconds of a row on one core where nothing is known. No request is judged by it."""
+"""Seconds of a row on one core if nothing is known. No request is judged by it."""
 _ARENA_LIMIT = 1 << 31
-"""Bytes of address space; memory is used where inputs are written only."""
+"""Bytes of address space. Only written inputs use memory."""
 
 Progress = Callable[[float, str], None]
-"""(share done, 0 to 1; what is going on)"""
+"""Callback with the share done, 0 to 1, and the current step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
+    """The result of `measure`."""
+
     record: ProfileRecord
-    """What to keep of it in a file."""
+    """The profile, to be stored in a file."""
     interface: ModelInterface
     seconds: float
-    """How long it took, starts of replicas included."""
+    """Duration of the measurement, starts of replicas included."""
     note: str = ""
     """Why batch sizes were skipped."""
     sessions: tuple[SessionSize, ...] = ()
-    """Those that the replica had, and what they took."""
+    """Sessions of the replica."""
     guess: str = ""
-    """Why no row runs that could be made up, so that the times are only a guess."""
+    """Why no synthetic row runs, so that the times are only a guess."""
     dependence: str = ""
-    """Why requests may not share a batch; empty if nothing is against it."""
+    """Why requests must not share a batch; empty if they may."""
 
 
 async def measure(
@@ -96,19 +98,18 @@ async def measure(
     clock: Callable[[], float] = time.perf_counter,
     check_rows: bool = False,
 ) -> Measurement:
-    """Measure `source` on each of these core sets (no two of one size) of a device.
+    """Measure `source` on each of these core sets of a device. No two sets have the same size.
 
-    The replica has the sessions that `source` names; if it names none, those of a replica that is
-    resized between the smallest and the largest of the sets.
+    The replica has the sessions that `source` names, or else those of a replica that is resized
+    between the smallest and the largest set.
 
-    `budget_s` covers all of it. Slow models take longer, up to about twice that; those for which
-    even batch 1 is too slow take four runs of it on each core set, however long. A start or a run
-    without a report for `patience_s` is abandoned and its replica killed. `seed` settles the
-    inputs. The executor is the caller's, and stays open. `check_rows`: also find out whether rows
-    influence each other (row_check.py).
+    `budget_s` covers everything. Slow models take up to about twice as long; if even batch 1 is too
+    slow, it runs four times on each core set. A start or a run without a report for `patience_s`
+    is given up and its replica killed. `seed` determines the inputs. The caller keeps the executor,
+    which stays open. `check_rows`: also check whether rows influence each other (row_check.py).
 
-    If no row runs that could be made up, the record is a `guess`. Raises MeasuringError if the
-    model cannot be opened, or dies, and ValueError for core sets that make no sense.
+    If no synthetic row runs, the record is a `guess`. Raises MeasuringError if the model cannot be
+    opened or dies, and ValueError for invalid core sets.
     """
     sets = sorted(cores, key=len)
     counts = [len(numbers) for numbers in sets]
@@ -124,7 +125,7 @@ async def measure(
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     work.meter.enter(0, f"starting on {_cores(counts[-1])}")
     try:
-        # On the most cores: its sessions are soonest warm there.
+        # On the most cores, where its sessions warm up fastest.
         replica = TimedReplica(executor, source, sets[-1], device, arena, clock, patience_s)
         try:
             opened = await replica.ready()
@@ -181,7 +182,7 @@ async def measure(
         tuple(n for n in batch_sizes(max(stated_batch, interface.max_batch)) if n not in sizes),
         tuple(size_times),
         source.threads,
-        # A function may wait for whatever it likes, and so may a host thread for its accelerator.
+        # A function may wait for anything, and a host thread waits for its accelerator.
         min(cpu_shares, default=None) if device == "cpu" and source.function is None else None,
     )
     seconds = clock() - begin
@@ -192,7 +193,7 @@ async def measure(
 
 @dataclass(slots=True)
 class _Work:
-    """Which batch size runs next, and when it is enough."""
+    """Decides which batch size runs next, and when to stop."""
 
     end: float
     budget_s: float
@@ -204,8 +205,8 @@ class _Work:
     async def warm_up(
         self, replica: TimedReplica, sizes: Sequence[int], core_counts: int
     ) -> dict[int, float]:
-        """Seconds of the last warm-up run of each size that is worth measuring, ascending; none if
-        the first fails. Raises MeasuringError if that is for want of memory."""
+        """Seconds of the last warm-up run of each size to measure, ascending; empty if the first
+        size fails. Raises MeasuringError if it fails for lack of memory."""
         warm: dict[int, float] = {}
         for size in sizes:
             if warm and not self.thorough:
@@ -230,7 +231,7 @@ class _Work:
     async def sample(
         self, replica: TimedReplica, warm: Mapping[int, float], core_counts_left: int
     ) -> dict[int, list[float]]:
-        """Samples of each size: this core count's part of the budget, `FEWEST` at least."""
+        """Samples of each size, at least `FEWEST`, in this core count's share of the budget."""
         begin = self.clock()
         allowed = max(self.end - begin, 0.0) / core_counts_left
         samples: dict[int, list[float]] = {size: [] for size in warm}
@@ -254,7 +255,7 @@ class _Work:
 def _next_size(
     samples: Mapping[int, list[float]], typical: Mapping[int, float], seconds_left: float
 ) -> int | None:
-    """The size to run next with `seconds_left` seconds to go; None if nothing more is worth it."""
+    """The size to run next with `seconds_left` to go; None if no run is worth it."""
     done = {size: len(seconds) for size, seconds in samples.items()}
     fewest = min(done, key=lambda size: done[size])
     if done[fewest] < FEWEST:
@@ -264,7 +265,7 @@ def _next_size(
 
 
 class _Meter:
-    """Turns parts done of each core count into one number that only rises; in steps of 1 %."""
+    """Reports progress over all core counts as one rising number, in steps of 1 %."""
 
     def __init__(self, progress: Progress | None, parts: int) -> None:
         self._progress = progress
@@ -300,8 +301,8 @@ async def measure_stages(
     device: str = "cpu",
     patience_s: float = 300.0,
 ) -> Arranged:
-    """Time the stages of a model that is cut at all ramps of a policy, beside the model whole.
-    Raises MeasuringError where it cannot be cut so, or be opened."""
+    """Time the stages of a model cut at all ramps of a policy, and the whole model. Raises
+    MeasuringError if it cannot be cut or opened."""
     arena = Arena(_ARENA_LIMIT, name="slacktide-stages")
     replica = TimedReplica(executor, source, cores, device, arena, time.perf_counter, patience_s)
     try:

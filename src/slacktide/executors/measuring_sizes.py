@@ -1,10 +1,9 @@
-"""What rows of other sizes take, measured beside a profile's table, which is taken at one size.
+"""Times rows of other sizes than that of a profile's table.
 
-Of a model with padded axes these are the lengths that it declares; of a family the sizes at which
-its variants run images; of another with free axes the `shapes` that its configuration lists. Where
-it lists none, a row of half and one of twice the extent in each free axis are tried, and where that
-does not run, in the longest alone: so three sizes are known, and a law over them begins
-(profiles/size_law.py).
+For a model with padded axes, these are its declared lengths; for a family, the image sizes of its
+variants; for another model with free axes, the `shapes` of its configuration. If there are none, a
+row of half and one of twice the extent of each free axis are tried, and if these do not run, of the
+longest axis alone. Three sizes are enough to begin a law over sizes (profiles/size_law.py).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import repeat
 
 import numpy as np
 
@@ -29,52 +27,54 @@ from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.size_law import elements
 
 FEWEST = 3
-"""Samples of every point, even over the budget."""
+"""Least samples of a point, even beyond the budget."""
 EXTENTS = (0.5, 2.0)
-"""Of the profile's, for rows that nothing states."""
+"""Extents of rows to try, relative to the profile's, if the configuration names none."""
 VARIANT_SIZES = "variants.sizes"
 MOST_SIZES = 5
-"""Of a family's images, measured where time is short: the law over sizes reads the others."""
+"""Most image sizes of a family to measure if time is short. A law covers the others."""
 GRAIN = 32
-"""Free extents from twice that on are tried in multiples of it: detectors halve an image five
-times."""
+"""Free extents of at least twice this become multiples of it: detectors halve images five times."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherSize:
-    """Rows of another size than that of the table."""
+    """A size of rows other than that of the table."""
 
     shapes: RowShapes
     size: float
-    """As a multiple of the table's."""
-    stated: str = ""
-    """The key that states it; empty if it was made up, and may fail."""
+    """Size relative to the table's."""
+    key: str = ""
+    """Configuration key that names it; empty for a guess, which may fail."""
     signature: Signature = ()
-    """Empty where axes are padded."""
+    """Shapes by input; empty if axes are padded."""
 
 
 def sizes_beside(
     shapes: RowShapes, rows: SyntheticRows, source: ModelSource, interface: ModelInterface
 ) -> list[list[OtherSize]]:
-    """The sizes worth measuring beside that of `shapes`, each once, smallest first; of each, what
-    to try in turn until one runs."""
+    """The sizes to measure besides that of `shapes`, smallest first: for each, candidates to try in
+    turn until one runs."""
     padding = None if source.padding is None else source.padding.fitting(interface)
     groups: dict[Signature | float, list[OtherSize]] = {}
     if padding is not None:
         name, padded = next(iter(padding.inputs.items()))
-        length_of_row = shapes[name][padded.axis - 1]
-        for size, length in ((length / length_of_row, length) for length in padding.lengths):
-            longer = rows.shapes(shapes, length)
-            groups[size] = [OtherSize(longer, size, f"inputs.{name}.pad.lengths")]
+        key, row_length = f"inputs.{name}.pad.lengths", shapes[name][padded.axis - 1]
+        for length in padding.lengths:
+            size = length / row_length
+            groups[size] = [OtherSize(rows.shapes(shapes, length), size, key)]
         groups.pop(1.0, None)
     else:
         reference = _signature(shapes, interface)
         for key, tries in _other_shapes(shapes, rows, source, interface):
-            signatures = [_signature(row, interface) for row in tries]
-            sizes = [elements(signature) / elements(reference) for signature in signatures]
-            if tries:
-                attempts = zip(tries, sizes, repeat(key), signatures)
-                groups.setdefault(signatures[0], [OtherSize(*row) for row in attempts])
+            group = []
+            for row in tries:
+                signature = _signature(row, interface)
+                group.append(
+                    OtherSize(row, elements(signature) / elements(reference), key, signature)
+                )
+            if group:
+                groups.setdefault(group[0].signature, group)
         groups.pop(reference, None)
     return sorted(groups.values(), key=lambda tries: tries[0].size)
 
@@ -82,7 +82,7 @@ def sizes_beside(
 def _other_shapes(
     shapes: RowShapes, rows: SyntheticRows, source: ModelSource, interface: ModelInterface
 ) -> Iterator[tuple[str, list[RowShapes]]]:
-    """The key that states them, and the shapes to try in order."""
+    """Configuration keys, each with the shapes to try in order."""
     for more in source.more_shapes:
         key = VARIANT_SIZES if source.image_sizes else f"inputs.{next(iter(more))}.shapes"
         yield key, [rows.shapes({**shapes, **more})]
@@ -100,7 +100,7 @@ def _other_shapes(
     )
     for extent in EXTENTS:
         tries: list[RowShapes] = []
-        for least in (2, longest):  # one row, or one channel, is nothing that grows
+        for least in (2, longest):  # a single row or channel does not grow
             candidate = {
                 name: tuple(
                     _scaled(size, extent) if axis < 0 and size >= least else size
@@ -116,9 +116,9 @@ def _other_shapes(
 def with_image_sizes(
     source: ModelSource, interface: ModelInterface, *, all_of_them: bool
 ) -> tuple[ModelSource, RowShapes]:
-    """`source` with shapes for the sizes at which its variants run images, and the shape of the
-    table's rows: the largest image, whose full batches show what memory holds. Of many sizes
-    `MOST_SIZES`, spread evenly, are measured unless `all_of_them` are to be."""
+    """`source` with shapes for the image sizes of its variants, and the shape of the table's rows:
+    the largest image, whose full batches show how much fits in memory. If there are many sizes,
+    `MOST_SIZES` of them, evenly spread, are measured unless `all_of_them` is set."""
     image, sizes = image_input(interface), source.image_sizes
     if image is None or not sizes or interface.inputs[image].shape[1] >= 0:
         return source, {}
@@ -150,13 +150,13 @@ async def measure_sizes(
     most_s: float,
     seed: int,
 ) -> list[SizeTime]:
-    """Times of rows of each of `sizes` (of `sizes_beside`), on the cores that the replica has.
+    """Time rows of each of `sizes` (from `sizes_beside`), on the cores of the replica.
 
-    One row and the largest batch are timed, `FEWEST` times after a run that does not count: enough
-    to tell what a batch costs from what a row does, and little beside the table. `warm` has seconds
-    by batch size there; a point is left out if it would take longer than `most_s`, but one row of a
-    size that is stated runs once even so, and of a variant is timed by that. The replica must be
-    ready; it is left without inputs. Raises MeasuringError if a size that is stated fails.
+    One row and the largest batch are timed, `FEWEST` times after a run that does not count. That is
+    enough to separate the cost of a batch from that of a row, and little compared to the table.
+    `warm` has the table's seconds by batch size. A point is skipped if it would exceed `most_s`,
+    but one row of a configured size still runs once, which times a variant. The replica must be
+    ready; it is left without inputs. Raises MeasuringError if a configured size fails.
     """
     size_times = []
     replica.inputs = ()
@@ -169,25 +169,23 @@ async def measure_sizes(
                 )
                 replica.size = rows.image_size(size.shapes)
                 for count in dict.fromkeys((1, max(warm))):
-                    # Of a smaller row it is not known how much less it takes.
+                    # How much less a smaller row takes is unknown.
                     part = size.size if size.size > 1.0 else math.sqrt(size.size)
                     if warm[count] * part * (FEWEST + 1) > most_s:
-                        if size.stated and count == 1:
+                        if size.key and count == 1:
                             alone = await replica.run(1)
-                            if size.stated == VARIANT_SIZES:  # without a time it could not serve
+                            if size.key == VARIANT_SIZES:  # without a time it could not serve
                                 timed_once = (size.size, alone, size.signature)
                                 size_times.append(SizeTime(1, replica.cores, *timed_once))
                         continue
                     times = [await replica.run(count) for _ in range(FEWEST + 1)][1:]
-                    seconds = statistics.median(times)
-                    size_times.append(
-                        SizeTime(count, replica.cores, size.size, seconds, size.signature)
-                    )
+                    timed = (size.size, statistics.median(times), size.signature)
+                    size_times.append(SizeTime(count, replica.cores, *timed))
                 break
             except (BatchError, MemoryLimitExceeded) as error:
-                if size.stated:
+                if size.key:
                     inputs = ", ".join(f"{name} {list(s)}" for name, s in size.shapes.items())
-                    raise MeasuringError(f"{size.stated}: {inputs} does not run: {error}") from None
+                    raise MeasuringError(f"{size.key}: {inputs} does not run: {error}") from None
                 if size_times and size_times[-1].signature == size.signature:
                     break
             finally:

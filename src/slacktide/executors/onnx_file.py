@@ -1,10 +1,10 @@
-"""What an ONNX file says: may ONNX Runtime open it, and what are its names, datatypes and axes?
+"""`OnnxFile`: reads an ONNX file, and checks that ONNX Runtime may open it.
 
-ONNX Runtime looks for external data beside the path that it opens, which may be a link, as in the
-cache of Hugging Face: there the model and its data are links into a folder of blobs. A location
-such as `../../etc/secret`, or a link that leads out, would let a model read what it must not. So
-every location is resolved here first, links and all, and must end below the folder of the model's
-name, or below that of the file itself.
+ONNX Runtime looks for external data next to the path that it opens, which may be a link: in the
+cache of Hugging Face, the model and its data are links into a folder of blobs. A location such as
+`../../etc/secret`, or a link to the outside, would let a model read foreign files. So every
+location is resolved first, with its links, and must end below the folder of the model's name, or
+below that of the file itself.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from slacktide.exits.errors import ExitError
 from slacktide.exits.own_exits import OwnExit, check_own_exits
 
 DEFAULT_MAX_BATCH = 32
-"""Rows, for a model with a batch axis whose configuration states no limit."""
+"""Limit on rows of a model with a batch axis, if none is configured."""
 
 Shape = tuple[int, ...] | None
-"""Axes of an input or output, free ones as −1; None if the model does not say."""
+"""Axes of an input or output, −1: free; None: unknown."""
 
 _DATATYPES = {
     "float": Datatype.FP32,
@@ -44,14 +44,14 @@ _DATATYPES = {
     },
     "bool": Datatype.BOOL,
 }
-"""By ONNX's name of the element type: `tensor(float)` in ONNX Runtime, FLOAT in a file."""
+"""Datatypes by ONNX element type: `tensor(float)` in ONNX Runtime, FLOAT in a file."""
 
 _TWO_SIZES = re.compile(r"\s*\[\s*(\d{2,4})\s*,\s*(\d{2,4})\s*\]\s*", re.ASCII)
 _LARGEST_IMAGE = 2048
-"""Pixels, in height and width, of what is tried unasked."""
+"""Largest height and width of images to try."""
 
 _MOST_BYTES = 1 << 31
-"""Bytes of a message of protobuf, about."""
+"""Approximate limit on bytes of a protobuf message."""
 
 _KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"}
 
@@ -100,14 +100,14 @@ class OnnxFile:
         folders = tuple(dict.fromkeys((path.parent.resolve(), real.parent)))
         folder = next((place for place in folders if _has_data(place, self._external)), folders[0])
         self.opened = real if folder == real.parent else folder / path.name
-        """The path to open: external data lie beside it."""
+        """The path to open, next to the external data."""
         self._places = [_data_place(tensor, folder, folders) for tensor in self._external]
         try:
             check_own_exits(self._model.graph, own_exits)
         except ExitError as error:
             raise ModelError(str(error)) from None
         self.content: bytes | None = None
-        """The part that is looked at, as a file, where it is not all; the whole file where ONNX
+        """Content to open instead of the path: a part of the file, or the whole file if ONNX
         Runtime cannot open its path, which is not UTF-8."""
         if escaped(str(self.opened)) != str(self.opened):
             if self._external:
@@ -126,13 +126,13 @@ class OnnxFile:
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """Of inputs and outputs, by name."""
+        """Shapes of inputs and outputs, by name."""
         graph = self._model.graph
         return {value.name: _shape(value) for value in (*graph.input, *graph.output)}
 
     def image_sizes(self) -> list[tuple[int, int]]:
-        """Heights and widths that the file names: in its metadata (`imgsz`, as detectors' exporters
-        write it), and as the sizes of Resize nodes. At most four, each once."""
+        """Heights and widths in the file's metadata (`imgsz`, from exporters of detectors) and in
+        sizes of Resize nodes. At most four, each once."""
         sizes = []
         for entry in self._model.metadata_props:
             if entry.key == "imgsz" and (match := _TWO_SIZES.fullmatch(entry.value)):
@@ -147,9 +147,8 @@ class OnnxFile:
         return [size for size in dict.fromkeys(sizes) if max(size) <= _LARGEST_IMAGE][:4]
 
     def interface(self, max_batch: int | None) -> ModelInterface | None:
-        """Inputs and outputs as the graph declares them; None if it leaves a rank open.
-
-        `max_batch` as in `interface_of`.
+        """The interface that the graph declares; None if a rank is open. `max_batch` as in
+        `interface_of`.
         """
         graph = self._model.graph
         constants = {tensor.name for tensor in graph.initializer}
@@ -160,14 +159,14 @@ class OnnxFile:
         return interface_of(inputs, outputs, max_batch)
 
     def custom_domains(self) -> tuple[str, ...]:
-        """Domains of operators that ONNX Runtime does not bring along."""
+        """Domains of operators that ONNX Runtime does not include."""
         functions = {function.domain for function in self._model.functions}
         used = {node.domain for node in self._model.graph.node}
         return tuple(sorted(used - _KNOWN_DOMAINS - functions))
 
     def with_weights(self) -> Any:
-        """The onnx.ModelProto with its external data in it. The library onnx itself would refuse
-        data behind links, which have been judged here. Raises OSError."""
+        """The onnx.ModelProto including its external data. The library onnx itself would refuse
+        links, which have been checked here. Raises OSError."""
         import onnx
 
         if not self._external:
@@ -183,14 +182,14 @@ class OnnxFile:
         return model
 
     def check_rules(self) -> None:
-        """Hold it against the rules of ONNX. Reads the weights."""
+        """Check the model against the rules of ONNX. Reads the weights. Raises ModelError."""
         import onnx
 
         subject: Any = str(self.opened) if self._external else self._model
         folder = self.opened.parent
         if any(not place.is_relative_to(folder) for place in self._places):
             if sum({place: place.stat().st_size for place in self._places}.values()) >= _MOST_BYTES:
-                return  # more than a message can hold: opening it will tell
+                return  # too large for one message; opening it will show
             subject = self.with_weights()
         try:
             onnx.checker.check_model(subject)
@@ -200,8 +199,7 @@ class OnnxFile:
 
 
 def _part(model: Any, outputs: Mapping[str, str]) -> Any:
-    """The nodes and weights of a model that some outputs need, with new names for these. Raises
-    ModelError."""
+    """The part of a model that these outputs need, with new names for them. Raises ModelError."""
     import onnx
 
     graph = model.graph
@@ -236,11 +234,11 @@ def _part(model: Any, outputs: Mapping[str, str]) -> Any:
 def session_interface(
     session: Any, declared: dict[str, Shape], max_batch: int | None
 ) -> ModelInterface:
-    """The interface of a session of ONNX Runtime.
+    """The interface of a session of ONNX Runtime. Raises as `interface_of`.
 
-    `declared` tells a scalar from an unknown shape, which ONNX Runtime shows alike; an output of
-    unknown shape is taken to have the batch axis (the warm-up checks it) and shown as one free
-    axis. Otherwise as `interface_of`.
+    `declared` distinguishes scalars from unknown shapes, which look the same in ONNX Runtime. An
+    output of unknown shape is assumed to have the batch axis, which the warm-up checks, and is
+    shown as one free axis.
     """
 
     def specs(arguments: Sequence[Any], role: str) -> list[TensorSpec]:
@@ -260,9 +258,8 @@ def session_interface(
 def interface_of(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch: int | None
 ) -> ModelInterface:
-    """The interface with these inputs and outputs. The batch axis is a free first axis of all.
-
-    `max_batch` as in ModelSource. Raises ModelError if a limit is stated and there is no such axis.
+    """The interface with these inputs and outputs. The batch axis is a first axis that is free in
+    all of them. `max_batch` as in ModelSource. Raises ModelError if it is set without such an axis.
     """
     fixed = [spec.name for spec in (*inputs, *outputs) if spec.shape[:1] != (-1,)]
     if max_batch is None:
@@ -274,25 +271,25 @@ def interface_of(
 
 
 def _last_two(tensor: Any) -> list[tuple[int, int]]:
-    """Height and width of a Resize node's sizes, if that is what the tensor holds."""
+    """Height and width in the sizes of a Resize node, if the tensor holds such."""
     from onnx import numpy_helper
 
     if tensor.data_location == tensor.EXTERNAL or list(tensor.dims) not in ([2], [4]):
         return []
     try:
         height, width = (int(size) for size in numpy_helper.to_array(tensor)[-2:])
-    except Exception:  # a tensor that is not what it says, which ONNX Runtime will judge
+    except Exception:  # a malformed tensor, which ONNX Runtime will report
         return []
     return [(height, width)] if min(height, width) > 1 else []
 
 
 def _location(tensor: Any) -> Any:
-    """Where a tensor's external data lie, relative to the model; bytes where it is not UTF-8."""
+    """Path of a tensor's external data, relative to the model; bytes if it is not UTF-8."""
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
 def _has_data(folder: Path, tensors: Sequence[Any]) -> bool:
-    """Whether all external data lie in `folder`, or seem to."""
+    """Whether `folder` seems to hold all external data."""
     try:
         return all((folder / _location(tensor)).is_file() for tensor in tensors)
     except (OSError, ValueError, TypeError):
@@ -300,8 +297,8 @@ def _has_data(folder: Path, tensors: Sequence[Any]) -> bool:
 
 
 def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
-    """The file that holds a tensor's external data, links followed. It is named relative to
-    `folder`, and lies below one of `folders`. Raises ModelError."""
+    """The file with a tensor's external data, after following links. Its name is relative to
+    `folder`, and it must lie below one of `folders`. Raises ModelError."""
     data = f"the external data of tensor {tensor.name!r}"
     fields = {entry.key: entry.value for entry in tensor.external_data}
     try:
@@ -316,7 +313,7 @@ def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
     if not below:
         raise ModelError(f"{data} lies elsewhere, through a link")
     if all(any(part.startswith(".") for part in path.parts) for path in below):
-        # A home folder's secrets, where a model that is one file lies in it.
+        # Secrets of a home folder that a model file lies in.
         raise ModelError(f"{data} is a hidden file")
     if not is_file:
         raise ModelError(f"{data} is {'no regular file' if place.exists() else 'missing'}")
@@ -342,7 +339,7 @@ def _shape(value: Any) -> Shape:
 
 
 def _spec(value: Any, role: str) -> TensorSpec:
-    """One input or output of a graph; of no axes where its rank is not declared."""
+    """An input or output of a graph, without axes if its rank is not declared."""
     import onnx
 
     kind = value.type.WhichOneof("value") or "value of no type"
@@ -359,14 +356,14 @@ def _tensor_spec(name: str, role: str, kind: str, shape: tuple[int, ...]) -> Ten
     datatype = _DATATYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
     if datatype is None:
         advice = ""
-        if "map" in kind:  # what skl2onnx gives a classifier unless it is told otherwise
+        if "map" in kind:  # the default of skl2onnx for a classifier
             advice = ": export with zipmap off (skl2onnx: options={'zipmap': False})"
         raise ModelError(f"{role} {name!r} is a {kind}, which cannot be served{advice}")
     return TensorSpec(name, datatype, shape)
 
 
 def _tensors(model: Any) -> Iterator[Any]:
-    """Every TensorProto of a model: weights and attributes, of all graphs and functions."""
+    """All TensorProtos of a model: weights and attributes, in all graphs and functions."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _node_tensors(function.node)

@@ -1,7 +1,7 @@
-"""ONNX Runtime itself: loading it, choosing its execution providers, reading its errors.
+"""Loads ONNX Runtime, chooses its execution providers, and interprets its errors.
 
-Choice and reading are pure functions, so that they are tested where there is no accelerator. What a
-client may read of an error is one line, bounded, without paths, host names or traces.
+The choice and the interpretation are pure functions, so that they can be tested without an
+accelerator. Clients see an error as one short line, without paths, host names or traces.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Provider = tuple[str, dict[str, str]]
 
 
 class ModelError(Exception):
-    """This model cannot be served, and trying again cannot help. `str()` is fit for a client."""
+    """The model can never be served. `str()` may be shown to clients."""
 
 
 class ProviderMissingError(ModelError):
-    """A provider is wanted that this installation of ONNX Runtime does not have."""
+    """The installed ONNX Runtime lacks a requested provider."""
 
 
 def load_onnxruntime() -> ModuleType:
-    """Import onnxruntime, with its telemetry off.
+    """Import onnxruntime with its telemetry off.
 
-    Its official builds report home and keep a thread for that (since 1.25 or so, its Privacy.md).
+    Official builds (since about 1.25, see its Privacy.md) send telemetry and keep a thread for it.
     A server must not do so unasked, and a process that forks must not have the thread.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -56,10 +56,10 @@ def choose_providers(
 ) -> tuple[Provider, ...]:
     """Execution providers, best first, CPU last.
 
-    `requested` are the model's own (names of ONNX Runtime, or short: `cuda`, `tensorrt`, `cpu`),
-    all of which must be available. If it names none, the lane's `device` decides: `cuda:1` takes
-    CUDA, `cpu` the CPU. TensorRT is never taken unasked, since it spends minutes building engines.
-    Raises ProviderMissingError.
+    `requested` are the model's (ONNX Runtime's names, or `cuda`, `tensorrt`, `cpu`). All of them
+    must be available. If there are none, the lane's `device` decides: CUDA for `cuda:1`, the CPU
+    for `cpu`. TensorRT is only used on request, since it takes minutes to build engines. Raises
+    ProviderMissingError.
     """
     kind, _, number = device.partition(":")
     if requested:
@@ -80,9 +80,9 @@ def choose_providers(
 
 
 def check_number(device: str, *, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> None:
-    """Raise ProviderMissingError for a GPU beyond those that the driver lists in the folder `gpus`.
+    """Raise ProviderMissingError if the driver's folder `gpus` does not list this GPU.
 
-    Silent where there is no such folder: then only opening a session shows it.
+    Does nothing without such a folder; opening a session will then show it.
     """
     number = device.partition(":")[2]
     if number.isdecimal() and gpus.is_dir():
@@ -92,8 +92,8 @@ def check_number(device: str, *, gpus: Path = Path("/proc/driver/nvidia/gpus")) 
 
 
 def check_taken(chosen: Sequence[Provider], session: Any) -> None:
-    """Raise ProviderMissingError if the session quietly fell back: ONNX Runtime does so when a
-    provider's libraries cannot be loaded."""
+    """Raise ProviderMissingError if the session lacks a chosen provider: ONNX Runtime falls back
+    silently if it cannot load a provider's libraries."""
     active = session.get_providers()
     for name, _ in chosen:
         if name not in active:
@@ -114,39 +114,39 @@ log = logging.getLogger("slacktide.models")
 
 _LIMIT = 512
 _BEGINNING = 160
-"""Characters that are kept in front of what is cut."""
+"""Characters kept at the beginning of a text that is cut."""
 _MOST_READ = 8192
 _MOST_LOGGED = 64
 _logged: set[str] = set()
-"""Details whose whole text was logged: clients may bring about as many failures as they like."""
+"""Details whose full text was logged. Each is logged once, since clients can cause any number."""
 _PATH = re.compile(r"(?<!Name:')(?<![\w.:/])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
-"""An absolute path of two parts or more. Torch names nodes like paths (`Name:'/layer1/Conv'`);
-they are the model's own words and stay."""
+"""An absolute path of at least two parts. Node names of Torch look like paths
+(`Name:'/layer1/Conv'`) but stay."""
 _MEMORY = re.compile(
     r"bad_alloc|failed to allocate memory|out ?of ?memory|alloc(ation)?_failed", re.I
 )
 _CALL = re.compile(r"\b[A-Z][A-Z_]+ failure -?\d+: [^;\n]*[^;\s]")
-"""What ONNX Runtime says of a call to CUDA or its libraries, before `; GPU=0 ; hostname=…`
+"""A failed call to CUDA or its libraries, up to `; GPU=0 ; hostname=…`
 (onnxruntime/core/providers/cuda/cuda_call.cc)."""
 _TELLTALE = re.compile(r"\s*;\s*(?:GPU|hostname|file|line|expr)=.*")
 _PLACE = re.compile(r"(?:/\S*/)?[\w+-]+\.(?:cc|cpp|cuh?|h|hpp|inc):\d+\s+")
-"""A place in the source, such as `/onnxruntime_src/core/graph/model.cc:256`; a function follows."""
+"""A place in source code, such as `/onnxruntime_src/core/graph/model.cc:256`, before a function."""
 _SIGNATURE = re.compile(r"[\w:<>,&*~\s\[\]]*?::(?:operator\W+|~?[\w<>]+\s*)\(")
-"""The beginning of a C++ signature, to its first parenthesis."""
+"""The beginning of a C++ signature, up to its first parenthesis."""
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:::~?\w+)*(?:\(\))?(?:\s+|$)")
 _QUALIFIERS = re.compile(r"(?:\s*(?:const\b|noexcept\b|\[with [^\]]*\]|::<lambda\([^)]*\)>))*\s*")
 _TRACE = re.compile(r"\s*(?:Stack ?trace|Traceback|#?\d+\b|at |in |File |0x|\*\*)", re.I)
-"""How a line of a trace begins."""
+"""The beginning of a line of a trace."""
 _DEAD = re.compile(
     r"CUDA failure (?:4|46|77|100|201|214|220|226|700|702|709|71[04-9]|721|802|911|999):"
     r"|_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED|MAPPING_ERROR)\b"
 )
-"""Only another process may use the device again: of cudaError_t those of which NVIDIA says so, and
-lost devices; of cuBLAS and cuDNN what concerns the library's own state, not of an argument."""
+"""Errors after which only another process can use the device: cudaError_t values for which NVIDIA
+says so, lost devices, and errors about the state of cuBLAS or cuDNN, not about an argument."""
 
 
 class Fault(Enum):
-    """Whose fault an error is."""
+    """The cause of an error."""
 
     MODEL = "the model's or its input's: the next batch may do"
     MEMORY = "memory was short: fewer rows may do"
@@ -154,7 +154,7 @@ class Fault(Enum):
 
 
 def fault_of(error: BaseException | str) -> Fault:
-    """Judged by the text, which is all that ONNX Runtime gives."""
+    """The cause of an error, judged by its text: ONNX Runtime has no error codes."""
     text = str(error)
     if isinstance(error, MemoryError) or _MEMORY.search(text):
         return Fault.MEMORY
@@ -162,11 +162,12 @@ def fault_of(error: BaseException | str) -> Fault:
 
 
 def client_detail(error: BaseException | str, *private: Path) -> str:
-    """What `error` says, in one line of at most 512 characters, without paths, places in the source
-    and C++ signatures; of a failed call to a device, the node and what the call returned. What is
-    too long is cut in the middle: the reason stands at the end. The whole text is logged, once.
+    """The text of `error` for clients: one line of at most 512 characters, without paths, places in
+    source code and C++ signatures. For a failed call to a device, the node and what the call
+    returned. Longer texts are cut in the middle, since the reason is at the end. The whole text is
+    logged once.
 
-    `private` are paths to be taken out wherever they stand, also those with unusual characters.
+    `private`: paths to remove everywhere, even with unusual characters.
     """
     if fault_of(error) is Fault.MEMORY:
         return "out of memory"
@@ -204,7 +205,7 @@ def _is_no_trace(line: str) -> bool:
 
 
 def _without_signatures(text: str) -> str:
-    """`text` without places in the source, each with the function that is named behind it."""
+    """`text` without places in source code and the functions named after them."""
     parts, at = [], 0
     for place in _PLACE.finditer(text):
         if place.start() < at:
@@ -219,7 +220,7 @@ def _without_signatures(text: str) -> str:
 
 
 def _closing(text: str, at: int) -> int:
-    """Behind the parenthesis that closes the one before `at`; the end if none does."""
+    """The index after the parenthesis that closes the one before `at`, or the end."""
     depth = 1
     while depth and at < len(text):
         depth += {"(": 1, ")": -1}.get(text[at], 0)
@@ -231,7 +232,7 @@ _BF16_IN_ONNX = 16  # onnx.TensorProto.BFLOAT16
 
 
 def to_value(array: NDArray[Any], spec: TensorSpec) -> Any:
-    """An `OrtValue` of it: NumPy has no bfloat16."""
+    """Convert to an `OrtValue`, which has bfloat16, unlike NumPy."""
     value = load_onnxruntime().OrtValue
     if spec.datatype is Datatype.BF16:
         return value.ortvalue_from_numpy_with_onnx_type(array, _BF16_IN_ONNX)
@@ -239,7 +240,7 @@ def to_value(array: NDArray[Any], spec: TensorSpec) -> Any:
 
 
 def from_value(value: Any, spec: TensorSpec) -> NDArray[Any]:
-    """The array of an `OrtValue`."""
+    """Convert an `OrtValue` to an array."""
     if spec.datatype is not Datatype.BF16:
         array: NDArray[Any] = value.numpy()
         return array

@@ -1,8 +1,8 @@
-"""Pixels: resized as workers resize them, and encoded as JPEG.
+"""Resizes pixels as workers do, and encodes them as JPEG.
 
-OpenCV resizes (the extra `images`): area means where an image shrinks, linear where it grows.
-Without OpenCV, NumPy resizes in the same ways: each value is within one of OpenCV's. The client
-library takes this along, so it imports nothing else of Slacktide.
+OpenCV (the extra `images`) resizes by area means where an image shrinks, and linearly where it
+grows. Without OpenCV, NumPy does the same: each value is within one of OpenCV's. The client library
+includes this file, so it imports nothing else of Slacktide.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
-"""[height, width, 3], red first where it was a JPEG."""
+"""[height, width, 3]; red comes first if the source was a JPEG."""
 
 _QUALITY = 80
-"""Of JPEGs that are made up: what cameras and libraries use unless told otherwise."""
+"""Quality of synthetic JPEGs: the usual default of cameras and libraries."""
 
 
 @cache
 def load_opencv() -> Any:
-    """The module `cv2`; None if it is not there."""
+    """The module `cv2`; None if it is not installed."""
     try:
         return import_module("cv2")
     except ImportError:
@@ -38,18 +38,15 @@ def resize_into(image: Pixels, out: Pixels) -> None:
     if image.shape == out.shape:
         out[...] = image
     elif cv2 is not None:
-        cv2.resize(image, (width, height), dst=out, interpolation=_way(cv2, image, out))
+        shrinks = image.shape[0] > height or image.shape[1] > width
+        way = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+        cv2.resize(image, (width, height), dst=out, interpolation=way)
     else:
-        _resize_here(image, out)
-
-
-def _way(cv2: Any, image: Pixels, out: Pixels) -> Any:
-    shrinks = image.shape[0] > out.shape[0] or image.shape[1] > out.shape[1]
-    return cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+        _resize_with_numpy(image, out)
 
 
 class _Way(Enum):
-    """How values before make those after, along one axis; as OpenCV does it."""
+    """OpenCV's ways of resizing along one axis."""
 
     MEANS = "means of the pixels that each one covers"
     LINES = "lines between centres"
@@ -58,25 +55,25 @@ class _Way(Enum):
 
 
 _TOGETHER = 32
-"""Rows that are made at a time: what lies in between stays in the caches."""
+"""Rows resized at a time, so that intermediate values stay in the caches."""
 _Sources = tuple[NDArray[np.intp], NDArray[np.float32]]
-"""[n, after] each: places before, and their parts in each one after."""
+"""Source indices, and their weights, of each resized pixel: [n, pixels] each."""
 
 
-def _resize_here(image: Pixels, out: Pixels) -> None:
-    """With NumPy: for each row, then each column, the few that it is made of are added."""
+def _resize_with_numpy(image: Pixels, out: Pixels) -> None:
+    """Resize with NumPy: each row, then each column, is a weighted sum of a few others."""
     (height, width, colours), (down, across, _) = image.shape, out.shape
     if down <= height and across <= width:
         way = _Way.MEANS
     else:
         way = _Way.LINES if down >= height and across >= width else _Way.STEPS
     places, parts = _sources(height, down, way)
-    columns, their_parts = _sources(width, across, way, colours)
+    columns, column_parts = _sources(width, across, way, colours)
     lines = np.ascontiguousarray(image).reshape(height, width * colours)
     for start in range(0, down, _TOGETHER):
         block = slice(start, start + _TOGETHER)
         rows = _added(lines, 0, places[:, block], parts[:, block, None])
-        summed = _added(rows, 1, columns, their_parts)
+        summed = _added(rows, 1, columns, column_parts)
         np.rint(summed.reshape(out[block].shape), out=out[block], casting="unsafe")
 
 
@@ -93,7 +90,7 @@ def _added(
 
 @lru_cache(maxsize=256)
 def _sources(before: int, after: int, way: _Way, colours: int = 1) -> _Sources:
-    """What so many pixels are made of; of each, so many values follow one another."""
+    """The sources of each of `after` pixels among `before`, with `colours` values per pixel."""
     ratio, places = 1 / (after / before), np.arange(after)  # rounded as OpenCV does
     if way is _Way.MEANS:
         start, end = places * ratio, (places + 1) * ratio
@@ -116,7 +113,7 @@ def _sources(before: int, after: int, way: _Way, colours: int = 1) -> _Sources:
 
 
 def encode_jpeg(image: Pixels, quality: int = _QUALITY, *, rgb: bool = True) -> bytes:
-    """A JPEG of it. `rgb`: red comes first in it, not blue. Only with OpenCV. Raises ValueError."""
+    """Encode pixels as JPEG, with OpenCV. `rgb`: red comes first, not blue. Raises ValueError."""
     cv2 = load_opencv()
     ordered = cv2.cvtColor(image, cv2.COLOR_RGB2BGR) if rgb else image
     done, jpeg = cv2.imencode(".jpg", ordered, [cv2.IMWRITE_JPEG_QUALITY, quality])

@@ -24,18 +24,19 @@ from slacktide.executors.spawning import SpawnRequest
 
 
 class ProcessExecutor:
-    """Starts replicas as forks of one fork server process, which it starts when first needed.
+    """Starts replicas as forks of a fork server, which it starts when first needed.
 
-    A replica on a device such as `cuda:1` gets ONNX Runtime's provider for it. All methods belong
-    to the loop's thread.
+    A replica on a device such as `cuda:1` gets ONNX Runtime's provider for it. Call all methods on
+    the loop's thread.
     """
 
     def __init__(self, allocator: CpuAllocator | None = None) -> None:
-        """`allocator` moves cores; affinity alone unless stated. Raises UnsupportedKernelError."""
+        """`allocator` gives workers their cores, by default by affinity. Raises
+        UnsupportedKernelError."""
         require_kernel()
         self._allocator = AffinityAllocator() if allocator is None else allocator
         self._fork_clients: list[ForkClient] = []
-        """The one in use is the last; those before it were abandoned, and still have workers."""
+        """The last one is in use. Earlier ones were abandoned but still have workers."""
         self._handles: set[WorkerHandle] = set()
         self._shared = SharedReplicas(self._start)
         self._numbers = count()
@@ -43,11 +44,7 @@ class ProcessExecutor:
         self._empty: asyncio.Event | None = None
 
     def start(
-        self,
-        replica: Replica,
-        source: ModelSource,
-        arena: Arena,
-        report: Reporter,
+        self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
     ) -> ReplicaHandle:
         if self._closed:
             raise RuntimeError("this executor is closed")
@@ -70,7 +67,7 @@ class ProcessExecutor:
             self._allocator,
             replica,
             report,
-            self._handle_gone,
+            self._forget,
             source.worker_memory,
         )
         self._handles.add(handle)
@@ -81,7 +78,7 @@ class ProcessExecutor:
         return handle
 
     def warm(self) -> None:
-        """Start the fork server ahead of the first replica (it takes a quarter of a second)."""
+        """Start the fork server before the first replica (takes a quarter of a second)."""
         if self.fork_server_pid is None:
             self._fork_clients.append(ForkClient(asyncio.get_running_loop()))
 
@@ -92,11 +89,11 @@ class ProcessExecutor:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that live."""
+        """Process ids of the live workers."""
         return tuple(handle.pid for handle in self._handles if handle.pid is not None)
 
     async def close(self) -> None:
-        """Stop every worker (each has two seconds for its batch), then the fork server."""
+        """Stop every worker (its batch has two seconds to end), then the fork server."""
         self._closed = True
         self._empty = asyncio.Event()
         for handle in list(self._handles):
@@ -105,7 +102,7 @@ class ProcessExecutor:
             await self._empty.wait()
         await asyncio.gather(*(client.close() for client in self._fork_clients))
 
-    def _handle_gone(self, handle: WorkerHandle) -> None:
+    def _forget(self, handle: WorkerHandle) -> None:
         self._handles.discard(handle)
         for client in self._fork_clients:
             client.end_if_deserted(self.worker_pids)

@@ -1,4 +1,4 @@
-"""How far answers of a model differ between batches by rounding alone."""
+"""How much a model's answers may differ between batches because of rounding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 TOLERANCE: Final = 1e-3
-"""Most that a row may differ from itself alone, as a part of the output's largest magnitude."""
+"""Largest difference of a row from itself alone, relative to the output's largest magnitude."""
 HALF_TOLERANCE: Final = 1e-2
 """With 16-bit floats, and on accelerators, which round to as few bits (TF32)."""
 QUANTISED_TOLERANCE: Final = 5e-2
@@ -17,7 +17,7 @@ _HALVES: Final = frozenset((10, 16))  # TensorProto.FLOAT16, BFLOAT16
 
 
 def tolerance_of(model: Any, *, accelerated: bool) -> float:
-    """The part of an output's largest magnitude for an onnx.ModelProto."""
+    """The tolerance for an onnx.ModelProto, relative to an output's largest magnitude."""
     nodes = [*_nodes(model.graph)]
     nodes += [node for function in model.functions for node in function.node]
     if any(_QUANTISED.search(node.op_type) for node in nodes):
@@ -26,12 +26,11 @@ def tolerance_of(model: Any, *, accelerated: bool) -> float:
     elements = [value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)]
     elements += [tensor.data_type for tensor in graph.initializer]
     for node in nodes:
-        elements += [
-            attribute.i for attribute in node.attribute if attribute.name == "to"
-        ]  # of Cast
-        elements += [
-            attribute.t.data_type for attribute in node.attribute if attribute.HasField("t")
-        ]
+        for attribute in node.attribute:
+            if attribute.name == "to":  # of Cast
+                elements.append(attribute.i)
+            if attribute.HasField("t"):
+                elements.append(attribute.t.data_type)
     return HALF_TOLERANCE if accelerated or not _HALVES.isdisjoint(elements) else TOLERANCE
 
 

@@ -1,10 +1,10 @@
-"""Which rows to try where a model leaves axes free and nothing states them: common conventions.
+"""Shapes of rows to try, by common conventions, for free axes without a configured size.
 
-A free axis has a role: *rows* (the first of a model without a batch axis, or one that is named so)
-is 1; *height* and *width*, of an input of four axes with 1, 3 or 4 channels first or last, are an
-image's; any other is a *length*, 128 or 512. Axes that the model gives one name are one size. What
-is right is known only once a row has run, so these are proposals, the likeliest first. They end
-with 1 everywhere: what a profile was taken at before there were conventions.
+A free axis has a role. *Rows* (the first axis of a model without a batch axis, or one with such a
+name) are 1. *Height* and *width*, of an input with four axes and 1, 3 or 4 channels first or last,
+are those of an image. Any other axis is a *length*, 128 or 512. Axes with the same name have the
+same size. Only a run shows which shapes are right, so these are candidates, the likeliest first.
+The last one has 1 everywhere.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from slacktide.executors.synthetic_inputs import row_bytes
 
 LENGTHS = (128, 512)
 IMAGE_SIZES = ((224, 224), (320, 320), (640, 640), (48, 320), (32, 320))
-"""Height and width: classifiers, detectors, and the lines of text of recognisers."""
+"""Height and width, for classifiers, detectors, and recognisers of lines of text."""
 _LINE = 128
-"""An image of a fixed height below this is a line of text, and wide."""
+"""An image with a fixed height below this is a line of text, which is wide."""
 _CHANNELS = frozenset({1, 3, 4})
 _ROW_NAMES = frozenset({"batch", "batch_size", "batchsize", "bs", "rows"})
 _MOST_BYTES = 64 << 20
 _MOST = 32
 
 Group = str | tuple[str, int]
-"""Axes of one size: those of a name, or one without, by its input and number."""
+"""Axes of one size: all with this name, or one without a name, by input and number."""
 
 AxisNames = Mapping[str, Sequence[str | None]]
-"""By input: what the model calls the axes of a row; None for one without a name."""
+"""Names of the axes of a row, by input; None for an axis without a name."""
 
 
 def candidate_rows(
@@ -39,10 +39,10 @@ def candidate_rows(
     names: AxisNames,
     stated_sizes: Sequence[tuple[int, int]] = (),
 ) -> list[dict[str, tuple[int, ...]]]:
-    """Shapes of rows to try, in order, at most 32, none above 64 MiB (but the last).
+    """Shapes of rows to try, in order: at most 32, none above 64 MiB but the last.
 
-    `axes` of a row of each input, −1 where they are open; `stated_sizes`: heights and widths that
-    the file itself names. Empty if no axis is open.
+    `axes`: axes of a row of each input, −1: open. `stated_sizes`: heights and widths that the file
+    names. Empty if no axis is open.
     """
     if not any(-1 in shape for shape in axes.values()):
         return []
@@ -59,10 +59,8 @@ def candidate_rows(
                 shapes[name][axis] = (*size, 3)[images[name].index(axis)]
             else:
                 shapes[name][axis] = length if group in lengths and group not in unit_groups else 1
-        if (
-            sum(row_bytes(spec, tuple(shapes[spec.name])) for spec in interface.inputs)
-            <= _MOST_BYTES
-        ):
+        nbytes = sum(row_bytes(spec, tuple(shapes[spec.name])) for spec in interface.inputs)
+        if nbytes <= _MOST_BYTES:
             candidates.setdefault(tuple(map(tuple, shapes.values())))
     last = tuple(tuple(1 if n < 0 else n for n in shape) for shape in axes.values())
     rows = [row for row in candidates if row != last][: _MOST - 1]
@@ -96,8 +94,8 @@ def _lengths(
 
 
 def _image_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
-    """Axes of a row that are an image's height, width and, where that is open as well, channels;
-    none if the input is no image."""
+    """Axes of a row that are an image's height, width and, if open, channels; empty if the input is
+    no image."""
     if len(spec.shape) != 4:
         return ()
     lead = len(spec.shape) - len(interface.row_axes(spec))
@@ -109,14 +107,12 @@ def _image_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
 
 
 def _sizes(
-    axes: RowShapes,
-    images: Mapping[str, tuple[int, ...]],
-    stated: Sequence[tuple[int, int]],
+    axes: RowShapes, images: Mapping[str, tuple[int, ...]], stated: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Heights and widths to try: what the file names first, then what its own height suggests."""
+    """Heights and widths to try: first those of the file, then what a fixed height suggests."""
     extents = [axes[name][axis] for name, two in images.items() for axis in two[:2]]
     if -1 not in extents:
-        return [IMAGE_SIZES[0]]  # no image is open: none of them counts
+        return [IMAGE_SIZES[0]]  # no image has open axes, so the size does not matter
     fixed = next((size for size in extents if size > 0), None)
     likely = [] if fixed is None else [(fixed, fixed if fixed >= _LINE else 320)]
     return list(dict.fromkeys((*stated, *likely, *IMAGE_SIZES)))

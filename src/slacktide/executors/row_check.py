@@ -1,9 +1,9 @@
-"""Do rows that share a batch get the answers they get alone? If not, the first free axis is no
+"""Checks whether rows get the same answers in a batch as alone. If not, the first free axis is no
 batch axis, or the model mixes its rows, and requests must not share a batch (decision 0026).
 
-Two unlike rows run alone, together and in reverse order, three times. Rows are those that the model
-is timed with. The first one beside its opposite, a large one and one of zeros follow, in one order
-at a time, since a maximum, a sign or a threshold may be all that rows have in common.
+Two different rows, taken from those for timing, run alone, together and in reverse order, three
+times. Then the first row runs beside its opposite, a large one and one of zeros, in one order at a
+time, since rows may influence each other only through a maximum, a sign or a threshold.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, TensorSpec, image_input
 from slacktide.executors.hand_over.arena import Arena, MemoryLimitExceeded
-from slacktide.executors.ports import (
-    OpenedModel,
-    OutputTensor,
-    Payload,
-    RowShapes,
-)
+from slacktide.executors.ports import OpenedModel, OutputTensor, Payload, RowShapes
 from slacktide.executors.rounding import HALF_TOLERANCE, QUANTISED_TOLERANCE
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
@@ -31,18 +26,18 @@ from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedR
 ROUNDS: Final = 3
 RANDOM: Final = "one row has other answers each time (random operators)"
 _MOST_S: Final = (1.5, 0.5, 0.5)
-"""By round, seconds from the beginning after which it goes no further."""
+"""Seconds from the beginning after which the check ends, by round."""
 _PATIENCE_S: Final = 10.0
 _SEED: Final = 70
 _EQUAL: Final = 1e-6
-"""Part of an output's largest magnitude by which answers of batches of one size differ at most
-where rows do not influence each other."""
+"""Largest difference between answers of independent rows in batches of one size, relative to the
+output's largest magnitude."""
 _LEAST: Final = 1e-7
-"""Differences below this are rounding, whatever the output's magnitude."""
+"""Smaller differences are rounding, whatever the output's magnitude."""
 
 
 def dependence_warning(dependence: str) -> str:
-    """The sentence for the log."""
+    """The warning for the log."""
     return (
         f"requests run one at a time, never in a batch: {dependence}; state max_batch: 0 if the "
         "first axis holds no rows of their own"
@@ -52,8 +47,8 @@ def dependence_warning(dependence: str) -> str:
 async def find_dependence(
     replica: TimedReplica, opened: OpenedModel, rows: SyntheticRows, shapes: RowShapes, arena: Arena
 ) -> str:
-    """Why requests may not share a batch; empty if nothing is against it. Rows that fail alone, or
-    end their process, say nothing: the replica is not to be used any more then."""
+    """Why requests must not share a batch; empty if they may. Rows that fail alone, or kill their
+    process, prove nothing; do not use the replica any more then."""
     if opened.interface.max_batch < 2 or opened.cold:
         return ""
     begin, patience_s = time.perf_counter(), replica.patience_s
@@ -65,7 +60,7 @@ async def find_dependence(
         for number in range(ROUNDS):
             for partner in range(1, len(samples)):
                 orders = [(0, partner), (partner, 0)]
-                if partner > 1:  # one order at a time is enough for the rows that were changed
+                if partner > 1:  # one order at a time is enough for changed rows
                     del orders[1 - number % 2]
                 if dependence := await comparison.compare(*orders):
                     return dependence
@@ -81,7 +76,7 @@ async def find_dependence(
 
 
 class _Comparison:
-    """Rows, and what they got alone."""
+    """Compares answers of rows in batches with their answers alone."""
 
     def __init__(
         self, replica: TimedReplica, opened: OpenedModel, members: Sequence[Payload]
@@ -90,20 +85,20 @@ class _Comparison:
         self._outputs = opened.interface.outputs
         self._tolerance = opened.tolerance
         self._members = members
-        self._alone: dict[int, Sequence[OutputTensor]] = {}
+        self._answers_alone: dict[int, Sequence[OutputTensor]] = {}
         self._pair = (0, 1)
 
     async def compare(self, *orders: tuple[int, int]) -> str:
-        """One round of a pair, together in each of the `orders`; see `find_dependence`."""
+        """Run a pair alone and together in each of the `orders`. Returns as `find_dependence`."""
         self._pair = orders[0]
         for row in sorted(self._pair):
-            if row == 0 and row in self._alone and len(orders) == 1:
+            if row == 0 and row in self._answers_alone and len(orders) == 1:
                 continue
             try:
                 (outputs,) = await self._run(self._members[row])
             except BatchError:
                 return ""
-            self._alone.setdefault(row, outputs)
+            self._answers_alone.setdefault(row, outputs)
             for spec, (shape, _) in zip(self._outputs, outputs, strict=True):
                 if shape[:1] != (1,):
                     return f"output {spec.name!r} has {shape[0] if shape else 'no'} rows for one"
@@ -136,8 +131,8 @@ class _Comparison:
     async def _is_rounding(
         self, together: Sequence[Sequence[OutputTensor]], order: Sequence[int]
     ) -> bool:
-        """Whether rows are answered as beside a copy of themselves, and nearly as alone: then only
-        their number matters, by which ONNX Runtime chooses the order of its sums."""
+        """Whether rows get the same answers as beside a copy of themselves, and nearly the same as
+        alone. Then only the number of rows matters: ONNX Runtime orders its sums by it."""
         for place, row in enumerate(order):
             copies = await self._run(self._members[row], self._members[row])
             if await self._differs(together[place], row, HALF_TOLERANCE) or await self._differs(
@@ -158,9 +153,9 @@ class _Comparison:
         tolerance: float = 0.0,
         expected: Sequence[OutputTensor] = (),
     ) -> str:
-        """The first output in which a row differs from what is `expected`, by default from itself
-        alone, by more than the `tolerance`, by default the model's; empty if none does."""
-        tolerance, expected = tolerance or self._tolerance, expected or self._alone[row]
+        """The first output in which a row differs from the `expected` one (by default its own
+        answer alone) by more than the `tolerance` (by default the model's); empty if none does."""
+        tolerance, expected = tolerance or self._tolerance, expected or self._answers_alone[row]
         return await asyncio.to_thread(self._find, outputs, expected, tolerance)
 
     def _find(
@@ -172,11 +167,13 @@ class _Comparison:
             if outputs[at][0] != expected[at][0] or spec.datatype is Datatype.BYTES:
                 return spec.name
             answer, reference = (_numbers(spec, data) for _, data in (outputs[at], expected[at]))
-            alone = [self._alone[row][at][1] for row in self._pair if row in self._alone]
+            alone = [
+                self._answers_alone[row][at][1] for row in self._pair if row in self._answers_alone
+            ]
             largest = max(_largest(_numbers(spec, data)) for data in alone)
             room = max(tolerance * largest, _LEAST)
             if spec.datatype in (Datatype.INT8, Datatype.UINT8):
-                room = max(room, 1.0)  # a number between two was rounded
+                room = max(room, 1.0)  # the output itself is rounded
             with np.errstate(invalid="ignore"):
                 alike = (np.abs(answer - reference) <= room) | (answer == reference)
             if not (alike | (np.isnan(answer) & np.isnan(reference))).all():
@@ -199,8 +196,8 @@ def _largest(array: NDArray[Any]) -> float:
 def _unlike_rows(
     rows: SyntheticRows, shapes: RowShapes, opened: OpenedModel
 ) -> list[dict[str, NDArray[Any]]]:
-    """Rows, [1, *shape] of each input, of which each is unlike the first. Of quantised models only
-    two: what a batch of very unlike rows does to their scales is no mistake of the axis."""
+    """Rows, [1, *shape] of each input, each unlike the first. Only two for quantised models, since
+    very unlike rows of a batch change their scales."""
     generator = np.random.default_rng(_SEED)
     first, second = (rows.arrays(shapes, 1, generator, first=at) for at in (0, 1))
     samples = [first, second]
@@ -220,8 +217,8 @@ def _unlike_rows(
 def _changed(
     spec: TensorSpec, array: NDArray[Any], factor: int, *, image: bool
 ) -> NDArray[Any] | None:
-    """An input whose sum, signs and maximum are others; None: of text. Whole numbers are 0 and 1,
-    since they may be indices, but for those of 8 bits, which are most likely pixels."""
+    """An input with another sum, other signs and another maximum; None for text. Whole numbers are
+    0 and 1, since they may be indices; those of 8 bits are most likely pixels."""
     if spec.datatype is Datatype.BYTES:
         return None
     if spec.datatype.is_float:

@@ -1,7 +1,7 @@
-"""Rows that a model's owner has laid beside it: an .npz archive, or the raw bytes of a row.
+"""Reads sample rows that a model's owner supplies: an .npz archive, or the raw bytes of a row.
 
-The files come with the model, from outside: sizes are bounded before anything is read, pickled
-arrays are refused, and every array is held against the model. Errors name the key that is wrong.
+The files are as untrusted as the model: sizes are limited before anything is read, pickled arrays
+are refused, and every array is checked against the model. Errors name the key that is wrong.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from slacktide.executors.hand_over.tensor_io import TensorError, decode_strings
 from slacktide.exits.archives import read_npz
 
 MOST_BYTES = 64 << 20
-"""Of a file of samples, packed and unpacked."""
+"""Most bytes of a file of samples, packed and unpacked."""
 _MOST_REQUEST_BYTES = 4 << 30
 
 
 def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any]]:
-    """Rows by input, [n, *shape of a row], of an .npz file with an array for some or all inputs.
+    """Rows by input, [n, *shape of a row], from an .npz file with arrays for some or all inputs.
 
-    Arrays have the batch axis first, the same number of rows each; those of a model without one
-    are a request each as it stands, n = 1. Raises ValueError, which names `samples`.
+    Arrays have the batch axis first, and the same number of rows. For a model without a batch axis
+    an array is one request, n = 1. Raises ValueError, which names `samples`.
     """
     content = _bounded(path, f"samples: {path.name}")
     return _fitting(_arrays(content, path, MOST_BYTES), path, interface)
 
 
 def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, NDArray[Any]]]:
-    """Requests of one row, [1, *shape of a row] by input, in the order of the file: as
-    `read_archive`, but with an array for every input, up to 4 GiB, and for a model with a batch
-    axis. For an input whose rows were padded to one shape an array `NAME.shapes` [n, axes] says
-    what they were; `labels` are ignored. Raises ValueError, which names the array, before the first
-    is given.
+    """Requests of one row, [1, *shape of a row] by input, in the order of the file.
+
+    As `read_archive`, but up to 4 GiB, with an array for every input, for a model with a batch
+    axis. If the rows of an input were padded to one shape, an array `NAME.shapes` [n, axes] has
+    their original shapes. `labels` are ignored. Raises ValueError, which names the array, before
+    the first request.
     """
     arrays = _arrays(path, path, _MOST_REQUEST_BYTES)
     names = [spec.name for spec in interface.inputs]
@@ -69,8 +70,8 @@ def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, N
 
 
 def _arrays(source: bytes | Path, path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
-    """The arrays of the archive at `path`. Raises ValueError, which names a pointer or a page that
-    stands in its place."""
+    """The arrays of the archive at `path`. Raises ValueError, which says if the file is a pointer
+    or a web page."""
     if isinstance(source, Path):
         try:
             open_file(source).close()
@@ -88,7 +89,7 @@ def _arrays(source: bytes | Path, path: Path, most_bytes: int) -> dict[str, NDAr
 def _fitting(
     arrays: Mapping[str, NDArray[Any]], path: Path, interface: ModelInterface
 ) -> dict[str, NDArray[Any]]:
-    """The arrays as rows of the model's inputs. Raises ValueError."""
+    """Check the arrays against the model's inputs; rows by input. Raises ValueError."""
     inputs = {spec.name: spec for spec in interface.inputs}
     rows: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
@@ -114,7 +115,7 @@ def _fitting(
 
 def read_row(path: Path, spec: TensorSpec, shape: tuple[int, ...]) -> NDArray[Any]:
     """One row, [1, *shape], from a file of its bytes: little-endian, in row-major order; BYTES as
-    on the wire. What follows the row is ignored, as Triton does. Raises ValueError."""
+    on the wire. Ignores the rest of the file, as Triton does. Raises ValueError."""
     where = f"samples.rows.{spec.name}: {path.name}"
     data = _bounded(path, where)
     if spec.datatype is Datatype.BYTES:
@@ -148,7 +149,7 @@ def _bounded(path: Path, where: str) -> bytes:
 
 
 def _as_datatype(array: NDArray[Any], datatype: Datatype) -> NDArray[Any] | None:
-    """`array` in the datatype's own form; None if it is of another type."""
+    """`array` in the form of the datatype; None if it has another type."""
     if datatype is not Datatype.BYTES:
         is_equal = array.dtype.newbyteorder("=") == datatype.dtype.newbyteorder("=")
         return array.astype(datatype.dtype) if is_equal else None

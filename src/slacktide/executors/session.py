@@ -172,9 +172,8 @@ class ModelSession:
         declared = file.shapes
         free = any(shape is None or -1 in shape[1:] for shape in declared.values())
         sizes = file.image_sizes()
-        opener = SessionOpener(
-            source, providers, free, shared_arena, sizes, file.content, file.opened
-        )
+        content, path = file.content, file.opened
+        opener = SessionOpener(source, providers, free, shared_arena, sizes, content, path)
         session = opener.open(threads)
         interface = session_interface(session, declared, source.max_batch)
         opened = cls(opener, threads, interface, session)
@@ -246,7 +245,7 @@ class ModelSession:
         sizes = [1 << power for power in range(limit.bit_length()) if 1 << power < limit]
         for rows in [*sizes, limit]:
             try:
-                arrays = self._infer(self._synthetic(max(1, rows), self.row_shapes), None)
+                arrays = self._infer(self.synthetic(max(1, rows)), None)
                 first.close()
                 self._check_rows(arrays, rows)
                 self._warm = True
@@ -285,7 +284,7 @@ class ModelSession:
         for size in self._source.image_sizes:
             try:
                 row = {**self.row_shapes, name: (size, size, 3)}
-                self._check_rows(self._infer(self._synthetic(1, row), None), 1)
+                self._check_rows(self._infer(self.synthetic(1, row), None), 1)
             except Exception as error:  # whatever a model may raise
                 if self.fault(error) is not Fault.MODEL:
                     raise
@@ -304,7 +303,7 @@ class ModelSession:
         for shapes in candidate_rows(self.interface, rows.open_axes(), names, sizes):
             self.row_shapes = rows.shapes(shapes)
             try:
-                self._infer(self._synthetic(1, self.row_shapes), None)
+                self._infer(self.synthetic(1), None)
                 return
             except Exception as error:  # whatever a model may raise
                 if self.fault(error) is Fault.DEVICE:
@@ -333,7 +332,7 @@ class ModelSession:
             for rows in dict.fromkeys((self.interface.max_batch, 1)):
                 try:
                     row = self._synthetic_rows().shapes(self.row_shapes, length)
-                    arrays = self._infer(self._synthetic(rows, row), None)
+                    arrays = self._infer(self.synthetic(rows, row), None)
                 except Exception as error:  # whatever a model may raise
                     if self._fits_before(rows, error):
                         self._warm_up_lengths(padding)  # again, with fewer rows
@@ -450,7 +449,7 @@ class ModelSession:
         fault = fault_of(error)
         if fault is Fault.MODEL and self._warm and self._session and not self.opener.optimises:
             try:
-                self._infer(self._synthetic(1, self.row_shapes), None)
+                self._infer(self.synthetic(1), None)
             except Exception as again:
                 return Fault.MODEL if fault_of(again) is Fault.MEMORY else Fault.DEVICE
         return fault
@@ -484,12 +483,10 @@ class ModelSession:
                 raise ModelError(str(error)) from None
         return self._rows
 
-    def synthetic(self, rows: int) -> dict[str, NDArray[Any]]:
-        """Inputs with this many rows, which run unless the model is `cold`. Raises MemoryError."""
-        return self._synthetic(rows, self.row_shapes)
-
-    def _synthetic(self, rows: int, shapes: RowShapes) -> dict[str, NDArray[Any]]:
-        """Inputs with this many rows. Raises MemoryError if they would exceed a gibibyte."""
+    def synthetic(self, rows: int, shapes: RowShapes | None = None) -> dict[str, NDArray[Any]]:
+        """Inputs with this many rows, by default of the shapes that run unless the model is `cold`.
+        Raises MemoryError if they would exceed a gibibyte."""
+        shapes = shapes or self.row_shapes
         nbytes = sum(row_bytes(spec, shapes[spec.name]) for spec in self.interface.inputs)
         if rows > 1 and rows * nbytes > MOST_ROW_BYTES:
             raise MemoryError

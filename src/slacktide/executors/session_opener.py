@@ -1,4 +1,4 @@
-"""`SessionOpener`: opens a model in ONNX Runtime, whole, or a stage that was cut out of it."""
+"""`SessionOpener`: opens a model, or a stage cut out of it, in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from slacktide.executors.ports import ModelSource
 
 @dataclass(frozen=True, slots=True)
 class SessionOpener:
-    """What all sessions of a model have in common."""
+    """Opens sessions of one model. Has the settings that they share."""
 
     source: ModelSource
     providers: tuple[Provider, ...]
     free: bool
-    """Whether clients choose more of the inputs' shapes than the number of rows."""
+    """Whether clients choose more of the input shapes than the number of rows."""
     shared_arena: bool
     image_sizes: Sequence[tuple[int, int]]
     """Heights and widths that the model's file names."""
     content: bytes | None = None
-    """What to open instead of the file."""
+    """Content to open instead of the file."""
     path: Path | None = None
-    """The file's path, beside which its external data lie."""
+    """Path of the file, next to its external data."""
 
     def open(self, threads: int) -> Any:
-        """An InferenceSession, or what stands for one. Raises ModelError, and ONNX Runtime's own
-        error where memory is short or a device fails: another try may do better."""
+        """An InferenceSession, or its counterpart for a function. Raises ModelError, or ONNX
+        Runtime's own error if memory is short or a device fails: another try may succeed."""
         source, path = self.source, str(self.path)
         if source.function is not None:
             return FunctionSession(source.function)
-        # Or a model whose device fails runs on the CPU from then on.
+        # Otherwise a model whose device fails would go on on the CPU.
         chosen = {"providers": list(self.providers), "enable_fallback": 0}
         try:
             session = load_onnxruntime().InferenceSession(
                 self.content or path, self._options(threads), **chosen
             )
-        except Exception as error:  # ONNX Runtime's errors have no common base but this
+        except Exception as error:  # ONNX Runtime's errors have no other common base
             if fault_of(error) is not Fault.MODEL:
                 raise
             private = (Path(path), source.path, source.path.resolve(), source.root)
@@ -59,8 +59,8 @@ class SessionOpener:
         return session
 
     def open_stage(self, model: bytes, threads: int, *, optimised: bool) -> Any:
-        """A session of a part of the model. Raises ONNX Runtime's own errors. `optimised`: it was
-        cut out of what `optimise` returned, and is run as it is."""
+        """A session of a part of the model. `optimised`: the part comes from `optimise`, and is not
+        optimised again. Raises ONNX Runtime's own errors."""
         options = self._options(threads)
         if optimised:
             level = load_onnxruntime().GraphOptimizationLevel
@@ -71,11 +71,11 @@ class SessionOpener:
 
     @property
     def optimises(self) -> bool:
-        """Whether `optimise` can be used: what accelerators make of a model stays with them."""
+        """Whether `optimise` is possible. Accelerators do not expose the optimised model."""
         return len(self.providers) == 1
 
     def optimise(self, model: bytes) -> bytes:
-        """A model as ONNX Runtime would run it here: operators fused, weights in blocked layouts.
+        """The model as ONNX Runtime runs it here: operators fused, weights in blocked layouts.
         Raises ONNX Runtime's own errors."""
         fd = os.memfd_create("slacktide-optimised", os.MFD_CLOEXEC)
         with open(fd, "rb") as file:
@@ -94,7 +94,7 @@ class SessionOpener:
         if self.shared_arena:
             options.add_session_config_entry("session.use_env_allocators", "1")
         options.log_severity_level = 4
-        # A pattern is kept for every combination of input shapes, for ever: where clients choose
-        # more than the number of rows, that is as much memory as they like.
+        # ONNX Runtime keeps a pattern for every combination of input shapes for ever. If clients
+        # choose more than the number of rows, that could fill the memory.
         options.enable_mem_pattern = not self.free
         return options

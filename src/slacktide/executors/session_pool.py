@@ -1,20 +1,19 @@
-"""`SessionPool`: the sessions of one replica, and which of them its batches run in.
+"""`SessionPool`: the sessions of one replica, and the choice of one for its batches.
 
-A session computes with the number of threads it was opened with. On fewer cores its threads take
-turns and wait for each other, at the tail most of all; so a replica that will be resized is opened
-several times, with 1, 2, 4, … threads, and a batch runs in the smallest session that has a thread
-for each of its cores.
+A session computes with the number of threads it was opened with. On fewer cores its threads wait
+for each other, which shows most at the tail. So a replica that will be resized opens several
+sessions, with 1, 2, 4, … threads, and a batch runs in the smallest one that has a thread for each
+core.
 
-**The memory rule.** The largest session is opened first and always: without it the replica could
-not use its cores. The others are opened from the smallest up, since a replica sits on few cores
-most of the time, as long as all of them together take at most a quarter of the memory that was free
-after the first. The second is expected to take as much as the first, the third and those after it
-as much as the largest of the others so far. What each took is measured, and reported when the
-replica is ready.
+**Memory.** The largest session always opens, and first: without it the replica could not use all
+its cores. The others open from the smallest up, since a replica mostly has few cores, as long as
+together they take at most a quarter of the memory that was free after the first. The second is
+expected to take as much as the first, each further one as much as the largest of the others so far.
+What each took is measured, and reported when the replica is ready.
 
-Only one session runs at a time, so they share one arena for what they compute, as do the stages of
-a model that can be left early: a further session costs its weights, in the layout that ONNX Runtime
-has made for it, and little else.
+Only one session runs at a time, so all share one arena for their computations, as do the stages of
+a model with early exits: a further session costs its weights, in ONNX Runtime's layout, and little
+else.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from slacktide.executors.session import ModelSession
 from slacktide.profiles import covering
 
 PART_OF_FREE = 0.25
-"""Of the memory that is free: what the sessions beside the first may take."""
+"""Share of the free memory that the sessions after the first may take."""
 
 
 class SessionPool:
-    """Make it with `SessionPool.open`."""
+    """The sessions of one replica. Create it with `SessionPool.open`."""
 
     def __init__(self, session: ModelSession, sizes: tuple[SessionSize, ...], note: str) -> None:
         self.session = session
-        """The model; batches run in the session that `use` has chosen."""
+        """The model. Batches run in the session that `use` chose."""
         self.sizes = sizes
-        """In the order they were opened."""
+        """Sessions in the order they were opened."""
         self.note = note
-        """Which wanted sessions were left out, and why."""
+        """Requested sessions that were not opened, and why."""
         self._threads = [size.threads for size in sizes]
 
     @classmethod
@@ -55,11 +54,12 @@ class SessionPool:
         free: int | None = None,
         first_run: AbstractContextManager[object] | None = None,
     ) -> SessionPool:
-        """Open and warm up the sessions that `source.threads` names; those for `cores` are in use.
+        """Open and warm up sessions with the numbers of threads in `source.threads`, and use the
+        one for `cores`.
 
-        Without any named, or on an accelerator, it is one. `free` is the memory to go by, in bytes,
-        for tests; `first_run` as of `warm_up`. Raises as ModelSession for the first session; the
-        others are left out if they fail.
+        If there are none, or on an accelerator, one session is opened. `free`: bytes of free
+        memory, for tests. `first_run`: see `ModelSession.warm_up`. Raises errors of the first
+        session like ModelSession; others that fail are omitted.
         """
         thread_counts = source.threads if device == "cpu" and source.threads else (max(1, cores),)
         most, smaller = thread_counts[-1], thread_counts[:-1]
@@ -81,7 +81,9 @@ class SessionPool:
             before = own_memory()
             try:
                 session.add(threads)
-            except Exception as error:  # out of memory most likely; the first serves without it
+            except (
+                Exception
+            ) as error:  # most likely out of memory; the first session serves without it
                 note = _left_out(smaller[at:], client_detail(error, source.path, source.root))
                 break
             sizes.append(SessionSize(threads, max(0, own_memory() - before)))
@@ -90,12 +92,12 @@ class SessionPool:
         return pool
 
     def opened(self) -> OpenedModel:
-        """What to report of it."""
+        """The model as reported when it is up."""
         model = self.session
         return replace(model.opened(), sessions=self.sizes, note=self.note)
 
     def use(self, cores: int) -> None:
-        """Have the batches that follow run in the session for so many cores."""
+        """Run the batches that follow in the session for this many cores."""
         self.session.use(covering(self._threads, cores))
 
 
@@ -106,12 +108,9 @@ def _left_out(threads: tuple[int, ...], why: str) -> str:
 
 @cache
 def _share_arena() -> None:
-    """Make the arena that sessions opened with `shared_arena` use. Once in a process."""
+    """Create the arena for sessions opened with `shared_arena`, once in a process."""
     onnxruntime = load_onnxruntime()
     kind = onnxruntime.OrtMemoryInfo(
-        "Cpu",
-        onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR,
-        0,
-        onnxruntime.OrtMemType.DEFAULT,
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
     )
     onnxruntime.create_and_register_allocator(kind, None)

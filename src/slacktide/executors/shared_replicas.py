@@ -1,10 +1,10 @@
-"""`SharedReplicas`: replicas that differ in the size of their images alone, and are one underneath.
+"""`SharedReplicas`: replicas of one file that differ only in image size, and share one session.
 
-Variants of one file, by the size at which its images run, need no session of their own: the batch
-says its size. So the first replica of such on a lane is started, and those that follow join it. To
-a driver each is a replica like any other: it comes up, runs its batches, is moved and stopped by
-itself. But where the one underneath is lost, or one of them is killed, all of them are lost. That
-counts against the one that ran something, or one of them.
+Variants of a file by image size need no sessions of their own, since each batch states its size. So
+the first such replica on a lane starts a real one, and later ones join it. To a driver each is a
+replica like any other: it starts, runs batches, is moved and stopped by itself. But if the real
+replica is lost, or one of them is killed, all are lost. The loss counts against the replica that
+ran a batch, or else against one of them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from slacktide.executors.ports import (
 
 
 class SharedReplicas:
-    """Those of one executor."""
+    """The shared replicas of one executor."""
 
     def __init__(
         self, start: Callable[[Replica, ModelSource, Arena, Reporter], ReplicaHandle]
     ) -> None:
-        """`start` starts what is underneath."""
+        """`start` starts a real replica."""
         self._start = start
         self._shared: dict[Hashable, _Shared] = {}
 
@@ -59,22 +59,22 @@ class SharedReplicas:
 
 
 class _Shared:
-    """What is underneath the replicas of one file on one lane."""
+    """The real replica behind the replicas of one file on one lane."""
 
     handle: ReplicaHandle
 
     def __init__(self, cores: tuple[int, ...], ended: Callable[[], object]) -> None:
-        """`ended` is called once, when nothing may join any more."""
+        """`ended` is called once, when no replica may join any more."""
         self._loop = asyncio.get_running_loop()
         self._ended = ended
         self._members: dict[int, SizedReplica] = {}
         self._running: dict[int, SizedReplica] = {}
-        """By batch."""
+        """Replicas by the batch that they run."""
         self._opened: OpenedModel | None = None
         self._attached: set[int] = set()
         self._cores = cores
         self._resized: Resized | None = Resized(cores)
-        """To `_cores`, as reported last; None until it is."""
+        """The last report of a move to `_cores`; None while the move is under way."""
 
     def join(self, replica: Replica, size: int, report: Reporter) -> SizedReplica:
         member = self._members[replica.id] = SizedReplica(self, replica.id, size, report)
@@ -89,7 +89,7 @@ class _Shared:
         self._running[order.batch] = member
 
     def resize(self, member: SizedReplica, cores: tuple[int, ...]) -> None:
-        """Once for all of them: those that ask for the same cores wait for the same report."""
+        """Move once for all replicas: those that request the same cores share one report."""
         if cores != self._cores:
             self._cores, self._resized = cores, None
             self.handle.resize(cores)
@@ -97,7 +97,7 @@ class _Shared:
             self._loop.call_soon(member.tell, self._resized)
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
-        """Once for all of them."""
+        """Attach once for all replicas."""
         if number not in self._attached:
             self._attached.add(number)
             self.handle.attach(number, frames, glue)
@@ -107,16 +107,13 @@ class _Shared:
             self._attached.discard(number)
             self.handle.detach(number)
 
-    def refuse(self, member: SizedReplica, arranged: Arranged) -> None:
-        self._loop.call_soon(member.tell, arranged)
-
     def leave(self, member: SizedReplica) -> None:
         if self._members.pop(member.id, None) is not None and not self._members:
             self._ended()
             self.handle.stop()
 
     def report(self, event: Report, outputs: BatchOutputs = (), **more: Any) -> None:
-        """What is underneath reports, as a `Reporter` is told."""
+        """Pass on a report of the real replica. A `Reporter`."""
         members = tuple(self._members.values())
         if isinstance(event, ReplicaUp):
             self._opened = opened = more["opened"]
@@ -132,8 +129,8 @@ class _Shared:
         elif isinstance(event, ReplicaLost):
             self._members.clear()
             self._ended()
-            # The one that ran something comes last: while it seems to run, the lane is not free,
-            # and no other one, which is lost as well, is given a batch.
+            # The replica that runs a batch comes last: as long as it seems to run, the lane is not
+            # free, and no other replica, which is lost as well, gets a batch.
             busy = set(self._running.values())
             ordered = sorted(members, key=lambda member: member in busy)
             for member in ordered:
@@ -168,7 +165,8 @@ class SizedReplica:
 
     def publish(self, policy: ExitPolicy) -> None:
         detail = "early_exit: variants by image size share one session, which has no ramps"
-        self._shared.refuse(self, Arranged(policy.revision, policy.ramps, detail))
+        refusal = Arranged(policy.revision, policy.ramps, detail)
+        asyncio.get_running_loop().call_soon(self.tell, refusal)
 
     def abort(self, batch: int) -> None:
         self._shared.handle.abort(batch)
@@ -194,7 +192,7 @@ class SizedReplica:
         self.tell(ReplicaUp(self.id), opened=opened)
 
     def tell(self, event: Report, outputs: BatchOutputs = (), **more: Any) -> None:
-        """Report, unless it was stopped or lost."""
+        """Report an event, unless the replica was stopped or lost."""
         report = self._report
         if isinstance(event, ReplicaLost):
             self._report = None

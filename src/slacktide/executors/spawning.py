@@ -1,7 +1,7 @@
-"""What a server says to its fork server.
+"""`SpawnRequest`: the message with which a server requests a worker from its fork server.
 
-A `SpawnRequest`, as JSON beside four descriptors (SCM_RIGHTS): the worker's ends of the control and
-the abort socket, the pool's input arena, the worker's output file. The fork server answers with the
+It is JSON with four descriptors (SCM_RIGHTS): the worker's ends of the control socket and of the
+socket of aborts, the pool's input arena, the worker's output file. The fork server answers with the
 process id and a pidfd, and later reports how the process ended.
 """
 
@@ -19,12 +19,12 @@ from slacktide.exits.own_exits import OwnExit
 
 DESCRIPTORS: Final = 4
 MESSAGE_LIMIT: Final = 1 << 16
-"""Bytes of one message; a model with more warm-up shapes than fit is refused."""
+"""Bytes of one message. A model whose configuration does not fit is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnRequest:
-    """One worker to be made. `id` is the server's, and comes back in the answer."""
+    """A request for one worker. The answer repeats `id`."""
 
     id: int
     source: ModelSource
@@ -32,7 +32,7 @@ class SpawnRequest:
     device: str
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self), default=str).encode()  # as text: paths
+        return json.dumps(asdict(self), default=str).encode()  # paths become text
 
     @classmethod
     def decode(cls, message: bytes) -> SpawnRequest:

@@ -132,8 +132,10 @@ class StageTimer:
         give_up_at = time.perf_counter() + GIVE_UP_S
         while done < len(sizes):
             before = done
-            while done < len(sizes) and self._has_room(sizes[done]):
-                if not self._time(chain, threads, sizes[done]):
+            while done < len(sizes):
+                rows = sizes[done]
+                has_room = rows == SIZES[0] or self._turn.room() >= ROOM * rows * self._row_s
+                if not has_room or not self._time(chain, threads, rows):
                     break
                 done += 1
             if self._stop.is_set():
@@ -145,9 +147,6 @@ class StageTimer:
             if time.perf_counter() > give_up_at or self._stop.wait(PAUSE_S):
                 return
         self._whole = None
-
-    def _has_room(self, rows: int) -> bool:
-        return rows == SIZES[0] or self._turn.room() >= ROOM * rows * self._row_s
 
     def _look_again(self, chain: StageChain, threads: int, sizes: Sequence[int]) -> None:
         """Time an expensive chain again, since other work on the machine may have ended."""

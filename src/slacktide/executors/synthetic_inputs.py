@@ -1,8 +1,8 @@
-"""`SyntheticRows`: rows for a model that has not had a request yet, to warm it up and time it.
+"""`SyntheticRows`: rows with which a model is warmed up and timed before its first request.
 
-An input's content is what is stated, a constant (`values`) or the rows of a file (`samples`); else
-it is random. Its shape is what is stated or that of its samples; free axes of which nothing is
-stated are 1 here, unless a row of another size has been found to run (`row_candidates`).
+The content of an input is the configured constant (`values`) or sample rows (`samples`), and else
+random. Its shape is the configured one or that of its samples. Other free axes are 1 here, unless a
+row of another size is known to run (`row_candidates`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _MOST_ROWS = 16
 _MOST_BYTES = 64 << 20
 MOST_ROW_BYTES = 1 << 30
 _ELEMENT_BYTES = 64
-"""Of a BYTES element as an object of Python, about."""
+"""Approximate size of a BYTES element as a Python object."""
 
 
 class SyntheticRows:
-    """What a row of this model may look like, by what its source states."""
+    """Makes rows for a model, as its source configures them."""
 
     def __init__(self, interface: ModelInterface, source: ModelSource) -> None:
-        """Reads the samples. Raises ValueError naming the key if what is stated cannot be: a shape
-        or a value that the model cannot have, an input with both a value and samples, samples of
+        """Reads the samples. Raises ValueError, which names the key, if the configuration does not
+        fit: an impossible shape or value, an input with both a value and samples, samples of
         another type or shape, or a row of more than a gibibyte."""
         self._interface = interface
         self._source = source
@@ -65,7 +65,7 @@ class SyntheticRows:
             self.shapes(more)
 
     def open_axes(self) -> dict[str, tuple[int, ...]]:
-        """Axes of a row of each input; −1 where the model leaves one free and nothing states it."""
+        """Axes of a row of each input; −1: free in the model and not configured."""
         axes = {spec.name: self._axes(spec) for spec in self._interface.inputs}
         if length := self._stated_length() or self._typical_length:
             self._lengthen(axes, length)
@@ -83,10 +83,10 @@ class SyntheticRows:
     def shapes(
         self, over: RowShapes | None = None, length: int | None = None
     ) -> dict[str, tuple[int, ...]]:
-        """Shape of each input without the batch axis: `over` for those it names.
+        """Shape of each input without the batch axis, with those of `over` where it has any.
 
-        Padded axes all get `length`; without it what is stated for one of them, or what is typical.
-        Raises ValueError if it leaves nothing to send, or more than a gibibyte.
+        All padded axes get `length`, or else the configured length of one of them, or the typical
+        one. Raises ValueError if a row is empty or exceeds a gibibyte.
         """
         over = over or {}
         shapes = {}
@@ -108,16 +108,16 @@ class SyntheticRows:
     def arrays(
         self, shapes: RowShapes, rows: int, generator: np.random.Generator, *, first: int = 0
     ) -> dict[str, NDArray[Any]]:
-        """`rows` rows of each input, [rows, *shape]. Samples are taken in turn, from the `first`
-        on; an input whose shape is not that of its samples is random."""
+        """Rows of each input, [rows, *shape]. Samples are used in turn, beginning with number
+        `first`; inputs of another shape than their samples are random."""
         return {
             spec.name: self._content(spec, (rows, *shapes[spec.name]), generator, first)
             for spec in self._interface.inputs
         }
 
     def assumptions(self, shapes: RowShapes, guess: str = "") -> list[str]:
-        """What rows of these `shapes` assume: a sentence for each input, with the key that states
-        it; a single one if no row runs, for the reason `guess`."""
+        """Assumptions behind rows of these `shapes`: a sentence for each such input, with the key
+        to configure; a single sentence if no row runs, for the reason `guess`."""
         fixed = self._values.keys() | self._samples.keys()
         axes = self.open_axes()
         free = {name: [i for i, size in enumerate(dims) if size < 0] for name, dims in axes.items()}
@@ -125,7 +125,7 @@ class SyntheticRows:
         single = {s.name for s in specs if s.shape == () or axes[s.name] == s.shape == (1,)} - fixed
         if guess:
             open_ended = [s.name for s in specs if -1 in self._interface.row_axes(s)]
-            keys = [f"inputs.{name}.shape" for name in open_ended]  # also where one is stated
+            keys = [f"inputs.{name}.shape" for name in open_ended]  # even if one is configured
             picky = single | {s.name for s in specs if not s.datatype.is_float} - fixed
             keys += [f"inputs.{name}.value" for name in free if name in picky]
             keys = [*keys[:6], "samples"]
@@ -154,7 +154,7 @@ class SyntheticRows:
         return sentences
 
     def image_size(self, shapes: RowShapes) -> int:
-        """Side of the square that batches of these `shapes` have images resized to; 0: none."""
+        """Side of the square to which images of these `shapes` are resized; 0: none."""
         image = self._image
         if image is None or image.shape[1] > 0:
             return 0
@@ -170,11 +170,11 @@ class SyntheticRows:
     def payloads(
         self, shapes: RowShapes, arena: Arena, *, generator: np.random.Generator
     ) -> list[Payload]:
-        """Requests of one row each, written to `arena`, at most 16 of them and 64 MiB (but one).
-        Images are JPEGs of their shape, where these are decoded.
+        """Write requests of one row each to `arena`: at most 16, and 64 MiB unless one is larger.
+        Images are JPEGs of their shape if these can be decoded.
 
-        They differ, so that a batch reads as much memory as a live one would. The slots live as
-        long as the arena. Raises MemoryLimitExceeded if not even one fits.
+        The requests differ, so that a batch reads as much memory as a live one. Their slots are not
+        freed. Raises MemoryLimitExceeded if not even one fits.
         """
         payloads: list[Payload] = []
         used = 0
@@ -183,15 +183,14 @@ class SyntheticRows:
             payloads.append(self.payload(arrays, shapes, arena))
             nbytes = sum(tensor.nbytes for tensor in payloads[-1].tensors)
             used += nbytes
-            if used + nbytes > _MOST_BYTES:  # the next is about as large
+            if used + nbytes > _MOST_BYTES:  # the next one is about as large
                 break
         return payloads
 
     def payload(
         self, arrays: Mapping[str, NDArray[Any]], shapes: RowShapes, arena: Arena
     ) -> Payload:
-        """A request of one row, as `arrays` gives it, written to `arena`. Raises
-        MemoryLimitExceeded."""
+        """Write a request of one row, with this content, to `arena`. Raises MemoryLimitExceeded."""
         lead, jpeg = (1,) if self._interface.batches else (), self._jpeg_input(shapes)
         refs = []
         for spec in self._interface.inputs:
@@ -205,8 +204,8 @@ class SyntheticRows:
         return Payload(1, tuple(refs))
 
     def is_stated(self, spec: TensorSpec) -> bool:
-        """Whether other content than that of `arrays` would make no sense to the model, as far as
-        is known: constants, masks, and whole numbers of samples."""
+        """Whether other content than that of `arrays` may be invalid for the model: constants,
+        masks, and whole numbers from samples."""
         padded = self._padded.get(spec.name)
         mask = padded is not None and bool(padded.mask)
         sampled = spec.name in self._samples and not spec.datatype.is_float
@@ -216,7 +215,7 @@ class SyntheticRows:
         return self._stated.get(spec.name, self._interface.row_axes(spec))
 
     def _merged(self, spec: TensorSpec, stated: tuple[int, ...]) -> tuple[int, ...]:
-        """The axes of a row as stated, and as the model has them where that leaves them open."""
+        """The configured axes of a row; open ones are the model's."""
         axes = self._interface.row_axes(spec)
         if -1 in stated and len(stated) == len(axes):
             stated = tuple([axis if n < 0 else n for n, axis in zip(stated, axes, strict=True)])
@@ -275,8 +274,8 @@ class SyntheticRows:
 def assumptions_of(
     source: ModelSource, interface: ModelInterface, shapes: RowShapes, guess: str = ""
 ) -> list[str]:
-    """`SyntheticRows.assumptions`, for the log; none where what is stated cannot be, which is an
-    error elsewhere. Reads the samples."""
+    """`SyntheticRows.assumptions`, for the log. Empty if the configuration does not fit, which is
+    an error elsewhere. Reads the samples."""
     try:
         return SyntheticRows(interface, source).assumptions(shapes, guess)
     except ValueError:
@@ -284,17 +283,17 @@ def assumptions_of(
 
 
 def closed_shapes(source: ModelSource) -> RowShapes:
-    """What the source states of rows, without inputs of which it leaves an axis open."""
+    """The configured shapes without an open axis."""
     return {name: shape for name, shape in source.warmup_shapes.items() if -1 not in shape}
 
 
 def row_bytes(spec: TensorSpec, shape: tuple[int, ...]) -> int:
-    """Bytes of an input of this shape, about."""
+    """Approximate bytes of an input of this shape."""
     return math.prod(shape) * (spec.datatype.itemsize or _ELEMENT_BYTES)
 
 
 def batch_of(rows: int, singles: Sequence[Payload]) -> list[Payload]:
-    """`rows` members of one row each, as live batches have them; repeats beyond `singles`."""
+    """A batch of `rows` members of one row each, which repeats `singles` if necessary."""
     return [singles[index % len(singles)] for index in range(rows)]
 
 
@@ -320,7 +319,7 @@ def _element(spec: TensorSpec, value: Constant) -> Any:
 def _random(
     datatype: Datatype, shape: tuple[int, ...], generator: np.random.Generator
 ) -> NDArray[Any]:
-    """Standard normal floats, bits for whole numbers (they may be indices or masks), words."""
+    """Standard normal floats, words, or bits for whole numbers, which may be indices or masks."""
     if datatype is Datatype.BYTES:
         return np.array(_WORDS, object)[generator.integers(len(_WORDS), size=shape)]
     if datatype is Datatype.BF16:

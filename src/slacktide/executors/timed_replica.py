@@ -37,7 +37,7 @@ from slacktide.executors.synthetic_inputs import batch_of
 from slacktide.profiles import CpuShare
 
 _replica_ids = itertools.count(1_000_000_000)
-"""Far from a server's own, which count from 0: both may use one executor."""
+"""Far above a server's ids, which count from 0, since both may use one executor."""
 
 
 class MeasuringError(Exception):
@@ -49,11 +49,11 @@ class MeasuringError(Exception):
 
 
 class BatchError(Exception):
-    """The model raised on a batch; its replica lives on."""
+    """The model raised an error on a batch. Its replica lives on."""
 
 
 class TimedReplica:
-    """One replica under test: `run` a batch size, get seconds. Belongs to a running loop."""
+    """A replica under test: `run` times a batch. Belongs to a running loop."""
 
     def __init__(
         self,
@@ -65,26 +65,27 @@ class TimedReplica:
         clock: Callable[[], float],
         patience_s: float,
     ) -> None:
-        """Start it, on an executor that stays the caller's."""
+        """Start the replica. The caller keeps the executor."""
         self.cores = len(cores)
         self.inputs: Sequence[Payload] = ()
-        """Requests of one row each, to make batches of; to be set before the first `run`."""
+        """Requests of one row each, to make batches of. Set it before the first `run`."""
         self.size = 0
-        """That their images run at; 0: as they are."""
+        """Image size of batches; 0: unchanged."""
         self.outputs: BatchOutputs = ()
+        """Outputs of the last batch."""
         self.faults = NO_FAULTS
-        """Both of the last batch."""
+        """Faults of the last batch."""
         self.cpu = CpuShare()
-        """Sums over all batches; replace it to start again."""
+        """CPU time of all batches. Replace it to start again."""
         self._clock = clock
         self.patience_s = patience_s
-        """Longest that a start or a run may take."""
+        """Longest duration of a start or a run."""
         self._batches = itertools.count()
-        self._lost: ReplicaLost | None = None
-        self._opened: OpenedModel | None = None
-        self._given_up = False
-        self._moving = False
-        self._waiting: asyncio.Future[tuple[float, Report]] | None = None
+        self._loss: ReplicaLost | None = None
+        self._model: OpenedModel | None = None
+        self._is_killed = False
+        self._is_moving = False
+        self._next_report: asyncio.Future[tuple[float, Report]] | None = None
         self._expect()
         limit = DEFAULT_MAX_BATCH if source.max_batch is None else max(1, source.max_batch)
         pool = PoolId(source.name, source.version)
@@ -92,19 +93,19 @@ class TimedReplica:
         self._handle = executor.start(replica, source, arena, self._report)
 
     async def ready(self) -> OpenedModel:
-        """Wait until it is warm. Raises MeasuringError if it cannot start or takes too long."""
+        """Wait until it is warm. Raises MeasuringError if it fails or takes too long."""
         _, report = await self._next("start")
-        if not isinstance(report, ReplicaUp) or self._opened is None:
+        if not isinstance(report, ReplicaUp) or self._model is None:
             raise MeasuringError(f"unexpected answer to a start: {report}")
-        return self._opened
+        return self._model
 
     async def resize(self, cores: tuple[int, ...]) -> None:
-        """Move it. Raises MeasuringError if it does not get these cores, dies or takes too long."""
+        """Move it. Raises MeasuringError if it does not get the cores, dies or takes too long."""
         self._expect()
-        self._moving = True
+        self._is_moving = True
         self._handle.resize(cores)
         _, report = await self._next(f"move to {len(cores)} cores")
-        self._moving = False
+        self._is_moving = False
         if not isinstance(report, Resized):
             raise MeasuringError(f"unexpected answer to a resize: {report}")
         if report.detail:
@@ -112,9 +113,9 @@ class TimedReplica:
         self.cores = len(cores)
 
     async def run(self, rows: int) -> float:
-        """Seconds from `run` to the report of a batch of `rows` requests.
+        """Run a batch of `rows` requests; seconds from `run` to the report.
 
-        Raises BatchError if the model raises, MeasuringError if it dies or takes too long.
+        Raises BatchError if the model does, MeasuringError if it dies or takes too long.
         """
         batch = next(self._batches)
         members = batch_of(rows, self.inputs)
@@ -130,8 +131,8 @@ class TimedReplica:
         return max(end - begin, 1e-9)  # a coarse clock may not have moved
 
     async def arrange(self, policy: ExitPolicy) -> Arranged:
-        """Have it cut its model at a policy's ramps, and wait for what the stages take. Raises
-        MeasuringError if it cannot."""
+        """Have the model cut at a policy's ramps, and wait for the times of the stages. Raises
+        MeasuringError if that fails."""
         self._expect()
         self._handle.publish(policy)
         _, report = await self._next("cut the model into stages")
@@ -144,27 +145,27 @@ class TimedReplica:
         return report
 
     def close(self) -> None:
-        """Stop it, unless it is dead already."""
-        if self._lost is None and not self._given_up:
+        """Stop it, unless it is dead."""
+        if self._loss is None and not self._is_killed:
             self._handle.stop()
 
     def _expect(self) -> None:
-        self._waiting = asyncio.get_running_loop().create_future()
+        self._next_report = asyncio.get_running_loop().create_future()
 
     async def _next(self, step: str) -> tuple[float, Report]:
-        assert self._waiting is not None
-        if self._lost is None:
+        assert self._next_report is not None
+        if self._loss is None:
             try:
                 async with patience(self.patience_s):
-                    at, report = await self._waiting
+                    at, report = await self._next_report
             except TimeoutError:
-                self._given_up = True
+                self._is_killed = True
                 self._handle.kill()
                 raise MeasuringError(f"took more than {self.patience_s:g} s to {step}") from None
             if not isinstance(report, ReplicaLost):
                 return at, report
-        assert self._lost is not None
-        raise MeasuringError(self._lost.detail, permanent=self._lost.permanent)
+        assert self._loss is not None
+        raise MeasuringError(self._loss.detail, permanent=self._loss.permanent)
 
     def _report(
         self,
@@ -175,17 +176,17 @@ class TimedReplica:
         out_of_memory: bool = False,
         faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
-        """Called on the loop: the clock is read here, before anything else gets a turn."""
+        """Take a report. Called on the loop, so the clock is read before anything else runs."""
         now = self._clock()
         if isinstance(event, RowsMismatch | PicturesDamaged):
-            return  # the outputs show rows, and pictures are counted for clients
-        if isinstance(event, Resized) and not self._moving:
-            return  # it has less than it was started with, or the rest: no resize is under way
+            return  # rows show in the outputs; pictures matter to clients only
+        if isinstance(event, Resized) and not self._is_moving:
+            return  # about the cores of the start
         if isinstance(event, Arranged) and not (event.rows or event.detail or event.untimed):
-            return  # it is open: what it takes is told later
+            return  # the stages are open; their times follow
         if isinstance(event, ReplicaLost):
-            self._lost = event
-        self._opened = opened or self._opened
+            self._loss = event
+        self._model = opened or self._model
         self.outputs, self.faults = outputs, faults
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result((now, event))
+        if self._next_report is not None and not self._next_report.done():
+            self._next_report.set_result((now, event))

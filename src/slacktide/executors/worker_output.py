@@ -1,8 +1,8 @@
-"""`WorkerOutput`: what workers print, as lines of the server's log.
+"""`WorkerOutput`: logs what workers print.
 
-A worker that wrote to the server's own standard error would wait for whoever reads that, and be
-taken to hang. So all workers of a fork server write into a pipe that the server reads, whatever
-becomes of its log. One that prints without end is slowed down, and most of its lines are lost.
+If workers wrote to the server's own standard error, a slow reader of it would make them seem to
+hang. So all workers of a fork server write to a pipe that the server reads, whatever happens to its
+log. A worker that prints endlessly is slowed down, and most of its lines are lost.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Final
 log = logging.getLogger("slacktide.worker")
 
 MOST_READ: Final = 1 << 16
-"""Bytes of one look, and of a line that never ends."""
+"""Bytes of one read, and of the longest line."""
 MOST_LINES: Final = 100
-"""Lines logged of one look."""
+"""Lines logged after one read."""
 MOST_WAITING: Final = 10_000
-"""Lines that wait to be logged; beyond that they are lost."""
+"""Lines that may wait to be logged; further ones are lost."""
 REST_S: Final = 0.01
-"""Seconds between two looks."""
+"""Seconds between two reads."""
 
 
 class LostOutput:
-    """Lines of workers that were lost in this process, for metrics. Only rises."""
+    """Number of lost lines of workers, in this process. For metrics; only rises."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,26 +36,25 @@ LOST: Final = LostOutput()
 
 
 class WorkerOutput:
-    """The reading end of one pipe. Belongs to a loop."""
+    """The reading end of a pipe. Belongs to a loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._reading, self.descriptor = os.pipe()
-        """`descriptor` is for the processes that write."""
+        """`descriptor` is the writing end, for the workers."""
         os.set_blocking(self._reading, False)
-        self._begun = b""
-        """A line whose end has not come."""
+        self._partial_line = b""
         self._lines: deque[bytes] = deque()
-        self._lost = 0
-        """Lines lost since the log last said so."""
+        self._lost_lines = 0
+        """Lines lost since the last warning."""
         loop.add_reader(self._reading, self._look)
 
     def close_descriptor(self) -> None:
-        """Close the writing end here: the processes have theirs."""
+        """Close the server's copy of the writing end."""
         os.close(self.descriptor)
 
     def close(self) -> None:
-        """Log what is still there, once the processes have ended."""
+        """Log the remaining lines, after the processes have ended."""
         while self._reading >= 0 and self._read():
             pass
         self._end()
@@ -63,7 +62,7 @@ class WorkerOutput:
             self._log()
 
     def _look(self) -> None:
-        """Something has come, or waits to be logged."""
+        """Read, and log waiting lines."""
         if self._reading < 0:
             return
         self._loop.remove_reader(self._reading)
@@ -81,28 +80,29 @@ class WorkerOutput:
             self._loop.add_reader(self._reading, self._look)
 
     def _read(self) -> bool | None:
-        """Take what has come: whether anything has; None where nothing will."""
+        """Read once. Whether there was anything; None at the end of the pipe."""
         try:
             data = os.read(self._reading, MOST_READ)
         except BlockingIOError:
             return False
-        *lines, self._begun = (self._begun + data).split(b"\n")
-        if len(self._begun) > MOST_READ or (self._begun and not data):
-            lines.append(self._begun)
-            self._begun = b""
+        *lines, partial_line = (self._partial_line + data).split(b"\n")
+        if len(partial_line) > MOST_READ or (partial_line and not data):
+            lines.append(partial_line)
+            partial_line = b""
+        self._partial_line = partial_line
         room = MOST_WAITING - len(self._lines)
         self._lines.extend(lines[:room])
         if (lost := len(lines) - room) > 0:
             LOST.count += lost
-            self._lost += lost
+            self._lost_lines += lost
         return True if data else None
 
     def _log(self) -> None:
         for _ in range(min(MOST_LINES, len(self._lines))):
             log.warning("%s", self._lines.popleft().decode("utf-8", "backslashreplace"))
-        if self._lost and not self._lines:
-            log.warning("%d lines of workers were lost: they print too much", self._lost)
-            self._lost = 0
+        if self._lost_lines and not self._lines:
+            log.warning("%d lines of workers were lost: they print too much", self._lost_lines)
+            self._lost_lines = 0
 
     def _end(self) -> None:
         if self._reading >= 0:

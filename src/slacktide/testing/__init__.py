@@ -1,7 +1,7 @@
-"""Doubles for the tests of extensions: a world in virtual time, an executor and a clock.
+"""Test doubles for extensions: a world in virtual time, an executor and a clock.
 
-Nothing here needs a test framework, a model file, a process or a socket. docs/extending.md has an
-example for each extension point.
+They need no test framework, model file, process or socket. docs/extending.md has an example for
+each extension point.
 """
 
 from slacktide.testing.fake_executor import FakeClock as FakeClock

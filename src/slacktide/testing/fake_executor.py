@@ -1,9 +1,9 @@
-"""`FakeExecutor`: replicas without a model, whose batches take time on a `FakeClock` alone.
+"""`FakeExecutor`: replicas without a model, whose batches take time only on a `FakeClock`.
 
 executor = FakeExecutor(interface, seconds=lambda rows, cores: 0.002 * rows / cores)
 with slacktide.Server("models", executors={"worker": executor}) as server:
     ...
-assert executor.ran
+assert executor.batches
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from slacktide.executors import (
 
 
 class FakeClock:
-    """Monotonic seconds that pass only when a test says so."""
+    """A monotonic clock that only a test advances."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -47,7 +47,7 @@ class FakeClock:
 
 
 class FakeExecutor:
-    """An `Executor` that notes what it is asked, and answers zeros at the loop's next turn."""
+    """An `Executor` that records its calls and answers zeros at the loop's next turn."""
 
     start_s = 0.1
     """Seconds on the clock until a replica is up."""
@@ -58,19 +58,19 @@ class FakeExecutor:
         seconds: Callable[[int, int], float] = lambda rows, cores: 0.001,
         clock: FakeClock | None = None,
     ) -> None:
-        """`interface`: what every model takes and gives. `seconds`: by rows and cores, the time
-        that a batch takes."""
+        """`interface`: inputs and outputs of every model. `seconds`: time of a batch, by rows and
+        cores."""
         self.interface = interface
         self.seconds = seconds
         self.clock = FakeClock() if clock is None else clock
         self.replicas: list[FakeReplica] = []
-        """All that were started, the first one first."""
+        """All replicas, in the order they were started."""
         self.sources: list[ModelSource] = []
-        """What each of them was to open."""
-        self.ran: list[tuple[int, int]] = []
+        """The model of each replica."""
+        self.batches: list[tuple[int, int]] = []
         """Rows and cores of every batch."""
         self.resizes: list[tuple[int, ...]] = []
-        """Cores that replicas were moved to."""
+        """Cores of every resize."""
         self.closed = False
 
     def start(
@@ -86,11 +86,11 @@ class FakeExecutor:
         self.closed = True
 
     def make(self, replica: Replica, report: Reporter) -> FakeReplica:
-        """A replica; for subclasses with replicas of their own."""
+        """Create a replica. Subclasses may override it."""
         return FakeReplica(self, replica, report)
 
     def up(self, replica: Replica) -> Report:
-        """What comes of a start."""
+        """The report that ends a start."""
         return ReplicaUp(replica.id)
 
     def outcome(self, order: BatchOrder, cores: int) -> tuple[float, Report]:
@@ -134,22 +134,22 @@ class FakeReplica:
         asyncio.get_running_loop().call_soon(happen)
 
     def run(self, order: BatchOrder) -> None:
-        self.executor.ran.append((sum(member.rows for member in order.members), self.cores))
+        self.executor.batches.append((sum(member.rows for member in order.members), self.cores))
         seconds, report = self.executor.outcome(order, self.cores)
         answered = isinstance(report, BatchFinished)
         self.tell(seconds, report, [*map(self.executor.answer, order.members)] if answered else ())
 
     def publish(self, policy: ExitPolicy) -> None:
-        """Nothing leaves early."""
+        """Do nothing: no request leaves early."""
 
     def abort(self, batch: int) -> None:
-        """The batch has finished by the time that anyone could tell."""
+        """Do nothing: the batch finishes at the loop's next turn."""
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
-        """Nothing is cut out."""
+        """Do nothing: crops are answered like other rows."""
 
     def detach(self, number: int) -> None:
-        """Nothing was attached."""
+        """Do nothing."""
 
     def resize(self, cores: tuple[int, ...]) -> None:
         self.cores = len(cores)

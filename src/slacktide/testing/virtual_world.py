@@ -1,4 +1,4 @@
-"""`VirtualWorld`: one model in virtual time, with any scheduler, and a log of what happened.
+"""`VirtualWorld`: one model in virtual time, with any scheduler, and a log of events.
 
 world = VirtualWorld(LinearTimes(0.0, 1.0), scheduler=MyScheduler, options={"margin": 0.1})
 world.run(make_request(1, arrival=0.0, slo=2.0), make_request(2, arrival=0.5, slo=2.0))
@@ -35,7 +35,7 @@ _POOL = PoolId("m", "1")
 
 
 class LinearTimes(BatchTimes):
-    """Batch times of `fixed` + `per_row` · rows seconds, certain: as predicted, and as they are."""
+    """Batches take `fixed` + `per_row` · rows seconds, which is also the prediction."""
 
     revision = 0
 
@@ -47,7 +47,7 @@ class LinearTimes(BatchTimes):
         return PointTime(self.fixed + self.per_row * rows)
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        """The time that a batch takes in the simulator (`Execution`)."""
+        """Time of a batch in the simulator (`Execution`)."""
         return self.of(batch.rows, cores).expected
 
 
@@ -59,12 +59,12 @@ def one_model_plan(*, max_batch: int = 4, lanes: int = 1) -> Plan:
 
 
 def make_request(id: int, arrival: float, slo: float = 100.0, **fields: Any) -> Request:
-    """A request for model `m`. `fields` are further fields of `Request`."""
+    """Make a request for model `m`. `fields` are further fields of `Request`."""
     return Request(id, "m", arrival, arrival + slo, **fields)
 
 
 def make_notice(id: int, arrival: float, complete_at: float, slo: float = 100.0) -> Notice:
-    """The announcement of a request whose body is complete at `complete_at`."""
+    """Announce a request whose body is complete at `complete_at`."""
     return Notice(id, "m", arrival, arrival + slo, payload_bytes=100, complete_at=complete_at)
 
 
@@ -74,7 +74,7 @@ def _raise_failure(text: str) -> None:
 
 @dataclass
 class VirtualWorld:
-    """A simulation of one model, and everything that happened in it."""
+    """A simulation of one model, with a log of everything that happened."""
 
     times: LinearTimes
     scheduler: str | Callable[..., Any] = "fifo"
@@ -84,18 +84,18 @@ class VirtualWorld:
     max_batch: int = 4
     lanes: int = 1
     execution: Execution | None = None
-    """How long batches take; `times` unless stated."""
+    """Times of batches in the simulation; by default `times`."""
     start_s: float = 0.0
     """Seconds that a replica takes to start."""
     settings: EngineSettings | None = None
     watched: bool = True
-    """Whether the engine's invariants are checked after every event, and the log is kept."""
+    """Whether to check the engine's invariants after every event, and to keep the log."""
     log: list[tuple[float, tuple[Event, ...], tuple[Command, ...]]] = field(default_factory=list)
-    """Time, events and the engine's commands of every turn."""
+    """Time, events, and the engine's commands, of every turn."""
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     """Outcomes by request."""
     subjects: dict[int, Request | Notice] = field(default_factory=dict)
-    """Requests that have an outcome."""
+    """Requests with an outcome, by id."""
 
     def __post_init__(self) -> None:
         self.plan = one_model_plan(max_batch=self.max_batch, lanes=self.lanes)
@@ -111,7 +111,7 @@ class VirtualWorld:
         )
 
     def fresh_engine(self) -> Engine:
-        """Another engine like that of this world, which nothing has happened to."""
+        """Another engine like that of this world, in its initial state."""
         name = self._scheduler_name()
 
         def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
@@ -128,18 +128,18 @@ class VirtualWorld:
         return Engine(parts, self.settings)
 
     def run(self, *items: Item) -> VirtualWorld:
-        """Play requests, in the order of their arrivals, until nothing is left to happen. Raises
+        """Play requests, in order of arrival, until nothing remains to be done. Raises
         SimulationError if the scheduler breaks its contract."""
         return self.run_all(items)
 
     def run_all(self, items: Iterable[Item]) -> VirtualWorld:
-        """The same for an iterable."""
+        """As `run`, for an iterable."""
         self.simulation.run(items)
         return self
 
     @property
     def events(self) -> list[tuple[float, str]]:
-        """Time and name of every event; those that were handed over together are joined by `+`."""
+        """Time and name of every event. Names of simultaneous events are joined by `+`."""
         return [
             (now, "+".join(type(event).__name__ for event in events)) for now, events, _ in self.log
         ]

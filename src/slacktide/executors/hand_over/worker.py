@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from slacktide.domain import BatchTiming, ExitPolicy, ExitReport
+from slacktide.domain import BatchTiming, ExitPolicy
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.cgroups import limit_memory
 from slacktide.executors.crop_frames import decode_attach, decode_crops, with_crops
@@ -235,14 +235,15 @@ class BatchRunner:
             if self._aborted == batch:  # the abort overtook its batch
                 return encode_aborted(batch, None)
             self._running, self._options = batch, options
-        self._staged = None
+        self._staged, stages = None, self._session.stages
         try:
-            if self._session.stages is None:
+            if stages is None:
                 return self._run(order, options, cpu)
-            return self._run_stages(self._session.stages, order, options, cpu)
+            return self._run_stages(stages, order, options, cpu)
         except Exception as error:  # whatever a model may raise; the worker lives on
             if self._aborted == batch and "terminate" in str(error).lower():
-                return encode_aborted(batch, self._report())
+                report = None if self._staged is None else self._staged.report()
+                return encode_aborted(batch, report)
             detail = self._session.detail(error)
             fault = self._session.fault(error)
             if isinstance(error, RowCountError):
@@ -266,9 +267,8 @@ class BatchRunner:
         runs = self._outputs.write(result.arrays, inputs.rows, session.interface, inputs.lengths)
         output_s = time.perf_counter() - begin
         timing = _timing(inputs.input_s, result.infer_s, output_s, cpu)
-        message = FinishedMessage(
-            order.batch, timing, self._outputs.file_bytes, len(order.members), runs
-        )
+        file_bytes = self._outputs.file_bytes
+        message = FinishedMessage(order.batch, timing, file_bytes, len(order.members), runs)
         return _with_notes(encode_finished(message), order.batch, inputs)
 
     def _run_stages(
@@ -276,14 +276,8 @@ class BatchRunner:
     ) -> bytes:
         session, outputs, batch = self._session, self._outputs, order.batch
         gathered = session.gather(order.members, self._arena, order.size)
-        run = StagedBatch(
-            model,
-            gathered,
-            self._thresholds(),
-            order.leaving,
-            order.final,
-            sampled=self._samples(batch),
-        )
+        thresholds, sampled = self._thresholds(), self._samples(batch)
+        run = StagedBatch(model, gathered, thresholds, order.leaving, order.final, sampled=sampled)
         self._staged = run
         output_s, end = 0.0, 0
         for released in run.run(model.stages(session.threads), options):
@@ -291,11 +285,9 @@ class BatchRunner:
             rows = [run.rows[place] for place in released.places]
             runs = outputs.write(released.arrays, rows, session.interface, at=end)
             end = outputs.end
-            self._send(
-                encode_released(
-                    ReleasedMessage(batch, released.ramp, outputs.file_bytes, released.places, runs)
-                )
-            )
+            ramp, places = released.ramp, released.places
+            message = ReleasedMessage(batch, ramp, outputs.file_bytes, places, runs)
+            self._send(encode_released(message))
             output_s += time.perf_counter() - begin
         begin = time.perf_counter()
         unanswered = [place for place in range(len(run.rows)) if place not in run.released]
@@ -309,9 +301,8 @@ class BatchRunner:
                     by_member = [lengths.by_member[place] for place in unanswered]
                     lengths = lengths._replace(by_member=by_member)
                 rows = [run.rows[place] for place in unanswered]
-                runs = outputs.write(
-                    run.unanswered(arrays), rows, session.interface, lengths, at=end
-                )
+                arrays = run.unanswered(arrays)
+                runs = outputs.write(arrays, rows, session.interface, lengths, at=end)
         done = time.perf_counter()
         output_s += done - begin
         infer_s = done - gathered.begin - gathered.input_s - output_s
@@ -323,9 +314,6 @@ class BatchRunner:
         if (features := run.features()) is not None:
             frames += encode_features(features)
         return frames
-
-    def _report(self) -> ExitReport | None:
-        return None if self._staged is None else self._staged.report()
 
     def abort(self, batch: int) -> None:
         """Stop this batch if it runs, or as soon as it begins."""
