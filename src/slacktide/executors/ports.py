@@ -364,8 +364,8 @@ class ReplicaHandle(Protocol):
     def publish(self, policy: ExitPolicy) -> None:
         """Apply a policy of early exits to the batches that follow, once the replica is up.
 
-        If the stages change, they are prepared beside batches and Arranged is reported later. Until
-        then batches run through the old stages, and only ramps of the new policy answer early.
+        Thresholds take effect at once. If the stages change, they are prepared beside batches,
+        which run through the old stages until then, and Arranged is reported later.
         """
         ...
 
