@@ -109,7 +109,7 @@ EXPORTS = {
     """,
     "slacktide.planning": """
         Composer ExitEvent Job JobDone Owned PlanField Planner PlannerError SessionClosed
-        SessionEvent SessionMeasured SessionOpened StageBounds Stated
+        SessionEvent SessionMeasured SessionOpened ModelBounds Stated
     """,
     "slacktide.planning.exits": """
         ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsJudged RampsLearnt

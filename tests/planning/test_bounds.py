@@ -15,7 +15,7 @@ from tests.planning.variants.served_family import (
 )
 
 from slacktide.domain import PoolId, Request, Submitted
-from slacktide.planning import PlannerError, StageBounds
+from slacktide.planning import PlannerError, ModelBounds
 from slacktide.planning.exits import ExitsPlanner
 from slacktide.planning.exits.events import RampFacts, RampsLearnt, StatedExits
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
@@ -25,7 +25,7 @@ FAMILY = Family(SIZES)
 
 
 def bounded(family: ServedFamily, **bounds) -> None:
-    family.stated = {"m": (FAMILY, StageBounds(**bounds))}
+    family.stated = {"m": (FAMILY, ModelBounds(**bounds))}
     family.rebase(base_plan(2))
     family.wait(1.0)
 
@@ -78,7 +78,7 @@ def test_sessions_and_requests_keep_within_bounds(one, other, clients, plain):
 def test_cores_have_a_most_but_never_less_than_settings_say():
     planner = ScalingPlanner(range(8))
     for most, expected in ((None, 4), (3, 3), (1, 2), (9, 4)):
-        stated = {"m": (ScaledModel(ScalingLimits(2, 4)), StageBounds(cores=most))}
+        stated = {"m": (ScaledModel(ScalingLimits(2, 4)), ModelBounds(cores=most))}
         planner.rebase(base_plan(1), stated, now=0.0)
         assert planner._models["m"].limits == ScalingLimits(2, expected)
     planner.rebase(base_plan(1), {"m": ScaledModel(ScalingLimits(2, 4))}, now=0.0)
@@ -92,7 +92,7 @@ def test_rows_leave_early_only_where_that_is_allowed():
     planner.rebase(base_plan(1), {"m": stated}, now=0.0)
     planner.observe_exits([RampsLearnt(pool, 1, ramps)], now=0.0)
     (policy, *_) = planner.plan(None, base_plan(1), now=0.0).exits
-    planner.rebase(base_plan(1), {"m": (stated, StageBounds(exits=False))}, now=0.0)
+    planner.rebase(base_plan(1), {"m": (stated, ModelBounds(exits=False))}, now=0.0)
     assert planner.plan(None, base_plan(1), now=0.0).exits == ()
     planner.rebase(base_plan(1), {"m": stated}, now=0.0)
     assert planner.plan(None, base_plan(1), now=0.0).exits[0].ramps == policy.ramps

@@ -35,7 +35,7 @@ from slacktide.models.repository.errors import NotFoundError, RepositoryError
 from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.repository import ListedModel, ModelDefinition, Repository
 from slacktide.models.versions import UNLOADED, Catalog, LoadedPool, LoadedVersion, VersionState
-from slacktide.planning import StageBounds, Stated
+from slacktide.planning import ModelBounds, Stated
 from slacktide.planning.planner import also, stated_as
 from slacktide.planning.variants import Family
 from slacktide.wire.errors import ControlError
@@ -504,7 +504,7 @@ class ModelManager:
             least = self._floors.get(model, 0.0)
             enough = [variant.name for variant in family.variants if variant.accuracy >= least]
             if least and enough:
-                stated[model] = also(stated[model], StageBounds(smallest=enough[0]))
+                stated[model] = also(stated[model], ModelBounds(smallest=enough[0]))
         self._driver.apply(self._plan_builder.plan(), stated)
 
     def _pipelines_changed(self) -> None:

@@ -1,6 +1,6 @@
 """Planners: they see what the engine sees, and each fills the fields of the plan that it owns."""
 
-from slacktide.planning.bounds import StageBounds as StageBounds
+from slacktide.planning.bounds import ModelBounds as ModelBounds
 from slacktide.planning.composer import Composer as Composer
 from slacktide.planning.exits.events import ExitEvent as ExitEvent
 from slacktide.planning.planner import Job as Job

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class StageBounds:
+class ModelBounds:
     """Bounds of one model, from one placement of pipelines to the next."""
 
     largest: str = ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import Event, Plan, PlanChanged
 from slacktide.engine import Snapshot
-from slacktide.planning.bounds import StageBounds
+from slacktide.planning.bounds import ModelBounds
 from slacktide.planning.planner import (
     Job,
     JobDone,
@@ -172,11 +172,11 @@ class Composer:
     def _bounded(self, stated: Stated) -> Stated:
         """With the bounds that planners give, of models of which anything is stated; below what
         settings state none goes."""
-        statements, floors = dict(stated), stated_as(StageBounds, stated)
+        statements, floors = dict(stated), stated_as(ModelBounds, stated)
         for planner in self.planners.values():
             for model, bounds in planner.bounds.items():
                 if model in statements:
-                    if model in floors and isinstance(bounds, StageBounds):
+                    if model in floors and isinstance(bounds, ModelBounds):
                         bounds = replace(bounds, smallest=floors[model].smallest)
                     statements[model] = also(statements[model], bounds)
         return statements

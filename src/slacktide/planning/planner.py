@@ -106,7 +106,7 @@ class Planner(ABC):
     name = "planner"
     """Unique within one runtime."""
     bounds: Stated = NO_BOUNDS
-    """Within which the others go on alone, by model (`StageBounds`). Another mapping, never a
+    """Within which the others go on alone, by model (`ModelBounds`). Another mapping, never a
     changed one, once they are others: they are then told what is stated anew, with these."""
 
     reason = ""

@@ -8,7 +8,7 @@ from typing import Any
 from slacktide.models.calls.model_counters import ComputeSeconds
 from slacktide.models.pipeline_version import PipelineVersion, StageCounters
 from slacktide.models.versions import LoadedVersion
-from slacktide.planning import StageBounds
+from slacktide.planning import ModelBounds
 from slacktide.planning.exits import ExitsStatus
 from slacktide.planning.pipelines import PlacementStatus
 
@@ -37,7 +37,7 @@ def _placed(version: PipelineVersion, placement: PlacementStatus) -> dict[str, A
     """Counts are of all pipelines, which are placed together."""
     stages = []
     for stage in version.pipeline.stages:
-        bounds = placement.within.get(stage.model, StageBounds())
+        bounds = placement.within.get(stage.model, ModelBounds())
         stages.append(
             {
                 "stage": stage.name,

@@ -37,7 +37,7 @@ from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine.ledger import ModelCounts
 from slacktide.lab.replay.decisions import Decision, Notes, PlacesChanged
 from slacktide.pipelines import FanOut
-from slacktide.planning import Composer, PlanField, PlannerError, StageBounds
+from slacktide.planning import Composer, PlanField, PlannerError, ModelBounds
 from slacktide.planning.exits import StatedExits
 from slacktide.planning.pipelines import (
     PlacedPipeline,
@@ -472,7 +472,7 @@ def test_what_is_known_of_a_pool_goes_with_it():
 
 def test_a_floor_that_is_stated_stays_below_the_bound_of_a_placement():
     for floor, largest, within in (("", "416", (0, 2)), ("608", "608", (3, 3))):
-        server = Server(street=(FAMILY, StageBounds(smallest=floor)))
+        server = Server(street=(FAMILY, ModelBounds(smallest=floor)))
         server.runs(6, frames=20, rows=14)
         assert server.placement.status().within["street"].largest == largest
         assert server.variants._families["street"].within == within

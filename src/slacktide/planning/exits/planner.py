@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from slacktide.domain import BatchAborted, BatchFinished, Event, Plan, PoolId, Submitted
 from slacktide.engine import Snapshot
-from slacktide.planning.bounds import StageBounds
+from slacktide.planning.bounds import ModelBounds
 from slacktide.planning.exits.events import (
     ExitEvent,
     ExitsArranged,
@@ -47,7 +47,7 @@ class ExitsPlanner(Planner):
         self._pools: dict[PoolId, PoolExits] = {}
         self._heard: dict[PoolId, RampsLearnt | RampsRefused] = {}
         """The last of each pool, which may be heard before the pool is served."""
-        self._bounds: dict[str, StageBounds] = {}
+        self._bounds: dict[str, ModelBounds] = {}
         self._left: dict[str, deque[float]] = {}
         """By model: seconds to the deadline of the last requests, as they came."""
         self._at_work: str | None = None
@@ -58,7 +58,7 @@ class ExitsPlanner(Planner):
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         """See `Planner`. Pools that stay keep what is known of them."""
         self._stated = stated_as(StatedExits, stated)
-        self._bounds = stated_as(StageBounds, stated)
+        self._bounds = stated_as(ModelBounds, stated)
         self._left = {m: self._left.get(m, deque(maxlen=RECENT)) for m in self._stated}
         pools = {}
         for pool in {deployment.pool: None for deployment in base.deployments}:

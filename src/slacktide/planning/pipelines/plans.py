@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.domain.plan import StagePlace
-from slacktide.planning.bounds import StageBounds
+from slacktide.planning.bounds import ModelBounds
 from slacktide.planning.pipelines.costs import EstimateRules, StageCost
 from slacktide.planning.pipelines.distribution import Placed
 from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
@@ -99,17 +99,17 @@ class DevicePlans:
         places = tuple(self._places(device))
         return Plan(tuple(device_lanes), deployments, routes, places=places)
 
-    def bounds(self, device: str) -> dict[str, StageBounds]:
+    def bounds(self, device: str) -> dict[str, ModelBounds]:
         """Within which other planners of `device` go on alone, by model: of several forms there,
         the largest."""
-        bounds: dict[str, StageBounds] = {}
+        bounds: dict[str, ModelBounds] = {}
         ranks: dict[str, float] = {}
         for replica in self.replicas:
             form = self._form(replica)
             if replica.device != device or ranks.get(replica.model, -math.inf) > form.accuracy:
                 continue
             ranks[replica.model] = form.accuracy
-            bound = StageBounds(form.name, cores=form.cores or None, exits=form.exits)
+            bound = ModelBounds(form.name, cores=form.cores or None, exits=form.exits)
             bounds[replica.model] = bound
         return bounds
 

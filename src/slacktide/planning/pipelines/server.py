@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from slacktide.domain import BatchFinished, Event, Plan, ReplicaUp, Request
 from slacktide.engine import Snapshot
 from slacktide.pipelines import Frames
-from slacktide.planning.bounds import StageBounds
+from slacktide.planning.bounds import ModelBounds
 from slacktide.planning.pipelines.control import PlacementControl, PlacementDecision
 from slacktide.planning.pipelines.measured import MeasuredWorth
 from slacktide.planning.pipelines.planner import PipelinesPlanner
@@ -27,7 +27,7 @@ from slacktide.planning.pipelines.server_question import ExitsOf, ServerQuestion
 from slacktide.planning.pipelines.server_seats import ServerSeats
 from slacktide.planning.planner import NO_BOUNDS, JobDone, PlanField, Stated
 
-NOTHING = StageBounds()
+NOTHING = ModelBounds()
 NO_QUESTION = PlacementQuestion((), (), ())
 NO_FRAMES = "no frames have come yet"
 AS_GOOD = 0.02
@@ -58,7 +58,7 @@ class PlacementStatus:
     """Times that a model was given other bounds."""
     expected: float
     """Share of what could be served at best that is predicted to be."""
-    within: Mapping[str, StageBounds]
+    within: Mapping[str, ModelBounds]
     """By model of a stage: the bounds within which others go on."""
     lanes: Mapping[str, tuple[str, ...]]
     """By model that is placed here: its lanes."""
@@ -95,9 +95,9 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         self._came_up = False
         self._rebounds = 0
         self._retry_at = -math.inf
-        self._within: Mapping[str, StageBounds] = {}
+        self._within: Mapping[str, ModelBounds] = {}
         """The bounds in force."""
-        self._wanted: Mapping[str, StageBounds] = {}
+        self._wanted: Mapping[str, ModelBounds] = {}
         """Bounds of the last placement."""
         self._measured = MeasuredWorth()
         self._told = ""

@@ -16,7 +16,7 @@ from slacktide.domain import Plan, PoolId
 from slacktide.domain.pipelines import Pipeline
 from slacktide.engine import Snapshot
 from slacktide.engine.snapshot import PoolSnapshot
-from slacktide.planning.bounds import StageBounds
+from slacktide.planning.bounds import ModelBounds
 from slacktide.planning.exits import ExitsStatus, StatedExits
 from slacktide.planning.pipelines.planner import PlacedPipeline
 from slacktide.planning.pipelines.plans import DevicePlans
@@ -85,7 +85,7 @@ class ServerQuestion:
         }
         self.groups = tuple(_groups(base, stated_as(ScaledModel, stated)))
         self._families = stated_as(Family, stated)
-        self._floors = {m: bounds.smallest for m, bounds in stated_as(StageBounds, stated).items()}
+        self._floors = {m: bounds.smallest for m, bounds in stated_as(ModelBounds, stated).items()}
         self._exits = stated_as(StatedExits, stated)
 
     def accuracy(self, pool: PoolId) -> float | None:
@@ -102,7 +102,7 @@ class ServerQuestion:
         than = than or (names[-1] if names else "")
         return variant in names and names.index(variant) < names.index(than)
 
-    def knows(self, bounds: Mapping[str, StageBounds]) -> bool:
+    def knows(self, bounds: Mapping[str, ModelBounds]) -> bool:
         """Whether their variants are there: a model may have been loaded with others."""
         return all(bound.largest in ("", *self._names(model)) for model, bound in bounds.items())
 
@@ -111,7 +111,7 @@ class ServerQuestion:
         return [] if family is None else [variant.name for variant in family.variants]
 
     def ask(
-        self, snapshot: Snapshot, bounds: Mapping[str, StageBounds]
+        self, snapshot: Snapshot, bounds: Mapping[str, ModelBounds]
     ) -> PlacementQuestion | None:
         """As it stands, but for demand; None: not all models serve. `bounds`: those in force."""
         groups = {model: group for group in self.groups for model in group.models}
@@ -152,9 +152,9 @@ class ServerQuestion:
         links = tuple(LinkView(a, b, AT_ONCE) for a in used for b in used if a < b)
         return PlacementQuestion(devices, links, tuple(views))
 
-    def bounds(self, plans: DevicePlans) -> dict[str, StageBounds]:
+    def bounds(self, plans: DevicePlans) -> dict[str, ModelBounds]:
         """Bounds of a placement. A lane may have the cores that no other lane needs."""
-        bounds: dict[str, StageBounds] = {}
+        bounds: dict[str, ModelBounds] = {}
         for device in plans.question.devices:
             bounds |= plans.bounds(device.name)
         needed = {group.name: self._needed(group, bounds) for group in self.groups}
@@ -167,7 +167,7 @@ class ServerQuestion:
                 bounds[model] = replace(bounds[model], cores=None if free else most)
         return bounds
 
-    def _needed(self, group: LaneGroup, bounds: Mapping[str, StageBounds]) -> int:
+    def _needed(self, group: LaneGroup, bounds: Mapping[str, ModelBounds]) -> int:
         """Cores of its lanes, by a placement."""
         core_counts = [bounds[model].cores or 0 for model in group.models if model in bounds]
         return max(core_counts, default=0) * len(group.lanes) or group.held

@@ -30,7 +30,7 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.engine import Snapshot
-from slacktide.planning.bounds import StageBounds
+from slacktide.planning.bounds import ModelBounds
 from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated, stated_as
 from slacktide.planning.scaling.planners import make_planner
 from slacktide.planning.scaling.rates import ExpectedArrivals
@@ -103,7 +103,7 @@ class _Model:
         self.checked_until = -math.inf
         """Not before."""
 
-    def bound(self, bounds: StageBounds | None) -> None:
+    def bound(self, bounds: ModelBounds | None) -> None:
         """From now on these hold; None: none."""
         self.limits = limits = self.stated.limits
         if bounds is not None and bounds.cores is not None and bounds.cores < limits.cores_max:
@@ -213,7 +213,7 @@ class ScalingPlanner(Planner):
             for name, scaled_model in models.items()
         }
         self.models = models
-        families, bounds = stated_as(Family, stated), stated_as(StageBounds, stated)
+        families, bounds = stated_as(Family, stated), stated_as(ModelBounds, stated)
         self._families = {name: families[name] for name in models if name in families}
         plain = [
             route for route in base.routes if route.client is None and route.application is None

@@ -11,7 +11,7 @@ from slacktide.domain import Plan, PoolId, Request
 from slacktide.domain.options import read_options
 from slacktide.engine import Snapshot
 from slacktide.engine.phases import ReplicaState
-from slacktide.planning.bounds import StageBounds
+from slacktide.planning.bounds import ModelBounds
 from slacktide.planning.planner import PlannerError
 from slacktide.planning.variants.demand import Session, SessionlessRequests
 from slacktide.planning.variants.family import Family
@@ -115,7 +115,7 @@ class PlannedFamily:
         self.planning_s = self.search_s = 0.0
         """Seconds that all searches took, and the last one."""
 
-    def bound(self, bounds: StageBounds | None) -> None:
+    def bound(self, bounds: ModelBounds | None) -> None:
         """From now on these hold; None: none. Raises PlannerError for a variant that is none."""
         least, most = 0, len(self.sides) - 1
         if bounds is not None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from slacktide.domain import Event, Plan, ReplicaUp, Submitted
 from slacktide.domain.options import OptionError
 from slacktide.engine import Snapshot
-from slacktide.planning.bounds import StageBounds
+from slacktide.planning.bounds import ModelBounds
 from slacktide.planning.planner import (
     JobDone,
     Owned,
@@ -92,7 +92,7 @@ class VariantsPlanner(Planner):
                 raise PlannerError(f"{model}: variants: {error}") from error
             families[model] = planned_family
         self._families = families
-        bounds = stated_as(StageBounds, stated)
+        bounds = stated_as(ModelBounds, stated)
         for model, state in families.items():
             state.bound(bounds.get(model))
             deployments = [
