@@ -108,8 +108,8 @@ EXPORTS = {
         Machine Metrics metrics_routes
     """,
     "slacktide.planning": """
-        Composer ExitEvent Job JobDone Owned PlanField Planner PlannerError SessionClosed
-        SessionEvent SessionMeasured SessionOpened ModelBounds Stated
+        Composer Draft ExitEvent Job JobDone ModelBounds Owned PlanField Planner PlannerError
+        SessionClosed SessionEvent SessionMeasured SessionOpened Stated
     """,
     "slacktide.planning.exits": """
         ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsJudged RampsLearnt

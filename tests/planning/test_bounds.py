@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.planning.harness import parts_of
 from tests.planning.variants.served_family import (
     SIDES,
     SIZES,
@@ -15,7 +16,8 @@ from tests.planning.variants.served_family import (
 )
 
 from slacktide.domain import PoolId, Request, Submitted
-from slacktide.planning import PlannerError, ModelBounds
+from slacktide.engine import Engine
+from slacktide.planning import Draft, ModelBounds, PlannerError
 from slacktide.planning.exits import ExitsPlanner
 from slacktide.planning.exits.events import RampFacts, RampsLearnt, StatedExits
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
@@ -76,13 +78,13 @@ def test_sessions_and_requests_keep_within_bounds(one, other, clients, plain):
 
 
 def test_cores_have_a_most_but_never_less_than_settings_say():
-    planner = ScalingPlanner(range(8))
-    for most, expected in ((None, 4), (3, 3), (1, 2), (9, 4)):
-        stated = {"m": (ScaledModel(ScalingLimits(2, 4)), ModelBounds(cores=most))}
-        planner.rebase(base_plan(1), stated, now=0.0)
-        assert planner._models["m"].limits == ScalingLimits(2, expected)
+    planner, snapshot = ScalingPlanner(range(8)), Engine(parts_of("edf", None)).snapshot(now=0.0)
     planner.rebase(base_plan(1), {"m": ScaledModel(ScalingLimits(2, 4))}, now=0.0)
-    assert planner._models["m"].limits == ScalingLimits(2, 4)
+    for most, expected in ((None, 4), (3, 3), (1, 2), (9, 4)):
+        planner.plan(snapshot, Draft(base_plan(1), {"m": ModelBounds(cores=most)}), now=0.0)
+        assert planner.states["m"].limits == ScalingLimits(2, expected)
+    planner.plan(snapshot, Draft(base_plan(1), {}), now=0.0)
+    assert planner.states["m"].limits == ScalingLimits(2, 4)
 
 
 def test_rows_leave_early_only_where_that_is_allowed():
@@ -91,8 +93,8 @@ def test_rows_leave_early_only_where_that_is_allowed():
     ramps = (RampFacts(0, "a", 0.9, 0.3), RampFacts(1, "b", 0.95, 0.6))
     planner.rebase(base_plan(1), {"m": stated}, now=0.0)
     planner.observe_exits([RampsLearnt(pool, 1, ramps)], now=0.0)
-    (policy, *_) = planner.plan(None, base_plan(1), now=0.0).exits
-    planner.rebase(base_plan(1), {"m": (stated, ModelBounds(exits=False))}, now=0.0)
-    assert planner.plan(None, base_plan(1), now=0.0).exits == ()
-    planner.rebase(base_plan(1), {"m": stated}, now=0.0)
-    assert planner.plan(None, base_plan(1), now=0.0).exits[0].ramps == policy.ramps
+    unbounded = Draft(base_plan(1), {})
+    (policy, *_) = planner.plan(None, unbounded, now=0.0).plan.exits
+    bounded = Draft(base_plan(1), {"m": ModelBounds(exits=False)})
+    assert planner.plan(None, bounded, now=0.0).plan.exits == ()
+    assert planner.plan(None, unbounded, now=0.0).plan.exits[0].ramps == policy.ramps

@@ -16,7 +16,16 @@ from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, Re
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView, Snapshot
 from slacktide.lab.replay import replay
 from slacktide.lab.simulation import AsExpected, Simulation
-from slacktide.planning import Composer, JobDone, Owned, PlanField, Planner, PlannerError, Stated
+from slacktide.planning import (
+    Composer,
+    Draft,
+    JobDone,
+    Owned,
+    PlanField,
+    Planner,
+    PlannerError,
+    Stated,
+)
 from slacktide.planning.planner import stated_as
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant
@@ -70,9 +79,10 @@ class Caps(Planner):
         self.asked.append(now)
         return partial(_waiting, snapshot.freeze())
 
-    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
-        capped = tuple(replace(each, max_batch=self.cap) for each in draft.deployments)
-        return replace(draft, deployments=capped)
+    def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
+        plan = draft.plan
+        capped = tuple(replace(each, max_batch=self.cap) for each in plan.deployments)
+        return replace(draft, plan=replace(plan, deployments=capped))
 
 
 def _waiting(snapshot: Snapshot) -> int:
@@ -94,9 +104,10 @@ class Adds(Planner):
     def owns(self, stated: Stated) -> frozenset[Owned]:
         return frozenset({(self.name, PlanField.LANE_CORES)})
 
-    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
-        (lane,) = draft.lanes
-        return replace(draft, lanes=(replace(lane, cores=(*lane.cores, self._core)),))
+    def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
+        (lane,) = draft.plan.lanes
+        lanes = (replace(lane, cores=(*lane.cores, self._core)),)
+        return replace(draft, plan=replace(draft.plan, lanes=lanes))
 
 
 class TestOwners:

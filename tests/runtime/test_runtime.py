@@ -24,6 +24,7 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, PoolParts, Snapshot
 from slacktide.planning import (
+    Draft,
     ExitEvent,
     Planner,
     SessionClosed,
@@ -193,7 +194,7 @@ class Listener(Planner):
     def observe_exits(self, events: Sequence[ExitEvent], *, now: float) -> None:
         self.observe_sessions(events, now=now)  # type: ignore[arg-type]  # kept alike
 
-    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+    def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
         return draft
 
 

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ from slacktide.executors.ports import (
     Resized,
     TensorRef,
 )
-from slacktide.planning import Composer, JobDone, Owned, PlanField, Planner, Stated
+from slacktide.planning import Composer, Draft, JobDone, Owned, PlanField, Planner, Stated
 from slacktide.planning.exits import ExitsArranged
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
@@ -142,8 +143,8 @@ class Puppeteer(Planner):
     def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
         return self.urgent
 
-    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
-        return self.plans.pop(0) if self.urgent else draft
+    def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
+        return replace(draft, plan=self.plans.pop(0)) if self.urgent else draft
 
 
 class Stage:
@@ -688,7 +689,7 @@ class Clockwork(Planner):
         if now >= self.at:
             self.at = math.inf
 
-    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+    def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
         return draft
 
 
@@ -751,8 +752,8 @@ class Thinker(Planner):
         first, self.asked = not self.asked, True
         return compute if first else None
 
-    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
-        return self.answer or draft
+    def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
+        return replace(draft, plan=self.answer or draft.plan)
 
 
 async def test_what_a_planner_wants_computed_is_computed_on_a_thread_and_merged():

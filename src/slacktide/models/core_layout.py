@@ -28,7 +28,7 @@ from slacktide.models.repository.fields import WindowSettings
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning import Stated
-from slacktide.planning.scaling.planner import ScaledModel
+from slacktide.planning.scaling.scaled_state import ScaledModel
 from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import session_sizes
 

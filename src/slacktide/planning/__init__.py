@@ -1,7 +1,8 @@
 """Planners: they see what the engine sees, and each fills the fields of the plan that it owns."""
 
-from slacktide.planning.bounds import ModelBounds as ModelBounds
 from slacktide.planning.composer import Composer as Composer
+from slacktide.planning.draft import Draft as Draft
+from slacktide.planning.draft import ModelBounds as ModelBounds
 from slacktide.planning.exits.events import ExitEvent as ExitEvent
 from slacktide.planning.planner import Job as Job
 from slacktide.planning.planner import JobDone as JobDone

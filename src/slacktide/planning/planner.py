@@ -17,11 +17,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from slacktide.domain import Event, Plan
 from slacktide.engine import Snapshot
+from slacktide.planning.draft import Draft
 from slacktide.planning.sessions import SessionEvent
 
 if TYPE_CHECKING:  # its package needs this file
@@ -55,9 +55,6 @@ Owned: TypeAlias = tuple[str, PlanField]
 
 Stated: TypeAlias = Mapping[str, object]
 """What settings state of planning, by model; each planner takes what it knows (`stated_as`)."""
-
-
-NO_BOUNDS: Stated = MappingProxyType({})
 
 
 def stated_as(kind: type[T], stated: Stated) -> dict[str, T]:
@@ -105,10 +102,6 @@ class Planner(ABC):
 
     name = "planner"
     """Unique within one runtime."""
-    bounds: Stated = NO_BOUNDS
-    """Within which the others go on alone, by model (`ModelBounds`). Another mapping, never a
-    changed one, once they are others: they are then told what is stated anew, with these."""
-
     reason = ""
     """Why its last `plan` is another one than that before, for people; empty where it is none."""
 
@@ -156,7 +149,7 @@ class Planner(ABC):
         return math.inf
 
     @abstractmethod
-    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+    def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
         """`draft` with its own fields filled in. Called for every plan, also where another planner
         is urgent or models are loaded: then what it had decided is filled in again."""
 

@@ -46,7 +46,7 @@ from slacktide.lab.simulation.clients import SimulatedClient
 from slacktide.lab.simulation.items import ExternalEvent
 from slacktide.lab.workloads import BandwidthTrace, ConstantLink, TraceLink
 from slacktide.lab.workloads.bandwidth import MBIT
-from slacktide.planning import Planner, SessionClosed, SessionMeasured, SessionOpened
+from slacktide.planning import Draft, Planner, SessionClosed, SessionMeasured, SessionOpened
 from slacktide.planning.variants import FamilyVariant
 
 VARIANTS = (FamilyVariant("", 0.5, 100), FamilyVariant("large", 0.9, 200))
@@ -201,7 +201,7 @@ def test_planners_hear_of_sessions(make: Any) -> None:
         def owns(self, stated: Any) -> frozenset[Any]:
             return frozenset({("m", "anything")})
 
-        def plan(self, snapshot: Any, draft: Plan, *, now: float) -> Plan:
+        def plan(self, snapshot: Any, draft: Draft, *, now: float) -> Draft:
             return draft
 
     plain = make.world(fixed=0.02, per_row=0.0)

@@ -187,7 +187,7 @@ def test_soon_after_an_alarm_ramps_may_move_again() -> None:
     served.rows(*sure(1000))
     served.rows(*sure(16, wrong=tuple(range(16))))
     assert served.status.alarms >= 1
-    pool = served.planner._pools[POOL]
+    pool = served.planner.states[POOL]
     before = pool.round_at
     served.rows(*sure(20))
     assert pool.round_at == before

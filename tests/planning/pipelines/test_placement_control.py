@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.planning.pipelines.questions import TRAFFIC, question
 
-from slacktide.domain import LaneSpec, Plan, PlanChanged, PoolId, Request, Submitted, TimerFired
 from slacktide.domain.options import OptionError
-from slacktide.engine import Engine
-from slacktide.planning.composer import Composer
 from slacktide.planning.pipelines.control import (
     INTERVAL_S,
     WATCHED_S,
@@ -19,11 +16,8 @@ from slacktide.planning.pipelines.control import (
 )
 from slacktide.planning.pipelines.demand import PipelineCounts
 from slacktide.planning.pipelines.instances import StageInstances
-from slacktide.planning.pipelines.planner import OWNED, PipelinesPlanner, PlacedPipeline
-from slacktide.planning.pipelines.plans import lanes_of
 from slacktide.planning.pipelines.policies import PLACEMENTS, make_placement
 from slacktide.planning.pipelines.problem import LinkView
-from slacktide.planning.planner import JobDone, PlanField, PlannerError
 
 
 class World:
@@ -333,114 +327,3 @@ def test_options_are_checked():
         make_placement("octopus")
     with pytest.raises(OptionError, match="alpha"):
         make_placement("octopinf", {"alpha": -1})
-
-
-# ── the planner of a device ─────────────────────────────────────────────────────────────────────
-
-MODELS = {stage.name: stage.model_in(TRAFFIC) for stage in TRAFFIC.stages}
-STATED = {"traffic": PlacedPipeline(MODELS)}
-
-
-def composed(control, device="server", **fields):
-    planner = PipelinesPlanner(control, device, lambda: None, **fields)
-    composer = Composer([planner])
-    engine = Engine(lambda pool, now: None)
-    lanes = lanes_of(control.plans.question.device(device))
-    plan = composer.rebase(Plan(lanes), STATED, engine.snapshot(now=0.0), now=0.0)
-    return composer, engine, plan
-
-
-def test_a_device_has_its_plan_from_the_start():
-    world = World("octopinf")
-    composer, _, plan = composed(world.control)
-    own = world.control.plans.of("server")
-    assert (plan.lanes, plan.deployments, plan.routes) == (own.lanes, own.deployments, own.routes)
-    assert plan.deployments
-    owned = composer.planners["pipelines"].owns(STATED)
-    assert ("traffic", PlanField.PLACES) in owned
-    assert {(model, field) for model in MODELS.values() for field in OWNED} < owned
-
-
-def test_what_others_have_placed_stays():
-    world = World("pipeline")
-    planner = PipelinesPlanner(world.control, "server", lambda: None)
-    planner.rebase(Plan(), STATED, now=0.0)
-    draft = world.control.plans.of("server")
-    other = replace(draft.deployments[0], pool=PoolId("other", "1"))
-    found = planner.plan(None, replace(draft, deployments=(other,), routes=()), now=0.0)
-    assert found.deployments == (other, *draft.deployments)
-    assert found.routes == draft.routes
-
-
-def test_two_owners_are_refused():
-    world = World("pipeline")
-
-    class Other(PipelinesPlanner):
-        name = "other"
-
-    pair = [kind(world.control, "server", lambda: None) for kind in (PipelinesPlanner, Other)]
-    with pytest.raises(PlannerError, match="would both decide"):
-        Composer(pair).rebase(
-            Plan(), STATED, Engine(lambda pool, now: None).snapshot(now=0.0), now=0.0
-        )
-
-
-def test_one_device_computes_and_all_follow():
-    world = World("pipeline")
-    control = world.control
-    leader, engine, _ = composed(control, leads=True)
-    follower, other, edge_plan = composed(control, "edge")
-    for composer, of in ((leader, engine), (follower, other)):
-        plan = composer.rebase(Plan(composer._base.lanes), STATED, of.snapshot(now=0.0), now=0.0)
-        composer.before([PlanChanged(plan)], of.snapshot(now=0.0), now=0.0)
-    later = INTERVAL_S + 1.0
-    snapshot = engine.snapshot(now=0.0)
-    assert leader.next_wakeup(snapshot) < 60.0
-    leader.before([TimerFired()], snapshot, now=later)
-    follower.before([TimerFired()], snapshot, now=later)
-    assert follower.jobs == []
-    (job,) = leader.jobs
-    (done,) = [job.run()]
-    assert done.error is None
-    stages = control.plans.answer.pipelines[0]
-    moved = tuple(
-        replace(each, device="server" if each.device == "edge" else "edge", batch=1)
-        for each in stages
-    )
-    answer = replace(done.answer, answer=replace(done.answer.answer, pipelines=(moved,)))
-    events = [JobDone(done.planner, answer)]
-    leader.jobs_done(events)
-    changed = leader.before(events, snapshot, now=later)
-    assert isinstance(changed, PlanChanged)
-    assert control.revision == 2
-    assert follower.next_wakeup(snapshot) == 0.0
-    changed = follower.before([], snapshot, now=later)
-    assert changed.plan != edge_plan
-    assert follower.before([], snapshot, now=later) is None
-    assert follower.next_wakeup(snapshot) > later
-
-
-def test_what_comes_to_stages_is_counted_by_pipeline():
-    world = World("pipeline")
-    planner = PipelinesPlanner(world.control, "server", lambda: None)
-    planner.rebase(Plan(), STATED, now=0.0)
-    model = MODELS["brand"]
-    requests = [
-        Request(-1, model, 0.0, 1.0, rows=3, parent=1, client="traffic"),
-        Request(-2, model, 0.0, 1.0, rows=5, parent=1, client="another"),
-        Request(3, model, 0.0, 1.0, rows=7, client="traffic"),
-    ]
-    planner.observe([Submitted(each) for each in requests], None, now=1.0)
-    assert planner._arrivals["traffic"]["brand"].rows == 3
-    planner.rebase(Plan(), STATED, now=2.0)
-    assert planner._arrivals["traffic"]["brand"].rows == 3
-    planner.rebase(Plan(), {}, now=2.0)
-    assert planner.next_wakeup(None) == float("inf")
-
-
-def test_lanes_are_those_of_the_device():
-    world = World("octopinf")
-    planner = PipelinesPlanner(world.control, "edge", lambda: None)
-    planner.rebase(Plan(), STATED, now=0.0)
-    lane = LaneSpec("gpu", (), "cuda:0")
-    assert [each.name for each in planner.plan(None, Plan((lane,)), now=0.0).lanes] == ["gpu"]

@@ -37,7 +37,7 @@ from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine.ledger import ModelCounts
 from slacktide.lab.replay.decisions import Decision, Notes, PlacesChanged
 from slacktide.pipelines import FanOut
-from slacktide.planning import Composer, PlanField, PlannerError, ModelBounds
+from slacktide.planning import Composer, ModelBounds, PlanField, PlannerError
 from slacktide.planning.exits import StatedExits
 from slacktide.planning.pipelines import (
     PlacedPipeline,
@@ -45,7 +45,7 @@ from slacktide.planning.pipelines import (
     ServerPipelinesPlanner,
     make_placement,
 )
-from slacktide.planning.pipelines.planner import OF_FAMILY, OWNED
+from slacktide.planning.pipelines.placed_pipeline import OF_FAMILY, OWNED
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
 from slacktide.recording import Call
@@ -405,10 +405,10 @@ def test_bounds_do_not_make_planners_forget():
     """Cores are given back only after a while: a model that began anew would have none of that."""
     limits = ScalingLimits(1, 4, batch_max=8)
     server = Server(street=(FAMILY, ScaledModel(limits)), brand=ScaledModel(limits))
-    known = server.scaling._models["brand"], server.variants._families["street"]
+    known = server.scaling.states["brand"], server.variants.states["street"]
     server.runs(12, frames=15, rows=12)
     assert server.placement.bounds
-    assert (server.scaling._models["brand"], server.variants._families["street"]) == known
+    assert (server.scaling.states["brand"], server.variants.states["street"]) == known
 
 
 def test_a_lane_may_have_the_cores_that_no_other_lane_needs():
@@ -421,7 +421,7 @@ def test_a_lane_may_have_the_cores_that_no_other_lane_needs():
         within = server.placement.status().within
         assert within["street"].cores == most
         assert within["street"].largest == "608"
-        assert server.scaling._models["street"].limits.cores_max == (most or 4)
+        assert server.scaling.states["street"].limits.cores_max == (most or 4)
     server = Server(base, cores=4, street=(FAMILY, scaled), brand=scaled)
     server.runs(10, frames=16, rows=24)  # now brands take 1.5 cores
     bounds = server.placement.status().within
@@ -467,7 +467,7 @@ def test_what_is_known_of_a_pool_goes_with_it():
             )
         )
         server.runs(3, frames=8)
-        assert list(server.placement._asked._lane_share) == [pool]
+        assert list(server.placement._question._lane_share) == [pool]
 
 
 def test_a_floor_that_is_stated_stays_below_the_bound_of_a_placement():
@@ -475,7 +475,7 @@ def test_a_floor_that_is_stated_stays_below_the_bound_of_a_placement():
         server = Server(street=(FAMILY, ModelBounds(smallest=floor)))
         server.runs(6, frames=20, rows=14)
         assert server.placement.status().within["street"].largest == largest
-        assert server.variants._families["street"].within == within
+        assert server.variants.states["street"].within == within
 
 
 def test_a_group_of_lanes_has_the_capacity_of_all_of_them():

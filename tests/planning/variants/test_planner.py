@@ -291,7 +291,7 @@ class TestFaults:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         family = family_of_one()
-        monkeypatch.setattr(PlannedFamily, "filled", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(PlannedFamily, "write", lambda *_, **__: 1 / 0)
         for number in range(20):
             family.turn(opened(f"b{number}", slo=PLENTY), at=family.now + GAP)
             family.wait(0.3)
@@ -535,7 +535,7 @@ class TestLearnedRoom:
         assert ran.planner.status()["m"].rooms.capacity < 1.0
 
     def test_rooms_are_learnt_from_frames_of_sessions_where_these_are_known(self) -> None:
-        state = PlannedFamily(Family((FamilyVariant("1", 0.5, 128),)), now=0.0)
+        state = PlannedFamily("m", Family((FamilyVariant("1", 0.5, 128),)), now=0.0)
         counts = ModelCounts(known=1000, by_reason={Reason.EXPIRED: 1000})
         for number in range(1, 100):
             told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=number)

@@ -36,10 +36,11 @@ from slacktide.client import (
     SendFrame,
     TimerDue,
 )
-from slacktide.domain import Plan, Route
+from slacktide.domain import Route
 from slacktide.engine import Snapshot
 from slacktide.lab.simulation import ANSWER_BYTES
 from slacktide.planning import (
+    Draft,
     Owned,
     PlanField,
     Planner,
@@ -262,17 +263,18 @@ class PublishedPlanner(Planner):
     def next_wakeup(self, snapshot: Snapshot) -> float:
         return self._next
 
-    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+    def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
         if now >= self._next:
             self._next = now + PERIOD_S if self._sessions else math.inf
             self._decide(now)
-        pools = {deployment.lane: deployment.pool for deployment in draft.deployments}
+        plan = draft.plan
+        pools = {deployment.lane: deployment.pool for deployment in plan.deployments}
         routes = tuple(
             Route(session.opened.model, pools[session.lane], client=id)
             for id, session in self._sessions.items()
             if session.lane
         )
-        return replace(draft, routes=draft.routes + routes)
+        return replace(draft, plan=replace(plan, routes=plan.routes + routes))
 
     def advise(self, session: str) -> Advice | None:
         """With each answer: the mapped variant's size, or the next smaller that link and budget

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, PoolId
 from slacktide.planning.exits.events import (
+    ExitEvent,
     ExitsArranged,
     RampFacts,
     RampsJudged,
@@ -31,6 +32,7 @@ from slacktide.planning.exits.ramps import (
     rates_alone,
     without_the_least,
 )
+from slacktide.planning.scoped import ScopeState
 
 TUNE_ROWS = 64
 """Judged rows from one tuning to the next, at most; a wrong answer is looked into at once."""
@@ -81,12 +83,14 @@ class ExitsStatus:
     """Reason for the last change, or why there are no ramps."""
 
 
-class PoolExits:
-    """What is kept of one pool."""
+class PoolExits(ScopeState):
+    """What the planner keeps of one pool."""
+
+    stated: StatedExits
 
     def __init__(self, pool: PoolId, stated: StatedExits) -> None:
+        super().__init__(pool.model, stated)
         self.pool = pool
-        self.stated = stated
         self.promise = Promise(stated.accuracy_loss)
         self.facts: tuple[RampFacts, ...] = ()
         self.times = PassTimes(())
@@ -116,9 +120,10 @@ class PoolExits:
         """Whether a plan is wanted."""
         self.feedback = 1.0
         """Feedback of the policy that is in force, or about to be."""
-        self.doubts = 0
-        """How often what was judged has lost its meaning, or the ramps have changed; what was asked
-        before that has no answer any more."""
+        self.epoch = 0
+        """Rises when thresholds are reset or ramps change. Questions of an earlier epoch are
+        void."""
+        self._question_epoch = 0
         self.tune_at = 1
         """Number of the judged row at which thresholds are tuned."""
         self.seen_at = -math.inf
@@ -126,8 +131,6 @@ class PoolExits:
         self.retry_at = math.inf
         self.retry_s = RETRY_S
         self.unstopped = UNSTOPPED
-        self.error: Exception | None = None
-        """Error of a computation, yet to be raised."""
 
     @property
     def fixed(self) -> bool:
@@ -153,7 +156,7 @@ class PoolExits:
             self._feedback(),
             self.revision,
             features=stated.learnt,
-            feature_share=1.0 if self._hasty else min(FEATURE_SHARE, stated.feedback),
+            feature_share=1.0 if self._is_warming_up else min(FEATURE_SHARE, stated.feedback),
             costs=tuple([min(max(answer_time, 1e-3), 1.0) for answer_time in self._answers()]),
             reason=self.reason,
             enlarge=stated.enlarge,
@@ -170,14 +173,29 @@ class PoolExits:
             return self.stated.feedback if self.thresholds else 1.0
         return self.promise.feedback(self.stated.feedback) if self.thresholds else 1.0
 
-    def hear(self, event: RampsLearnt | RampsRefused) -> None:
-        """Ramps are there, or never will be."""
-        self.changed = True
-        if isinstance(event, RampsRefused):
-            self.refused, self.reason = True, event.reason
-        elif event.revision > self.revision:
-            self.refused = False
-            self._learn(event)
+    @property
+    def wakeup_at(self) -> float:
+        return min(self.stale_at, self.retry_at)
+
+    @property
+    def meanwhile_at(self) -> float:
+        """At once after an alarm: it does not wait for a computation."""
+        return -math.inf if self.changed else math.inf
+
+    def on_event(self, event: ExitEvent) -> None:
+        """Take in a report on the ramps of this pool."""
+        if isinstance(event, ExitsArranged):
+            self._arrange(event)
+        elif isinstance(event, RampsJudged):
+            self._record_full_evaluation(event)
+        elif isinstance(event, RampsRefused):
+            self.changed = self.refused = True
+            self.reason = event.reason
+        else:
+            self.changed = True
+            if event.revision > self.revision:
+                self.refused = False
+                self._learn(event)
 
     def _learn(self, learnt: RampsLearnt) -> None:
         """Ramps have other weights: what was judged says nothing of them."""
@@ -187,7 +205,7 @@ class PoolExits:
         self.everywhere = JudgedWindow(EVERYWHERE, len(learnt.ramps))
         self.round_at, self.hasty_until = TELLING, self.rows + HASTE
         self.unfit.clear()
-        self._distrust()
+        self._reset_thresholds()
         positions = [fact.position for fact in learnt.ramps]
         if self.stated.ramps is not None:
             self.ramps = tuple([ramp for ramp in self.stated.ramps if ramp in positions])
@@ -205,7 +223,7 @@ class PoolExits:
         return self.stated.learnt and self.stated.moving and self.stated.ramps is None
 
     @property
-    def _hasty(self) -> bool:
+    def _is_warming_up(self) -> bool:
         """Whether ramps are new and free to move: where they pay is to be known soon."""
         return self._moving and not self._told and self.rows < self.hasty_until
 
@@ -223,12 +241,12 @@ class PoolExits:
         rates = rates_alone(self.everywhere.said(range(len(self.facts))), self.promise.loss)
         return dict(enumerate(rates))
 
-    def judge_everywhere(self, judged: RampsJudged) -> None:
+    def _record_full_evaluation(self, judged: RampsJudged) -> None:
         """Rows were judged at every position."""
         if judged.revision == self.revision:
-            hasty = self._hasty
+            was_warming_up = self._is_warming_up
             self.everywhere.add(range(len(self.facts)), judged.uncertainty, judged.agrees)
-            self.changed = self.changed or hasty is not self._hasty
+            self.changed = self.changed or was_warming_up is not self._is_warming_up
 
     def _begin(self) -> None:
         """The first ramps, or the first after none paid."""
@@ -245,11 +263,11 @@ class PoolExits:
         """From now on other ramps are to be active; those that stay keep their thresholds."""
         self.ramps, self.reason = ramps, reason
         self.changes += 1
-        self.doubts += 1
+        self.epoch += 1
         self.changed = True
         self.thresholds = {r: threshold for r, threshold in self.thresholds.items() if r in ramps}
 
-    def arrange(self, arranged: ExitsArranged) -> None:
+    def _arrange(self, arranged: ExitsArranged) -> None:
         """A replica has opened a chain, or could not."""
         if arranged.revision != self.revision or arranged.ramps != self.ramps:
             return
@@ -270,7 +288,7 @@ class PoolExits:
             fewer = without_the_least(self.ramps, self.times, self._rates())
             self._move(fewer, f"ramps cost {overhead:.1%} of a pass, more than {budget:.1%}")
 
-    def take(self, report: ExitReport, batch: Batch, *, stopped: bool, now: float) -> None:
+    def count_batch(self, report: ExitReport, batch: Batch, *, stopped: bool, now: float) -> None:
         """A batch has ended."""
         self.rows += len(report.left)
         seconds = self.times.seconds(len(report.left))
@@ -291,9 +309,9 @@ class PoolExits:
         self.seen_at = now
         if promise.add(report):
             self.reason = "an alarm: answers of ramps differ from the model's"
-            self._distrust()
+            self._reset_thresholds()
         elif before and not promise.may_leave:
-            self._distrust()
+            self._reset_thresholds()
         elif promise.wrong > wrong or (promise.may_leave and not before):
             self.tune_at = promise.judged
         if self.feedback != self._feedback():
@@ -305,19 +323,19 @@ class PoolExits:
             return True
         return batch.leaving is Leaving.RUN_ON and self.unstopped > UNSTOPPED
 
-    def _distrust(self) -> None:
+    def _reset_thresholds(self) -> None:
         """No row leaves until thresholds are found anew."""
         if not self.fixed:
             self.thresholds = {}
         self.changed = True
-        self.doubts += 1
+        self.epoch += 1
         self.tune_at = self.promise.judged + 1
 
     def grow_old(self, *, now: float) -> None:
         """React if no row has been judged for long, or if ramps are to be tried again."""
         if self.stale_at <= now:
             self.promise.doubt()
-            self._distrust()
+            self._reset_thresholds()
             self.seen_at = math.inf
         if self.retry_at <= now:
             self.retry_s = min(2.0 * self.retry_s, RETRY_MOST_S)
@@ -341,8 +359,9 @@ class PoolExits:
         return self._may_move or (tune and promise.may_leave and not self.fixed)
 
     def question(self) -> ExitsQuestion:
-        """What is to be computed."""
+        """What must be computed now."""
         promise, may_move = self.promise, self._may_move
+        self._question_epoch = self.epoch
         self.tune_at = promise.judged + TUNE_ROWS
         if may_move:
             self.round_at = self.everywhere.added + ROUND_ROWS
@@ -358,13 +377,11 @@ class PoolExits:
             self.everywhere.said([fact.position for fact in facts]) if may_move else None,
         )
 
-    def settle(self, answer: ExitsAnswer | Exception, doubts: int) -> None:
-        """What was computed has come."""
+    def accept(self, answer: ExitsAnswer | Exception, seconds: float) -> None:
         if isinstance(answer, Exception):
-            self.error = answer
-            self._distrust()
+            self._reset_thresholds()
             return
-        if doubts != self.doubts:
+        if self._question_epoch != self.epoch:
             return
         pairs = zip(answer.ramps, answer.thresholds, strict=True)
         thresholds = {ramp: threshold for ramp, threshold in pairs if threshold}

@@ -9,7 +9,9 @@ from slacktide.planning.pipelines.distribution import Placed as Placed
 from slacktide.planning.pipelines.distribution import StaticBatches as StaticBatches
 from slacktide.planning.pipelines.estimate import PipelineEstimator as PipelineEstimator
 from slacktide.planning.pipelines.estimate import estimators as estimators
-from slacktide.planning.pipelines.planner import PlacedPipeline as PlacedPipeline
+from slacktide.planning.pipelines.placed_pipeline import PlacedPipeline as PlacedPipeline
+from slacktide.planning.pipelines.planner import PlacementStatus as PlacementStatus
+from slacktide.planning.pipelines.planner import ServerPipelinesPlanner as ServerPipelinesPlanner
 from slacktide.planning.pipelines.plans import DevicePlans as DevicePlans
 from slacktide.planning.pipelines.plans import lanes_of as lanes_of
 from slacktide.planning.pipelines.plans import placed_whole as placed_whole
@@ -29,5 +31,3 @@ from slacktide.planning.pipelines.problem import PlacementQuestion as PlacementQ
 from slacktide.planning.pipelines.problem import StageForm as StageForm
 from slacktide.planning.pipelines.problem import StageView as StageView
 from slacktide.planning.pipelines.problem import burstiness as burstiness
-from slacktide.planning.pipelines.server import PlacementStatus as PlacementStatus
-from slacktide.planning.pipelines.server import ServerPipelinesPlanner as ServerPipelinesPlanner

@@ -1,89 +1,119 @@
-"""`PipelinesPlanner`: the planner of one device, whose stages are placed together with all others.
+"""`ServerPipelinesPlanner`: places pipelines on the lanes of one server.
 
-It counts what comes to the device's stages, reports that each second, and fills its plan in. On one
-device it also has placements computed, as its job; what it finds is in force on each device as soon
-as its planner is next asked.
+A stage runs on lanes of its model's group (server_question.py). This planner chooses how many lanes
+a model has, and which, unless its cores or replicas have a range. For the planners that follow it
+sets bounds: the largest variant of a family for which all stages have time, the most cores, and
+whether rows may leave early. It plans when frames come, a minute later, then as often as
+`PlacementControl` does, and when a prediction fails.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slacktide.domain import Deployment, Event, Plan, PoolId, Request, Submitted
-from slacktide.domain.pipelines import Pipeline
+from slacktide.domain import BatchFinished, Event, Plan, ReplicaUp, Request, Submitted
 from slacktide.engine import Snapshot
 from slacktide.pipelines import Frames
+from slacktide.planning.draft import UNBOUNDED, Draft, ModelBounds
 from slacktide.planning.pipelines.control import CHECK_S, PlacementControl, PlacementDecision
 from slacktide.planning.pipelines.demand import StageArrivals, counts_of
-from slacktide.planning.pipelines.plans import PoolOf, pool_of
+from slacktide.planning.pipelines.measured import MeasuredWorth
+from slacktide.planning.pipelines.placed_pipeline import PlacedPipeline, fields_of
+from slacktide.planning.pipelines.plans import DevicePlans
+from slacktide.planning.pipelines.policies import PlacementPolicy
+from slacktide.planning.pipelines.problem import PlacementError, PlacementQuestion
+from slacktide.planning.pipelines.server_question import ExitsOf, ServerQuestion
+from slacktide.planning.pipelines.server_seats import ServerSeats
 from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated, stated_as
-from slacktide.planning.scaling.planner import ScaledModel
-from slacktide.planning.variants.family import Family
 
-OWNED = frozenset(
-    (
-        PlanField.REPLICAS,
-        PlanField.PLACEMENT,
-        PlanField.BATCH_CAPS,
-        PlanField.ROUTES,
-        PlanField.WINDOWS,
-    )
-)
-OF_FAMILY = OWNED - {PlanField.BATCH_CAPS, PlanField.ROUTES}
+NO_QUESTION = PlacementQuestion((), (), ())
+NO_FRAMES = "no frames have come yet"
+AS_GOOD = 0.02
+"""Share of the best possible service by which a new placement must beat what is measured."""
+RETRY_S = 60.0
+"""Seconds to the next attempt where no placement could be found."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedPipeline:
-    """A pipeline that is to be placed by this planner, as stated under its name."""
+class PlacementRefused:
+    """A job found that nothing can be placed."""
 
-    stages: Mapping[str, str]
-    """The model of each stage."""
-    pipeline: Pipeline | None = None
-    """Its edges and its deadline, where these are not known from elsewhere."""
+    reason: str
+    """Why."""
 
 
-def fields_of(model: str, stated: Stated) -> frozenset[PlanField]:
-    """What a placement fills in of a model. What its settings leave to planners of cores and of
-    variants they decide, within bounds: where cores or replicas have a range, all of it; of a
-    family, which variant runs and its batches."""
-    if model in stated_as(ScaledModel, stated):
-        return frozenset()
-    family = stated_as(Family, stated).get(model)
-    return OWNED if family is None or family.planner == "none" else OF_FAMILY
+@dataclass(frozen=True, slots=True)
+class PlacementStatus:
+    """The state of the placement, for metrics and people."""
+
+    decided: int
+    """Number of placements computed."""
+    early: int
+    """Placements before their time."""
+    planning_s: float
+    moves: int
+    """Models that were given other lanes."""
+    rebounds: int
+    """Number of times that a model was given other bounds."""
+    expected: float
+    """Predicted share of the best possible service."""
+    within: Mapping[str, ModelBounds]
+    """Bounds for other planners, by model of a stage."""
+    lanes: Mapping[str, tuple[str, ...]]
+    """Lanes of each model that is placed here."""
+    reason: str
+    """Reason for the last decision, or why there is none."""
 
 
-class PipelinesPlanner(Planner):
-    """Of one device."""
+class ServerPipelinesPlanner(Planner):
+    """The planner of a server that places its pipelines by itself."""
 
     name = "pipelines"
 
     def __init__(
         self,
-        control: PlacementControl,
-        device: str,
+        policy: PlacementPolicy,
         frames: Callable[[], Frames | None],
         *,
-        leads: bool = False,
-        pool_of: PoolOf = pool_of,
+        cores: int = 0,
+        exits: ExitsOf = dict,
+        stopwatch: Callable[[], float] = lambda: 0.0,
+        report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`frames`: those of the device, once it has any. `leads`: whether placements are computed
-        here; so on one device."""
-        self._control, self._device, self._leads = control, device, leads
+        """`cores`: cores of the machine; 0: unknown, and not bounded. `exits`: the state of early
+        exits. `stopwatch`: a clock in seconds that times planning. `report` gets a sentence on each
+        new placement."""
+        self._control = PlacementControl(NO_QUESTION, policy, stopwatch=stopwatch)
         self._frames = frames
-        self._pool_of = pool_of
         self._arrivals: dict[str, dict[str, StageArrivals]] = {}
         """By pipeline and stage."""
-        self._seen: dict[tuple[str, str], StageArrivals] = {}
-        """By client, which is the pipeline's name, and model."""
         self._fields: dict[str, frozenset[PlanField]] = {}
-        """What is filled in of each model."""
-        self._filled = -1
-        """Revision of what was filled in last."""
-        self._explained = 0
-        """Revision of what `reason` was last given for."""
+        """The fields of each model that this planner writes."""
+        self._written = self._explained = -1
+        """Revisions of the placement that the last plan has, and that `reason` was given for."""
         self._report_at = -math.inf
+        self._caps = policy.rules.fill
+        """Whether batches are bounded: where none waits to be full, a bound only makes more."""
+        self._report = report
+        self._reported = ""
+        """The placement that was reported last."""
+        self._reason = NO_FRAMES
+        self._question = ServerQuestion(cores, exits)
+        self._seats = ServerSeats(caps=self._caps)
+        self._has_frames = False
+        self._came_up = False
+        """Whether a replica came up on a lane that its model moves to."""
+        self._bounds_changed = False
+        """Whether the bounds differ from those in the last plan."""
+        self._rebounds = 0
+        self._retry_at = -math.inf
+        self.bounds: Mapping[str, ModelBounds] = {}
+        """Bounds in force, by model."""
+        self._placement_bounds: Mapping[str, ModelBounds] = {}
+        """Bounds of the last placement, by model."""
+        self._measured = MeasuredWorth()
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
         pipelines = stated_as(PlacedPipeline, stated)
@@ -97,105 +127,199 @@ class PipelinesPlanner(Planner):
         return frozenset(owned)
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
-        """See `Planner`. Pipelines that stay keep what is known of them."""
-        before, self._seen, self._filled = self._arrivals, {}, -1
-        self._arrivals = {}
-        self._fields = {}
+        before, self._arrivals, self._fields, self._written = self._arrivals, {}, {}, -1
         for name, pipeline in stated_as(PlacedPipeline, stated).items():
-            stage_arrivals = self._arrivals[name] = {}
-            for stage, model in pipeline.stages.items():
+            arrivals = before.get(name, {})
+            self._arrivals[name] = {s: arrivals.get(s) or StageArrivals() for s in pipeline.stages}
+            for model in pipeline.stages.values():
                 self._fields[model] = fields_of(model, stated)
-                stage_arrivals[stage] = before.get(name, {}).get(stage) or StageArrivals()
-                self._seen[name, model] = stage_arrivals[stage]
+        self._question.rebase(base, stated)
+        self._seats.rebase(base)
+        self._report_at = -math.inf
+        if not self._question.pipelines or not self._question.knows(self.bounds):
+            self._restate(NO_QUESTION)
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
+        if not self._question.pipelines:
+            return
+        looks = now >= self._report_at
+        if looks:
+            question = self._question.ask(snapshot, self.bounds)
+            if question is not None:
+                self._restate(question)
+            frames = self._frames()
+            if frames is not None:
+                self._measured.note(frames.counts, now=now)
+            if self._placement_bounds and (plans := self._control.plans) is not None:
+                self._bound()
+                self._report_placement(plans)
         for event in events:
             if type(event) is Submitted:
                 if event.request.parent is not None:
-                    self._came(event.request, now)
+                    self._count_request(event.request)
+            elif type(event) is ReplicaUp:
+                self._came_up = self._seats.moving
+            elif type(event) is BatchFinished:
+                running = snapshot.running(event.batch)
+                if running is not None:
+                    exact = self._question.accuracy(running.batch.replica.pool)
+                    if exact is not None:
+                        self._measured.ran(running.batch.rows, exact)
             elif type(event) is JobDone and isinstance(event.answer, PlacementDecision):
                 self._control.take(event.answer, now=now)
-        if now >= self._report_at and self._arrivals:
+                self._apply()
+            elif type(event) is JobDone and isinstance(event.answer, PlacementRefused):
+                self._retry_at = now + RETRY_S
+                if self._reason != event.answer.reason:
+                    self._reason = event.answer.reason
+                    self._report(f"pipelines are not placed: {self._reason}")
+        if looks:
             self._report_at = now + CHECK_S
-            counts = counts_of(self._frames(), self._arrivals)
-            self._control.count(self._device, counts, now=now)
+            self._control.count("server", counts_of(self._frames(), self._arrivals), now=now)
+            self._has_frames = self._has_frames or self._control.is_known(now=now)
 
-    def _came(self, request: Request, now: float) -> None:
-        """A request of a stage."""
-        arrivals = self._seen.get((request.client, request.model))
+    def _count_request(self, request: Request) -> None:
+        """Count rows for the autoscaler. The client here is that of the pipeline call, which may
+        have the name of any pipeline."""
+        frames = self._frames() if self._control.policy.scales else None
+        pipeline, stage = (frames and frames.stage_of(request.id)) or ("", "")
+        arrivals = self._arrivals.get(pipeline, {}).get(stage)
         if arrivals is not None:
-            arrivals.seen(request.rows, now)
+            arrivals.rows += request.rows
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
-        if not self._arrivals:
+        if not self._question.pipelines:
             return math.inf
-        if self._filled != self._control.revision:
+        if self._came_up or self._bounds_changed:
             return 0.0
-        if self._leads:
-            return min(self._report_at, self._control.next_wakeup())
-        return self._report_at
+        if not self._has_frames:
+            return self._report_at
+        at = min(self._report_at, self._control.next_wakeup())
+        return max(0.0 if self._is_new else at, self._retry_at)
 
     def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
-        if self._leads and self._control.next_wakeup() <= now:
+        if self._came_up or self._bounds_changed:
             return True
-        return bool(self._arrivals) and self._filled != self._control.revision
+        is_due = self._is_new or self._control.next_wakeup() <= now
+        return self._has_frames and now >= self._retry_at and is_due
 
     def meanwhile_at(self) -> float:
-        return 0.0 if self._filled != self._control.revision else self._report_at
+        return 0.0 if self._bounds_changed or self._is_new else self._report_at
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether the last plan lacks the placement in force."""
+        return self._written != self._control.revision
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
-        if not self._leads:
+        if not self._has_frames:
             return None
+        scaled = self._control.scaled
         self._control.look(now=now)
-        return self._control.job(now=now)
+        if self._control.scaled != scaled:
+            self._apply()
+        compute = self._control.job(now=now)
+        if compute is None:
+            return None
 
-    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
-        """What others have placed on lanes beside its models stays there, without a window."""
-        self._explain()
-        plans = self._control.plans
-        self._filled = self._control.revision
-        if plans is None or not self._arrivals:
+        def place() -> object:
+            try:
+                return compute()
+            except PlacementError as error:
+                return PlacementRefused(str(error))
+
+        return place
+
+    def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
+        """See `Planner`. Replicas leave their old lanes once those on the new lanes are up."""
+        revision = self._control.revision
+        is_new = self._came_up or self._explained != revision
+        self.reason = self._control.reason if is_new else ""
+        self._written = self._explained = revision
+        self._came_up = self._bounds_changed = self._seats.moving = False
+        if self._control.plans is None or not self._question.pipelines:
             return draft
-        self.bounds = plans.bounds(self._device)
-        device_plan = plans.of(self._device, draft.lanes, self._pool_of)
-        whole = {model for model, fields in self._fields.items() if fields == OWNED}
-        lanes: dict[str, dict[str, None]] = {}
-        for deployment in device_plan.deployments:
-            if self._fields[deployment.pool.model] == OF_FAMILY:
-                lanes.setdefault(deployment.pool.model, {})[deployment.lane] = None
-        deployments = [
-            deployment
-            for deployment in draft.deployments
-            if deployment.pool.model not in lanes and deployment.pool.model not in whole
-        ]
-        deployments += [
-            deployment for deployment in device_plan.deployments if deployment.pool.model in whole
-        ]
-        deployments += moved(draft, lanes)
-        routes = [route for route in draft.routes if route.model not in whole]
-        places = [place for place in draft.places if place.pipeline not in self._arrivals]
-        return replace(
-            draft,
-            lanes=device_plan.lanes,
-            deployments=tuple(deployments),
-            routes=(*routes, *(route for route in device_plan.routes if route.model in whole)),
-            places=(*places, *device_plan.places),
+        plan = self._seats.filled(draft.plan, snapshot, self._fields)
+        return replace(draft.bounded(self.bounds), plan=plan)
+
+    def status(self) -> PlacementStatus:
+        """The state of the placement."""
+        control = self._control
+        return PlacementStatus(
+            control.decided,
+            control.early,
+            control.planning_s,
+            self._seats.moves,
+            self._rebounds,
+            control.expected,
+            self.bounds,
+            {model: tuple(seats) for model, seats in self._seats.by_model.items()},
+            self._reason,
         )
 
-    def _explain(self, *, again: bool = False) -> None:
-        """Say why, of what has not been filled in yet; `again`: of what is now filled in whole."""
-        is_new = again or self._explained != self._control.revision
-        self.reason = self._control.reason if is_new else ""
-        self._explained = self._control.revision
+    def _restate(self, question: PlacementQuestion) -> None:
+        """Ask `question` from now on. If pipelines or lanes have changed, all is as settings say
+        until something is placed."""
+        self._control.restate(question)
+        if self._control.plans is None and self._seats.by_model:
+            self._seats.clear()
+            self._bounds_changed = True
+            self.bounds, self._placement_bounds = {}, {}
+            self._has_frames, self._reported = False, ""
+            self._reason = NO_FRAMES
 
+    def _apply(self) -> None:
+        """Put a new placement in force."""
+        plans = self._control.plans
+        if plans is None:
+            return
+        self._seats.settle(plans, self._question.groups, stays=self._is_as_good())
+        self._placement_bounds = self._question.bounds(plans)
+        self._bound()
+        self._report_placement(plans)
 
-def moved(draft: Plan, lanes: Mapping[str, Iterable[str]]) -> Iterator[Deployment]:
-    """What `draft` has of these models, on these lanes instead."""
-    pools: dict[PoolId, Deployment] = {}
-    present = {(deployment.pool, deployment.lane): deployment for deployment in draft.deployments}
-    for deployment in draft.deployments:
-        if deployment.pool.model in lanes:
-            pools.setdefault(deployment.pool, deployment)
-    for pool, deployment in pools.items():
-        for lane in lanes[pool.model]:
-            yield present.get((pool, lane), replace(deployment, lane=lane))
+    def _bound(self) -> None:
+        """Bound other planners as the placement says, but let a family keep its largest variant
+        while that serves as well."""
+        stays = self._is_as_good()
+        bounds = dict(self._placement_bounds)
+        for model, bound in bounds.items():
+            before = self.bounds.get(model, UNBOUNDED).largest
+            if stays and self._question.is_smaller(model, bound.largest, before):
+                bounds[model] = replace(bound, largest=before)
+        self._rebounds += sum(
+            bound != self.bounds.get(model, UNBOUNDED) for model, bound in bounds.items()
+        )
+        self._bounds_changed = self._bounds_changed or bounds != self.bounds
+        self.bounds = bounds
+
+    def _is_as_good(self) -> bool:
+        """Whether the present seats serve, as measured, as well as the last placement is expected
+        to. Then no model loses anything or moves, since predictions are cautious."""
+        if not self._control.policy.watches:  # it predicts no service
+            return False
+        measured = self._measured.share()
+        return measured is None or measured >= self._control.expected - AS_GOOD
+
+    def _report_placement(self, plans: DevicePlans) -> None:
+        parts = []
+        for model, seats in self._seats.by_model.items():
+            part = f"{model} on {', '.join(seats)}"
+            bounds = self.bounds.get(model, UNBOUNDED)
+            if bounds.largest:
+                part += f", at most {bounds.largest}"
+            elif self._caps and PlanField.BATCH_CAPS in self._fields.get(model, ()):
+                part += f", in batches of {max(seats.values())}"
+            if bounds.cores is not None:
+                part += f", on {bounds.cores} cores at most"
+            if not bounds.exits:
+                part += ", to its end"
+            parts.append(part)
+        rates = ", ".join(
+            f"{view.rate:.3g} frames/s of {view.name}" for view in plans.question.pipelines
+        )
+        self._reason = f"{self._control.expected:.0%} in time expected at {rates}"
+        placed = "; ".join(parts)
+        if placed != self._reported:
+            self._reported = placed
+            self._report(f"pipelines are placed: {placed} ({self._reason})")

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.domain.plan import StagePlace
-from slacktide.planning.bounds import ModelBounds
+from slacktide.planning.draft import ModelBounds
 from slacktide.planning.pipelines.costs import EstimateRules, StageCost
 from slacktide.planning.pipelines.distribution import Placed
 from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators

@@ -16,9 +16,9 @@ from slacktide.domain import Plan, PoolId
 from slacktide.domain.pipelines import Pipeline
 from slacktide.engine import Snapshot
 from slacktide.engine.snapshot import PoolSnapshot
-from slacktide.planning.bounds import ModelBounds
+from slacktide.planning.draft import ModelBounds
 from slacktide.planning.exits import ExitsStatus, StatedExits
-from slacktide.planning.pipelines.planner import PlacedPipeline
+from slacktide.planning.pipelines.placed_pipeline import PlacedPipeline
 from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.problem import (
     BATCHES,
@@ -32,7 +32,7 @@ from slacktide.planning.pipelines.problem import (
     StageView,
 )
 from slacktide.planning.planner import Stated, stated_as
-from slacktide.planning.scaling.planner import ScaledModel
+from slacktide.planning.scaling.scaled_state import ScaledModel
 from slacktide.planning.variants.family import Family
 
 AT_ONCE = 1e15

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from slacktide.domain import LaneSpec, Plan, Timetable
+from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Timetable
 from slacktide.engine import Snapshot
-from slacktide.planning.pipelines.planner import moved
 from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.server_question import LaneGroup
 from slacktide.planning.planner import PlanField
@@ -82,7 +81,7 @@ class ServerSeats:
         deployments = [
             deployment for deployment in draft.deployments if deployment.pool.model not in lanes
         ]
-        for deployment in moved(draft, lanes):
+        for deployment in _moved(draft, lanes):
             model = deployment.pool.model
             if self._caps and PlanField.BATCH_CAPS in fields[model]:
                 cap = min(deployment.max_batch, lanes[model][deployment.lane])
@@ -111,3 +110,15 @@ class ServerSeats:
         if table is None or not {window.model for window in table.windows} >= set(models):
             return lane
         return replace(lane, timetable=table)
+
+
+def _moved(plan: Plan, lanes: Mapping[str, Iterable[str]]) -> Iterator[Deployment]:
+    """The deployments of these models in `plan`, on these lanes instead."""
+    pools: dict[PoolId, Deployment] = {}
+    present = {(deployment.pool, deployment.lane): deployment for deployment in plan.deployments}
+    for deployment in plan.deployments:
+        if deployment.pool.model in lanes:
+            pools.setdefault(deployment.pool, deployment)
+    for pool, deployment in pools.items():
+        for lane in lanes[pool.model]:
+            yield present.get((pool, lane), replace(deployment, lane=lane))

@@ -107,6 +107,10 @@ class LaneSizes:
             for group in self.groups
         }
 
+    def group_of(self, model: str) -> ScalingGroup | None:
+        """The group of a model; None: no lane has it."""
+        return next((group for group in self.groups if model in group.models), None)
+
     def lanes(self, group: ScalingGroup) -> tuple[str, ...]:
         """Names of its lanes under the latest plan."""
         return tuple(self._lanes[group])

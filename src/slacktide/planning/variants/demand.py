@@ -35,10 +35,10 @@ class Session:
 
     def __init__(self, opened: SessionOpened) -> None:
         self.measured: SessionMeasured | None = None
-        self.state(opened)
+        self.restate(opened)
 
-    def state(self, opened: SessionOpened) -> None:
-        """What it says of itself."""
+    def restate(self, opened: SessionOpened) -> None:
+        """The client says what it wants, first or anew."""
         self.opened = opened
         self.slo = _within(opened.slo, 0.0, 3600.0, 0.0)
         self.weight = _within(opened.weight, *WEIGHTS, 1.0)

@@ -38,15 +38,15 @@ class FamilyFields:
         self._routes.pop(id, None)
         self._inputs.pop(id, None)
 
-    def filled(
-        self, model: str, draft: Plan, lanes: Mapping[str, int], up: Collection[tuple[str, PoolId]]
+    def write(
+        self, model: str, plan: Plan, lanes: Mapping[str, int], up: Collection[tuple[str, PoolId]]
     ) -> Plan:
-        """`draft` with the fields of this family. `lanes`: their generations; `up`: where replicas
-        of which pools are."""
+        """Return `plan` with the fields of this family. `lanes`: their generations; `up`: (lane,
+        pool) of the replicas that serve."""
         # Where a route of others leads, something serves.
         stated = {
             route.pool
-            for route in draft.routes
+            for route in plan.routes
             if route.model == model and (route.client, route.application) != (None, None)
         }
         placed: list[Deployment] = []
@@ -61,19 +61,19 @@ class FamilyFields:
         )
         routes: list[Route] = []
         other_routes: list[Route] = []
-        for route in draft.routes:
+        for route in plan.routes:
             if route.model == model and route.client is None and route.application is None:
                 routes += self._routes_of(route, serving, deployed)
             else:
                 other_routes.append(route)
         return replace(
-            draft,
+            plan,
             deployments=(
-                *(deployment for deployment in draft.deployments if deployment.pool.model != model),
+                *(deployment for deployment in plan.deployments if deployment.pool.model != model),
                 *placed,
             ),
             routes=(*other_routes, *routes),
-            inputs=(*draft.inputs, *self._inputs_of(model)),
+            inputs=(*plan.inputs, *self._inputs_of(model)),
         )
 
     def _resident(

@@ -1,4 +1,4 @@
-"""`PlannedFamily`: what is kept of one family, from questions to what is in force."""
+"""`PlannedFamily`: the state of one family, from the questions to the variants in force."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from slacktide.domain import Plan, PoolId, Request
 from slacktide.domain.options import read_options
 from slacktide.engine import Snapshot
 from slacktide.engine.phases import ReplicaState
-from slacktide.planning.bounds import ModelBounds
+from slacktide.planning.draft import UNBOUNDED, ModelBounds
 from slacktide.planning.planner import PlannerError
+from slacktide.planning.scoped import ScopeState
 from slacktide.planning.variants.demand import Session, SessionlessRequests
 from slacktide.planning.variants.family import Family
 from slacktide.planning.variants.family_fields import FamilyFields
@@ -73,16 +74,18 @@ def replicas_up(model: str, snapshot: Snapshot) -> set[tuple[str, PoolId]]:
     }
 
 
-class PlannedFamily:
-    """What is kept of one family."""
+class PlannedFamily(ScopeState):
+    """What the planner keeps of one family."""
 
-    def __init__(self, family: Family, *, now: float) -> None:
+    def __init__(self, model: str, family: Family, *, now: float) -> None:
+        super().__init__(model, family)
         self.family = family
         self.options = read_options(VariantsOptions, family.options)
         self.sides = tuple(variant.size for variant in family.variants)
         self.number = {variant.name: at for at, variant in enumerate(family.variants)}
         self.within = (0, len(self.sides) - 1)
         """The smallest and the largest variant that may be chosen."""
+        self._bounds = UNBOUNDED
         self.fields = FamilyFields(self)
         self.learnt = LearntFamily(self.options, self.number)
         self.lanes: dict[str, int] = {}
@@ -95,10 +98,10 @@ class PlannedFamily:
         """Requests without a session, by the variant they ask for, or UNMAPPED."""
         self.answer: SearchResult | None = None
         """What is in force."""
-        self.ready: SearchResult | Exception | None = None
-        """What is to be put in force."""
-        self.asking: dict[str, None] = {}
-        """Sessions that are to have an answer at once."""
+        self.ready: SearchResult | None = None
+        """The next to put in force."""
+        self.pending: dict[str, None] = {}
+        """Sessions that need an answer at once."""
         self.changed: dict[str, int] = {}
         """When, by `serial`, a session was last given an answer at once."""
         self.serial = 0
@@ -115,61 +118,86 @@ class PlannedFamily:
         self.planning_s = self.search_s = 0.0
         """Seconds that all searches took, and the last one."""
 
-    def bound(self, bounds: ModelBounds | None) -> None:
-        """From now on these hold; None: none. Raises PlannerError for a variant that is none."""
-        least, most = 0, len(self.sides) - 1
-        if bounds is not None:
-            for name in filter(None, (bounds.smallest, bounds.largest)):
-                if name not in self.number:
-                    raise PlannerError(f"bounds: there is no variant {name!r}")
-            least, most = (
-                self.number.get(bounds.smallest, least),
-                self.number.get(bounds.largest, most),
-            )
-        self.within = min(least, most), most
+    def rebase(self, caps: Mapping[PoolId, int], *, now: float) -> None:
+        """There is a new base plan. `caps`: the largest batch of each pool of this family."""
+        self.fields.rebase(caps)
+        self.due_at, self.held_until = min(self.due_at, now), -math.inf
+
+    def bound(self, bounds: ModelBounds, *, now: float) -> None:
+        """Keep within `bounds` from now on. Raises PlannerError for an unknown variant."""
+        if bounds == self._bounds:
+            return
+        for name in (bounds.smallest, bounds.largest):
+            if name and name not in self.number:
+                raise PlannerError(f"bounds: there is no variant {name!r}")
+        largest = self.number.get(bounds.largest, len(self.sides) - 1)
+        self._bounds = bounds
+        self.within = min(self.number.get(bounds.smallest, 0), largest), largest
         self.lanes = {lane: self.allowed(variant) for lane, variant in self.lanes.items()}
+        self.due_at = min(self.due_at, now)
 
     def allowed(self, variant: int) -> int:
         """The nearest one within bounds."""
         return min(max(variant, self.within[0]), self.within[1])
 
-    def urge(self, *, now: float, searching: float = SEARCHING) -> None:
+    def schedule_soon(self, *, now: float, searching: float = SEARCHING) -> None:
         """Plan as soon as may be."""
         if self.options.urgent:
             gap = max(URGENT_GAP, searching * self.search_s)
             self.due_at = min(self.due_at, max(now, self._asked_at + gap))
 
     @property
-    def answer_at(self) -> float:
+    def wakeup_at(self) -> float:
+        return min(self.meanwhile_at, self.due_at)
+
+    @property
+    def meanwhile_at(self) -> float:
         """When to put in force what there is. Large plans come less often: they take the loop's
         time, however few of their clients have changed."""
-        if self.stale or self.ready is not None or self.asking:
+        if self.stale or self.ready is not None or self.pending or self.error is not None:
             at = self._answered_at + ANSWER_GAP * (1.0 + len(self.mapped) / 50)
             return max(at, self.held_until)
         return math.inf
 
-    def ask(self, id: str, *, now: float) -> None:
-        """A session has come, or its variant is too large for its link."""
+    def open(self, id: str, *, now: float) -> None:
+        """A session has come, or states something else."""
+        self.mapped.setdefault(id, UNMAPPED)
+        self.request_update(id, now=now)
+
+    def request_update(self, id: str, *, now: float) -> None:
+        """Give a session another variant as soon as possible."""
         self.serial += 1
         if self.options.urgent:
-            self.asking[id] = None
-        self.urge(now=now)
+            self.pending[id] = None
+        self.schedule_soon(now=now)
 
-    def settle(
+    def accept(self, answer: SearchResult | Exception, seconds: float) -> None:
+        self.ready = None if isinstance(answer, Exception) else answer
+        self.plans += 1
+        self.search_s = seconds
+        self.planning_s += seconds
+
+    def put_off(self, until: float) -> None:
+        """Leave clients where they are. After a second failure in a row leave the whole family out
+        until then, for no other family could be planned."""
+        self.due_at = until
+        self.failures += 1
+        if self.failures > 1:
+            self.held_until = until
+
+    def apply(
         self, sessions: Mapping[str, Session], up: Collection[tuple[str, PoolId]], *, now: float
     ) -> None:
-        """Put in force what has been found, and answer what cannot wait for a search. `up`: where
-        replicas of which pools are (`replicas_up`). Raises what a search has raised."""
+        """Put the last answer in force, and place the sessions that cannot wait for a search. `up`:
+        (lane, pool) of the replicas that serve (`replicas_up`)."""
         self.stale = False
         self._answered_at = now
-        ready, self.ready = self.ready, None
-        if isinstance(ready, Exception):
-            raise ready
-        if ready is not None:
-            self._take(ready)
-        waiting = sorted(self.asking, key=lambda id: self.mapped.get(id) != UNMAPPED)
+        if self.ready is not None:
+            self._put_in_force(self.ready)
+            self.ready = None
+        waiting = sorted(self.pending, key=lambda id: self.mapped.get(id) != UNMAPPED)
         for id in waiting[:PLACED_AT_ONCE]:
-            del self.asking[id]
+            del self.pending[id]
             session = sessions.get(id)
             if session is not None:
                 self.mapped[id] = self._at_once(session, now)
@@ -177,7 +205,7 @@ class PlannedFamily:
         if self.answer is not None:
             self._put_on_lanes(self.answer, up)
 
-    def _take(self, answer: SearchResult) -> None:
+    def _put_in_force(self, answer: SearchResult) -> None:
         self.answer = answer
         for id, variant in answer.sessions.items():
             # Meanwhile it may have gone, or its link may have fallen.
@@ -186,7 +214,7 @@ class PlannedFamily:
         self.changed = {id: at for id, at in self.changed.items() if at > answer.serial}
         if self.options.urgent:  # those that have come meanwhile have no place in it yet
             new_sessions = [id for id in self.mapped if id not in answer.sessions]
-            self.asking = dict.fromkeys(new_sessions) | self.asking
+            self.pending = dict.fromkeys(new_sessions) | self.pending
 
     def _put_on_lanes(self, answer: SearchResult, up: Collection[tuple[str, PoolId]]) -> None:
         """What the answer, and the room made in it since, mean for lanes and their clients."""
@@ -214,7 +242,7 @@ class PlannedFamily:
         if before == UNMAPPED or client.name not in self.answer.sessions:
             variant = self.answer.place(client)
             if variant == UNMAPPED and self.answer.limit(client, 0):
-                self.urge(now=now, searching=CROWDED)
+                self.schedule_soon(now=now, searching=CROWDED)
             return variant
         # Its place is its own: a smaller variant is no more work. If none is served, its frames
         # are at least as small as its link wants them.
@@ -228,22 +256,23 @@ class PlannedFamily:
         """Sessions that no variant can serve."""
         return sum(variant == UNMAPPED for variant in self.mapped.values())
 
-    def overcharged(self, session: Session) -> bool:
-        """Whether its link carries no more what it is to send."""
+    def exceeds_link(self, session: Session) -> bool:
+        """Whether frames of its variant are too large for its link."""
         variant = self.mapped.get(session.opened.id, UNMAPPED)
         if variant == UNMAPPED or self.answer is None:
             return False
         return session.budget(self.sides[variant], room=1.0) < self.learnt.seconds[variant][0]
 
-    def forget(self, id: str) -> None:
+    def close(self, id: str, *, now: float) -> None:
         """A session has gone."""
         self.serial += 1
         self.stale = True
         self.fields.forget(id)
-        for session_table in (self.mapped, self.changed, self.asking):
+        for session_table in (self.mapped, self.changed, self.pending):
             session_table.pop(id, None)
+        self.schedule_soon(now=now)
 
-    def see(self, request: Request, *, now: float) -> None:
+    def count_request(self, request: Request, *, now: float) -> None:
         """A request without a session, or one that names its variant, has come."""
         requested_variant = UNMAPPED
         if request.size:
@@ -254,7 +283,7 @@ class PlannedFamily:
             self.requests[requested_variant] = SessionlessRequests(now=now)
         if self.requests[requested_variant].see(request, now=now):
             self.stale = True  # what it asks for is to serve before it is looked at
-            self.urge(now=now)
+            self.schedule_soon(now=now)
 
     def status(self, sessions: Mapping[str, Session]) -> VariantsStatus:
         """Where it stands."""
@@ -277,13 +306,13 @@ class PlannedFamily:
     # ── the question ─────────────────────────────────────────────────────────────────────────
 
     def question(
-        self, model: str, sessions: Mapping[str, Session], snapshot: Snapshot, *, now: float
+        self, sessions: Mapping[str, Session], snapshot: Snapshot, *, now: float
     ) -> Question | None:
         """What to search for; None: nothing can be planned yet."""
         self.due_at = now + max(self.options.period, SEARCHING * self.search_s)
-        self.learnt.learn(snapshot.counts.get(model), seconds=now - self._asked_at)
+        self.learnt.learn(snapshot.counts.get(self.model), seconds=now - self._asked_at)
         self._asked_at = now
-        self.learnt.read_times(model, self.lanes, snapshot)
+        self.learnt.read_times(self.model, self.lanes, snapshot)
         seconds = self.learnt.seconds
         if not seconds or not self.lanes:
             return None
@@ -306,13 +335,14 @@ class PlannedFamily:
 
     # ── the plan ─────────────────────────────────────────────────────────────────────────────
 
-    def filled(
-        self, model: str, draft: Plan, up: Collection[tuple[str, PoolId]], *, now: float
-    ) -> Plan:
-        """`draft` with the fields of this family."""
-        placed = (deployment for deployment in draft.deployments if deployment.pool.model == model)
-        lanes = {deployment.lane: deployment.generation for deployment in placed}
+    def write(self, plan: Plan, up: Collection[tuple[str, PoolId]], *, now: float) -> Plan:
+        """Return `plan` with the fields of this family."""
+        lanes = {
+            deployment.lane: deployment.generation
+            for deployment in plan.deployments
+            if deployment.pool.model == self.model
+        }
         if lanes.keys() != self.lanes.keys():
             self.lanes = {lane: self.lanes.get(lane, self.within[0]) for lane in lanes}
             self.due_at = min(self.due_at, now)
-        return self.fields.filled(model, draft, lanes, up)
+        return self.fields.write(self.model, plan, lanes, up)

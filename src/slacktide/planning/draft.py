@@ -1,0 +1,48 @@
+"""`Draft`: the plan that planners hand to each other, with the bounds they set for one another.
+
+A planner that sets bounds never fills in the fields that they limit, so no field of the plan has
+two owners. Bounds stay inside the composer: neither the engine nor a recording sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from slacktide.domain import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBounds:
+    """Limits for the planners of one model."""
+
+    largest: str = ""
+    """Largest variant that may be chosen; empty: any. All variants stay loaded: requests may still
+    ask for a larger one, and late requests still move to smaller ones."""
+    smallest: str = ""
+    """Smallest variant that may be chosen; empty: any."""
+    cores: int | None = None
+    """Most cores of each lane, but never fewer than the settings' least; None: as the settings
+    say."""
+    exits: bool = True
+    """Whether rows may leave early."""
+
+
+UNBOUNDED = ModelBounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan in the making. Each planner receives it from the one in front."""
+
+    plan: Plan
+    bounds: Mapping[str, ModelBounds]
+    """By model, for the planners that follow."""
+
+    def bounded(self, bounds: Mapping[str, ModelBounds]) -> Draft:
+        """This draft with more bounds. A smallest variant set earlier stays."""
+        merged = dict(self.bounds)
+        for model, model_bounds in bounds.items():
+            smallest = self.bounds.get(model, UNBOUNDED).smallest or model_bounds.smallest
+            merged[model] = replace(model_bounds, smallest=smallest)
+        return Draft(self.plan, merged)
