@@ -1,4 +1,4 @@
-"""`slacktide serve`, with one more planner: `flip`, whose mind changes with every plan.
+"""`slacktide serve`, with one more scaling policy: `flip`, whose mind changes with every plan.
 
 It asks for the most cores and the fewest in turn, `period` seconds each, whatever is needed: the
 machinery of a resize runs as often as one likes, and nothing else is different.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from slacktide.cli.main import main as serve
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
 
@@ -40,5 +40,5 @@ class Flip(ScalingPolicy):
 
 def main() -> None:
     """Run the command line with it among the planners."""
-    PLANNERS.offer("flip", lambda: Flip)
+    SCALING_POLICIES.offer("flip", lambda: Flip)
     serve()

@@ -17,11 +17,11 @@ from slacktide.domain.registry import Registry
 from slacktide.lab.workloads.specs import ARRIVALS
 from slacktide.models.plugins import offer_entry_points
 from slacktide.planning.pipelines.policies import PLACEMENTS
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.scheduling import POLICIES
 
 # Tests of every policy run for the policies of `papers`, too.
-REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS, ARRIVALS)
+REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, SCALING_POLICIES, PLACEMENTS, ARRIVALS)
 offer_entry_points()
 for registry in REGISTRIES:
     for name in tuple(registry._offers):

@@ -124,7 +124,7 @@ EXPORTS = {
     """,
     "slacktide.planning.scaling": """
         ModelView ReplicaView ScaledModel ScalingLimits ScalingPlanner ScalingPolicy
-        ScalingStatus ScalingTarget groups_of make_planner
+        ScalingStatus ScalingTarget groups_of make_scaling_policy
     """,
     "slacktide.planning.variants": """
         Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet UNMAPPED Variant

@@ -1,7 +1,7 @@
 """Finds extensions: those that other distributions register, and those named as `module:name`.
 
-Extensions are entry points of the group `slacktide.POINT`, where POINT is `schedulers`, `planners`
-(scaling policies), `placements`, `glue`, `verbs`, `arrivals` or, for papers, `publications`. They
+Extensions are entry points of the group `slacktide.POINT`, where POINT is `schedulers`,
+`scaling_policies`, `placements`, `glue`, `verbs`, `arrivals` or, for papers, `publications`. They
 are imported only when named. `module:name` imports arbitrary code, so it is accepted only on the
 command line, in the Python API, and in files under `--allow-imports`.
 """

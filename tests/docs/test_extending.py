@@ -120,7 +120,7 @@ def test_a_scenario_runs_with_a_policy_by_name_or_place(
     install: Any, scenario: str, settings: list[str], by_place: bool
 ) -> None:
     register(install)
-    point = {"scheduler": "schedulers", "scaling": "planners", "planner": "placements"}
+    point = {"scheduler": "schedulers", "scaling": "scaling_policies", "planner": "placements"}
     key = next((key for key in point if any(f"{key}={{" in text for text in settings)), "")
     name, target = POINTS[point.get(key, "arrivals")]
     short = name.removesuffix(".py")

@@ -26,7 +26,7 @@ from slacktide.models.plugins import offer_entry_points
 from slacktide.models.repository.fields import Section
 from slacktide.models.repository.pipeline import PipelineSettings
 from slacktide.models.repository.settings import ModelSettings
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.planning.variants import VariantsOptions
 from slacktide.scheduling import POLICIES
 
@@ -34,7 +34,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 TABLE = re.compile(r"^<!-- options of ([\w.]+)(?:: (.+))? -->\n\n(?:\|.*\n)*", re.MULTILINE)
 offer_entry_points()
 ENTRIES: dict[str, type[Options]] = {
-    **{name: kind.find(name).options for kind in (POLICIES, PLANNERS) for name in kind.names()},
+    **{
+        name: kind.find(name).options
+        for kind in (POLICIES, SCALING_POLICIES)
+        for name in kind.names()
+    },
     "variants": VariantsOptions,
 }
 FILES: dict[str, type[Section]] = {

@@ -153,8 +153,12 @@ def test_what_cannot_be_started_says_why_and_exits_2(
     ("words", "settings", "message"),
     [
         (["--scheduler-option", "kappa=1"], {"scheduler_options": {"kappa": 1.0}}, "needs"),
-        (["--planner-option", "cores=1"], {"planner_options": {"cores": 1}}, "needs planner"),
-        (["--planner", "statik"], {"planner": "statik"}, "did you mean 'static'"),
+        (
+            ["--scaling-policy-option", "cores=1"],
+            {"scaling_policy_options": {"cores": 1}},
+            "needs scaling_policy",
+        ),
+        (["--scaling-policy", "statik"], {"scaling_policy": "statik"}, "did you mean 'static'"),
         (["--placement", "octopus"], {"placement": "octopus"}, "expected a placement, got 'octop"),
         (["--placement-option", "room=1"], {"placement_options": {"room": 1}}, "needs placement"),
         (
@@ -163,8 +167,8 @@ def test_what_cannot_be_started_says_why_and_exits_2(
             "room: expected more than 0 and at most 1, got 2",
         ),
         (
-            ["--planner", "static", "--planner-option", "cores=0"],
-            {"planner": "static", "planner_options": {"cores": 0}},
+            ["--scaling-policy", "static", "--scaling-policy-option", "cores=0"],
+            {"scaling_policy": "static", "scaling_policy_options": {"cores": 0}},
             "cores: expected at least 1, got 0",
         ),
         (

@@ -93,7 +93,9 @@ def test_the_example_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_a_planner_of_ones_own_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scaling_policy_of_ones_own_scales(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     make_repository(tmp_path, models=["dense"])
     settings = tmp_path / "dense" / "slacktide.yaml"
@@ -102,8 +104,8 @@ def test_a_planner_of_ones_own_scales(tmp_path: Path, monkeypatch: pytest.Monkey
         tmp_path,
         profile_budget_s=0.2,
         allow_fewer_cores=True,
-        planner="tests.end_to_end.test_own_policies:Own",
-        planner_options={"batch": 2},
+        scaling_policy="tests.end_to_end.test_own_policies:Own",
+        scaling_policy_options={"batch": 2},
     ) as server:
         assert infer(server, "dense")[0] == 200
         with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:

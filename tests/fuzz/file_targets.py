@@ -107,7 +107,7 @@ def run_yaml(data: bytes) -> None:
         return
     stated = settings.model_dump(mode="json", exclude_unset=True)
     json.dumps(stated)
-    _ = settings.planner, settings.pads, settings.masks, settings.queue_limit
+    _ = settings.scaling_policy, settings.pads, settings.masks, settings.queue_limit
     # What is in effect can be written down, and reads back as the same.
     assert validate_settings(stated, where="m") == settings
 

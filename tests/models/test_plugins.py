@@ -20,12 +20,12 @@ from slacktide.models import plugins
 from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.settings_file import parse_settings, validate_settings
 from slacktide.planning.pipelines.policies import PLACEMENTS, make_placement
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.scheduling import POLICIES
 from slacktide.server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
-REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS)
+REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, SCALING_POLICIES, PLACEMENTS)
 OWN = "examples.policies.deadline_first:DeadlineFirst"
 SCENARIO = f"""\
 duration: 2s
@@ -131,7 +131,7 @@ def test_what_is_built_in_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) ->
     ("registry", "name"),
     [
         *((POLICIES, name) for name in ("clipper", "clockwork", "nexus")),
-        *((PLANNERS, name) for name in ("fa2", "vpa")),
+        *((SCALING_POLICIES, name) for name in ("fa2", "vpa")),
         *((PLACEMENTS, name) for name in ("distream", "jellyfish", "rim")),
     ],
 )

@@ -1,4 +1,4 @@
-"""`Registry`: classes that users choose by name, each with options: schedulers, planners.
+"""`Registry`: classes that users choose by name, each with options: schedulers, policies.
 
 A class declares its options as the attribute `Options` and is called with them. Built-in classes
 are registered from the start. Others are added with `offer` and loaded when first used, by a

@@ -214,8 +214,8 @@ def _owners(models: Mapping[str, ModelSettings]) -> dict[str, tuple[str, ...]]:
 
 def _size(settings: ModelSettings) -> object:
     """What models on one lane must agree on."""
-    planner = settings.planner if settings.scaled else None
-    return settings.cores, settings.replicas, planner
+    policy = settings.scaling_policy if settings.scaled else None
+    return settings.cores, settings.replicas, policy
 
 
 def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimits, str | None]:
@@ -312,12 +312,12 @@ class PlanBuilder:
         cores: tuple[int, ...],
         *,
         allow_fewer: bool = False,
-        planner: tuple[str, Mapping[str, object]] | None = None,
+        scaling_policy: tuple[str, Mapping[str, object]] | None = None,
     ) -> None:
         """`cores`: processor numbers that lanes may use. `allow_fewer`: see `assign_lanes`.
-        `planner`, with its options: for every scaled model, whatever its settings say."""
+        `scaling_policy`, with its options: for every scaled model, whatever its settings say."""
         self._cores = cores
-        self._planner = planner
+        self._scaling_policy = scaling_policy
         self._allow_fewer = allow_fewer
         self._versions: list[LoadedVersion] = []
         self._layout = Layout((), {})
@@ -360,9 +360,10 @@ class PlanBuilder:
             parts: list[object] = [] if version.family is None else [version.family]
             lane = self._layout.scaled_lane(version.name)
             if lane is not None:
-                planner, options = self._planner or version.definition.settings.planner
+                stated_policy = version.definition.settings.scaling_policy
+                policy, options = self._scaling_policy or stated_policy
                 limits = replace(lane.limits, batch_max=version.batch_cap)
-                parts.append(ScaledModel(limits, planner, options))
+                parts.append(ScaledModel(limits, policy, options))
             exits = version.definition.settings.exits
             if exits is not None:
                 parts.append(exits.stated)

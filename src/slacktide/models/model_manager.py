@@ -63,8 +63,8 @@ class ModelManagerSettings:
     the engine gives one replica, so that its reason is the one that is reported."""
     places: bool = False
     """Whether a planner of the driver's places pipelines."""
-    planner: tuple[str, Mapping[str, object]] | None = None
-    """One planner, with its options, for every scaled model; None: the one that each states."""
+    scaling_policy: tuple[str, Mapping[str, object]] | None = None
+    """One scaling policy, with its options, for every scaled model; None: as each model states."""
 
 
 class PlanTarget(Protocol):
@@ -104,7 +104,9 @@ class ModelManager:
         self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._generation = 0
         self._plan_builder = PlanBuilder(
-            settings.cores, allow_fewer=settings.allow_fewer_cores, planner=settings.planner
+            settings.cores,
+            allow_fewer=settings.allow_fewer_cores,
+            scaling_policy=settings.scaling_policy,
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._floors: dict[str, float] = {}

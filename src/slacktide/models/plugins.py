@@ -1,6 +1,6 @@
-"""Schedulers, planners, placements and glue that others wrote, by name.
+"""Schedulers, scaling policies, placements and glue that others wrote, by name.
 
-An installed package registers its own under `slacktide.schedulers`, `slacktide.planners`,
+An installed package registers its own under `slacktide.schedulers`, `slacktide.scaling_policies`,
 `slacktide.placements` or `slacktide.glue`; they are named like those that are built in, wherever a
 name may stand. `module:Class` imports whatever it names: the command line, the Python API, and
 scenarios that were given `--allow-imports` may say it, a file of a repository never.
@@ -17,12 +17,12 @@ from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
 from slacktide.domain.suggestions import suggestion
 from slacktide.planning.pipelines.policies import PLACEMENTS
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.scheduling import POLICIES
 
 log = logging.getLogger("slacktide.extensions")
 
-_REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS)
+_REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, SCALING_POLICIES, PLACEMENTS)
 
 
 def offer_entry_points() -> None:

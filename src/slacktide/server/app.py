@@ -148,9 +148,9 @@ class App:
                 allow_fewer_cores=settings.allow_fewer_cores,
                 drain_s=settings.drain_timeout_s,
                 places=self.placement is not None,
-                planner=None
-                if settings.planner is None
-                else (settings.planner, settings.planner_options),
+                scaling_policy=None
+                if settings.scaling_policy is None
+                else (settings.scaling_policy, settings.scaling_policy_options),
             ),
             self.catalog,
             profiles,

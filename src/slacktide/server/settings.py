@@ -35,8 +35,9 @@ _PORT: Mapping[str, Any] = {"unit": PORT, "least": 0, "most": 65535}
 
 def _options_of(kind: str) -> Any:
     """Of what `--KIND` names."""
-    text = f"KEY=VALUE for --{kind}; may be given several times."
-    return _model({}, text, flag=f"{kind}-option", metavar="KEY=VALUE", repeated=True)
+    flag = kind.replace("_", "-")
+    text = f"KEY=VALUE for --{flag}; may be given several times."
+    return _model({}, text, flag=f"{flag}-option", metavar="KEY=VALUE", repeated=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,13 @@ class ServerSettings(Options):
         metavar="NAME",
     )
     scheduler_options: Mapping[str, object] = _options_of("scheduler")
-    planner: str | None = _model(
+    scaling_policy: str | None = _model(
         None,
-        "One planner for every model whose cores or replicas are a range: a name, or module:Class.",
+        "One scaling policy for every model whose cores or replicas are a range: a name, or "
+        "module:Class.",
         metavar="NAME",
     )
-    planner_options: Mapping[str, object] = _options_of("planner")
+    scaling_policy_options: Mapping[str, object] = _options_of("scaling_policy")
     placement: str = _model(
         "none",
         "How the stages of pipelines that have a slo are placed on the lanes of their models, and "
@@ -214,43 +216,40 @@ class ServerSettings(Options):
             raise OptionError(("allowed_origins", str(error))) from None
 
     def _check_choices(self) -> None:
-        stated = self.placement != "none" or bool(self.placement_options)
-        if self.scheduler is None and self.planner is None and not stated:
-            registries: tuple[Registry[Any], ...] = ()
-        else:  # only here: the flags of a command line are listed without the schedulers
+        kinds = {"scheduler": None, "scaling_policy": None, "placement": "none"}
+        chosen = [kind for kind, default in kinds.items() if getattr(self, kind) != default]
+        if chosen:  # only here: the flags of a command line are listed without the schedulers
             from slacktide.planning.pipelines.policies import PLACEMENTS
-            from slacktide.planning.scaling.planners import PLANNERS
+            from slacktide.planning.scaling.policies import SCALING_POLICIES
             from slacktide.scheduling import POLICIES
 
-            registries = (POLICIES, PLANNERS, PLACEMENTS)
-        for registry in registries:
-            name = getattr(self, registry.kind)
-            if name != ("none" if registry.kind == "placement" else None):
-                self._check_choice(registry, name, getattr(self, f"{registry.kind}_options"))
+            registries: tuple[Registry[Any], ...] = (POLICIES, SCALING_POLICIES, PLACEMENTS)
+            for kind, registry in zip(kinds, registries, strict=True):
+                if kind in chosen:
+                    self._check_choice(kind, registry)
         for name, target in self.glue.items():
             from slacktide.models.plugins import offer_glue
 
             offer_glue(name, str(target))
-        for kind in ("scheduler", "planner", "placement"):
-            if getattr(self, kind) in (None, "none") and getattr(self, f"{kind}_options"):
+        for kind in kinds:
+            if kind not in chosen and getattr(self, f"{kind}_options"):
                 raise OptionError((f"{kind}_options", f"needs {kind}"))
 
-    def _check_choice(
-        self, registry: Registry[Any], name: object, options: Mapping[str, object]
-    ) -> None:
+    def _check_choice(self, kind: str, registry: Registry[Any]) -> None:
         from slacktide.models.plugins import admit_name
 
+        name, options = getattr(self, kind), getattr(self, f"{kind}_options")
         if not isinstance(name, str):
-            raise OptionError((registry.kind, f"expected a name, got {name!r}"))
+            raise OptionError((kind, f"expected a name, got {name!r}"))
         try:
             admit_name(registry, name, imports=True)
             registry.find(name)
         except OptionError as error:
-            raise OptionError((registry.kind, error.problems[0][1])) from error
+            raise OptionError((kind, error.problems[0][1])) from error
         try:
             registry.read(name, options)
         except OptionError as error:
-            raise OptionError((f"{registry.kind}_options", str(error))) from error
+            raise OptionError((f"{kind}_options", str(error))) from error
 
     @property
     def loopback(self) -> bool:

@@ -21,7 +21,7 @@ from slacktide.lab.simulation.scenario.profiles import TableProfile
 from slacktide.lab.simulation.scenario.reading import parse_scenario
 from slacktide.lab.simulation.scenario.world import World
 from slacktide.planning.scaling import ScalingPlanner
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.profiles import CorrectedTimes, PointTime
 from slacktide.recording import Recorder, Recording
 from slacktide.recording.times import export_times
@@ -168,7 +168,7 @@ class TestScenariosWithPlanners:
             assert by_itself.goodput == 0.0
             assert by_itself.mean_cores == 1.0
 
-    @pytest.mark.parametrize("planner", sorted(PLANNERS))
+    @pytest.mark.parametrize("planner", sorted(SCALING_POLICIES))
     def test_every_planner_runs_and_repeats(self, tmp_path: Path, planner: str) -> None:
         cell = self.read(
             tmp_path, "duration=4s", f"models.m.scaling={planner}", "models.m.replicas={max: 2}"
@@ -197,7 +197,7 @@ class TestScenariosWithPlanners:
             ("models.m.cores={min: 5, max: 6}", "cores.min: needs 5 cores, but the server may"),
             (
                 "models.m.scaling=verticle",
-                "models.m.scaling.name: expected a planner, got 'verticle'; did you mean",
+                "models.m.scaling.name: expected a scaling policy, got 'verticle'; did you mean",
             ),
             (
                 "models.m.scaling={name: static, core: 2}",

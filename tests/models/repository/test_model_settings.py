@@ -31,7 +31,7 @@ from slacktide.models.repository.settings import (
     WorkHint,
 )
 from slacktide.models.repository.settings_file import parse_settings, validate_settings
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.scheduling import POLICIES, FifoOptions, SlackOptions
 from slacktide.scheduling.edf import EdfOptions
 
@@ -146,7 +146,7 @@ def test_short_forms() -> None:
         ("scaling: vertical", "scaling: expected 'cores' or 'replicas' with min below max beside"),
         (
             f"{RANGE}scaling: vertcal",
-            "scaling.name: expected a planner, got 'vertcal'; did",
+            "scaling.name: expected a scaling policy, got 'vertcal'; did",
         ),
         (
             f"{RANGE}scaling: {{perod: 2s}}",
@@ -262,12 +262,12 @@ def test_settings_printed_as_json_read_back() -> None:
 def test_what_may_change_says_who_decides(text: str, name: str) -> None:
     settings = load(text)
     assert settings.scaled
-    assert settings.planner[0] == name
+    assert settings.scaling_policy[0] == name
 
 
 def test_options_of_a_planner_that_are_times_carry_their_unit() -> None:
     settings = load(f"{RANGE}scaling: {{name: vertical, period: 500ms, delta: 0.1}}")
-    assert settings.planner == ("vertical", {"period": 0.5, "row_cost": 0.1})
+    assert settings.scaling_policy == ("vertical", {"period": 0.5, "row_cost": 0.1})
     printed = settings.model_dump(mode="json", exclude_none=True)
     assert validate_settings(printed, where="") == settings
 
@@ -277,7 +277,7 @@ def test_without_a_range_nothing_is_scaled(text: str) -> None:
     assert not load(text).scaled
 
 
-@pytest.mark.parametrize("registry", [POLICIES, PLANNERS], ids=lambda each: each.kind)
+@pytest.mark.parametrize("registry", [POLICIES, SCALING_POLICIES], ids=lambda each: each.kind)
 def test_every_option_is_stated_once_with_what_it_does_and_reads_back(
     registry: Registry[Any],
 ) -> None:
@@ -294,7 +294,7 @@ def test_every_option_is_stated_once_with_what_it_does_and_reads_back(
 
 def test_a_list_of_times_carries_units_too() -> None:
     stated = load("cores: 1\nreplicas: {max: 2}\nscaling: {name: octopinf, windows: [5s, 1m]}")
-    assert stated.planner == ("octopinf", {"windows": (5.0, 60.0)})
+    assert stated.scaling_policy == ("octopinf", {"windows": (5.0, 60.0)})
 
 
 def test_padding_needs_a_mask_or_the_owners_word() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.harness import CertainTimes, model_view
 
-from slacktide.planning.scaling import ModelView, ScalingLimits, ScalingTarget, make_planner
+from slacktide.planning.scaling import ModelView, ScalingLimits, ScalingTarget, make_scaling_policy
 
 LIMITS = ScalingLimits(cores_max=16, replicas_max=16, batch_max=16)
 
@@ -46,12 +46,12 @@ def _view(rate: float, budget: float, limits: ScalingLimits = LIMITS) -> ModelVi
     ],
 )
 def test_the_fewest_instances_with_the_smallest_batch(rate, budget, target):
-    assert make_planner("fa2", {}).decide(_view(rate, budget), now=0.0) == target
+    assert make_scaling_policy("fa2", {}).decide(_view(rate, budget), now=0.0) == target
 
 
 @given(rate=st.floats(0.0, 400.0), budget=st.floats(0.0, 3.0))
 def test_what_it_accepts_carries_the_rate_within_the_budget(rate, budget):
-    target = make_planner("fa2", {}).decide(_view(rate, budget), now=0.0)
+    target = make_scaling_policy("fa2", {}).decide(_view(rate, budget), now=0.0)
     batch_s = TABLE1.of(target.batch, 1).expected
     holds = 2.0 * batch_s <= budget and target.replicas * target.batch >= rate * batch_s
     assert holds == (target.reason == "fewest")
@@ -59,7 +59,7 @@ def test_what_it_accepts_carries_the_rate_within_the_budget(rate, budget):
 
 def test_it_keeps_to_the_limits():
     limits = ScalingLimits(replicas_min=3, replicas_max=4, batch_max=1)
-    planner = make_planner("fa2", {})
+    planner = make_scaling_policy("fa2", {})
     assert planner.decide(_view(1.0, 1.0, limits), now=0.0).replicas == 3
     assert planner.decide(_view(100.0, 1.0, limits), now=0.0) == ScalingTarget(
         4, 1, 1, 0, "none suffices"
@@ -69,4 +69,4 @@ def test_it_keeps_to_the_limits():
 @pytest.mark.parametrize("period", [0.0, -1.0, math.inf, math.nan])
 def test_a_period_that_is_none_is_refused(period):
     with pytest.raises(ValueError, match="period: expected more than 0s"):
-        make_planner("fa2", {"period": period})
+        make_scaling_policy("fa2", {"period": period})

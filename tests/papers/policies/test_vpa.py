@@ -14,7 +14,7 @@ from slacktide.planning.scaling import (
     ReplicaView,
     ScalingLimits,
     ScalingTarget,
-    make_planner,
+    make_scaling_policy,
 )
 from slacktide_papers.policies.vpa import RATIO, UsageHistogram, Vpa, VpaOptions
 
@@ -114,4 +114,4 @@ def test_while_the_instance_starts_nothing_is_seen():
 @pytest.mark.parametrize("name", ["sample", "half_life", "confidence"])
 def test_times_that_are_none_are_refused(name):
     with pytest.raises(ValueError, match=f"{name}: expected more than 0s"):
-        make_planner("vpa", {name: 0.0})
+        make_scaling_policy("vpa", {name: 0.0})

@@ -35,7 +35,7 @@ from slacktide.planning.scaling import (
     ScalingStatus,
     ScalingTarget,
 )
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.profiles import CorrectedTimes, LatencyTable
 
 ROWS, CORES = (1, 2, 4, 8), (1, 2, 4, 8)
@@ -112,7 +112,7 @@ class ScriptedScaling(SteppedPlanners):
         def make(options: ScriptOptions) -> Scripted:
             return self.scripts.setdefault(options.key, Scripted(options.period))
 
-        PLANNERS["scripted"] = Registered("scripted", ScriptOptions, make)
+        SCALING_POLICIES["scripted"] = Registered("scripted", ScriptOptions, make)
         self.stated = models
         self.rebase(base)
 

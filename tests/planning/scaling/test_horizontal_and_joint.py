@@ -18,9 +18,9 @@ from slacktide.planning.scaling import (
     ScalingLimits,
     ScalingPlanner,
     ScalingTarget,
-    make_planner,
+    make_scaling_policy,
 )
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.planning.scaling.view import VariantView, Waiting
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
@@ -86,7 +86,7 @@ def limits_of(draw: st.DrawFn) -> ScalingLimits:
     lefts=st.lists(st.floats(-0.1, 1.0), max_size=5),
 )
 def test_no_wish_leaves_the_limits(name, limits, rates, budgets, lefts):
-    planner = make_planner(name, {})
+    planner = make_scaling_policy(name, {})
     there = (ReplicaView(limits.cores_min, 0.0, 0.0),) * limits.replicas_min
     for second, (rate, budget) in enumerate(zip(rates, budgets, strict=False)):
         waiting = tuple(Waiting(second, second + left) for left in sorted(lefts))
@@ -109,7 +109,7 @@ def test_no_wish_leaves_the_limits(name, limits, rates, budgets, lefts):
 @given(rate=st.floats(1.0, 200.0), more=st.floats(1.0, 4.0))
 def test_more_load_needs_no_fewer_replicas(name, rate, more):
     def needed(rate: float) -> int:
-        *_, (_, target) = _run(make_planner(name, {}), [rate] * 6, _view(rate))
+        *_, (_, target) = _run(make_scaling_policy(name, {}), [rate] * 6, _view(rate))
         return target.needed
 
     assert 1 <= needed(rate) <= needed(rate * more)
@@ -118,7 +118,9 @@ def test_more_load_needs_no_fewer_replicas(name, rate, more):
 @pytest.mark.parametrize("name", ["horizontal", "joint"])
 def test_up_at_once_and_down_after_the_cool_down(name):
     options = {"cool_down": 20.0, "window": 20.0}
-    seen = _run(make_planner(name, options), [20.0] * 5 + [150.0] * 30 + [5.0] * 60, _view(20.0))
+    seen = _run(
+        make_scaling_policy(name, options), [20.0] * 5 + [150.0] * 30 + [5.0] * 60, _view(20.0)
+    )
     counts = [target.replicas for _, target in seen]
     grown = next(i for i, count in enumerate(counts) if count > counts[4])
     assert grown <= 9  # within the five seconds of a piece
@@ -132,7 +134,7 @@ def test_up_at_once_and_down_after_the_cool_down(name):
 def test_at_four_times_what_a_node_can_take_nobody_is_late_once_replicas_are_up(name):
     # 4 cores at batch 8 take 116 rows a second, and 100 within the budget.
     options = {"cores": 4} if name == "horizontal" else {}
-    seen = _run(make_planner(name, options), [400.0] * 40, _view(400.0))
+    seen = _run(make_scaling_policy(name, options), [400.0] * 40, _view(400.0))
     up = next(
         second
         for second, (view, _) in enumerate(seen)
@@ -148,14 +150,14 @@ def test_at_four_times_what_a_node_can_take_nobody_is_late_once_replicas_are_up(
 def test_the_need_is_told_beyond_the_limits():
     limits = replace(LIMITS, replicas_max=2)
     for name in ("horizontal", "joint"):
-        *_, (_, target) = _run(make_planner(name, {}), [400.0] * 10, _view(400.0, limits))
+        *_, (_, target) = _run(make_scaling_policy(name, {}), [400.0] * 10, _view(400.0, limits))
         assert target.replicas == 2
         assert target.needed >= 4
         assert target.late > 0
 
 
 def test_while_replicas_start_those_that_serve_grow():
-    seen = _run(make_planner("joint", {}), [20.0] * 3 + [150.0] * 40, _view(20.0))
+    seen = _run(make_scaling_policy("joint", {}), [20.0] * 3 + [150.0] * 40, _view(20.0))
     starting = [
         (view, target)
         for second, (view, target) in enumerate(seen)
@@ -173,22 +175,22 @@ def test_where_more_replicas_do_not_pay_joint_is_vertical():
     limits = replace(LIMITS, cores_max=16)
     view = _view(0.0, limits, budget=0.1)  # too short to wait for another's batch
     rates = [4.0 + 3.0 * math.sin(i / 7.0) for i in range(150)]
-    joint = _run(make_planner("joint", {}), rates, view)
-    vertical = _run(make_planner("vertical", {}), rates, view)
+    joint = _run(make_scaling_policy("joint", {}), rates, view)
+    vertical = _run(make_scaling_policy("vertical", {}), rates, view)
     assert [(target.replicas, target.cores, target.batch) for _, target in joint] == [
         (target.replicas, target.cores, target.batch) for _, target in vertical
     ]
 
 
 def test_joint_gives_cores_back_as_soon_as_vertical():
-    joint, vertical = (plain(PLANNERS.read(name, {})) for name in ("joint", "vertical"))
+    joint, vertical = (plain(SCALING_POLICIES.read(name, {})) for name in ("joint", "vertical"))
     assert {name: joint[name] for name in vertical} == vertical
 
 
 def test_economy_takes_the_cheaper_number_after_a_minute_of_evidence():
     limits = replace(LIMITS, cores_max=16)
     view = _view(0.0, limits, times=fit(6.0))
-    seen = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, view)
+    seen = _run(make_scaling_policy("joint", {"headroom": 0.0}), [15.0] * 120, view)
     counts = [target.replicas for _, target in seen]
     before, after = seen[59][1], seen[-1][1]
     assert set(counts[:60]) == {1}
@@ -201,9 +203,11 @@ def test_economy_may_take_as_many_replicas_as_there_may_be():
     """Nine cores' worth in replicas of one core, at most: the last one allowed is the best."""
     limits = replace(LIMITS, cores_max=16, replicas_max=3)
     view = _view(0.0, limits, times=fit(6.0))
-    seen = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, view)
+    seen = _run(make_scaling_policy("joint", {"headroom": 0.0}), [15.0] * 120, view)
     free = replace(limits, replicas_max=8)
-    more = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, replace(view, limits=free))
+    more = _run(
+        make_scaling_policy("joint", {"headroom": 0.0}), [15.0] * 120, replace(view, limits=free)
+    )
     assert more[-1][1].replicas >= 3, "it would take three or more if it might"
     assert seen[-1][1].replicas == 3
 
@@ -213,7 +217,7 @@ def test_fewer_variants_than_before_are_chosen_from_at_once():
         VariantView(name, accuracy, fit(factor))
         for name, accuracy, factor in [("s", 0.5, 1.0), ("l", 0.8, 12.0), ("m", 0.7, 4.0)]
     )
-    planner = make_planner("joint", {})
+    planner = make_scaling_policy("joint", {})
     view = _view(0.0, variants=variants, times=variants[0].times)
     *_, (_, target) = _run(planner, [5000.0] * 3, view)
     assert target.variant == "s", "the third by accuracy"
@@ -227,13 +231,13 @@ def test_the_most_accurate_variant_that_fits_and_replicas_for_it():
         for name, accuracy, factor in [("s", 0.5, 1.0), ("l", 0.8, 12.0), ("m", 0.7, 4.0)]
     )
     view = _view(0.0, variants=variants, times=variants[0].times)
-    seen = _run(make_planner("joint", {}), [12.0] * 40, view)
+    seen = _run(make_scaling_policy("joint", {}), [12.0] * 40, view)
     (_, first), (_, last) = seen[0], seen[-1]
     assert first.variant == "m"
     assert last.variant == "l"
     assert last.replicas > 1
     assert last.late == 0
-    *_, (_, target) = _run(make_planner("joint", {}), [5000.0] * 3, view)
+    *_, (_, target) = _run(make_scaling_policy("joint", {}), [5000.0] * 3, view)
     assert target.variant == "s"  # none fits: the fastest
 
 
@@ -250,11 +254,11 @@ def test_the_most_accurate_variant_that_fits_and_replicas_for_it():
 )
 def test_bad_options_are_named(name, options, sentence):
     with pytest.raises(OptionError, match=sentence):
-        make_planner(name, options)
+        make_scaling_policy(name, options)
 
 
 def test_joint_asks_to_be_asked_when_somebody_would_be_late():
-    planner = make_planner("joint", {})
+    planner = make_scaling_policy("joint", {})
     view = _view(2.0)
     target = planner.decide(view, now=0.0)
     assert not planner.is_urgent(replace(view, batch=target.batch), now=0.0)
@@ -264,7 +268,7 @@ def test_joint_asks_to_be_asked_when_somebody_would_be_late():
 
 
 def test_a_replica_that_starts_small_is_no_reason_to_be_asked():
-    planner = make_planner("joint", {})
+    planner = make_scaling_policy("joint", {})
     limits = replace(LIMITS, replicas_min=2)
     alone = fit().of(1, 4).expected
     there = (ReplicaView(4, 0.0, 0.0), ReplicaView(1, 0.5 * alone, 0.0))

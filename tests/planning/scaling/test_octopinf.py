@@ -12,7 +12,7 @@ from slacktide.domain.options import OptionError
 from slacktide.planning.scaling import (
     ReplicaView,
     ScalingLimits,
-    make_planner,
+    make_scaling_policy,
 )
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
@@ -23,7 +23,7 @@ TEN_ROWS_A_SECOND = CertainTimes(lambda rows, cores: 0.05 * rows, p99=2.0)
 
 def _run(rate: Callable[[float], float], until: float) -> Iterator[tuple[float, int, str]]:
     """(when, replicas wished for, why) every second; the target is fulfilled at once."""
-    planner = make_planner("octopinf", {})
+    planner = make_scaling_policy("octopinf", {})
     replicas, arrived, now = 1, 0.0, 0.0
     while now <= until:
         there = (ReplicaView(2, 0.0, 0.0),) * replicas
@@ -75,4 +75,4 @@ def test_the_most_replicas_is_the_limit_and_what_is_needed_is_said():
 )
 def test_bad_options_are_named(options, sentence):
     with pytest.raises(OptionError, match=sentence):
-        make_planner("octopinf", options)
+        make_scaling_policy("octopinf", options)

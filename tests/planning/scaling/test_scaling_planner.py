@@ -105,7 +105,7 @@ class TestWhenPlannersAreAsked:
         assert world.next_look() is None
 
     def test_unknown_planners_are_refused(self):
-        with pytest.raises(OptionError, match="expected a planner, got 'verticle'"):
+        with pytest.raises(OptionError, match="expected a scaling policy, got 'verticle'"):
             ScriptedScaling().state(base_plan("m"), m=ScaledModel(ScalingLimits(), "verticle"))
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from slacktide.lab.workloads import TraceLink
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, make_planner
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, make_scaling_policy
 from slacktide.profiles import PointTime
 from slacktide_papers.sponge.setting import BATCH, CORES, DURATION, FIT, KILOBYTE, SLO, Bandwidths
 
@@ -128,7 +128,7 @@ def choices() -> tuple[PlannerChoice, ...]:
         ):
             load = TABLE_1_RATE, SLO - delay, 1
             view = ModelView("model", (), (ReplicaView(1, 0.0, 0.0),), *load, _Fit(), limits)
-            target = make_planner(planner, {}).decide(view, now=0.0)
+            target = make_scaling_policy(planner, {}).decide(view, now=0.0)
             holds = target.late == 0 and target.reason != "none suffices"
             chosen = target.replicas, target.cores, target.batch
             rows.append(PlannerChoice(1e3 * delay, planner, *chosen, holds))

@@ -1,6 +1,6 @@
 """What the fields of a document are made of: sections, values with units, choices by name, ranges.
 
-Which planners there are and what their options are is the business of `PLANNERS`.
+`SCALING_POLICIES` knows the scaling policies and their options.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from slacktide.domain.units import (
 )
 from slacktide.models.plugins import admit_name
 from slacktide.models.repository.paths import NAME_RULE, is_name
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.scheduling import DEFAULT_POLICY, POLICIES
 
 Seconds = Annotated[
@@ -85,7 +85,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A policy or planner by name, with its options."""
+    """A policy by name, with its options."""
 
     name: str
     options: Options
@@ -223,23 +223,27 @@ def _named(value: Any, info: ValidationInfo) -> Any:
     if isinstance(section, Mapping) and (name := section.get("name")) is not None:
         if not isinstance(name, str):
             raise ValueError(f"name: expected a word, got {name!r}")
-        admit_name(PLANNERS, name, imports=may_import(info))
+        admit_name(SCALING_POLICIES, name, imports=may_import(info))
     return section
 
 
 Scaling = Annotated[dict[str, Any], BeforeValidator(_named)]
-"""A planner's name, or a section with its name and its own options; without a name, the planner
-that suits."""
+"""A scaling policy's name, or a section with its name and its own options; without a name, the
+policy that suits."""
 
 
-def planner_of(scaling: Mapping[str, Any], cores: Cores | None, replicas: ReplicaCount) -> Choice:
-    """The planner that `scaling` names, or that suits what may change: cores, replicas or both.
+def scaling_policy_of(
+    scaling: Mapping[str, Any], cores: Cores | None, replicas: ReplicaCount
+) -> Choice:
+    """The policy that `scaling` names, or that suits what may change: cores, replicas or both.
     Raises OptionError."""
     suits = "vertical"
     if not replicas.fixed:
         suits = "horizontal" if cores is None or cores.fixed else "joint"
     name = scaling.get("name") or suits
-    return read_choice(PLANNERS, {**scaling, "name": name}, imports=True)  # as was admitted above
+    return read_choice(
+        SCALING_POLICIES, {**scaling, "name": name}, imports=True
+    )  # as was admitted above
 
 
 def number_to_cores(value: Any) -> Any:

@@ -39,7 +39,7 @@ from slacktide.models.repository.fields import (
     ascending,
     number_to_cores,
     number_to_replicas,
-    planner_of,
+    scaling_policy_of,
     short_for,
 )
 from slacktide.models.repository.function import FunctionSettings
@@ -266,7 +266,7 @@ class ModelSettings(Section):
     cores. With a range a planner decides how many there are; each has `cores`, which must be
     stated."""
     scaling: Scaling | None = None
-    """The planner, if `cores` or `replicas` have a range: a name (short for `scaling.name`), or a
+    """The policy, if `cores` or `replicas` have a range: a name (short for `scaling.name`), or a
     name with options. The default is `vertical` for cores, `horizontal` for replicas, `joint` for
     both."""
     sessions: Literal["ladder", "one"] = "ladder"
@@ -419,7 +419,7 @@ class ModelSettings(Section):
             raise ValueError("sessions: expected 'cores' with min below max beside it")
         if self.scaled:
             try:
-                planner_of(self.scaling or {}, self.cores, self.replicas)
+                scaling_policy_of(self.scaling or {}, self.cores, self.replicas)
             except OptionError as error:
                 problems = ((f"scaling.{name}", message) for name, message in error.problems)
                 raise OptionError(*problems) from None
@@ -438,9 +438,9 @@ class ModelSettings(Section):
         return not (self.cores.fixed and self.replicas.fixed)
 
     @property
-    def planner(self) -> tuple[str, dict[str, object]]:
-        """The planner, where it is `scaled`, and its stated options, as plain values."""
-        choice = planner_of(self.scaling or {}, self.cores, self.replicas)
+    def scaling_policy(self) -> tuple[str, dict[str, object]]:
+        """The scaling policy of a `scaled` model, and its stated options as plain values."""
+        choice = scaling_policy_of(self.scaling or {}, self.cores, self.replicas)
         return choice.name, choice.stated()
 
     @property

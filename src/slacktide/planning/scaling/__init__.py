@@ -2,7 +2,7 @@
 
 from slacktide.planning.scaling.planner import ScalingPlanner as ScalingPlanner
 from slacktide.planning.scaling.planner import ScalingStatus as ScalingStatus
-from slacktide.planning.scaling.planners import make_planner as make_planner
+from slacktide.planning.scaling.policies import make_scaling_policy as make_scaling_policy
 from slacktide.planning.scaling.scaled_state import ScaledModel as ScaledModel
 from slacktide.planning.scaling.sizes import groups_of as groups_of
 from slacktide.planning.scaling.view import ModelView as ModelView

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from slacktide.planning.draft import UNBOUNDED, ModelBounds
-from slacktide.planning.scaling.planners import make_planner
+from slacktide.planning.scaling.policies import make_scaling_policy
 from slacktide.planning.scaling.rates import ExpectedArrivals
 from slacktide.planning.scaling.view import (
     BatchSeconds,
@@ -25,8 +25,8 @@ class ScaledModel:
     """How one model is scaled."""
 
     limits: ScalingLimits
-    planner: str = "vertical"
-    """Name of its policy, one of `PLANNERS`, with its options."""
+    policy: str = "vertical"
+    """Name of its policy, one of `SCALING_POLICIES`, with its options."""
     options: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -49,7 +49,7 @@ class ScaledState(ScopeState):
         self.limits = stated.limits
         """Narrowed by the bounds of other planners."""
         self._bounds = UNBOUNDED
-        self.policy = make_planner(stated.planner, stated.options)
+        self.policy = make_scaling_policy(stated.policy, stated.options)
         self.times: BatchSeconds | None = None
         """Times of the pool that served last, as the policy saw them; in a family, of the smallest
         variant. None before that."""

@@ -107,7 +107,8 @@ class _Builder(CellReader):
         plan = Plan(layout.lanes, tuple(deployments), tuple(routes))
         scaled = {
             name: ScaledModel(
-                replace(limits[name], batch_max=models[name].max_batch), *settings[name].planner
+                replace(limits[name], batch_max=models[name].max_batch),
+                *settings[name].scaling_policy,
             )
             for name in limits
         }

@@ -166,8 +166,8 @@ class SimulatedModel(Section):
     """Copies of the model, each on a lane of its own: a number, or a range within which a planner
     decides."""
     scaling: Scaling | None = None
-    """The planner, if `cores` or `replicas` have a range: a name, or a name with options. Without
-    it the default planner."""
+    """The policy, if `cores` or `replicas` have a range: a name, or a name with options. Without it
+    the default policy."""
     share: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Weight if several models share a lane. Without it that of the folder, or 1."""
     window: WindowSettings | None = None

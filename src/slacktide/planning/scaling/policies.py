@@ -1,6 +1,6 @@
-"""Scaling planners by name: `make_planner("static", {"cores": 8})`.
+"""Scaling policies by name: `make_scaling_policy("static", {"cores": 8})`.
 
-Each model gets a planner of its own, which may keep what it has seen.
+Each model gets a policy of its own, which may keep what it has seen.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from slacktide.planning.scaling.joint import Joint
 from slacktide.planning.scaling.vertical import Vertical
 from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
-PLANNERS: Registry[ScalingPolicy] = Registry(
-    "planner",
+SCALING_POLICIES: Registry[ScalingPolicy] = Registry(
+    "scaling policy",
     {
         "horizontal": Horizontal,
         "joint": Joint,
@@ -26,31 +26,34 @@ PLANNERS: Registry[ScalingPolicy] = Registry(
         "static": Static,
         "vertical": Vertical,
     },
+    group="scaling_policies",
     aliases={"paper": "sponge"},
     absent=dict.fromkeys(("fa2", "vpa"), PAPERS),
 )
-"""Every planner, by name: its class is made of its options."""
+"""Every scaling policy by name. Its class is made from its options."""
 
 
 class GuardedPolicy(ScalingPolicy):
-    """A policy that others wrote, held to its contract. Raises ValueError for a breach, as the
-    policy itself may raise anything: its model then keeps what it has, and is asked about later."""
+    """A policy that others wrote, held to its contract. Raises ValueError for a breach: the model
+    then keeps what it has until its policy is asked again, as after any error of the policy."""
 
     def __init__(self, name: str, policy: ScalingPolicy) -> None:
         self._name = name
-        self._made = policy
+        self._policy = policy
 
     @property
     def period(self) -> float:  # type: ignore[override]  # of a class, an attribute
         """Period of the guarded policy."""
-        period = self._made.period
+        period = self._policy.period
         if not period > 0.0:
-            raise ValueError(f"planner {self._name!r}: expected a period above 0, got {period!r}")
+            raise ValueError(
+                f"scaling policy {self._name!r}: expected a period above 0, got {period!r}"
+            )
         return period
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """What the other wants, known to be within the limits."""
-        target, limits = self._made.decide(view, now=now), view.limits
+        """Return the target of the guarded policy, checked against the limits."""
+        target, limits = self._policy.decide(view, now=now), view.limits
         if not (
             isinstance(target, ScalingTarget)
             and limits.cores_min <= target.cores <= limits.cores_max
@@ -59,25 +62,25 @@ class GuardedPolicy(ScalingPolicy):
             and target.variant in ("", *[variant.name for variant in view.variants])
         ):
             expected = f"expected a target within {limits}, got {target!r:.200}"
-            raise ValueError(f"planner {self._name!r} broke its contract: {expected}")
+            raise ValueError(f"scaling policy {self._name!r} broke its contract: {expected}")
         return target
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:
-        """What the other says."""
-        return bool(self._made.is_urgent(view, now=now))
+        """Ask the guarded policy."""
+        return bool(self._policy.is_urgent(view, now=now))
 
 
-def make_planner(name: str, options: Mapping[str, object]) -> ScalingPolicy:
-    """A fresh planner for one model; one that is not built in is guarded. Raises OptionError if the
-    planner or an option is unknown (with the nearest one that exists) or a value is of the wrong
-    type or out of range, and PlannerError if a class of others cannot be made."""
-    planner, checked = PLANNERS.find(name), PLANNERS.read(name, options)
-    if planner.built_in:
-        return planner.make(checked)
+def make_scaling_policy(name: str, options: Mapping[str, object]) -> ScalingPolicy:
+    """Make a policy for one model; one that is not built in is guarded. Raises OptionError for an
+    unknown policy or option (with the nearest valid name) or a bad value, and PlannerError if a
+    class of others cannot be made."""
+    policy, checked = SCALING_POLICIES.find(name), SCALING_POLICIES.read(name, options)
+    if policy.built_in:
+        return policy.make(checked)
     try:
-        guarded = GuardedPolicy(name, planner.make(checked))
+        guarded = GuardedPolicy(name, policy.make(checked))
         guarded.period  # noqa: B018  # raises if it cannot be
     except Exception as error:  # it is foreign code
         cause = f"{type(error).__name__}: {error}"
-        raise PlannerError(f"planner {name!r} cannot be made: {cause}") from error
+        raise PlannerError(f"scaling policy {name!r} cannot be made: {cause}") from error
     return guarded

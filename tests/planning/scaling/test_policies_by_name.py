@@ -18,10 +18,10 @@ from slacktide.planning.scaling import (
     ScalingLimits,
     ScalingPolicy,
     ScalingTarget,
-    make_planner,
+    make_scaling_policy,
 )
 from slacktide.planning.scaling.baselines import StaticOptions
-from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
 from slacktide.planning.scaling.view import Waiting
 
 
@@ -30,12 +30,12 @@ def _view(limits: ScalingLimits) -> ModelView:
     return model_view(CertainTimes(lambda rows, cores: 1.0), limits)
 
 
-@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("name", sorted(SCALING_POLICIES))
 def test_every_planner_is_made_from_its_defaults(name: str) -> None:
-    assert make_planner(name, plain(PLANNERS.read(name, {}))).period > 0.0
+    assert make_scaling_policy(name, plain(SCALING_POLICIES.read(name, {}))).period > 0.0
 
 
-@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("name", sorted(SCALING_POLICIES))
 @pytest.mark.parametrize("cores", [(), (1,), (9, 9, 9)])
 def test_wishes_keep_to_the_limits_whatever_there_is(name: str, cores: tuple[int, ...]) -> None:
     """As after a load of settings that allow other sizes, and before the first lane is open."""
@@ -43,7 +43,7 @@ def test_wishes_keep_to_the_limits_whatever_there_is(name: str, cores: tuple[int
     waiting = (Waiting(0.0, 2.5), Waiting(0.0, math.inf, 2))
     there = tuple(ReplicaView(count, 0.0, 0.0) for count in cores)
     view = replace(_view(limits), waiting=waiting, replicas=there)
-    target = make_planner(name, {}).decide(view, now=0.0)
+    target = make_scaling_policy(name, {}).decide(view, now=0.0)
     assert 2 <= target.cores <= 4
     assert 1 <= target.replicas <= 2
     assert 1 <= target.batch <= 3
@@ -52,15 +52,15 @@ def test_wishes_keep_to_the_limits_whatever_there_is(name: str, cores: tuple[int
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("statik", {}, "expected a planner, got 'statik'; did you mean 'static'"),
-        ("static", {"core": 2}, "planner 'static': core: unknown key; did you mean 'cores'"),
-        ("static", {"cores": 2.5}, "planner 'static': cores: expected a whole number"),
-        ("static", {"cores": 0}, "planner 'static': cores: expected at least 1, got 0"),
+        ("statik", {}, "expected a scaling policy, got 'statik'; did you mean 'static'"),
+        ("static", {"core": 2}, "scaling policy 'static': core: unknown key; did you mean 'cores'"),
+        ("static", {"cores": 2.5}, "scaling policy 'static': cores: expected a whole number"),
+        ("static", {"cores": 0}, "scaling policy 'static': cores: expected at least 1, got 0"),
     ],
 )
 def test_slips_are_named(name: str, options: dict[str, object], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
-        make_planner(name, options)
+        make_scaling_policy(name, options)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_slips_are_named(name: str, options: dict[str, object], sentence: str) -
 )
 def test_static_keeps_to_the_limits(options: dict[str, object], target: ScalingTarget) -> None:
     limits = ScalingLimits(cores_min=2, cores_max=8, replicas_max=3, batch_max=16)
-    planner = make_planner("static", options)
+    planner = make_scaling_policy("static", options)
     assert planner.decide(_view(limits), now=0.0) == target
     assert planner.period == math.inf
 
@@ -114,17 +114,19 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScalingPolicy]:
 
     def make(kind: type[ScalingPolicy], **options: object) -> ScalingPolicy:
         entry = Registered("own", StaticOptions, kind, built_in=False)
-        monkeypatch.setitem(PLANNERS, "own", entry)
-        return make_planner("own", options)
+        monkeypatch.setitem(SCALING_POLICIES, "own", entry)
+        return make_scaling_policy("own", options)
 
     return make
 
 
-def test_a_planner_of_others_is_held_to_the_limits(own: Callable[..., ScalingPolicy]) -> None:
+def test_a_policy_of_others_is_held_to_the_limits(own: Callable[..., ScalingPolicy]) -> None:
     limits = ScalingLimits(1, 4, 1, 2, batch_max=3)
     view = _view(limits)
     assert own(Own, cores=4).decide(view, now=0.0).cores == 4
-    with pytest.raises(ValueError, match="planner 'own' broke its contract: expected a target"):
+    with pytest.raises(
+        ValueError, match="scaling policy 'own' broke its contract: expected a target"
+    ):
         own(Own, cores=5).decide(view, now=0.0)
     assert not own(Own).is_urgent(view, now=0.0)
 
@@ -133,8 +135,8 @@ def test_a_planner_of_others_is_held_to_the_limits(own: Callable[..., ScalingPol
     ("kind", "why"),
     [(Asleep, "a period above 0"), (Unmade, "KeyError"), (Undecided, "abstract method '?decide")],
 )
-def test_a_planner_of_others_that_cannot_be_made(
+def test_a_policy_of_others_that_cannot_be_made(
     own: Callable[..., ScalingPolicy], kind: type[ScalingPolicy], why: str
 ) -> None:
-    with pytest.raises(PlannerError, match=f"planner 'own' cannot be made: .*{why}"):
+    with pytest.raises(PlannerError, match=f"scaling policy 'own' cannot be made: .*{why}"):
         own(kind)
