@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, PoolId
+from slacktide.planning.exits.accuracy_budget import FRESH, WINDOW, AccuracyBudget, JudgedWindow
 from slacktide.planning.exits.events import (
     ExitEvent,
     ExitsArranged,
@@ -22,7 +23,6 @@ from slacktide.planning.exits.events import (
     RampsRefused,
     StatedExits,
 )
-from slacktide.planning.exits.promise import FRESH, WINDOW, JudgedWindow, Promise
 from slacktide.planning.exits.ramps import (
     ExitsAnswer,
     ExitsQuestion,
@@ -91,7 +91,7 @@ class PoolExits(ScopeState):
     def __init__(self, pool: PoolId, stated: StatedExits) -> None:
         super().__init__(pool.model, stated)
         self.pool = pool
-        self.promise = Promise(stated.accuracy_loss)
+        self.accuracy_budget = AccuracyBudget(stated.accuracy_loss)
         self.facts: tuple[RampFacts, ...] = ()
         self.times = PassTimes(())
         self.everywhere = JudgedWindow(EVERYWHERE)
@@ -171,7 +171,7 @@ class PoolExits(ScopeState):
             return 0.0
         if self.fixed or self.stated.mode is ExitMode.RELEASE:
             return self.stated.feedback if self.thresholds else 1.0
-        return self.promise.feedback(self.stated.feedback) if self.thresholds else 1.0
+        return self.accuracy_budget.feedback(self.stated.feedback) if self.thresholds else 1.0
 
     @property
     def wakeup_at(self) -> float:
@@ -201,7 +201,7 @@ class PoolExits(ScopeState):
         """Ramps have other weights: what was judged says nothing of them."""
         self.facts, self.revision = learnt.ramps, learnt.revision
         self.times = PassTimes(learnt.ramps, self.times)
-        self.promise.forget(len(learnt.ramps))
+        self.accuracy_budget.forget(len(learnt.ramps))
         self.everywhere = JudgedWindow(EVERYWHERE, len(learnt.ramps))
         self.round_at, self.hasty_until = TELLING, self.rows + HASTE
         self.unfit.clear()
@@ -232,13 +232,15 @@ class PoolExits(ScopeState):
         """Whether rows that were judged everywhere may place the ramps anew."""
         if not self._moving or self.everywhere.added < self.round_at:
             return False
-        return self.arranged == self.ramps and (self.promise.fresh >= FRESH or not self.ramps)
+        return self.arranged == self.ramps and (
+            self.accuracy_budget.fresh >= FRESH or not self.ramps
+        )
 
     def _rates(self) -> dict[int, float]:
         """By position; none: too few rows were judged everywhere."""
         if not self._told:
             return {}
-        rates = rates_alone(self.everywhere.said(range(len(self.facts))), self.promise.loss)
+        rates = rates_alone(self.everywhere.said(range(len(self.facts))), self.accuracy_budget.loss)
         return dict(enumerate(rates))
 
     def _record_full_evaluation(self, judged: RampsJudged) -> None:
@@ -300,20 +302,20 @@ class PoolExits(ScopeState):
             if answers:
                 self.saved_s += seconds * (1.0 - answers[exit_index])  # -1: the end
         self.unstopped = 0 if stopped else self.unstopped + 1
-        promise = self.promise
+        budget = self.accuracy_budget
         is_current = self.arranged_revision == self.revision
         if stopped or not is_current or not all(report.agrees) or not self._counts(batch):
-            promise.skip(len(report.left))
+            budget.add_unjudged(len(report.left))
             return
-        wrong, before = promise.wrong, promise.may_leave
+        wrong, before = budget.wrong, budget.may_leave
         self.seen_at = now
-        if promise.add(report):
+        if budget.add(report):
             self.reason = "an alarm: answers of ramps differ from the model's"
             self._reset_thresholds()
-        elif before and not promise.may_leave:
+        elif before and not budget.may_leave:
             self._reset_thresholds()
-        elif promise.wrong > wrong or (promise.may_leave and not before):
-            self.tune_at = promise.judged
+        elif budget.wrong > wrong or (budget.may_leave and not before):
+            self.tune_at = budget.judged
         if self.feedback != self._feedback():
             self.changed = True
 
@@ -329,12 +331,12 @@ class PoolExits(ScopeState):
             self.thresholds = {}
         self.changed = True
         self.epoch += 1
-        self.tune_at = self.promise.judged + 1
+        self.tune_at = self.accuracy_budget.judged + 1
 
     def grow_old(self, *, now: float) -> None:
         """React if no row has been judged for long, or if ramps are to be tried again."""
         if self.stale_at <= now:
-            self.promise.doubt()
+            self.accuracy_budget.doubt()
             self._reset_thresholds()
             self.seen_at = math.inf
         if self.retry_at <= now:
@@ -354,24 +356,24 @@ class PoolExits(ScopeState):
     @property
     def due(self) -> bool:
         """Whether something is to be computed."""
-        promise = self.promise
-        tune = bool(self.ramps) and len(promise.rows) > 0 and promise.judged >= self.tune_at
-        return self._may_move or (tune and promise.may_leave and not self.fixed)
+        budget = self.accuracy_budget
+        tune = bool(self.ramps) and len(budget.rows) > 0 and budget.judged >= self.tune_at
+        return self._may_move or (tune and budget.may_leave and not self.fixed)
 
     def question(self) -> ExitsQuestion:
         """What must be computed now."""
-        promise, may_move = self.promise, self._may_move
+        budget, may_move = self.accuracy_budget, self._may_move
         self._question_epoch = self.epoch
-        self.tune_at = promise.judged + TUNE_ROWS
+        self.tune_at = budget.judged + TUNE_ROWS
         if may_move:
             self.round_at = self.everywhere.added + ROUND_ROWS
         facts = tuple([fact for fact in self.facts if fact.position not in self.unfit])
         return ExitsQuestion(
             facts,
             self.ramps,
-            promise.rows.said(self.ramps),
-            promise.loss,
-            promise.fresh,
+            budget.rows.said(self.ramps),
+            budget.loss,
+            budget.fresh,
             self.stated.ramp_budget,
             PassTimes(self.facts, self.times),
             self.everywhere.said([fact.position for fact in facts]) if may_move else None,
@@ -388,18 +390,18 @@ class PoolExits(ScopeState):
         if answer.ramps != self.ramps:
             if not set(answer.ramps) <= {*self.ramps}:
                 every = range(len(self.facts))
-                self.promise.forget(len(every), self.everywhere.said(every))
+                self.accuracy_budget.forget(len(every), self.everywhere.said(every))
             self._move(answer.ramps, answer.reason)
-        elif thresholds != self.thresholds and self.promise.may_leave:
+        elif thresholds != self.thresholds and self.accuracy_budget.may_leave:
             self.changed = True
-            self.reason = f"thresholds tuned on {len(self.promise.rows)} judged rows"
-        self.thresholds = thresholds if self.promise.may_leave else {}
+            self.reason = f"thresholds tuned on {len(self.accuracy_budget.rows)} judged rows"
+        self.thresholds = thresholds if self.accuracy_budget.may_leave else {}
         if thresholds:
             self.retry_s = RETRY_S
 
     def status(self) -> ExitsStatus:
-        promise, ramps = self.promise, self.ramps
-        unsure, agrees = (said[-WINDOW:] for said in promise.rows.said(ramps))
+        budget, ramps = self.accuracy_budget, self.ramps
+        unsure, agrees = (said[-WINDOW:] for said in budget.rows.said(ramps))
         agreement = {
             ramp: float(agrees[judged_rows, at].mean())
             for at, ramp in enumerate(ramps)
@@ -410,10 +412,10 @@ class PoolExits(ScopeState):
             agreement,
             dict(self.exits),
             self.rows,
-            promise.accuracy,
-            promise.judged,
-            promise.wrong,
-            promise.alarms,
+            budget.accuracy,
+            budget.judged,
+            budget.wrong,
+            budget.alarms,
             self.saved_s,
             self.times.overhead,
             self.revision,

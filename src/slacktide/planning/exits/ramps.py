@@ -18,8 +18,8 @@ from itertools import combinations
 import numpy as np
 
 from slacktide.domain.read_only import read_only
+from slacktide.planning.exits.accuracy_budget import Said, search_of
 from slacktide.planning.exits.events import ExitsArranged, RampFacts
-from slacktide.planning.exits.promise import Said, search_of
 from slacktide.planning.exits.thresholds import most_wrong
 
 COST, LEAST_COST = 0.0125, 0.001

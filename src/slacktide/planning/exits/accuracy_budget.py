@@ -77,7 +77,7 @@ class JudgedWindow:
         return self._unsure[at][:, ramps], self._agrees[at][:, ramps]
 
 
-class Promise:
+class AccuracyBudget:
     """The last judged rows of one pool."""
 
     def __init__(self, loss: float) -> None:
@@ -124,7 +124,7 @@ class Promise:
             self._wrong_at.popleft()
         return alarm
 
-    def skip(self, rows: int) -> None:
+    def add_unjudged(self, rows: int) -> None:
         """So many rows were not judged."""
         self.run += rows
         self._skipped += rows

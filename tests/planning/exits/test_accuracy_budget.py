@@ -13,7 +13,7 @@ from tests.planning.exits.streams import Array, exits, stream
 
 from slacktide.domain import ExitReport
 from slacktide.planning.exits import StatedExits
-from slacktide.planning.exits.promise import FRESH, JudgedWindow, Promise, search_of
+from slacktide.planning.exits.accuracy_budget import FRESH, AccuracyBudget, JudgedWindow, search_of
 
 PRIOR = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
 RAMPS = len(PRIOR)
@@ -73,9 +73,9 @@ def test_where_nothing_is_ever_wrong_nearly_all_rows_leave_at_the_first_ramp_tha
 
 
 def test_a_stricter_promise_takes_a_longer_window() -> None:
-    assert Promise(0.01).window == 512
-    assert Promise(0.001).window == 5000
-    assert Promise(0.3).window == 512
+    assert AccuracyBudget(0.01).window == 512
+    assert AccuracyBudget(0.001).window == 5000
+    assert AccuracyBudget(0.3).window == 512
 
 
 def report(*wrong: bool, left: int = 0) -> ExitReport:
@@ -84,54 +84,54 @@ def report(*wrong: bool, left: int = 0) -> ExitReport:
     return ExitReport((4,), ((0.1,),) * rows, agrees, (left,) * rows)
 
 
-def judged(loss: float = 0.01) -> Promise:
+def judged(loss: float = 0.01) -> AccuracyBudget:
     """Of a model with five positions."""
-    promise = Promise(loss)
-    promise.forget(5)
-    return promise
+    budget = AccuracyBudget(loss)
+    budget.forget(5)
+    return budget
 
 
 def test_an_alarm_is_two_of_sixteen() -> None:
-    promise = judged()
-    assert not promise.add(report(*[False] * 400))
-    assert not promise.add(report(True, *[False] * 15))
-    assert not promise.add(report(True))
-    assert promise.add(report(*[False] * 10, True))
-    assert (promise.alarms, promise.may_leave) == (1, False)
-    promise.add(report(*[False] * (FRESH - 17)))
-    assert not promise.may_leave
-    promise.add(report(False, False))
-    assert promise.may_leave
+    budget = judged()
+    assert not budget.add(report(*[False] * 400))
+    assert not budget.add(report(True, *[False] * 15))
+    assert not budget.add(report(True))
+    assert budget.add(report(*[False] * 10, True))
+    assert (budget.alarms, budget.may_leave) == (1, False)
+    budget.add(report(*[False] * (FRESH - 17)))
+    assert not budget.may_leave
+    budget.add(report(False, False))
+    assert budget.may_leave
 
 
 def test_wrong_rows_that_did_not_leave_are_no_alarm() -> None:
-    promise = judged()
-    assert not promise.add(report(*[True] * 20, left=-1))
-    assert promise.wrong == 0
-    assert promise.accuracy == 1.0
+    budget = judged()
+    assert not budget.add(report(*[True] * 20, left=-1))
+    assert budget.wrong == 0
+    assert budget.accuracy == 1.0
 
 
 def test_rows_that_are_not_judged_are_counted_by_those_that_are() -> None:
-    promise = judged()
-    promise.add(report(*[False] * 1000))
-    assert promise.feedback(0.1) == pytest.approx(0.7**4)
-    promise.skip(900)
-    promise.add(report(*[True], *[False] * 99))  # stands for ten
-    assert promise.may_leave
-    assert promise.feedback(0.1) == 1.0
-    promise.skip(900)
-    promise.add(report(*[True], *[False] * 99))
-    assert not promise.may_leave
-    promise.skip(4000)
-    assert promise.may_leave
-    assert promise.feedback(0.1) == 0.1
+    budget = judged()
+    budget.add(report(*[False] * 1000))
+    assert budget.feedback(0.1) == pytest.approx(0.7**4)
+    budget.add_unjudged(900)
+    budget.add(report(*[True], *[False] * 99))  # stands for ten
+    assert budget.may_leave
+    assert budget.feedback(0.1) == 1.0
+    budget.add_unjudged(900)
+    budget.add(report(*[True], *[False] * 99))
+    assert not budget.may_leave
+    budget.add_unjudged(4000)
+    assert budget.may_leave
+    assert budget.feedback(0.1) == 0.1
 
 
 def test_rows_of_other_ramps_are_joined_by_position() -> None:
-    promise = judged()
-    promise.add(report(False, True))
-    promise.add(ExitReport((2, 4), ((0.3, math.nan),), ((True, False),), (-1,)))
-    unsure, agrees = promise.rows.said((2, 4))
+    budget = judged()
+    budget.add(report(False, True))
+    budget.add(ExitReport((2, 4), ((0.3, math.nan),), ((True, False),), (-1,)))
+    unsure, agrees = budget.rows.said((2, 4))
     assert unsure[:, 0].tolist() == [math.inf, math.inf, 0.3]
     assert unsure[:2, 1].tolist() == [0.1, 0.1]
     assert agrees.tolist() == [[True, True], [True, False], [True, False]]
@@ -154,22 +154,22 @@ def test_a_window_keeps_the_newest_rows_in_order(batches: list[int]) -> None:
 
 
 def test_a_ramp_lets_no_row_leave_before_it_was_judged_on_enough() -> None:
-    promise = judged()
-    promise.add(report(*[False] * 300))
+    budget = judged()
+    budget.add(report(*[False] * 300))
     both = ExitReport((2, 4), ((0.1, 0.1),) * 150, ((True, True),) * 150, (-1,) * 150)
-    promise.add(both)
-    assert exits(search_of(promise.rows.said((2, 4)), (0.5, 0.2), 0.01, 450)) == (0.0, 1.0)
-    promise.add(both)
-    found = exits(search_of(promise.rows.said((2, 4)), (0.5, 0.2), 0.01, 600))
+    budget.add(both)
+    assert exits(search_of(budget.rows.said((2, 4)), (0.5, 0.2), 0.01, 450)) == (0.0, 1.0)
+    budget.add(both)
+    found = exits(search_of(budget.rows.said((2, 4)), (0.5, 0.2), 0.01, 600))
     assert found == pytest.approx((300 / 512, 212 / 512))
 
 
 def test_after_an_alarm_no_row_that_would_leave_may_be_wrong_among_the_fresh_ones() -> None:
-    promise = judged()
+    budget = judged()
     for number in range(512):
         row = ExitReport((0,), ((number % 100 / 100,),), ((number != 450,),), (-1,))
-        promise.add(row)
-    rows = promise.rows.said((0,))
+        budget.add(row)
+    rows = budget.rows.said((0,))
     old = search_of(rows, (1.0,), 0.01, 512).best()
     fresh = search_of(rows, (1.0,), 0.01, 100).best()
     assert old[0] > 0.5
