@@ -38,7 +38,7 @@ from slacktide.planning.variants import (
     search,
 )
 from slacktide.planning.variants.mapping import map_clients
-from slacktide.planning.variants.question import Question, Rooms
+from slacktide.planning.variants.question import Headroom, Question
 from slacktide_papers.bounds.exact import bound, optimum
 from slacktide_papers.jellyfish.setting import KBIT, SIDES, load_data
 
@@ -84,9 +84,9 @@ def question(replicas: int, clients: int, seed: int, *, rate: float | None = Non
         sessions.append((opened, SessionMeasured(opened.id, mbit * 125e3, 0.0, 0.6)))
     family = Family(tuple(FamilyVariant(v.name, v.accuracy, int(v.name)) for v in VARIANTS))
     seconds = tuple(each.seconds for each in VARIANTS)
-    rooms = Rooms(1.0, 1.0)
+    headroom = Headroom(1.0, 1.0)
     return Question(
-        seconds, family, VariantsOptions(), rooms, tuple(sessions), (), replicas, (), serial=0
+        seconds, family, VariantsOptions(), headroom, tuple(sessions), (), replicas, (), serial=0
     )
 
 

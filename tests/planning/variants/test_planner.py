@@ -41,7 +41,7 @@ from slacktide.planning import Composer, PlannerError, SessionClosed, SessionEve
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.sessions import SessionMeasured
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
-from slacktide.planning.variants.demand import LearnedRoom
+from slacktide.planning.variants.demand import LearnedHeadroom
 from slacktide.planning.variants.planned_family import PlannedFamily
 from slacktide.planning.variants.question import SearchResult
 
@@ -503,13 +503,13 @@ def test_frames_that_name_a_variant_are_answered_by_it_and_not_as_their_session_
 
 class TestLearnedRoom:
     def test_it_falls_while_too_many_are_lost_and_rises_again(self) -> None:
-        room = LearnedRoom(0.01)
+        room = LearnedHeadroom(0.01)
         lost = ended = 0
         for _ in range(60):
             lost, ended = lost + 3, ended + 100
             room.settle(lost, ended, seconds=0.5)
         fallen = room.share
-        assert LearnedRoom.LEAST <= fallen < 0.9
+        assert LearnedHeadroom.LEAST <= fallen < 0.9
         for _ in range(600):
             ended += 100
             room.settle(lost, ended, seconds=0.5)
@@ -517,12 +517,12 @@ class TestLearnedRoom:
 
     @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.floats(0.0, 1e6))))
     def test_it_stays_within_its_bounds(self, seen: list[tuple[int, int, float]]) -> None:
-        room = LearnedRoom(0.002)
+        room = LearnedHeadroom(0.002)
         lost = ended = 0
         for missed, others, seconds in seen:
             lost, ended = lost + missed, ended + missed + others
             room.settle(lost, ended, seconds=seconds)
-            assert LearnedRoom.LEAST <= room.share <= 1.0
+            assert LearnedHeadroom.LEAST <= room.share <= 1.0
 
     def test_a_planner_that_loses_frames_for_want_of_time_plans_with_less(self) -> None:
         happens: list[tuple[float, Any]] = [(0.5, opened("a", rate=10.0, slo=PLENTY))]
@@ -532,7 +532,7 @@ class TestLearnedRoom:
             (1.0 + n / 100, request(n, at=1.0 + n / 100, slo=0.1, client="a")) for n in range(800)
         ]
         ran = VirtualFamily(items_of(happens), lanes=1)
-        assert ran.planner.status()["m"].rooms.capacity < 1.0
+        assert ran.planner.status()["m"].headroom.capacity < 1.0
 
     def test_rooms_are_learnt_from_frames_of_sessions_where_these_are_known(self) -> None:
         state = PlannedFamily("m", Family((FamilyVariant("1", 0.5, 128),)), now=0.0)
@@ -541,10 +541,10 @@ class TestLearnedRoom:
             told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=number)
             state.learnt.count(told, replace(told, ended=told.ended - 10, lost_on_lanes=number - 1))
             state.learnt.learn(counts, seconds=0.5)
-        assert state.learnt.rooms.bandwidth == 1.0
-        assert state.learnt.rooms.capacity < 1.0
+        assert state.learnt.headroom.bandwidth == 1.0
+        assert state.learnt.headroom.capacity < 1.0
         for number in range(100, 400):
             told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=99)
             state.learnt.count(told, replace(told, ended=told.ended - 10))
             state.learnt.learn(counts, seconds=0.5)
-        assert state.learnt.rooms == (1.0, 1.0)
+        assert state.learnt.headroom == (1.0, 1.0)

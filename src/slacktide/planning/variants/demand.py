@@ -71,17 +71,17 @@ class Session:
         """Bytes of a frame of so many pixels in width and height."""
         return self._bytes * math.pow(side, 2.0 * POWER)
 
-    def budget(self, side: int, *, room: float) -> float:
-        """Seconds left for the server with frames of that side; 0: none. `room`: share of the
+    def budget(self, side: int, *, share: float) -> float:
+        """Seconds left for the server with frames of that side; 0: none. `share`: share of the
         bandwidth to plan with."""
-        return self.slo if self.measured is None else self.budgets((side,), room=room)[0]
+        return self.slo if self.measured is None else self.budgets((side,), share=share)[0]
 
-    def budgets(self, sides: Sequence[int], *, room: float) -> tuple[float, ...]:
+    def budgets(self, sides: Sequence[int], *, share: float) -> tuple[float, ...]:
         """By variant. While its link is not known only the smallest has one."""
         link = self.measured
         if link is None:
             return (self.slo, *(0.0 for _ in sides[1:]))
-        bandwidth = _within(link.bytes_per_s, 0.0, 1e12, 0.0) * room
+        bandwidth = _within(link.bytes_per_s, 0.0, 1e12, 0.0) * share
         if bandwidth <= 0.0:
             return (0.0,) * len(sides)
         rtt, overhead = (_within(delay, 0.0, 3600.0, 0.0) for delay in (link.rtt, link.overhead))
@@ -136,19 +136,19 @@ class SessionlessRequests:
             self._rows, self._since = 0, now
 
 
-class LearnedRoom:
+class LearnedHeadroom:
     """The share of a capacity to plan with, as learnt from the frames that were lost for want of
-    it: it falls while more than `late` of them are, and rises while fewer are."""
+    it: it falls while more than `target_loss` of them are, and rises while fewer are."""
 
     LEAST = 0.6
     GAIN = 0.004
-    """Change in a second in which the share that is lost is 0 or twice `late`."""
+    """Change in a second in which the share that is lost is 0 or twice `target_loss`."""
 
-    __slots__ = ("_ended", "_late", "_lost", "share")
+    __slots__ = ("_ended", "_lost", "_target_loss", "share")
 
-    def __init__(self, late: float) -> None:
+    def __init__(self, target_loss: float) -> None:
         self.share = 1.0
-        self._late = late
+        self._target_loss = target_loss
         self._lost = self._ended = 0
 
     def settle(self, lost: int, ended: int, *, seconds: float) -> None:
@@ -156,7 +156,7 @@ class LearnedRoom:
         frames, missed = ended - self._ended, lost - self._lost
         self._lost, self._ended = lost, ended
         if frames > 0 and seconds > 0.0:
-            excess = min(8.0, missed / (self._late * frames) - 1.0)
+            excess = min(8.0, missed / (self._target_loss * frames) - 1.0)
             change = self.GAIN * min(seconds, 1.0) * excess
             self.share = min(1.0, max(self.LEAST, self.share - change))
 

@@ -8,8 +8,8 @@ from slacktide.domain import Reason
 from slacktide.engine import Snapshot
 from slacktide.engine.ledger import ModelCounts
 from slacktide.planning.sessions import SessionMeasured
-from slacktide.planning.variants.demand import LearnedRoom
-from slacktide.planning.variants.question import Rooms, VariantsOptions
+from slacktide.planning.variants.demand import LearnedHeadroom
+from slacktide.planning.variants.question import Headroom, VariantsOptions
 from slacktide.profiles.variant_times import rising
 
 BATCH_MOST = 16
@@ -36,16 +36,16 @@ class LearntFamily:
         self._options, self._number = options, number
         self._read: dict[int, tuple[object, tuple[float, ...]]] = {}
         """By variant: what was read last, and of what."""
-        self._capacity = LearnedRoom(options.late)
-        self._bandwidth = LearnedRoom(options.late)
+        self._capacity = LearnedHeadroom(options.late)
+        self._bandwidth = LearnedHeadroom(options.late)
         self._ends = (0, 0, 0)
         """Frames of sessions so far, as they were told of: ended, lost on lanes, lost on links."""
 
     @property
-    def rooms(self) -> Rooms:
+    def headroom(self) -> Headroom:
         """To plan with: as stated, or as learnt."""
         stated = self._options
-        return Rooms(
+        return Headroom(
             stated.capacity_room or self._capacity.share,
             stated.bandwidth_room or self._bandwidth.share,
         )

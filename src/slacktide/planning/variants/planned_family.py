@@ -20,8 +20,8 @@ from slacktide.planning.variants.family_fields import FamilyFields
 from slacktide.planning.variants.fleet import UNMAPPED
 from slacktide.planning.variants.learnt_family import LearntFamily
 from slacktide.planning.variants.question import (
+    Headroom,
     Question,
-    Rooms,
     SearchResult,
     VariantsOptions,
     client_of,
@@ -60,7 +60,7 @@ class VariantsStatus:
     """Lanes that were given another variant."""
     mismatches: int
     """How many of these were not loaded yet."""
-    rooms: Rooms
+    headroom: Headroom
     """Shares of lanes and links that are planned with."""
 
 
@@ -234,7 +234,9 @@ class PlannedFamily(ScopeState):
             self.lanes = lane_variants
 
     def _at_once(self, session: Session, now: float) -> int:
-        client = client_of(session, self.sides, self.options.wait, self.learnt.rooms, self.within)
+        client = client_of(
+            session, self.sides, self.options.wait, self.learnt.headroom, self.within
+        )
         before = self.mapped.get(session.opened.id, UNMAPPED)
         if self.answer is None:
             least = self.within[0]
@@ -261,7 +263,7 @@ class PlannedFamily(ScopeState):
         variant = self.mapped.get(session.opened.id, UNMAPPED)
         if variant == UNMAPPED or self.answer is None:
             return False
-        return session.budget(self.sides[variant], room=1.0) < self.learnt.seconds[variant][0]
+        return session.budget(self.sides[variant], share=1.0) < self.learnt.seconds[variant][0]
 
     def close(self, id: str, *, now: float) -> None:
         """A session has gone."""
@@ -300,7 +302,7 @@ class PlannedFamily(ScopeState):
             self.planning_s,
             self.switches,
             self.mismatches,
-            self.learnt.rooms,
+            self.learnt.headroom,
         )
 
     # ── the question ─────────────────────────────────────────────────────────────────────────
@@ -323,7 +325,7 @@ class PlannedFamily(ScopeState):
             tuple(seconds.get(at, (UNKNOWN_S,)) for at in range(len(self.sides))),
             self.family,
             self.options,
-            self.learnt.rooms,
+            self.learnt.headroom,
             tuple((session.opened, session.measured) for session in mapped_sessions),
             tuple((at, load.rate, load.budget) for at, load in self.requests.items() if load.rate),
             len(self.lanes),

@@ -59,7 +59,7 @@ class VariantsOptions(Options):
     candidates: int = option(150, "Largest number of sets of variants that a plan tries.", least=1)
 
 
-class Rooms(NamedTuple):
+class Headroom(NamedTuple):
     """Shares to plan with."""
 
     capacity: float
@@ -74,7 +74,7 @@ class Question:
     """By variant and batch."""
     family: Family
     options: VariantsOptions
-    rooms: Rooms
+    headroom: Headroom
     sessions: tuple[tuple[SessionOpened, SessionMeasured | None], ...]
     requests: tuple[tuple[int, float, float], ...]
     """(variant or UNMAPPED: any, rate, budget) of those without a session."""
@@ -90,7 +90,7 @@ class Question:
     def answer(self) -> SearchResult:
         """Plan."""
         sides = [variant.size for variant in self.family.variants]
-        room = self.rooms.capacity
+        room = self.headroom.capacity
         variants = [
             Variant(variant.name, variant.accuracy, tuple([time / room for time in seconds]))
             for variant, seconds in zip(self.family.variants, self.seconds, strict=True)
@@ -100,7 +100,7 @@ class Question:
             session = Session(opened)
             if measured is not None:
                 session.measure(measured)
-            clients.append(client_of(session, sides, self.options.wait, self.rooms, self.within))
+            clients.append(client_of(session, sides, self.options.wait, self.headroom, self.within))
         plain: list[int] = []
         for variant, rate, budget in self.requests:
             allowed = _allowed(self.within, sides) if variant == UNMAPPED else (variant,)
@@ -278,13 +278,13 @@ def client_of(
     session: Session,
     sides: Sequence[int],
     wait: float,
-    rooms: Rooms,
+    headroom: Headroom,
     within: tuple[int, int] | None = None,
 ) -> Client:
     """A session as the search sees it, which lets a frame wait for one batch of its own length on a
     lane of full speed: other rules are put into its budgets."""
-    scale = 2.0 / ((1.0 + wait) * rooms.capacity)
-    budgets = session.budgets(sides, room=rooms.bandwidth)
+    scale = 2.0 / ((1.0 + wait) * headroom.capacity)
+    budgets = session.budgets(sides, share=headroom.bandwidth)
     allowed = _allowed(within, sides)
     return Client(
         session.opened.id,
