@@ -40,7 +40,7 @@ from slacktide.lab.simulation import (
     DrawnRequest,
     Execution,
     Simulation,
-    stream,
+    rng_for,
 )
 from slacktide.lab.simulation.world.results import Scorer
 from slacktide.profiles import (
@@ -81,7 +81,7 @@ def simulated(policy: str, times: BatchTimes, execution: Execution, scorer: Scor
 
 def poisson(count: int, rate: float, slo: float, marks: dict[int, float]) -> Iterator[Request]:
     """`count` requests, drawn a chunk at a time. Fills in `marks`: memory (MiB) by requests."""
-    generator = stream(SEED, "arrivals")
+    generator = rng_for(SEED, "arrivals")
     at, id = 0.0, 0
     while id < count:
         arrivals = at + np.cumsum(generator.exponential(1.0 / rate, min(CHUNK, count - id)))

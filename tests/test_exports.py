@@ -135,7 +135,7 @@ EXPORTS = {
         EdgeRows Execution ExitCourse ExitTable FrameRecord FrameScore LocalChild Item KAPPAS
         MeasuredLink ModelTimes OracleSlack OracleSlackOptions PipelineCamera Prediction
         SimulatedClient SimulatedClients SimulatedDevices SimulatedPlacing SimulatedUpload
-        Simulation SimulationError StageRows TableExits predict read_exit_table stream
+        Simulation SimulationError StageRows TableExits predict read_exit_table rng_for
     """,
     "slacktide.lab.simulation.scenario": """
         Cell ClientLink ScenarioError Sweep build check_cell collected done_in_processes

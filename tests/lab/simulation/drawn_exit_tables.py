@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slacktide.lab.simulation.exit_tables import ExitTable
-from slacktide.lab.simulation.items import stream
+from slacktide.lab.simulation.items import rng_for
 
 TRAINED = 0.1
 """Share of the inputs over which agreement is taken: the first of them."""
@@ -48,7 +48,7 @@ class DrawnExits:
     def table(self, seed: int) -> ExitTable:
         """The same at every call."""
         n, p = self.inputs, self.positions
-        draw = stream(seed, "exit table")
+        draw = rng_for(seed, "exit table")
         steps = draw.standard_normal(n) * np.sqrt(1.0 - self.memory**2)
         hard = np.empty(n)
         last = float(draw.standard_normal())

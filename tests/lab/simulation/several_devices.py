@@ -10,7 +10,7 @@ from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route, StagePla
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation.frame_score import FrameScore
-from slacktide.lab.simulation.items import stream
+from slacktide.lab.simulation.items import rng_for
 from slacktide.lab.simulation.world.device_times import DeviceTimes, ModelTimes
 from slacktide.lab.simulation.world.devices import SimulatedDevices
 from slacktide.lab.simulation.world.stage_rows import EdgeRows, PipelineCamera, StageRows
@@ -95,7 +95,7 @@ class Testbed:
         self.devices = SimulatedDevices(pipelines, traces, score=self.score, check=check)
         self.contention, self.scheduler = contention, scheduler
         for at, (name, rows) in enumerate(self.rows.items()):
-            drawn = draw_object_counts({"cars": cars}, seconds, stream(seed, f"cars {name}"))
+            drawn = draw_object_counts({"cars": cars}, seconds, rng_for(seed, f"cars {name}"))
             camera = PipelineCamera(
                 rows, counts or drawn, CLASSES, slo, rate, 120e3, start=0.01 * at, end=seconds
             )
@@ -107,7 +107,7 @@ class Testbed:
         times = DeviceTimes(
             {pool: ModelTimes(TABLES[model]) for model, pool in POOLS.items()},
             {lane.name: 0 for lane in plan.lanes},
-            stream(seed, f"batches on {name}"),
+            rng_for(seed, f"batches on {name}"),
             contention=self.contention,
             utilisation=float(len(plan.lanes)),
         )
@@ -123,4 +123,4 @@ class Testbed:
 
 
 def generator(seed: int = 1) -> np.random.Generator:
-    return stream(seed, "a test")
+    return rng_for(seed, "a test")

@@ -15,7 +15,7 @@ from slacktide.lab.simulation import (
     ByProfile,
     DrawnRequest,
     SimulationError,
-    stream,
+    rng_for,
 )
 from slacktide.profiles import BatchLatency, CorrectedTimes, LatencyTable
 
@@ -50,7 +50,7 @@ def test_a_drawn_request_is_checked_as_any_other_and_its_length_is_no_hint():
 
 def test_times_drawn_from_a_profile_have_its_median_and_its_p99():
     times = CorrectedTimes(LatencyTable.linear(0.004, 0.001, 8, spread=1.5))
-    execution = ByProfile(times, stream(1, "batch times"))
+    execution = ByProfile(times, rng_for(1, "batch times"))
     single = batch(Request(1, "m", 0.0, 1.0))
     seconds = np.array([execution.seconds(single, 1) for _ in range(20_000)])
     assert np.mean(seconds <= times.of(1, 1).expected) == pytest.approx(0.5, abs=0.01)
@@ -67,12 +67,12 @@ def test_each_pool_has_its_own_hardware():
 
 
 def test_a_stream_belongs_to_its_purpose_and_seed():
-    first = stream(7, "arrivals").random(4).tolist()
-    stream(7, "lengths").random(100)  # who draws for another purpose changes nothing
-    assert stream(7, "arrivals").random(4).tolist() == first
-    streams = [stream(7, "lengths"), stream(8, "arrivals"), stream(7, "arrivals of b")]
+    first = rng_for(7, "arrivals").random(4).tolist()
+    rng_for(7, "lengths").random(100)  # who draws for another purpose changes nothing
+    assert rng_for(7, "arrivals").random(4).tolist() == first
+    streams = [rng_for(7, "lengths"), rng_for(8, "arrivals"), rng_for(7, "arrivals of b")]
     assert all(rng.random(4).tolist() != first for rng in streams)
 
 
 def test_streams_are_the_same_on_every_machine():
-    assert stream(1, "arrivals").integers(1_000_000, size=3).tolist() == [506659, 304026, 204872]
+    assert rng_for(1, "arrivals").integers(1_000_000, size=3).tolist() == [506659, 304026, 204872]

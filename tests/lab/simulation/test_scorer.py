@@ -14,7 +14,7 @@ from slacktide.domain import Outcome, OutcomeKind, Reason, Request
 from slacktide.lab.load.report import Provenance, Report, percentiles
 from slacktide.lab.load.report.latencies import ERROR, EXACT, LOWEST_S, Latencies
 from slacktide.lab.reports import render
-from slacktide.lab.simulation import stream
+from slacktide.lab.simulation import rng_for
 from slacktide.lab.simulation.world.results import BINS_MOST, Scorer
 
 PROVENANCE = Provenance(started="2026-01-01T00:00:00+00:00", versions={}, machine="none")
@@ -76,7 +76,7 @@ def test_a_window_must_be_one(window):
 
 def test_many_outcomes_are_counted_as_few_are(make):
     count = 100_000
-    generator = stream(1, "scores")
+    generator = rng_for(1, "scores")
     scorer = Scorer(duration_s=100.0)
     arrivals = np.sort(generator.random(count) * 100.0)
     latencies = generator.exponential(0.01, count)
@@ -158,7 +158,7 @@ def test_times_beyond_the_bins_count_at_their_ends():
 
 @given(st.lists(st.sampled_from([1, 1000, EXACT]), min_size=1, max_size=4))
 def test_merging_is_counting_together(sizes):
-    generator = stream(3, "parts")
+    generator = rng_for(3, "parts")
     parts, together = [], Latencies()
     for size in sizes:
         part, values = Latencies(), generator.exponential(1.0, size)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Cancelled, OutcomeKind
-from slacktide.lab.simulation import ByProfile, SimulatedUpload, stream
+from slacktide.lab.simulation import ByProfile, SimulatedUpload, rng_for
 from slacktide.lab.simulation.items import ExternalEvent, Failure
 from slacktide.profiles import CorrectedTimes, LatencyTable
 
@@ -18,7 +18,7 @@ POLICIES = ["fifo", "edf", "slack"]
 
 
 def arrivals(make, count, *, rate, slo, seed=1):
-    generator = stream(seed, "arrivals")
+    generator = rng_for(seed, "arrivals")
     at = np.cumsum(generator.exponential(1.0 / rate, count))
     return [make.request(i, float(time), slo) for i, time in enumerate(at)]
 
@@ -28,7 +28,7 @@ def noisy_world(make, policy, seed, **fields):
     return make.world(
         scheduler=policy,
         max_batch=8,
-        execution=ByProfile(times, stream(seed, "batch times")),
+        execution=ByProfile(times, rng_for(seed, "batch times")),
         fixed=0.004,
         per_row=0.001,
         **fields,

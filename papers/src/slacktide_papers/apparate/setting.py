@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.lab.examples import FRAME_RATE, MODELS
-from slacktide.lab.simulation import ExitTable, SimulationError, read_exit_table, stream
+from slacktide.lab.simulation import ExitTable, SimulationError, read_exit_table, rng_for
 from slacktide_papers.harness.recorded import azure_counts
 from slacktide_papers.harness.state import ReproduceError
 
@@ -98,7 +98,7 @@ def minute_counts(folder: Path | None) -> tuple[float, ...]:
     if folder is not None:
         return azure_counts(folder)
     level, rates = 0.0, []
-    for step in stream(1, "minutes").standard_normal(24 * 60).tolist():
+    for step in rng_for(1, "minutes").standard_normal(24 * 60).tolist():
         level = 0.9 * level + 0.15 * step
         rates.append(float(np.exp(level)))
     return tuple(rates)
@@ -110,7 +110,7 @@ def arrivals(count: int, rate: float, folder: Path | None, seed: int, *, even: b
     if even:
         return np.arange(count) / rate
     relative = np.array(minute_counts(folder))
-    draw = stream(seed, "arrivals")
+    draw = rng_for(seed, "arrivals")
     place = int(draw.integers(len(relative)))
     mean = float(relative.mean())
     parts: list[Floats] = []

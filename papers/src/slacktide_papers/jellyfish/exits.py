@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from slacktide.domain import Batch, ExitMode, ExitPolicy, PoolId, Replica
-from slacktide.lab.simulation import ExitCourse, ExitTable, TableExits, stream
+from slacktide.lab.simulation import ExitCourse, ExitTable, TableExits, rng_for
 from slacktide.planning.exits import ExitsArranged
 from slacktide.planning.variants import Variant
 
@@ -88,7 +88,7 @@ def figure_20() -> Iterator[ExitLatency]:
         sizes = (0, *by_batch)
         after = [0.0, *(times[2] for times in by_batch.values())]
         for batch, (whole, first, _) in by_batch.items():
-            random = stream(0, f"figure-20 {side} {batch}")
+            random = rng_for(0, f"figure-20 {side} {batch}")
             early = random.binomial(batch, share, RUNS)
             ends = first + np.interp(batch - early, sizes, after)
             requests = np.repeat([np.full(RUNS, first), ends], 1, axis=0)
@@ -103,7 +103,7 @@ class FamilyExits:
     def __init__(self, variants: Sequence[Variant], seed: int) -> None:
         """`variants` as `with_exit` makes them."""
         first, after = measured_exits().parts
-        drawn = stream(seed, "exits").uniform(0.0, 1.0, (DRAWS, 1))
+        drawn = rng_for(seed, "exits").uniform(0.0, 1.0, (DRAWS, 1))
         self._of: dict[str, TableExits] = {}
         for variant in variants:
             whole = np.array(variant.seconds)

@@ -23,7 +23,7 @@ from slacktide.lab.simulation import (
     SimulatedClient,
     SimulatedClients,
     Simulation,
-    stream,
+    rng_for,
 )
 from slacktide.lab.workloads import TraceLink
 from slacktide.planning.variants import Family, FamilyVariant, Variant, VariantsPlanner
@@ -139,7 +139,7 @@ class _Run:
     def drawn(self, make: Callable[[str, float, float], Made]) -> list[SimulatedClient]:
         """The setting's clients; `make` gives each its logic, by id, rate and SLO."""
         setting, trace = self.setting, self.data.traces[self.setting.network]
-        random = stream(self.cell.seed, f"clients of {setting.name}")
+        random = rng_for(self.cell.seed, f"clients of {setting.name}")
         joins, clients = 0.0, []
         for number in range(setting.clients):
             rate = setting.rates[random.integers(len(setting.rates))]
@@ -217,7 +217,7 @@ class _Published(_Run):
 
     def __init__(self, cell: TraceCell) -> None:
         super().__init__(cell)
-        loads = stream(cell.seed, "loads")
+        loads = rng_for(cell.seed, "loads")
         self.share = float(self.options.get("share", 0.0))
         fixed = int(self.options.get("fixed", -1))
         planner = PublishedPlanner(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from slacktide.lab.load import read_bandwidths
-from slacktide.lab.simulation import stream
+from slacktide.lab.simulation import rng_for
 from slacktide.lab.workloads import MBIT, BandwidthTrace, WorkloadError, draw_4g
 from slacktide.planning.variants import Variant
 from slacktide_papers.harness.recorded import find_data_file
@@ -72,7 +72,7 @@ def load_data(folder: Path | None) -> JellyfishData:
             for s, alone, row, a in rows
         )
         for name, factor in (("lte", 0.5), ("wifi", 2.0)):
-            drawn = draw_4g(DRAWN_S, stream(0, f"trace {name}"))
+            drawn = draw_4g(DRAWN_S, rng_for(0, f"trace {name}"))
             traces[name] = BandwidthTrace(drawn.starts, drawn.rates * factor, DRAWN_S, name)
         sizes = dict(zip(SIDES, (KBIT * float(text) for text in _KBITS.split()), strict=True))
         return JellyfishData(variants, sizes, traces)

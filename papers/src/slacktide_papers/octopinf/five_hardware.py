@@ -17,7 +17,7 @@ from slacktide.lab.simulation import (
     ExitCourse,
     LocalChild,
     TableExits,
-    stream,
+    rng_for,
 )
 from slacktide.planning.exits import ExitsArranged, RampsLearnt
 from slacktide.profiles import BatchTimes, CorrectedTimes, ShapedTimes
@@ -70,7 +70,7 @@ class FiveHardware:
         """How long batches take on this device."""
 
         def random(of: str) -> Execution:
-            draw = stream(self._seed, f"{of} on {name}")
+            draw = rng_for(self._seed, f"{of} on {name}")
             model, _, variant = of.partition(" ")
             if model == PLATE:
                 return ByProfile(_by_width(kind), draw)

@@ -16,7 +16,7 @@ from typing import Any
 
 from slacktide.domain import LaneSpec, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.lab.simulation import DeviceTimes, FrameScore, ModelTimes, SimulatedPlacing, stream
+from slacktide.lab.simulation import DeviceTimes, FrameScore, ModelTimes, SimulatedPlacing, rng_for
 from slacktide.planning.pipelines import (
     DevicePlans,
     DeviceView,
@@ -199,7 +199,7 @@ class _PlayedCell:
         hardware = DeviceTimes(
             self._times(view.kind),
             {lane.name: int(lane.name.split(".")[0]) for lane in lanes},
-            stream(self.cell.seed, f"batches on {view.name}"),
+            rng_for(self.cell.seed, f"batches on {view.name}"),
             contention=self.contention,
             utilisation=view.utilisation,
         )

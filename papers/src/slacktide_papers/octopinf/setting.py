@@ -24,7 +24,7 @@ from slacktide.lab.simulation import (
     PipelineCamera,
     SimulatedDevices,
     StageRows,
-    stream,
+    rng_for,
 )
 from slacktide.lab.workloads import (
     BandwidthTrace,
@@ -209,13 +209,15 @@ def load_data(folder: Path | None) -> OctopInfData:
         counts = {
             name: tuple(
                 draw_object_counts(
-                    {"persons": persons, "cars": cars}, COUNTED_S, stream(0, f"objects {name} {at}")
+                    {"persons": persons, "cars": cars},
+                    COUNTED_S,
+                    rng_for(0, f"objects {name} {at}"),
                 )
                 for at, (persons, cars) in enumerate(means)
             )
             for name, means in MEANS.items()
         }
-        drawn = (draw_5g(DRAWN_S, stream(0, f"link {at}")) for at in range(len(KINDS)))
+        drawn = (draw_5g(DRAWN_S, rng_for(0, f"link {at}")) for at in range(len(KINDS)))
         return OctopInfData(counts, tuple(map(_schedule, drawn)), 0.0)
     path, links = find_data_file(folder, COUNTS), find_data_file(folder, BANDWIDTHS)
     try:
@@ -256,7 +258,7 @@ class EdgeTestbed:
     """Cameras on edge devices, and their links to the server, in one run."""
 
     def __init__(self, seed: int) -> None:
-        self._random = stream(seed, "where videos and links begin")
+        self._random = rng_for(seed, "where videos and links begin")
         self.traces: dict[str, tuple[BandwidthTrace, float]] = {}
         """By device: its link, either way, and seconds into it at the start."""
         self.cameras: dict[str, list[PipelineCamera]] = {}

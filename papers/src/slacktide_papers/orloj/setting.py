@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.lab.simulation import stream
+from slacktide.lab.simulation import rng_for
 from slacktide.lab.workloads import Arrivals, GammaWindows, Lengths, Modes, RateTrace
 from slacktide.profiles import BatchLatency
 from slacktide_papers.orloj.cases import REFERENCE, lengths_of
@@ -106,7 +106,7 @@ def draw_requests(
     """
     source = lengths_of(case, setting.fixed_share)
     # One stream for each purpose, so that cases share their arrivals and SLOs share everything.
-    drawn = source.draw(requests, stream(seed, "lengths"))
+    drawn = source.draw(requests, rng_for(seed, "lengths"))
     long = float(np.quantile(drawn.lengths, P99)) / REFERENCE
     units = setting.fixed + 1.0
     alone = (TASKS[case].mean_ms if case in TASKS else ALONE_MS) / 1e3
@@ -125,7 +125,7 @@ def draw_requests(
         lengths=drawn.lengths[: times.size],
         applications=tuple(names[mode] for mode in drawn.modes[: times.size].tolist()),
         shares=dict(zip(names, weights, strict=True)),
-        training=_seen_before(source, stream(seed, "training")),
+        training=_seen_before(source, rng_for(seed, "training")),
     )
 
 
@@ -133,7 +133,7 @@ def _first(process: Arrivals, count: int, about: float, seed: int) -> NDArray[np
     """The first `count` arrivals, or fewer if there are not that many. `about` is how many seconds
     they take on average."""
     for factor in (1.5, 3.0, _LONGEST):
-        times = process.times(factor * about, stream(seed, "arrivals"))
+        times = process.times(factor * about, rng_for(seed, "arrivals"))
         if times.size >= count:
             break
     return times[:count]
@@ -148,7 +148,7 @@ def _following(
     average over the whole of it, so that a busy stretch stays busier than others. After its end
     it begins again; `about` is how many seconds of it are needed on average.
     """
-    place = int(stream(seed, "place").integers(len(trace)))
+    place = int(rng_for(seed, "place").integers(len(trace)))
     window = setting.window * alone
     count = len(trace) * math.ceil(_LONGEST * about / window / len(trace))
     rates = np.resize(np.roll(np.asarray(trace), -place), count)

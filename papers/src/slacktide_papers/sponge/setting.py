@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.lab.load import read_bandwidths
-from slacktide.lab.simulation import stream
+from slacktide.lab.simulation import rng_for
 from slacktide.lab.simulation.scenario import ClientLink
 from slacktide.lab.workloads import (
     Arrivals,
@@ -225,7 +225,7 @@ def draw(
     """The requests of `model` sent from `begin` to `end`; the same for equal arguments. Each has
     the link to itself, as in the paper's own workload: at 20/s several clients ride along."""
     trace, start = data.of(setting.link)
-    generator = stream(seed, f"arrivals of {model}")
+    generator = rng_for(seed, f"arrivals of {model}")
     sent = begin + setting.arrivals.times(end - begin, generator)
     way = ClientLink(TraceLink(trace, offset=start), setting.payload_kb * KILOBYTE)
     delays = way.delays()(sent)

@@ -19,7 +19,7 @@ from slacktide.lab.simulation.items import DrawnRequest as DrawnRequest
 from slacktide.lab.simulation.items import Item as Item
 from slacktide.lab.simulation.items import SimulatedUpload as SimulatedUpload
 from slacktide.lab.simulation.items import SimulationError as SimulationError
-from slacktide.lab.simulation.items import stream as stream
+from slacktide.lab.simulation.items import rng_for as rng_for
 from slacktide.lab.simulation.local_frames import LocalChild as LocalChild
 from slacktide.lab.simulation.oracle_slack import KAPPAS as KAPPAS
 from slacktide.lab.simulation.oracle_slack import OracleSlack as OracleSlack

@@ -19,7 +19,7 @@ from slacktide.domain.read_only import read_only
 from slacktide.planning import ExitEvent, SessionEvent
 
 
-def stream(seed: int, purpose: str) -> np.random.Generator:
+def rng_for(seed: int, purpose: str) -> np.random.Generator:
     """A fresh generator for `purpose` under `seed` ≥ 0; the same numbers at every call. A stream
     belongs to its purpose by name, not by the order of asking: another purpose, or more draws for
     one, change nothing for the others, so two runs stay paired in all that they share."""

@@ -23,7 +23,7 @@ from slacktide.domain.frames import PipelinesChanged
 from slacktide.engine import Engine, EngineSettings
 from slacktide.lab.load.report import Provenance, Report
 from slacktide.lab.replay import RecordedPools, replay
-from slacktide.lab.simulation.items import SimulationError, stream
+from slacktide.lab.simulation.items import SimulationError, rng_for
 from slacktide.lab.simulation.recorded_exits import RecordedExits
 from slacktide.lab.simulation.recorded_frames import RecordedFrames
 from slacktide.lab.simulation.recorded_inputs import RecordedInputs, recorded_inputs
@@ -115,9 +115,9 @@ def _run(
         pools.add(opened)
     truth = {pool: pools.times(pool) for pool in pools.opened}
     execution = TrainedTimes(
-        truth, observed, stream(seed, "batch times"), at_once=isinstance(observed, _Later)
+        truth, observed, rng_for(seed, "batch times"), at_once=isinstance(observed, _Later)
     )
-    frames = RecordedFrames(inputs.frames, scores.ended, stream(seed, "frames"))
+    frames = RecordedFrames(inputs.frames, scores.ended, rng_for(seed, "frames"))
     # A plan that was in force already has its replicas up, and their models cut into stages, by the
     # time requests come.
     begin = inputs.start - 2.0 * (inputs.start_s + ARRANGE_S)
@@ -131,7 +131,7 @@ def _run(
         resize_s=inputs.resize_s,
         exits=dict.fromkeys(
             (pool.model for pool in observed.exits),
-            RecordedExits(observed.exits, truth, stream(seed, "exits")),
+            RecordedExits(observed.exits, truth, rng_for(seed, "exits")),
         ),
         frames=frames,
     )

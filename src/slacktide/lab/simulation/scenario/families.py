@@ -13,7 +13,7 @@ from slacktide.client import ClientCore, ClientSettings, FrameResult
 from slacktide.domain import Outcome, Reason, Request
 from slacktide.lab.simulation.acting import FIRST_ID
 from slacktide.lab.simulation.clients import FrameRecord, SimulatedClient
-from slacktide.lab.simulation.items import stream
+from slacktide.lab.simulation.items import rng_for
 from slacktide.lab.simulation.scenario.profiles import TableProfile
 from slacktide.lab.simulation.scenario.sections import SimulatedClientSection
 from slacktide.lab.simulation.world.driver import Answered
@@ -51,7 +51,7 @@ class ClientGroup:
     def clients(self, served: ServedFamily, *, length: float, seed: int) -> list[SimulatedClient]:
         """All clients of the group, for a run of `length` seconds."""
         section = self.section
-        random = stream(seed, f"clients {self.name}")
+        random = rng_for(seed, f"clients {self.name}")
         variants = served.family.variants
         clients = []
         for number in range(section.count):
@@ -72,7 +72,7 @@ class ClientGroup:
                     variants=variants,
                     alone=served.profiles[variants[0].name].p99_alone(None, 1),
                     frame_bytes=self._bytes,
-                    jitter=_jitter(section.jitter, stream(seed, f"frames of {id}")),
+                    jitter=_jitter(section.jitter, rng_for(seed, f"frames of {id}")),
                     joins=section.join_every * number,
                     leaves=length,
                     camera=section.camera,

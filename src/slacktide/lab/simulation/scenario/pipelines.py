@@ -16,7 +16,7 @@ from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.load.report import Provenance, Report
 from slacktide.lab.load.traces import read_object_counts
 from slacktide.lab.simulation.frame_score import FrameScore, PipelineScore
-from slacktide.lab.simulation.items import stream
+from slacktide.lab.simulation.items import rng_for
 from slacktide.lab.simulation.oracle_slack import OracleSlackOptions
 from slacktide.lab.simulation.placing import SimulatedPlacing
 from slacktide.lab.simulation.scenario.cell_reader import CellReader
@@ -138,7 +138,7 @@ class PipelinesWorld(CellReader):
                 for name, table in self._tables.items()
             },
             {lane.name: int(lane.name.split(".")[0]) for lane in lanes},
-            stream(seed, f"batch times on {view.name}"),
+            rng_for(seed, f"batch times on {view.name}"),
             contention=self._scenario.placement.contention,
             utilisation=view.utilisation,
             slower=1.0 / self._scenario.devices[view.name].speed,
@@ -238,7 +238,7 @@ class PipelinesWorld(CellReader):
                 spec.slo,
                 spec.rate,
                 float(spec.frame),
-                start=float(stream(seed, f"start of {name}").uniform(0.0, 1.0 / spec.rate)),
+                start=float(rng_for(seed, f"start of {name}").uniform(0.0, 1.0 / spec.rate)),
                 end=min(spec.stops or scenario.length, scenario.length),
             )
 
@@ -248,7 +248,7 @@ class PipelinesWorld(CellReader):
                 return read_object_counts(spec.counts, self._cell.folder)
         assert spec.objects is not None
         seconds = min(self._scenario.length, _DRAWN_S)
-        return draw_object_counts(spec.objects, seconds, stream(seed, f"objects of {name}"))
+        return draw_object_counts(spec.objects, seconds, rng_for(seed, f"objects of {name}"))
 
     def _asked(self, seed: int) -> PlacementQuestion:
         """Question at the start: what objects are on average, and what links carry."""

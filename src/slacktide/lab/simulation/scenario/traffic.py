@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import Notice, Signature
-from slacktide.lab.simulation.items import DrawnRequest, Item, SimulatedUpload, stream
+from slacktide.lab.simulation.items import DrawnRequest, Item, SimulatedUpload, rng_for
 from slacktide.lab.simulation.scenario.profiles import Training
 from slacktide.lab.simulation.scenario.reading import ScenarioError
 from slacktide.lab.simulation.scenario.sections import Hint
@@ -160,8 +160,9 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
     samples = []
     for source in streams:
         assert source.lengths is not None, "only padded models have lengths"
-        drawn = source.lengths.draw(TRAINING, stream(seed, f"training lengths of {source.name}"))
-        hints = _hints(source.hint, drawn.lengths, stream(seed, f"training hints of {source.name}"))
+        drawn = source.lengths.draw(TRAINING, rng_for(seed, f"training lengths of {source.name}"))
+        random = rng_for(seed, f"training hints of {source.name}")
+        hints = _hints(source.hint, drawn.lengths, random)
         samples.append((source, drawn, hints))
     stated = [hints[~np.isnan(hints)] for _, _, hints in samples]
     edges = _edges(np.concatenate(stated)) if any(column.size for column in stated) else ()
@@ -179,13 +180,13 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
 def _drawn(traffic: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Drawn]]:
     """Yield (instant before which everything that begins has been drawn, latest draws)."""
     row_numbers, hints, deadlines, lengths, shapes = (
-        stream(seed, f"{purpose} of {traffic.name}")
+        rng_for(seed, f"{purpose} of {traffic.name}")
         for purpose in ("rows", "hints", "deadlines", "lengths", "shapes")
     )
     draw_lengths = traffic.lengths.drawer(lengths) if traffic.lengths is not None else None
     delays_of = traffic.link.delays() if traffic.link is not None else None
     way_back = traffic.link.link.way_back if traffic.link is not None else 0.0
-    chunks = traffic.arrivals.chunks(duration, stream(seed, f"arrivals of {traffic.name}"))
+    chunks = traffic.arrivals.chunks(duration, rng_for(seed, f"arrivals of {traffic.name}"))
     try:
         for sent in filter(np.size, chunks):
             count = sent.size

@@ -11,7 +11,7 @@ from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation.acting import SimulatedClients
 from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
-from slacktide.lab.simulation.items import Item, stream
+from slacktide.lab.simulation.items import Item, rng_for
 from slacktide.lab.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
 from slacktide.lab.simulation.scenario.families import (
     ClientGroup,
@@ -176,7 +176,7 @@ class World:
         }
         return ByPool(
             {
-                pool: self._profile(pool).execution(stream(seed, f"batch times of {name}"))
+                pool: self._profile(pool).execution(rng_for(seed, f"batch times of {name}"))
                 for pool, name in pools.items()
             }
         )
