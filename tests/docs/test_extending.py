@@ -36,7 +36,7 @@ EXAMPLES = {
 }
 POINTS = {
     "schedulers": ("newest_first.py", "NewestFirst"),
-    "planners": ("by_rate.py", "ByRate"),
+    "scaling_policies": ("by_rate.py", "ByRate"),
     "placements": ("on_servers.py", "OnServers"),
     "arrivals": ("pulses.py", "Pulses"),
     "publications": ("waiting.py", "PAPER"),

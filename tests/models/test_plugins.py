@@ -1,4 +1,4 @@
-"""Schedulers and planners of others: named by entry points, imported only where that is allowed."""
+"""Schedulers and policies of others: named by entry points, imported only where that is allowed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.planning.harness import model_view
 
 from slacktide.planning.scaling import ScalingLimits
-from slacktide.planning.scaling.forecast import replicas_needed, with_room
+from slacktide.planning.scaling.forecast import replicas_needed, with_headroom
 
 SECONDS = [0.0, 0.055, 0.097, 0.139, 0.181]  # Sponge Table 1 on one core, carried on
 
@@ -42,7 +42,7 @@ def test_more_load_or_shorter_budgets_never_need_fewer(load, more):
 def test_room_shrinks_with_the_budget(load, headroom):
     rate, budget = load
     view = model_view(None, ScalingLimits(), rate=9.0, budget=1.0, burst=6.0)  # D = 4
-    assert with_room(rate, math.inf, view, headroom) == rate
-    room = with_room(rate, budget, view, headroom)
+    assert with_headroom(rate, math.inf, view, headroom) == rate
+    room = with_headroom(rate, budget, view, headroom)
     assert room == pytest.approx(rate + headroom * 2.0 * math.sqrt(rate / budget))
-    assert room <= with_room(rate, budget / 2, view, headroom)
+    assert room <= with_headroom(rate, budget / 2, view, headroom)

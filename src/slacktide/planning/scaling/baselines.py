@@ -1,36 +1,35 @@
-"""A size that never changes, Sponge's own optimiser (Sponge §4), and OctopInf's autoscaler.
+"""`static`, a fixed size; `sponge`, Sponge's own optimiser (§4); `octopinf`, OctopInf's autoscaler.
 
-`static`: so many cores and replicas from the start, whatever comes: `static-8` and `static-16`.
+`static`: the same cores and replicas whatever comes (`static-8` and `static-16` in the paper).
 
 `sponge`: Sponge's optimiser as its published code runs it. For cores ascending, then batches
 ascending, the requests of one second, at the configured rate, are laid end to end in batches of b.
-A pair is refused as soon as a batch has
+It refuses a pair as soon as a batch has
 
     l(b, c) + q + cl_max > factor · SLO
 
-q being the time of the batches before it; the first pair that is not refused is taken (Sponge §3.3,
-Eq. 3: the fewest cores, then the smallest batch). Latencies count in whole milliseconds, rounded
-down. cl_max is the SLO less the remaining SLO seen last, not a maximum over what is queued;
-here the view's budget is what was seen. If nothing is found, everything stays as it is.
+where q is the time of the batches before it, and takes the first other pair (Sponge §3.3, Eq. 3:
+the fewest cores, then the smallest batch). Latencies are rounded down to milliseconds. cl_max is
+the SLO less the remaining SLO of the last request, not a maximum over the queue; here, less the
+view's budget. If it refuses all pairs, nothing changes.
 
-The queue itself is never looked at, batches need not keep up with the rate where the SLO is longer
-than a second, and nothing is planned between two periods. `vertical` is the sound version.
+It never looks at the queue, batches need not keep up with the rate if the SLO is longer than a
+second, and it plans nothing between two periods. `vertical` is the sound version.
 
 `octopinf`: more or fewer replicas by utilisation alone, as OctopInf's autoscaler does it.
 
-The paper has it add instances when containers reach their limits of throughput and remove them when
-demand drops (OctopInf §III-A and §III-D), and gives no figures. Those here are of its published
-code:
+The paper adds instances when containers reach their throughput limits and removes them when demand
+drops (OctopInf §III-A and §III-D), but gives no figures. These are from its published code:
 
 - it looks every 30 s; the rate is the largest over the last 15, 30 and 60 s, rounded up;
 - up: one more while 0.8 · n · b / l(b, c) < rate;
 - down, if none was to be added: one less while 0.7 · (n − 1) · b / l(b, c) ≥ rate;
 - no step up within 150 s of the last change, and none down within 240 s;
-- batch size and cores stay what they are: they belong to its periodical scheduler.
+- batch size and cores stay: they belong to its periodical scheduler.
 
-Readings. Its code tests a second pair of figures (0.95 and 0.9) against its preprocessors, which
-have no counterpart here. It takes the 95th percentile of batch times; here it is the 99th. Its most
-of four replicas is `limits.replicas_max` here. Deadlines play no part.
+Differences: its code tests a second pair of figures (0.95 and 0.9) against its preprocessors, which
+have no counterpart here. It uses the 95th percentile of batch times, here the 99th. Its limit of
+four replicas is `limits.replicas_max` here. Deadlines play no part.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Sponge(ScalingPolicy):
         self.period = options.period
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """The first pair that is not refused, or what there is."""
+        """Choose the first pair that is not refused, or the present one."""
         limits = view.limits
         configuration = self._first(view)
         if configuration is None:
@@ -90,7 +89,7 @@ class Sponge(ScalingPolicy):
         on_the_way = max(0.0, options.slo - view.budget)
         for cores in range(limits.cores_min, limits.cores_max + 1):
             for batch in range(1, limits.batch_max + 1):
-                # All batches take as long, so the last one is the one that is refused.
+                # All batches take equally long, so the last one decides.
                 time = math.floor(1e3 * view.times.of(batch, cores).p99) * 1e-3
                 if math.ceil(requests / batch) * time + on_the_way <= options.factor * options.slo:
                     return cores, batch
@@ -99,7 +98,7 @@ class Sponge(ScalingPolicy):
 
 @dataclass(frozen=True, slots=True)
 class StaticOptions(Options):
-    """Options of `static`. None: the most that the model's limits allow."""
+    """Options of `static`. None means the most that the limits allow."""
 
     cores: int | None = option(None, "Cores of each replica; none: the most allowed.", least=1)
     replicas: int | None = option(None, "Replicas; none: the most allowed.", least=1)
@@ -107,7 +106,7 @@ class StaticOptions(Options):
 
 
 class Static(ScalingPolicy):
-    """Always the same target, kept within the limits."""
+    """Always chooses the same target, within the limits."""
 
     period = math.inf
 
@@ -158,7 +157,7 @@ class OctopInfOptions(Options):
     )
 
     def check(self) -> None:
-        """The shares leave a gap, and there is a window."""
+        """Raise OptionError if there is no window, or the shares leave no gap."""
         if not self.windows:
             raise OptionError(("windows", "expected at least one time"))
         if self.down_share > self.up_share:
@@ -167,7 +166,7 @@ class OctopInfOptions(Options):
 
 
 class OctopInf(ScalingPolicy):
-    """Keeps the arrivals of the longest window and when it changed something last."""
+    """Keeps the arrivals of the longest window, and the time of its last change."""
 
     Options = OctopInfOptions
 

@@ -1,15 +1,15 @@
-"""The cores of one machine: how many each lane gets, and which.
+"""`CoreAllocator`: divides the cores of one machine among its lanes.
 
-**How many** (`shares`). Every lane gets its least. What is left goes out core by core, each to the
-lane with the largest *pressure × unmet part of its target*, until all targets are met or no core is
-left. Pressure is the part of the time left that the work itself takes, from 0 to 1. So at equal
-pressure all targets are cut by the same part, a lane twice as pressed is cut half as much, and no
-core that a lane wants lies idle.
+**How many** (`shares`). Every lane gets its least. The other cores are handed out one by one, each
+to the lane with the largest *pressure × unmet share of its target*, until all targets are met or no
+core is left. Pressure is the share of the remaining time that the work takes, from 0 to 1. So at
+equal pressure all targets are cut by the same share, a lane under twice the pressure is cut half as
+much, and no core that a lane wants stays idle.
 
-**Which** (`cores_for`). A lane keeps the cores it has as far as it may; it gives up its highest
-numbers and takes the lowest free ones. A core is free once no lane holds it. A lane holds what it
-has until less is confirmed, and what it is to have from the moment that is decided, even if it is
-decided otherwise before it has it. So two lanes never run on one core, however long a resize takes.
+**Which** (`cores_for`). A lane keeps its cores where it can; it gives up its highest numbers and
+takes the lowest free ones. A core is free once no lane holds it. A lane holds its cores until a
+smaller size is confirmed, and new ones from the decision on, even if that is revised before they
+arrive. So two lanes never share a core, however long a resize takes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slacktide.engine import LaneSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a lane asks for. Raises ValueError unless 1 ≤ least ≤ target."""
+    """Cores that a lane asks for. Raises ValueError unless 1 ≤ least ≤ target."""
 
     lane: str
     least: int
@@ -36,8 +36,8 @@ class Claim:
 
 
 def shares(claims: Sequence[Claim], total: int) -> dict[str, int]:
-    """Cores of each lane, together at most `total`. A lane whose least does not fit, claims before
-    it served, is left out."""
+    """Return the cores of each lane, at most `total` together. A lane is left out if its least does
+    not fit after the claims before it."""
     cores_by_lane: dict[str, int] = {}
     asking: list[Claim] = []
     free_cores = total
@@ -77,15 +77,14 @@ class CoreAllocator:
         preferred: Mapping[str, Sequence[int]] | None = None,
         borrowing: Collection[str] = (),
     ) -> dict[str, tuple[int, ...]]:
-        """Processor numbers for each lane of `core_counts`, disjoint, ascending.
+        """Return disjoint processor numbers for each lane of `core_counts`, ascending.
 
-        `holdings` are those of all lanes, also of those that are to go. A lane gets fewer than
-        given while others have not let go of theirs, and is left out if it would get none. Lanes
-        of `borrowing` that have none, and take longer to start than others to let go, need not
-        wait for that. Earlier lanes are served first; of the free cores they take those `preferred`
-        first.
+        `holdings`: the cores of all lanes, also of leaving ones. A lane gets fewer cores than its
+        count while others still hold them, and is left out if it would get none. Lanes of
+        `borrowing` without cores do not wait for that, since they take longer to start than others
+        to give up cores. Earlier lanes are served first, with free cores of `preferred` first.
         """
-        retained_cores = _kept_by_lane(core_counts, holdings)
+        retained_cores = _retained_by_lane(core_counts, holdings)
         staying = {core for cores in retained_cores.values() for core in cores}
         held = {core for holding in holdings.values() for core in holding.held}
         free = [core for core in self._cores if core not in held]
@@ -105,10 +104,10 @@ class CoreAllocator:
         return assignment
 
 
-def _kept_by_lane(
+def _retained_by_lane(
     core_counts: Mapping[str, int], holdings: Mapping[str, LaneSnapshot]
 ) -> dict[str, list[int]]:
-    """What each lane of `core_counts` keeps of what it holds: nothing that another is promised."""
+    """Return the cores that each lane of `core_counts` keeps: none that another is promised."""
     promised = {
         core: lane for lane, view in holdings.items() if not view.leaving for core in view.target
     }
@@ -121,12 +120,12 @@ def _kept_by_lane(
             [c for c in cores if promised.get(c, lane) == lane and c not in staying]
             for cores in (holding.cores, holding.target)
         )
-        retained_cores[lane] = _kept(lane_cores, target, core_counts[lane])
+        retained_cores[lane] = _retained(lane_cores, target, core_counts[lane])
         staying.update(retained_cores[lane])
     return retained_cores
 
 
-def _kept(confirmed: Sequence[int], target: Sequence[int], count: int) -> list[int]:
-    """At most `count` of what a lane holds: what it has confirmed goes before what it is promised,
-    low numbers before high ones."""
+def _retained(confirmed: Sequence[int], target: Sequence[int], count: int) -> list[int]:
+    """Return at most `count` cores of a lane: confirmed ones before promised ones, low numbers
+    first."""
     return (sorted(confirmed) + sorted(set(target) - set(confirmed)))[:count]

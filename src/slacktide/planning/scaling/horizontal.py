@@ -1,13 +1,13 @@
 """`horizontal`: as many replicas of a fixed size as the next minute needs.
 
-A replica that is started serves only after `view.start_time`, so the count follows a forecast:
+A new replica serves only after `view.start_time`, so the number follows a forecast:
 
-- up at once to what the forecast needs (`forecast`, `steady`), and by one more if the walk finds
-  that requests would be late although no replica is starting;
-- down once fewer have been enough for `cool_down` seconds.
+- up at once to what the forecast needs (`forecast`), and by one more if the walk finds late
+  requests although no replica is starting;
+- down once fewer replicas have been enough for `cool_down` seconds.
 
-What is on its way cannot be helped by what starts now; until a replica serves, requests are late.
-`joint` grows the replicas that are up meanwhile.
+A starting replica does not help requests that are already on their way: until it serves, they are
+late. `joint` lets the other replicas grow meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HorizontalOptions(Options):
 
 
 class Horizontal(ScalingPolicy):
-    """Chooses the number of replicas, and the batch that suits them."""
+    """Chooses the number of replicas and a batch size for them."""
 
     Options = HorizontalOptions
 
@@ -52,7 +52,7 @@ class Horizontal(ScalingPolicy):
         self._options = options
         self.period = options.period
         self._forecast = MinuteForecast(options.window)
-        self._wanted = WindowMax(options.cool_down)
+        self._replicas = WindowMax(options.cool_down)
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         options, limits = self._options, view.limits
@@ -72,7 +72,7 @@ class Horizontal(ScalingPolicy):
         starting = any(replica.ready_at > now for replica in view.replicas)
         more = current_count + 1 if configuration is None and not starting else 0
         target_count = max(needed, more, limits.replicas_min)
-        held = self._wanted.most(min(target_count, limits.replicas_max), now=now)
+        held = self._replicas.most(min(target_count, limits.replicas_max), now=now)
         if configuration is None:
             configuration = search.most_saved(cores=cores)
         if held > current_count:

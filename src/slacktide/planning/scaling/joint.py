@@ -1,22 +1,23 @@
 """`joint`: replicas, cores, batch and variant together, on the fewest cores (n · c).
 
-Two clocks. Cores change within milliseconds, so they follow the next second: `vertical` chooses
-them, for the replicas that serve and from the moment on that those being started will. A replica
-takes seconds to start, so their number follows the next minute:
+It works at two speeds. Cores change within milliseconds, so they follow the next second: `vertical`
+chooses them, for replicas that serve and for starting ones from the moment that they will. A
+replica takes seconds to start, so the number of replicas follows the next minute:
 
-- **Forecast**: never fewer than the load forecast for the next minute needs with all the cores
-  that a replica may have (`forecast`, `steady`). More are started at once.
-- **Economy**: of the numbers that are enough, the one that would have cost the fewest core-seconds
-  over the last `window` seconds, had vertical scaling followed the load second by second. It is
-  changed to only if it saves the share `gain` and, upwards, what starting costs, and at least
-  `cool_down` seconds after the last change. One replica is among the numbers: where more do not
-  pay, joint is vertical.
+- **Forecast**: never fewer replicas than the load forecast for the next minute needs if each has
+  the most cores (`forecast`). More are started at once.
+- **Economy**: among the numbers that are enough, the one that would have cost the fewest
+  core-seconds over the last `window` seconds if vertical scaling had followed the load. The number
+  only changes if that saves the share `gain` and the cost of starting, and at least `cool_down`
+  seconds after the last change. One replica is among the numbers: where more do not pay, `joint`
+  does what `vertical` does.
 
-While replicas start, those that serve grow; those that start get only the cores they will need.
+While replicas start, those that serve grow; starting ones get only the cores that they will need.
 
-**Variants.** The most accurate with which no request that waits or is expected is late; if there is
-none, the fastest. A more accurate one is returned to after `scale_down_delay` seconds. The number
-of replicas is chosen for the most accurate one, so that it fits once they serve.
+**Variants.** It chooses the most accurate variant with which no waiting or expected request is
+late; if there is none, the fastest. It returns to a more accurate one after `scale_down_delay`
+seconds. The number of replicas is chosen for the most accurate variant, so that it fits once all
+serve.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTar
 
 @dataclass(frozen=True, slots=True)
 class JointOptions(VerticalOptions):
-    """Options of `vertical`, which joint is with one replica, and its own."""
+    """The options of `vertical`, and those for the number of replicas."""
 
     window: float = option(
         60.0, "Past time that decides the number of replicas.", unit=SECONDS, above=0
@@ -59,11 +60,11 @@ class JointOptions(VerticalOptions):
 
 
 SHORT_SHARE = 0.05
-"""A number of replicas that was too few for more of the time is not changed to."""
+"""Share of the time above which a number of replicas that was too few is not chosen."""
 
 
 class Joint(ScalingPolicy):
-    """Keeps the last minute's load, and what each number of replicas would have cost in it."""
+    """Keeps the load of the last minute, and the cost of each number of replicas in it."""
 
     Options = JointOptions
 
@@ -73,7 +74,7 @@ class Joint(ScalingPolicy):
         self._vertical = Vertical(options)
         self._serving = 0
         self._rank = WindowMax(options.scale_down_delay)
-        """Of the variant, the most accurate first."""
+        """Rank of the chosen variant; 0 is the most accurate."""
         self._variant = ""
         self._forecast = MinuteForecast(options.window)
         self._floor = WindowMax(options.cool_down)
@@ -86,17 +87,17 @@ class Joint(ScalingPolicy):
         self._reason = ""
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """Cores for the next second; every `period`, replicas for the next minute."""
+        """Choose cores for the next second and, every `period`, replicas for the next minute."""
         variants = sorted(view.variants, key=lambda variant: -variant.accuracy)
         if now >= self._due:
-            # A little early is on time: plans made at once do not put the next one off.
+            # Accept being early by 1 %, so that urgent plans do not put off the next one.
             self._due = now + 0.99 * self._options.period
             aimed = replace(view, times=variants[0].times) if variants else view
             self._plan_replicas(aimed, now=now)
-        view = self._of_those_kept(view, now=now)
+        view = self._without_leaving(view, now=now)
         serving = sum(replica.ready_at <= now for replica in view.replicas)
         if serving != self._serving:
-            # What so many others needed says little of what these need.
+            # The needs of another number of replicas tell little about the present ones.
             self._serving = serving
             self._vertical = Vertical(self._options)
         self._variant = self._chosen(view, variants, now=now)
@@ -112,12 +113,12 @@ class Joint(ScalingPolicy):
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:
         return self._vertical.is_urgent(
-            self._as_it_runs(self._of_those_kept(view, now=now)), now=now
+            self._as_it_runs(self._without_leaving(view, now=now)), now=now
         )
 
-    def _of_those_kept(self, view: ModelView, *, now: float) -> ModelView:
-        """`view` without the replicas that are to go. Those that start have the cores of those
-        that serve: they get them as soon as they are up."""
+    def _without_leaving(self, view: ModelView, *, now: float) -> ModelView:
+        """Return `view` without the replicas that will go. Starting replicas count with the cores
+        of serving ones, which they get as soon as they are up."""
         staying = sorted(view.replicas, key=lambda replica: replica.ready_at)[: self._count]
         cores = min((replica.cores for replica in staying if replica.ready_at <= now), default=0)
         return replace(
@@ -129,14 +130,15 @@ class Joint(ScalingPolicy):
         )
 
     def _as_it_runs(self, view: ModelView) -> ModelView:
-        """`view` with the times of the chosen variant."""
+        """Return `view` with the times of the chosen variant."""
         for variant in view.variants:
             if variant.name == self._variant:
                 return replace(view, times=variant.times)
         return view
 
     def _chosen(self, view: ModelView, variants: Sequence[VariantView], *, now: float) -> str:
-        """The most accurate variant that fits, and did for a while; `variants` by accuracy."""
+        """Return the most accurate variant that has fitted for a while. `variants` are sorted by
+        accuracy."""
         if not variants:
             return ""
         least = view.limits.cores_min
@@ -154,7 +156,7 @@ class Joint(ScalingPolicy):
         return variants[rank].name
 
     def _plan_replicas(self, view: ModelView, *, now: float) -> None:
-        """Set how many replicas there shall be, and with how many cores new ones start."""
+        """Set the number of replicas, and the cores that new ones start with."""
         options, limits = self._options, view.limits
         seconds = SecondsByCores(view.times, most_rows=limits.batch_max, p99=options.p99)
         self._needed = self._forecast.replicas(
@@ -184,8 +186,8 @@ class Joint(ScalingPolicy):
     def _lasting(
         self, count: int, before: int, cores: Mapping[int, int | None], view: ModelView
     ) -> float:
-        """Core-seconds of a window with `count` replicas, and of starting those that are not
-        there."""
+        """Return the core-seconds of a window with `count` replicas, and of starting the missing
+        ones."""
         size = cores[count] or view.limits.cores_max
         return size * (count * self._options.window + max(0, count - before) * view.start_time)
 
@@ -203,7 +205,8 @@ class Joint(ScalingPolicy):
         *,
         now: float,
     ) -> int:
-        """Number of replicas worth changing to, at least `floor`; `before` if none is."""
+        """Return the number of replicas, at least `floor`, that is worth changing to; `before` if
+        none is."""
         options = self._options
         history = self._history
         if now - self._changed < options.cool_down or not history.full(now=now):
@@ -228,6 +231,6 @@ class Joint(ScalingPolicy):
         return best
 
     def _fewest_cores(self, view: ModelView, *, now: float) -> dict[int, int | None]:
-        """By number of replicas, what holds the arrivals of a second if all serve and are idle."""
+        """Return the fewest cores for the arrivals of a second by number of idle replicas."""
         idle = replace(view, waiting=(), replicas=(), start_time=0.0)
         return fewest_cores(idle, partial(self._options.search, now=now), now=now)

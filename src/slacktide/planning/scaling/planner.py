@@ -77,7 +77,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         self._fresh: dict[str, dict[int, Waiting]] = {}
         """Requests that the engine is about to handle, by model and id."""
         self._due: dict[str, ModelView] = {}
-        """What policies see that must be asked, by model."""
+        """Views of the models whose policies must be asked."""
         self._pending: tuple[float, list[ScaledState], bool] | None = None
         """Consequences of the last events, once the engine has handled them: (when, models whose
         policies are asked again, whether lanes are resized)."""

@@ -1,22 +1,20 @@
-"""`QueueProjection`: what becomes of a model's requests under a plan, in a walk in virtual time.
+"""`QueueProjection`: a walk in virtual time that finds which requests are late under a plan.
 
-The walk serves them as the `edf` policy does (scheduling/edf.py): whenever a replica is free, the
-request due first leads, and the batch is the largest of those ready, up to the plan's limit, that
-keeps it on time. Nothing starts before it is ready, no replica idles while something is, and what
-cannot be on time even alone is dropped. So if batches take what is predicted and arrivals come as
-expected, what the walk finds is what happens; where they differ, it is a forecast, made anew at
-every plan.
+The walk serves requests as the `edf` policy does (scheduling/edf.py): whenever a replica is free,
+the request due first leads, with the largest batch of ready requests, up to the plan's limit, that
+keeps it on time. No request starts before it is ready, no replica idles while one is ready, and
+requests that cannot be on time even alone are dropped. So the walk is exact if batches take the
+predicted time and arrivals come as expected; otherwise it is a forecast, renewed at every plan.
 
-It is the one judge of all planners: a plan is good if the walk finds no request late. This goes
-beyond Sponge's Algorithm 1 (paper §3.3), which takes all requests to have the shortest of their
-budgets.
+Our scaling policies judge every plan by it: a plan is good if the walk finds no request late.
+Sponge's Algorithm 1 (paper §3.3) instead gives all requests the shortest of their budgets.
 
 Expected arrivals come at the view's rate, ahead of it by as much as chance may carry them: the k-th
-as soon as rate · t + burst · √t reaches k. Announced requests are the first of them: as many as are
-announced with time enough for themselves are left out.
+as soon as rate · t + burst · √t reaches k. Announced requests with enough time for themselves
+replace the first of them.
 
-Left out of the model: what a policy holds a lane for, the other models of a shared lane, and
-that requests of different shapes cannot share a batch. Best-effort requests are served last.
+The walk ignores lanes held for a later batch, other models on a shared lane, and that requests of
+different shapes cannot share a batch. Best-effort requests are served last.
 """
 
 from __future__ import annotations
@@ -32,9 +30,8 @@ from slacktide.planning.scaling.view import BatchSeconds, ModelView
 
 
 class SecondsByCores(dict[int, list[float]]):
-    """By cores, the seconds of a batch by rows, from 0 (which takes none) to `most_rows`: asked for
-    once per number of cores. A planner makes one per decision: predictions do not move while it
-    decides."""
+    """Seconds of batches of 0 to `most_rows` rows, by cores. It asks for the times of each number
+    of cores once. A policy makes one per decision, during which predictions do not move."""
 
     def __init__(self, times: BatchSeconds, *, most_rows: int, p99: bool) -> None:
         self._times = times
@@ -49,7 +46,7 @@ class SecondsByCores(dict[int, list[float]]):
 
 
 MOST_EXPECTED = 512
-"""Expected arrivals walked through: at high rates a part of a second says as much as all of it."""
+"""Expected arrivals in a walk: at high rates a part of a second tells as much as all of it."""
 
 Item = tuple[float, int, int]
 """(deadline, order among equals, rows)."""
@@ -58,9 +55,9 @@ Item = tuple[float, int, int]
 def free_times(
     view: ModelView, cores: int, seconds: SecondsByCores, *, now: float
 ) -> tuple[float, ...]:
-    """When each replica can start a batch if it had `cores` cores from now on; absolute seconds. A
-    running batch goes on with the cores that its replica has then. How many rows it has is not
-    known: what is left of it is scaled by the worst ratio of any batch of the plan in force."""
+    """Return when each replica can start a batch if it has `cores` cores from now on (absolute
+    seconds). A running batch continues on the new cores. Its rows are unknown, so its remaining
+    time is scaled by the worst ratio of any batch size of the plan in force."""
     free_at = []
     for replica in view.replicas:
         free = now
@@ -76,7 +73,7 @@ def free_times(
 
 
 class QueueProjection:
-    """What waits, is announced and is expected, prepared for many walks."""
+    """The waiting, announced and expected requests, prepared for many walks."""
 
     __slots__ = ("_coming", "_deadlines", "_ready", "_rows", "_single", "hopeless")
 
@@ -89,9 +86,9 @@ class QueueProjection:
         earliest: float,
         alone: Sequence[float],
     ) -> None:
-        """Look `horizon` seconds ahead for arrivals that are not announced. A request that could
-        not be on time even if it ran first, from `earliest` (absolute) on, in `alone[rows]`
-        seconds, is left out and counted as hopeless: no plan can save it."""
+        """Expect arrivals for `horizon` seconds. A request that would be late even if it ran first,
+        from `earliest` (absolute) on and for `alone[rows]` seconds, is left out and counted as
+        hopeless."""
         self.hopeless = 0
         """Requests that no plan can save."""
         ready: list[Item] = []
@@ -132,9 +129,9 @@ class QueueProjection:
         return len(self._ready) + len(self._coming)
 
     def seconds_per_row(self, free: Sequence[float]) -> float:
-        """The longest time per row of a plan that could save all: a quick way to refuse plans.
-        Whatever the order, when the i-th deadline comes the rows of the i requests due first must
-        have been run, by all replicas together, since the first of them was free."""
+        """Return the longest time per row of a plan that could save all: a quick test of plans.
+        Whatever the order, when the i-th deadline comes all replicas together must have run the
+        rows of the i requests due first since the first replica was free."""
         if not len(self) or not free:
             return inf
         budgets = self._deadlines - min(free)
@@ -143,9 +140,9 @@ class QueueProjection:
     def late(
         self, free: Sequence[float], seconds: Sequence[float], batch: int, *, most: float = inf
     ) -> int:
-        """How many requests miss their deadlines, the hopeless included. `free`: from when on each
-        replica can start; `seconds[rows]`: how long a batch takes, non-decreasing, for all rows up
-        to the larger of `batch` and the largest request. Stops counting beyond `most`."""
+        """Return how many requests are late, hopeless ones included. `free`: when each replica can
+        start; `seconds[rows]`: batch times, non-decreasing, up to the larger of `batch` and the
+        largest request. Stops counting above `most`."""
         if not free:
             return self.hopeless + len(self)
         if self._single:
@@ -155,7 +152,7 @@ class QueueProjection:
     def _late_of_single_rows(
         self, free: Sequence[float], seconds: Sequence[float], batch: int, most: float
     ) -> int:
-        """`late` where a request is a row. `available[first:]` are the deadlines of those ready."""
+        """`late` for requests of one row. `available[first:]` are the deadlines of ready ones."""
         available = [item[0] for item in self._ready]
         coming = [(at, item[0]) for at, item in self._coming]
         coming.append((inf, inf))
@@ -179,7 +176,7 @@ class QueueProjection:
             if seconds[rows] > budget:
                 rows = bisect_right(seconds, budget, 1, rows) - 1
                 if rows == 0:
-                    # With the first, all others that cannot be on time alone are dropped.
+                    # Drop the first and all others that cannot be on time alone.
                     served = bisect_left(available, clock + seconds[1], first + 1)
                     late += served - first
                     first = served
@@ -193,7 +190,7 @@ class QueueProjection:
     def _late_of_rows(
         self, free: Sequence[float], seconds: Sequence[float], batch: int, most: float
     ) -> int:
-        """`late` where requests have several rows."""
+        """`late` for requests of several rows."""
         available = self._ready.copy()
         coming = [*self._coming, (inf, (inf, 0, 0))]
         replicas = list(free)
@@ -221,7 +218,7 @@ class QueueProjection:
             limit = max(rows, bisect_right(seconds, budget, 1, batch + 1) - 1)
             place, last = first + 1, min(len(available), first + 4 * limit)
             shared_places: list[int] = []
-            """Requests that share the batch, but for those next to the first."""
+            """Requests that share the batch, except those next to the first."""
             while rows < limit and place < last:
                 more = rows + available[place][2]
                 if more <= limit:
@@ -241,7 +238,8 @@ class QueueProjection:
 
 
 def _expected(view: ModelView, *, beyond: int, within: float) -> Iterator[tuple[int, float]]:
-    """(k, seconds from now) of each expected row within so many seconds, but for the first few."""
+    """Yield (k, seconds from now) of each expected row `within` so many seconds, from the one after
+    `beyond` on."""
     rate, burst = view.rate, view.burst
     if rate <= 0.0:
         return

@@ -1,16 +1,16 @@
-"""`ExpectedArrivals`: how many rows come in the near future, and how much time they will have left.
+"""`ExpectedArrivals`: how many rows will come soon, and how much time they will have left.
 
-Fed once, when it first becomes known, with every request that can be on time at all: cores are not
-taken for what no cores can save. Constant work and memory per request.
+It is told of every request that can be on time at all, once, when the request is first known: a
+request that no cores can save must not take any. Work and memory per request are constant.
 
-The rate is an exponential average over `window` seconds. A second one, over `burst_window`, sees
-sooner what changes but is noisy. Its mean square distance from the first says how far chance, or
-bursts, carry arrivals from the mean: for a Poisson process of rate λ, averaged over τ, that is
-λ / 2τ; what is measured is D · λ / 2τ, so evenly spaced arrivals have a D near 0 and bursts one
-above 1. The short average counts as the rate as far as `doubt` such deviations do not explain it.
+The rate is an exponential average over `window` seconds. A second average, over `burst_window`,
+reacts sooner but is noisy. Its mean square distance from the first shows how far chance or bursts
+carry arrivals from the mean. For a Poisson process of rate λ averaged over τ, the distance is
+λ / 2τ; the measured one is D · λ / 2τ. D is near 0 for evenly spaced arrivals and above 1 for
+bursts. The short average counts as the rate unless `doubt` such deviations explain it.
 
-The budget is a low quantile of the last ones seen: what a link has just done to one request it
-does to the next, and a plan for the typical budget is late for half of them.
+The budget is a low quantile of the last budgets: what a link did to one request it will do to the
+next, and a plan for the typical budget would be late for half of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slacktide.domain.options import Options, option
 
 @dataclass(frozen=True, slots=True)
 class RateOptions(Options):
-    """Settings of `ExpectedArrivals`. Raises OptionError, naming the field, if out of range."""
+    """Settings of `ExpectedArrivals`. Raises OptionError that names the field."""
 
     window: float = option(10.0, "Seconds over which the rate is averaged.", above=0)
     margin: float = option(0.02, "Share added to the rate.", least=0)
@@ -48,16 +48,16 @@ class RateOptions(Options):
 
 
 MOST_BUDGETS = 128
-"""Budgets remembered: enough for a quantile, little enough to sort for every plan."""
+"""Budgets remembered: enough for a quantile, and few enough to sort for every plan."""
 
 MOST_SPREAD = 16.0
-"""The most that D is taken to be at any moment: one step in the rate is no burst for ever."""
+"""Largest measurement of D that counts, so that one step in the rate is not taken for bursts."""
 SPREAD_WINDOWS = 20.0
 """Time over which D is averaged, in burst windows."""
 
 
 class ExpectedArrivals:
-    """What one model's arrivals so far say of the next ones."""
+    """A forecast of one model's next arrivals from those so far."""
 
     __slots__ = ("_at", "_budgets", "_long", "_options", "_short", "_spread")
 
@@ -66,16 +66,16 @@ class ExpectedArrivals:
         self._long = _Average(self._options.window)
         self._short = _Average(self._options.burst_window)
         self._at: float | None = None
-        """When a request was last seen."""
+        """When the last request came."""
         self._spread = 1.0
-        """Measured D; as of a Poisson process at first."""
+        """Measured D; at first that of a Poisson process."""
         self._budgets: deque[tuple[float, float]] = deque(maxlen=MOST_BUDGETS)
-        """(when seen, budget), oldest first."""
+        """(when it came, budget), oldest first."""
 
     def seen(self, rows: int, budget: float | None, *, now: float) -> None:
-        """A request of `rows` rows is known: announced, or submitted without a notice. Each request
-        is passed once; `now` never falls. `budget`: its deadline less the moment its body is, or
-        will be, here; infinite for best effort, None where only the body knows."""
+        """A request is announced, or submitted without a notice. Call it once per request; `now`
+        never falls. `budget`: seconds from the arrival of its body to its deadline; infinite for
+        best effort, None if only the body tells."""
         if self._at is not None and now > self._at:
             self._learn_spread(now - self._at, now)
         self._at = now
@@ -85,15 +85,15 @@ class ExpectedArrivals:
             self._budgets.append((now, budget))
 
     def here(self, further: int, budget: float | None, *, now: float) -> None:
-        """The body of a request that was announced is here: so many rows more than it was taken
-        for (fewer if negative), and the budget as it is; None if it is too late to be saved."""
+        """The body of an announced request has come, with `further` rows more than announced (fewer
+        if negative). `budget`: None if it is too late to be saved."""
         self._long.add(further, now=now)
         self._short.add(further, now=now)
         if budget is not None:
             self._budgets.append((now, budget))
 
     def rate(self, *, now: float) -> float:
-        """Rows per second expected from now on, with the margin."""
+        """Return the expected rows per second, with the margin."""
         long = self._long.rate(now=now)
         short = self._short.rate(now=now)
         chance = math.sqrt(max(1.0, self._spread) * short / (2.0 * self._options.burst_window))
@@ -101,13 +101,13 @@ class ExpectedArrivals:
         return expected * (1.0 + self._options.margin)
 
     def burst(self, *, now: float) -> float:
-        """How far arrivals may run ahead of the rate: within t seconds by so much times √t rows."""
+        """Return how far arrivals may run ahead of the rate: by this times √t rows in t seconds."""
         variance = self._spread * self._long.rate(now=now)
         return self._options.burst_deviations * math.sqrt(variance)
 
     def budget(self, *, now: float) -> float:
-        """Seconds that an expected arrival will have left when it is ready. Infinite before the
-        first request."""
+        """Return the seconds that an expected arrival will have left when it is ready; infinite
+        before the first request."""
         budgets = self._budgets
         while len(budgets) > 1 and budgets[0][0] < now - self._options.budget_window:
             budgets.popleft()
@@ -117,11 +117,11 @@ class ExpectedArrivals:
         return ordered[int(self._options.budget_quantile * (len(ordered) - 1))]
 
     def _learn_spread(self, gap: float, now: float) -> None:
-        """Nothing came for `gap` seconds: how far was the short average from the long one?"""
+        """Learn from `gap` seconds without arrivals how far the averages drift apart."""
         window = self._options.burst_window
         long = self._long.rate(now=now)
         if long == 0.0:
-            return  # all that was announced came too late
+            return  # every announced request came too late
         start = self._short.rate(now=now - gap)
         # The mean over the gap of (start · exp(−t / window) − long)².
         once, twice = -math.expm1(-gap / window), -math.expm1(-2.0 * gap / window)
@@ -132,7 +132,7 @@ class ExpectedArrivals:
 
 
 class _Average:
-    """Rows per second, what is `window` seconds old counting 1/e."""
+    """Rows per second; rows that are `window` seconds old count 1/e."""
 
     __slots__ = ("_at", "_rate", "_since", "_window")
 
@@ -149,10 +149,10 @@ class _Average:
         self._at = now
 
     def rate(self, *, now: float) -> float:
-        """0 before the first request; until the window has passed, the average so far."""
+        """Return the average so far until the window has passed; 0 before the first request."""
         if self._since is None:
             return 0.0
-        # A first request alone says no more than "one row within the window or a second".
+        # One request alone tells no more than "one row within the window, or within a second".
         seen_for = max(now - self._since, min(1.0, self._window))
         return max(0.0, self._faded(now)) / -math.expm1(-seen_for / self._window)
 
@@ -161,12 +161,12 @@ class _Average:
 
 
 _STEP = 0.5
-"""Seconds between two entries that are kept."""
+"""Seconds between two stored counts."""
 
 
 class ArrivalCounts:
-    """How many rows came over longer spans: (when, rows so far), kept for `span` seconds. What the
-    planners of replicas look back on: `ModelView.arrived`, noted at every plan."""
+    """Rows so far (`ModelView.arrived`) at every plan of the last `span` seconds. Policies that
+    choose the number of replicas look back on them."""
 
     __slots__ = ("_at", "_rows", "_span")
 
@@ -176,7 +176,7 @@ class ArrivalCounts:
         self._rows: deque[int] = deque()
 
     def note(self, rows: int, *, now: float) -> None:
-        """`rows` have come so far. `now` never falls."""
+        """Note that `rows` have come so far. `now` never falls."""
         if len(self._at) > 1 and now - self._at[-2] < _STEP:
             self._at.pop()
             self._rows.pop()
@@ -187,17 +187,17 @@ class ArrivalCounts:
             self._rows.popleft()
 
     def rows(self, since: float, until: float) -> float:
-        """Rows that came from `since` to `until`, absolute seconds; evenly between two entries."""
+        """Return the rows that came from `since` to `until` (absolute seconds), interpolated."""
         return max(0.0, self._count(until) - self._count(since))
 
     def rate(self, window: float, *, now: float) -> float:
-        """Rows per second over the last `window` seconds, or those known of if they are fewer. 0
-        until two moments are known."""
+        """Return rows per second over the last `window` seconds, or over all the time there is; 0
+        until there are two counts."""
         seconds = min(window, now - self._at[0]) if self._at else 0.0
         return self.rows(now - seconds, now) / seconds if seconds > 0.0 else 0.0
 
     def rates(self, window: float, count: int, *, now: float) -> list[float]:
-        """Rows per second in each of the last `count` windows that are known whole, in order."""
+        """Return rows per second in each of the last `count` complete windows, in order."""
         if not self._at:
             return []
         window_count = min(count, math.floor((now - self._at[0]) / window + 1e-9))

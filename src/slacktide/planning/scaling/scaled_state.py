@@ -40,7 +40,7 @@ VAIN_INTERVAL = 0.1
 
 
 class ScaledState(ScopeState):
-    """What the planner keeps of one scaled model."""
+    """The state of one scaled model."""
 
     stated: ScaledModel
 

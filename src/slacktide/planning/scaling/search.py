@@ -1,11 +1,11 @@
 """`Search`: Sponge's Algorithm 1, made sound: the fewest cores under which no request is late.
 
 As printed (paper §3.3) the algorithm returns nothing of use: line 8 leaves the loop for every batch
-that would do, line 15 accepts just the bad case, and it stops at the first infeasible batch
-although a larger one may be feasible. Here every pair of cores and batch is judged by the walk of
-the real queue, each request by its own budget, and by whether it keeps up with the rate.
+that would do, line 15 accepts only the bad case, and it stops at the first infeasible batch
+although a larger one may be feasible. Here, every pair of cores and batch size is judged by a walk
+of the real queue, each request by its own budget, and by whether it keeps up with the rate.
 
-`fewest_cores` asks it for each number of replicas: the problem that `joint` solves, by enumeration.
+`fewest_cores` solves the problem of `joint` by enumeration: one search per number of replicas.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Configuration = tuple[int, int]
 
 
 class Search:
-    """The configurations of one view's replicas, and what becomes of its requests under each."""
+    """Searches the configurations of one view's replicas for those that save its requests."""
 
     def __init__(
         self, view: ModelView, *, now: float, horizon: float, p99: bool, delta: float
     ) -> None:
-        """Look `horizon` seconds ahead. `delta`: what a row more in a batch costs, in cores."""
+        """Look `horizon` seconds ahead. `delta`: cost of one more row in a batch, in cores."""
         self._view = view
         self._now = now
         self._delta = delta
@@ -46,15 +46,15 @@ class Search:
             earliest=min(self._free_at(most_cores), default=inf),
             alone=self._seconds[most_cores],
         )
-        """What has to be served."""
+        """Requests to serve."""
 
     def first(self, *, cores: int) -> Configuration | None:
-        """The cheapest configuration of at least `cores` cores under which no request that can be
-        saved is late and batches keep up with the rate; None if there is none. Cheapest: by cores +
-        delta · batch, then by cores."""
+        """Return the cheapest configuration of at least `cores` cores under which no request that
+        can be saved is late and batches keep up with the rate; None if there is none. The cost is
+        cores + delta · batch; ties go to fewer cores."""
         hopeless = self.queue.hopeless
         allowed: dict[int, float] = {}
-        """Seconds per row above which a plan of so many cores need not be walked."""
+        """Seconds per row above which a plan cannot save all, by cores."""
         for c, b in self._by_cost(cores):
             seconds = self._seconds[c]
             if self._shortfall(c, b) > 0.0:
@@ -69,9 +69,10 @@ class Search:
         return None
 
     def most_saved(self, *, cores: int) -> Configuration:
-        """Where not all can be saved: of at least `cores` cores, the configuration with the fewest
-        late, then the least short of the rate, then the fewest cores, then the largest batch. More
-        cores are taken to save no fewer, and batches between those worth trying no more."""
+        """Return the best configuration of at least `cores` cores if not all requests can be saved:
+        the fewest late, then the least short of the rate, then the fewest cores, then the largest
+        batch. Assumes that more cores never save fewer, and tries the batch sizes of `size_grid`
+        only."""
         high = self._limits.cores_max
         batches = size_grid(self._limits.batch_max)[::-1]
         goal, batch = (inf, inf), batches[0]
@@ -82,7 +83,7 @@ class Search:
         configuration = (high, batch)
         low, step = cores, 1
         while low < high:
-            # One core fewer, as a rule, is one too few.
+            # One core fewer is usually too few.
             middle = max((low + high) // 2, high - step)
             equal = self._as_good(middle, goal, batches)
             if equal is None:
@@ -93,22 +94,22 @@ class Search:
         return configuration
 
     def late(self, cores: int, batch: int, *, most: float = inf) -> int:
-        """How many requests are late under a configuration, those that no plan saves included.
-        Stops counting beyond `most`."""
+        """Return how many requests are late under a configuration, including those that no plan
+        saves. Stops counting above `most`."""
         return self.queue.late(self._free_at(cores), self._seconds[cores], batch, most=most)
 
     def _by_cost(self, least: int) -> Iterator[Configuration]:
-        """Every configuration, the cheapest first."""
+        """Yield every configuration, the cheapest first."""
         cores = range(least, self._limits.cores_max + 1)
         batches = range(1, self._limits.batch_max + 1)
         if self._delta * self._limits.batch_max < 1.0:
-            # A core costs more than any batch: in order as they are.
+            # A core costs more than any batch, so they are in order already.
             return ((c, b) for c in cores for b in batches)
         ordered = sorted((c + self._delta * b, c, b) for c in cores for b in batches)
         return ((c, b) for _, c, b in ordered)
 
     def _as_good(self, cores: int, goal: tuple[float, float], batches: Sequence[int]) -> int | None:
-        """The first of `batches` with no more late, and no further short of the rate, than that."""
+        """Return the first of `batches` that reaches `goal`: (late, rows per second too few)."""
         late, short = goal
         for b in batches:
             if self._shortfall(cores, b) <= short and self.late(cores, b, most=late) <= late:
@@ -130,9 +131,9 @@ class Search:
 def fewest_cores(
     view: ModelView, search_of: Callable[[ModelView], Search], *, now: float
 ) -> dict[int, int | None]:
-    """By number of replicas, within the limits: the fewest cores of each with no request late. None
-    where even the most cores are too few. Of the replicas there are those stay that serve first;
-    further ones serve from `now + view.start_time` on."""
+    """Return the fewest cores of each replica with no request late, by number of replicas; None
+    where even the most cores are too few. Replicas that serve first stay; further ones serve from
+    `now + view.start_time` on."""
     limits = view.limits
     staying = sorted(view.replicas, key=lambda replica: replica.ready_at)[: limits.replicas_max]
     further = ReplicaView(limits.cores_min, now + view.start_time, now)

@@ -1,13 +1,13 @@
-"""`LaneSizes`: from what scaled models want to a plan: how many lanes, how many cores, and which.
+"""`LaneSizes`: turns the targets of scaled models into a plan: lanes, their cores, and batch caps.
 
-A base plan says which pools there are, where they sit at first and which routes lead to them. Of
-the lanes of scaled models the number and cores change, and the batch caps of what sits there.
+A base plan has the pools, their first lanes, and the routes. The number of lanes of scaled models
+changes, as do their cores and the batch caps of the replicas there.
 
-- Models that share lanes are a *group*: they have one size, the most replicas and the most cores
-  that any of them wants.
-- Lanes that serve stay; a lane more is opened with its least or not yet.
-- `core_allocator` says which lane gets what: first what is not scaled and the fewest lanes of every
-  group, then the rest.
+- Models that share lanes are a *group* of one size: the most replicas and the most cores that any
+  of them asks for.
+- Lanes that serve stay. A new lane opens with its least cores or waits.
+- `core_allocator` divides the cores: first to lanes that are not scaled and the fewest lanes of
+  every group, then to the others.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from slacktide.planning.scaling.view import ScalingLimits, ScalingTarget
 
 @dataclass(frozen=True, slots=True)
 class ScalingRequest:
-    """What is asked for one model."""
+    """The request of one model's policy."""
 
     limits: ScalingLimits
     target: ScalingTarget | None
-    """None: its policy has not been asked yet, and it keeps what it has."""
+    """None: the policy has not been asked yet, and the model keeps its size."""
     pressure: float = 0.0
     """See `core_allocator`."""
 
@@ -41,10 +41,10 @@ class ScalingGroup:
     lanes: tuple[str, ...]
     """As in the base plan."""
     deployments: tuple[Deployment, ...]
-    """What sits on each of the lanes, as stated for the first that has it."""
+    """Deployments of each lane, as stated for the first one that has them."""
 
     def lane_names(self, used_names: Collection[str], count: int) -> list[str]:
-        """So many more names for lanes of this group, none of them in `used_names`."""
+        """Return `count` names for more lanes of this group, none of them in `used_names`."""
         free = [name for name in self.lanes if name not in used_names][:count]
         number = 1
         while len(free) < count:
@@ -56,7 +56,7 @@ class ScalingGroup:
 
 
 def groups_of(base: Plan, scaled: Collection[str]) -> tuple[ScalingGroup, ...]:
-    """The groups of `base` in which there are models of `scaled`, in the order of its lanes."""
+    """Return the groups of `base` that have models of `scaled`, in the order of its lanes."""
     cpu = {lane.name for lane in base.lanes if lane.device == "cpu"}
     on: dict[str, set[str]] = {}
     for deployment in base.deployments:
@@ -85,19 +85,19 @@ def _group(base: Plan, models: set[str], lanes: Sequence[str]) -> ScalingGroup:
 
 
 class LaneSizes:
-    """Keeps a base plan's groups, and the lanes that have come of them."""
+    """Keeps the groups of a base plan, and their present lanes."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         """`cores`: processor numbers that lanes may have."""
         self.groups: tuple[ScalingGroup, ...] = ()
         self.short = False
-        """Whether a lane got fewer cores than its share, since others still hold them."""
+        """Whether a lane got fewer cores than its share because others still hold them."""
         self._allocator = CoreAllocator(cores)
         self._lanes: dict[ScalingGroup, dict[str, int]] = {}
-        """Lanes of each group under the latest plan, and the generation of their replicas."""
+        """Generation of the replicas on each lane of a group, in the last plan."""
 
     def rebase(self, base: Plan, scaled: Collection[str]) -> None:
-        """Go on from `base`; groups that stay on the lanes that are stated keep those they have."""
+        """Continue from `base`. Groups whose stated lanes stay keep their present lanes."""
         before = {group.lanes: lanes for group, lanes in self._lanes.items()}
         generations = {name: at for lanes in before.values() for name, at in lanes.items()}
         self.groups = groups_of(base, scaled)
@@ -112,7 +112,7 @@ class LaneSizes:
         return next((group for group in self.groups if model in group.models), None)
 
     def lanes(self, group: ScalingGroup) -> tuple[str, ...]:
-        """Names of its lanes under the latest plan."""
+        """Return the names of its lanes in the last plan."""
         return tuple(self._lanes[group])
 
     def plan(
@@ -123,12 +123,12 @@ class LaneSizes:
         *,
         borrowing: bool = False,
     ) -> Plan:
-        """`base` with the lanes of its groups sized as `wishes` say, as far as cores go.
-        `borrowing`: what has no lane yet need not wait for the cores that others give up; a replica
-        more of a model that has one does."""
+        """Return `base` with the lanes of its groups sized as `wishes` ask, as far as there are
+        cores. `borrowing`: groups without a lane do not wait for cores that others give up; further
+        replicas of other groups do."""
         elastic = {lane for group in self.groups for lane in group.lanes}
         sizes = {
-            group: self._wanted(base, group, [wishes[name] for name in group.models], snapshot)
+            group: self._lane_cores(base, group, [wishes[name] for name in group.models], snapshot)
             for group in self.groups
         }
         claims = [
@@ -158,8 +158,8 @@ class LaneSizes:
     def _divide(
         self, base: Plan, claims: Sequence[Claim], snapshot: Snapshot, borrowers: Collection[str]
     ) -> dict[str, tuple[int, ...]]:
-        """Cores by lane, for those of `claims` that are met. `borrowers`: lanes that need not wait
-        for the cores that others give up."""
+        """Return the cores of each lane whose claim is met. `borrowers`: lanes that do not wait for
+        cores that others give up."""
         counts = shares(claims, len(self._allocator))
         order = [claim for claim in claims if claim.lane in counts]
         order.sort(key=lambda claim: -claim.pressure)
@@ -170,7 +170,7 @@ class LaneSizes:
             preferred={lane.name: lane.cores for lane in base.lanes},
             borrowing=[claim.lane for claim in order if claim.lane in borrowers],
         )
-        for claim in claims:  # a lane is opened with its least or not yet
+        for claim in claims:  # a lane opens with its least cores or waits
             if claim.lane not in holdings and len(cores.get(claim.lane, ())) < claim.least:
                 cores.pop(claim.lane, None)
         self.short = any(len(cores.get(lane, ())) < count for lane, count in counts.items())
@@ -179,7 +179,7 @@ class LaneSizes:
     def _deployments(
         self, group: ScalingGroup, targets: Mapping[str, ScalingTarget | None], snapshot: Snapshot
     ) -> Iterator[Deployment]:
-        """Replicas of the group on all of its lanes, in batches as its targets cap them."""
+        """Yield the replicas of a group on all its lanes, with the batch caps of its targets."""
         caps = {
             pool.id: target.batch
             for name, target in targets.items()
@@ -191,10 +191,10 @@ class LaneSizes:
                 cap = min(deployment.max_batch, caps.get(deployment.pool, deployment.max_batch))
                 yield Deployment(deployment.pool, lane, cap, generation)
 
-    def _wanted(
+    def _lane_cores(
         self, base: Plan, group: ScalingGroup, wishes: Sequence[ScalingRequest], snapshot: Snapshot
     ) -> dict[str, int]:
-        """Cores wanted for each lane that the group is to have, those that stay first."""
+        """Return the target cores of each lane of a group, lanes that stay first."""
         snapshots, lanes = snapshot.lanes, self._lanes[group]
         targets = [wish.target for wish in wishes if wish.target is not None]
         if not targets:
@@ -224,7 +224,7 @@ class LaneSizes:
         cores: Mapping[str, Sequence[int]],
         snapshot: Snapshot,
     ) -> dict[str, int]:
-        """The lanes that the group gets, and the generation of the replicas there."""
+        """Return the generation of the replicas on each lane that the group gets."""
         anew = any(target.restart for target in targets.values() if target is not None)
         generations = {}
         for name in names:
@@ -236,7 +236,7 @@ class LaneSizes:
 
 
 def _placed(sizes: Mapping[ScalingGroup, Collection[str]], snapshot: Snapshot) -> set[str]:
-    """Lanes that can wait for cores: those in force, and the others of their models."""
+    """Return the lanes that can wait for cores: present ones, and others of their groups."""
     placed = {lane.name for lane in snapshot.lanes.values() if not lane.leaving}
     for names in sizes.values():
         if not placed.isdisjoint(names):
@@ -247,7 +247,7 @@ def _placed(sizes: Mapping[ScalingGroup, Collection[str]], snapshot: Snapshot) -
 def _claims_of(
     sizes: Mapping[ScalingGroup, Mapping[str, int]], wishes: Mapping[str, ScalingRequest]
 ) -> list[Claim]:
-    """What the lanes of groups claim: first the fewest that each group must have."""
+    """Return the claims of all lanes of groups, the fewest lanes of each group first."""
     first: list[Claim] = []
     further: list[Claim] = []
     for group, names in sizes.items():

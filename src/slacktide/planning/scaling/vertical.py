@@ -1,17 +1,16 @@
 """`vertical`: the fewest cores of each replica with no request late (Sponge §3, made sound).
 
-Every period, and at once when the queue would miss a deadline under the plan in force, the cheapest
-configuration that `Search` finds is the target. More cores are asked for without waiting. Fewer
-are asked for only after every plan of the last `scale_down_delay` seconds would have done with
-them: what is given back too early costs deadlines, what is given back late costs a few
-core-seconds.
+Every period, and at once when the queue would miss a deadline under the plan in force, the target
+is the cheapest configuration that `Search` finds. The policy asks for more cores at once. It gives
+cores back only after every plan of the last `scale_down_delay` seconds could do without them: too
+early costs deadlines, too late costs a few core-seconds.
 
-**What is promised.** If batches take what is predicted, arrivals come as expected and the lane is
-the model's own, no request that waits, is announced or is expected is late before the next plan,
-unless `late` in the target says so; and where it says so, it is because no number of cores within
-the limits saves all of them (or the rate is beyond what they can serve). Requests whose budget lies
-between the typical time and the 99th percentile keep the cores they need for it
-(`p50_rescue`). See `queue_projection` for what is left out.
+**Guarantee.** If batches take the predicted time, arrivals come as expected, and the model has its
+lane for itself, then no waiting, announced or expected request is late before the next plan unless
+`late` in the target counts it. It counts requests only if no number of cores within the limits
+saves all of them, or if the rate exceeds what these can serve. Requests whose budget lies between
+the typical time and the 99th percentile keep the cores that they need (`p50_rescue`).
+`queue_projection` lists what it leaves out.
 """
 
 from __future__ import annotations
@@ -27,20 +26,19 @@ from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTar
 
 
 def p50_rescue(view: ModelView, *, now: float) -> int:
-    """The fewest cores of a replica on which each request that is lost by the 99th percentile,
-    but not by the typical time, typically ends in time if it runs next; the least allowed if there
-    is none.
+    """Return the fewest cores on which every request that only the 99th percentile gives up is
+    typically on time if it runs next; the least allowed if there is no such request.
 
-    Such a request will, more often than not, be on time on those cores, and never on fewer. A
-    scheduler runs it, so a planner should not take its cores away.
+    On these cores such a request is on time more often than not, and the scheduler runs it. So the
+    policy must not take them away.
     """
     times, limits = view.times, view.limits
     most = limits.cores_max
     free = min((max(replica.free_at, replica.ready_at) for replica in view.replicas), default=now)
     alone: dict[int, tuple[float, float]] = {}
-    """By rows: (typical, 99th percentile) on the most cores."""
+    """(typical, 99th percentile) seconds on the most cores, by rows."""
     cores = limits.cores_min
-    for waiting in _all_that_come(view, now):
+    for waiting in _requests_of(view, now):
         budget = waiting.deadline - max(now, free, waiting.ready_at)
         alone_seconds = alone.get(waiting.rows)
         if alone_seconds is None:
@@ -52,10 +50,10 @@ def p50_rescue(view: ModelView, *, now: float) -> int:
     return cores
 
 
-def _all_that_come(view: ModelView, now: float) -> Iterator[Waiting]:
+def _requests_of(view: ModelView, now: float) -> Iterator[Waiting]:
     yield from view.waiting
     if view.rate > 0.0:
-        # Once what runs has ended: what it delays is the walk's business.
+        # After the running batches: requests that these delay are judged by the walk.
         ready_at = max([now, *(replica.free_at for replica in view.replicas)])
         yield Waiting(ready_at, ready_at + view.budget)
 
@@ -88,22 +86,22 @@ class VerticalOptions(Options):
     )
 
     def search(self, view: ModelView, *, now: float) -> Search:
-        """What becomes of the requests of `view` under these options."""
+        """Return the search for configurations of `view` under these options."""
         return Search(view, now=now, horizon=self.period, p99=self.p99, delta=self.row_cost)
 
 
 class Vertical(ScalingPolicy):
-    """Chooses cores and batch; leaves the number of replicas as it is."""
+    """Chooses cores and batch size, and keeps the number of replicas."""
 
     Options = VerticalOptions
 
     def __init__(self, options: VerticalOptions) -> None:
         self._options = options
         self.period = options.period
-        self._wanted = WindowMax(options.scale_down_delay)
+        self._cores = WindowMax(options.scale_down_delay)
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """The cheapest configuration that saves all, or the one that saves most."""
+        """Choose the cheapest configuration that saves all requests, or else the most."""
         options, limits = self._options, view.limits
         search = options.search(view, now=now)
         configuration = search.first(cores=limits.cores_min)
@@ -116,7 +114,7 @@ class Vertical(ScalingPolicy):
             if chance > configuration[0]:
                 configuration = search.first(cores=chance) or search.most_saved(cores=chance)
                 reason = "chance"
-        held = min(self._wanted.most(configuration[0], now=now), limits.cores_max)
+        held = min(self._cores.most(configuration[0], now=now), limits.cores_max)
         if held > configuration[0]:
             configuration = search.first(cores=held) or search.most_saved(cores=held)
             reason = "patience"
@@ -130,7 +128,7 @@ class Vertical(ScalingPolicy):
         )
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:
-        """See `ScalingPolicy`. Replicas are taken to have as many cores as the smallest of them."""
+        """See `ScalingPolicy`. All replicas count as large as the smallest."""
         if not view.replicas:
             return False
         options = self._options

@@ -1,7 +1,7 @@
-"""What a scaling policy sees of one model, and what it answers.
+"""`ScalingPolicy`, the view of a model that it gets, and the target that it answers with.
 
-A policy looks at one model at a time. Where the targets of several exceed the machine,
-`core_allocator` decides which gets what.
+A policy looks at one model at a time. If the targets of all models exceed the machine,
+`core_allocator` divides the cores.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from slacktide.profiles import TimeDistribution
 
 @read_only
 class Waiting:
-    """A request that waits, or whose body is on its way. Absolute seconds."""
+    """A request that waits, or whose body is on its way. Times are absolute seconds."""
 
     ready_at: float
     """When it can run: now or earlier if its body is here."""
     deadline: float
-    """When its answer is due. Network time and the way back are already taken off, so each
-    request's own remaining budget is what counts; infinite for best effort."""
+    """When its answer is due, with network time and the way back already taken off; infinite for
+    best effort."""
     rows: int = 1
 
     @classmethod
     def of(cls, request: Request | Notice) -> Waiting:
-        """What `request` asks for; of a notice, as far as it says."""
+        """Return the view of a request, or of a notice as far as it says."""
         if isinstance(request, Notice):
             planned_due = request.planned_due
             return cls(request.complete_at, inf if planned_due is None else planned_due)
@@ -42,10 +42,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica of the model. Absolute seconds."""
+    """One replica of the model. Times are absolute seconds."""
 
     cores: int
-    """What it has, or will have once a resize under way is confirmed."""
+    """Cores that it has, or will have once a resize under way is confirmed."""
     ready_at: float
     """When it serves: now or earlier if it is up, the expected end of its start if it starts."""
     free_at: float
@@ -60,7 +60,7 @@ class BatchSeconds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScalingLimits:
-    """Between what a policy may choose; all at least 1. Raises ValueError, naming the field."""
+    """The range of a policy's choices; all at least 1. Raises ValueError that names the field."""
 
     cores_min: int = 1
     cores_max: int = 1
@@ -82,7 +82,7 @@ class ScalingLimits:
 
 @dataclass(frozen=True, slots=True)
 class VariantView:
-    """Another form of the model that every replica holds and can run from its next batch on."""
+    """A variant of the model that every replica holds and can run from its next batch on."""
 
     name: str
     accuracy: float
@@ -92,7 +92,7 @@ class VariantView:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of a model's arrivals, see `ModelView`."""
+    """Expected arrivals of a model; see `ModelView` for the fields."""
 
     rate: float = 0.0
     budget: float = inf
@@ -109,11 +109,11 @@ class ModelView:
     """In the order of their deadlines."""
     replicas: tuple[ReplicaView, ...]
     rate: float
-    """Rows per second expected until the next plan, of requests that can be on time on some of the
-    allowed cores; the margin for bursts included."""
+    """Expected rows per second until the next plan, with a margin for bursts. Only requests that
+    some allowed number of cores can save count."""
     budget: float
-    """Seconds that such an arrival will have left when it is ready; leaning towards the short ones.
-    Infinite if none has a deadline."""
+    """Seconds that such an arrival will have left when it is ready, a low quantile; infinite
+    without deadlines."""
     batch: int
     """Most rows in a batch under the plan in force."""
     times: BatchSeconds
@@ -121,17 +121,17 @@ class ModelView:
     start_time: float = 0.0
     """Seconds from the start of a replica until it serves."""
     arrived: int = 0
-    """Rows of such requests known so far, announced ones included: from it a policy takes rates
-    over longer spans. It rises, but for announced ones whose bodies came too late."""
+    """Rows of such requests so far, announced ones included. Policies take rates over longer spans
+    from it. It only falls when the body of an announced request comes too late."""
     variants: tuple[VariantView, ...] = ()
-    """What the model can run instead, the one that runs included; empty if there is but one."""
+    """Variants that the model can run, the present one included; empty if there is only one."""
     burst: float = 0.0
-    """How far arrivals may run ahead of the rate by chance: within t seconds by burst · √t rows. 0:
-    they are evenly spaced."""
+    """How far arrivals may run ahead of the rate by chance: by burst · √t rows within t seconds; 0
+    if they are evenly spaced."""
 
     def pressure(self, *, now: float) -> float:
-        """The largest part of the time left that its own work takes, on the most cores it may have,
-        of any request that can still be on time; 0 without deadlines, 1 at most."""
+        """Return the largest share of its remaining time that the work of any request takes on the
+        most cores, from 0 (no deadlines) to 1. Requests that cannot be on time do not count."""
         alone = self.times.of(1, self.limits.cores_max).p99
         budgets = [waiting.deadline - max(now, waiting.ready_at) for waiting in self.waiting]
         if self.rate > 0.0:
@@ -141,7 +141,7 @@ class ModelView:
 
 @dataclass(frozen=True, slots=True)
 class ScalingTarget:
-    """What a policy wants for one model."""
+    """The target of a policy for one model."""
 
     replicas: int
     cores: int
@@ -149,34 +149,34 @@ class ScalingTarget:
     batch: int
     """Most rows in one batch."""
     late: int = 0
-    """How many of the waiting and expected requests would miss their deadlines even so."""
+    """Waiting and expected requests that would still miss their deadlines."""
     reason: str = ""
-    """Why, in a few words for people and metrics, such as `deadlines` or `rate`."""
+    """The reason, in a few words for people and metrics, such as `deadlines` or `rate`."""
     start_cores: int = 0
     """Cores of each replica that does not serve yet; 0: like the others."""
     needed: int = 0
-    """Replicas that the load forecast needs, even if the limits allow fewer; 0: not looked at, or
-    no number of them would do."""
+    """Replicas that the load forecast needs, even if the limits allow fewer; 0: not computed, or no
+    number would do."""
     variant: str = ""
-    """What to run, by its name; empty: what runs now."""
+    """Name of the variant to run; empty: the present one."""
     restart: bool = False
-    """Replicas whose cores change are stopped and started anew with them, not resized."""
+    """Whether replicas whose cores change are restarted instead of resized."""
 
     def is_no_larger(self, than: ScalingTarget) -> bool:
-        """Whether it asks for no more cores in all, for batches of one size and one variant."""
+        """Whether it has no more cores in all, and the same batch size and variant."""
         fits = self.replicas * self.cores <= than.replicas * than.cores
         return fits and (self.batch, self.variant) == (than.batch, than.variant)
 
 
 class ScalingPolicy(ABC):
-    """View in, target out. May keep what it has seen (hysteresis); reads no clock."""
+    """View in, target out. A policy may keep state (hysteresis) but reads no clock."""
 
     period = 1.0
-    """Seconds between two plans, unless the queue cannot wait."""
+    """Seconds between two decisions, unless the queue cannot wait."""
 
     @abstractmethod
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """What the model is to have from now on, within `view.limits`."""
+        """Return the target from now on, within `view.limits`."""
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:
         """Whether a request that can be saved would miss its deadline under the plan in force.
@@ -185,7 +185,7 @@ class ScalingPolicy(ABC):
 
 
 LEAST_LEFT = 0.05
-"""Part of a shared lane that a model can always count on."""
+"""Share of a lane that a model can always count on."""
 
 
 def view_of(
@@ -200,12 +200,11 @@ def view_of(
     runs: PoolId | None = None,
     accuracies: Mapping[str, float] | None = None,
 ) -> ModelView | None:
-    """`model` on its `lanes`, at the moment of the snapshot; None if no pool of it is in service.
+    """Return the view of `model` on its `lanes`; None if no pool of it is in service.
 
     `fresh`: requests that the engine is about to handle, by id, announced before or not.
-    `beside`: the other models on these lanes; their share of the lanes' time makes this one's
-    batches take the longer. `runs`: of a family, the variant that serves the plain route.
-    `accuracies`: of the variants from which may be chosen.
+    `beside`: the other models on these lanes, which slow down its batches. `runs`: the variant of a
+    family that serves the plain route. `accuracies`: those of the variants to choose from.
     """
     pools = snapshot.serving(model)
     if not pools:
@@ -219,7 +218,7 @@ def view_of(
     staying: dict[str, ReplicaSnapshot] = {}
     for replica in [replica for pool in pools for replica in pool.replicas if replica.staying]:
         lane_replica = staying.get(replica.replica.lane)
-        # Of a family a lane serves as soon as one of its variants does.
+        # A lane serves a family as soon as one variant does.
         if lane_replica is None or runs is None or replica.ready_at < lane_replica.ready_at:
             staying[replica.replica.lane] = replica
     placed = [(snapshot.lanes[name], staying[name]) for name in lanes if name in staying]
@@ -251,7 +250,7 @@ def view_of(
 
 
 def _beside(runs: PoolSnapshot, pools: Sequence[PoolSnapshot]) -> Iterator[PoolSnapshot]:
-    """The variants of one load that are up wherever `runs` is, itself included."""
+    """Yield the variants of the same load that are up wherever `runs` is, itself included."""
 
     def up(pool: PoolSnapshot) -> set[str]:
         ready = (replica for replica in pool.replicas if replica.state is UP and replica.staying)
@@ -278,7 +277,7 @@ def _shared(
 
 @dataclass(slots=True, eq=False)
 class _Stretched:
-    """A batch time on a lane of which but a `share` is free."""
+    """A batch time on a lane with only a `share` of its time free."""
 
     time: TimeDistribution
     share: float
@@ -299,25 +298,25 @@ class _Stretched:
 
 
 class _OnASharedLane:
-    """Batch times stretched by what the other models take of the lane's time."""
+    """Batch times, stretched by the load of other models on the lane."""
 
     def __init__(
         self, times: BatchSeconds, neighbours: Sequence[tuple[BatchSeconds, int, float]]
     ) -> None:
         """`neighbours`: (their batch times, rows in a batch, rows per second)."""
         self._times = times
-        self._others = neighbours
-        self._left: dict[int, float] = {}
+        self._neighbours = neighbours
+        self._free_shares: dict[int, float] = {}
 
     def of(self, rows: int, cores: int) -> _Stretched:
-        return _Stretched(self._times.of(rows, cores), self._left_at(cores))
+        return _Stretched(self._times.of(rows, cores), self._free_share(cores))
 
-    def _left_at(self, cores: int) -> float:
-        free_share = self._left.get(cores)
+    def _free_share(self, cores: int) -> float:
+        free_share = self._free_shares.get(cores)
         if free_share is None:
             busy_share = sum(
                 rate * times.of(batch, cores).expected / batch
-                for times, batch, rate in self._others
+                for times, batch, rate in self._neighbours
             )
-            free_share = self._left[cores] = max(LEAST_LEFT, 1.0 - busy_share)
+            free_share = self._free_shares[cores] = max(LEAST_LEFT, 1.0 - busy_share)
         return free_share
