@@ -144,15 +144,7 @@ class ServerPipelinesPlanner(Planner):
             return
         looks = now >= self._report_at
         if looks:
-            question = self._question.ask(snapshot, self.bounds)
-            if question is not None:
-                self._restate(question)
-            frames = self._frames()
-            if frames is not None:
-                self._measured.note(frames.counts, now=now)
-            if self._placement_bounds and (plans := self._control.plans) is not None:
-                self._bound()
-                self._report_placement(plans)
+            self._update_question(snapshot, now)
         for event in events:
             if type(event) is Submitted:
                 if event.request.parent is not None:
@@ -165,18 +157,35 @@ class ServerPipelinesPlanner(Planner):
                     exact = self._question.accuracy(running.batch.replica.pool)
                     if exact is not None:
                         self._measured.ran(running.batch.rows, exact)
-            elif type(event) is JobDone and isinstance(event.answer, PlacementDecision):
-                self._control.take(event.answer, now=now)
-                self._apply()
-            elif type(event) is JobDone and isinstance(event.answer, PlacementRefused):
-                self._retry_at = now + RETRY_S
-                if self._reason != event.answer.reason:
-                    self._reason = event.answer.reason
-                    self._report(f"pipelines are not placed: {self._reason}")
+            elif type(event) is JobDone:
+                self._accept(event.answer, now)
         if looks:
             self._report_at = now + CHECK_S
             self._control.count("server", counts_of(self._frames(), self._arrivals), now=now)
             self._has_frames = self._has_frames or self._control.is_known(now=now)
+
+    def _update_question(self, snapshot: Snapshot, now: float) -> None:
+        """Bring question, measured worth and bounds up to date."""
+        question = self._question.ask(snapshot, self.bounds)
+        if question is not None:
+            self._restate(question)
+        frames = self._frames()
+        if frames is not None:
+            self._measured.note(frames.counts, now=now)
+        if self._placement_bounds and (plans := self._control.plans) is not None:
+            self._bound()
+            self._report_placement(plans)
+
+    def _accept(self, answer: object, now: float) -> None:
+        """Take the answer of a job."""
+        if isinstance(answer, PlacementDecision):
+            self._control.take(answer, now=now)
+            self._apply()
+        elif isinstance(answer, PlacementRefused):
+            self._retry_at = now + RETRY_S
+            if self._reason != answer.reason:
+                self._reason = answer.reason
+                self._report(f"pipelines are not placed: {self._reason}")
 
     def _count_request(self, request: Request) -> None:
         """Count rows for the autoscaler. The client here is that of the pipeline call, which may
