@@ -1,13 +1,12 @@
-"""What a planner is: it owns fields of the plan, sees events, and fills its fields of a draft.
+"""`Planner`: the contract. A planner owns fields of the plan, sees events, and writes its fields.
 
-A plan is made of a *base*, which says what is loaded and where it sits at first, and of what each
-planner makes of the fields that it owns. Each (scope, field) pair has one owner at most; the
-composer refuses a second one (`composer.py`).
+A plan begins with a *base*, which has what is loaded and its first lanes; each planner then writes
+the fields that it owns. A (scope, field) pair has at most one owner; the composer refuses a second
+one (`composer.py`).
 
-A planner that needs more than a millisecond or two hands out a `Job` instead: what is to be
-computed, on a frozen snapshot. Drivers run it off the loop and deliver `JobDone`; the planner fills
-its fields with the answer when it is next asked. What is recorded is the plan that comes of it, so
-a recording replays without any planner.
+A planner that needs more than a millisecond or two returns a job: a computation on a frozen
+snapshot. Drivers run it off the loop and deliver `JobDone`; the planner writes the answer into its
+fields when it is next asked. Recordings hold the resulting plans, so they replay without planners.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ T = TypeVar("T")
 
 
 class PlannerError(ValueError):
-    """An unknown planner or option, a bad value, or two owners of one field. The caller's mistake;
-    the text says which."""
+    """The caller's mistake: an unknown planner or option, a bad value, or two owners of one field.
+    The text says which."""
 
 
 class PlanField(Enum):
-    """What planners own, for one scope: a model, a family of variants, or a pipeline."""
+    """A field of the plan for one scope: a model, a family of variants, or a pipeline."""
 
     REPLICAS = "the number of replicas"
     LANE_CORES = "the cores of its lanes"
@@ -54,11 +53,11 @@ Owned: TypeAlias = tuple[str, PlanField]
 """(scope, field)."""
 
 Stated: TypeAlias = Mapping[str, object]
-"""What settings state of planning, by model; each planner takes what it knows (`stated_as`)."""
+"""Settings by model, or several in a tuple; each planner takes those it knows (`stated_as`)."""
 
 
 def stated_as(kind: type[T], stated: Stated) -> dict[str, T]:
-    """What is stated of this kind, by model. Of a model several things may be stated, in a tuple:
+    """Return the settings of this kind, by model. A model may have several, in a tuple:
     `(ScaledModel(…), Family(…))`."""
     statements = {}
     for model, parts in stated.items():
@@ -69,13 +68,13 @@ def stated_as(kind: type[T], stated: Stated) -> dict[str, T]:
 
 
 def also(stated: object, addition: object) -> tuple[object, ...]:
-    """What is stated of a model, with `addition` at its end."""
+    """Return the settings of a model with `addition` at their end."""
     return (*(stated if isinstance(stated, tuple) else (stated,)), addition)
 
 
 @dataclass(frozen=True, slots=True)
 class JobDone:
-    """A planner's job has come to an end. Delivered with events; the engine never sees it."""
+    """A planner's job has ended. Delivered with events, but the engine never sees it."""
 
     planner: str
     answer: object = None
@@ -84,13 +83,13 @@ class JobDone:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a planner wants computed off the loop. Touches nothing but what it was made of."""
+    """A computation for off the loop. It touches nothing but its own input."""
 
     planner: str
     compute: Callable[[], object]
 
     def run(self) -> JobDone:
-        """Compute, wherever this is called. Never raises."""
+        """Compute on the calling thread. Never raises."""
         try:
             return JobDone(self.planner, self.compute())
         except Exception as error:
@@ -98,62 +97,63 @@ class Job:
 
 
 class Planner(ABC):
-    """The contract, with defaults for what a planner may leave out. Pure: reads no clock."""
+    """A planner, with defaults for optional methods. Pure: it reads no clock."""
 
     name = "planner"
     """Unique within one runtime."""
     reason = ""
-    """Why its last `plan` is another one than that before, for people; empty where it is none."""
+    """Why its last plan differs from the one before, for people; empty if it does not."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
-        """What it fills in where these models are served."""
+        """Return the fields that it writes if these models are served."""
         return frozenset()
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:  # noqa: B027  # optional
-        """From now on drafts begin with `base`. What stays, keeps what is known of it. May raise
-        PlannerError; nothing has changed then."""
+        """Start from `base` from now on. Scopes whose settings stay keep their state. May raise
+        PlannerError; then nothing has changed."""
 
     def observe(  # noqa: B027  # optional
         self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float
     ) -> None:
-        """The engine is about to handle `events`."""
+        """Take in `events`, which the engine is about to handle."""
 
     def observe_sessions(  # noqa: B027  # optional
         self, events: Sequence[SessionEvent], *, now: float
     ) -> None:
-        """Clients that stream frames have come, gone or changed. Also called while nothing is
-        planned, so that no planner takes a session for what it was."""
+        """Take in clients that stream frames: new, changed or gone. Also called while planning is
+        paused, so that planners never hold outdated sessions."""
 
     def observe_exits(  # noqa: B027  # optional
         self, events: Sequence[ExitEvent], *, now: float
     ) -> None:
-        """Ramps of a pool have been learnt, or arranged. Also called while nothing is planned."""
+        """Take in ramps that were learnt or arranged. Also called while planning is paused."""
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
-        """When it is to be asked at the latest (absolute seconds); infinite: when events come."""
+        """Return when it must be asked at the latest (absolute seconds); infinite: at events."""
         return math.inf
 
     def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
-        """Whether it wants to plan now: its time has come, or a request that can be saved would
-        miss its deadline under the plan in force. Asked often, so it should cost little."""
+        """Whether it must plan now: it is time, or a request that can be saved would miss its
+        deadline under the plan in force. Asked often, so it should cost little."""
         return self.next_wakeup(snapshot) <= now
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
-        """What is to be computed off the loop before it can plan; None: nothing. `snapshot` is of
-        this moment: freeze it to use it later. Not asked again before the answer is there."""
+        """Return a computation for off the loop that must precede its plan; None: nothing.
+        `snapshot` is of this moment: freeze it to use it later. Not asked again before the job is
+        done."""
         return None
 
     def meanwhile_at(self) -> float:
-        """Asked while its job runs: when it is to plan all the same, from what it has (absolute
-        seconds); infinite: not before the job is done."""
+        """Return when it must plan even while its job runs (absolute seconds); infinite: not before
+        the job is done."""
         return math.inf
 
     @abstractmethod
     def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
-        """`draft` with its own fields filled in. Called for every plan, also where another planner
-        is urgent or models are loaded: then what it had decided is filled in again."""
+        """Return `draft` with its own fields written. Called for every plan, also if another
+        planner is urgent or models are loaded: then it writes its last decisions again."""
 
     def put_off(self, until: float) -> str | None:
-        """It has raised: the model that is to blame, which it does not plan for before `until`;
-        None if the whole of it is."""
+        """React to an exception of its own: return the model to blame, which it does not plan again
+        before `until`; None if no single model is."""
         return None

@@ -144,7 +144,6 @@ class ScopedPlanner(Planner, Generic[Scope, State]):
 
     def put_off(self, until: float) -> str | None:
         state, self._active = self._active, None
-        if state is None:
-            return None
-        state.put_off(until)
-        return state.model
+        if state is not None:
+            state.put_off(until)
+        return None if state is None else state.model

@@ -1,8 +1,7 @@
-"""What drivers tell planners of clients that stream frames: their sessions.
+"""Events of sessions, the clients that stream frames, for planners.
 
-They are delivered with events (`Runtime.handle`), but the engine never sees them and nothing
-records them: what planners make of them is in the plans. Times are in seconds, bytes per second
-and frames per second are what they are called.
+Drivers deliver them with the engine's events (`Runtime.handle`), but the engine never sees them and
+nothing records them: their effect is in the plans. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -14,51 +13,51 @@ from slacktide.domain.read_only import read_only
 
 @read_only
 class SessionOpened:
-    """A client has said what it wants. Sent again when that changes."""
+    """A client has stated its needs. Sent again when these change."""
 
     id: str
-    """`Request.client` of its requests; of no other session, ever."""
+    """`Request.client` of its requests; never reused."""
     model: str
     rate: float
-    """Frames per second that it states."""
+    """Stated frames per second."""
     slo: float
     """Seconds from capture to the answer at the client."""
     floor: float = 0.0
-    """Least accuracy that is of use to it."""
+    """Least accuracy that it can use."""
     weight: float = 1.0
 
 
 @read_only
 class SessionMeasured:
-    """What is known of a client's link and frames. As a rule at most every 0.1 s; at once on a
-    fall."""
+    """Measurements of a client's link and frames; at most every 0.1 s, but at once if the link
+    falls."""
 
     id: str
     bytes_per_s: float
-    """Bandwidth of its link, smoothed; 0: nothing passes."""
+    """Smoothed bandwidth of its link; 0: nothing passes."""
     rtt: float
-    """Seconds, for a message of no length."""
+    """Round trip of an empty message, in seconds."""
     bytes_per_pixel: float
-    """Bytes per pixel of its encoded frames, smoothed; 0: not known yet."""
+    """Smoothed bytes per pixel of its encoded frames; 0: unknown."""
     pixels: float = 0.0
-    """Pixels of the frames that have so many, since larger ones have fewer; 0: 128 × 128."""
+    """Pixels of the frames behind `bytes_per_pixel`, which falls with size; 0: 128 × 128."""
     rate: float = 0.0
-    """Frames per second that it really sends, or would if it could; 0: as stated."""
+    """Frames per second that it sends, or would if it could; 0: as stated."""
     overhead: float = 0.0
-    """Seconds from the last byte to the answer, beyond waiting and running; smoothed."""
+    """Smoothed seconds from the last byte to the answer, without waiting and running."""
     fell: bool = False
-    """Whether the link has fallen: to be planned for at once."""
+    """Whether the link has fallen, so that planning is urgent."""
     ended: int = 0
-    """Frames so far from which may be learnt what room to leave; 0: not known."""
+    """Frames so far that tell how much headroom is needed; 0: unknown."""
     lost_on_lanes: int = 0
-    """Frames among `ended` that were lost for want of time on a lane."""
+    """Frames among `ended` lost for want of time on a lane."""
     lost_on_link: int = 0
-    """Frames among `ended` that came with too little time left, or not at all."""
+    """Frames among `ended` that came too late, or not at all."""
 
 
 @read_only
 class SessionClosed:
-    """A client is gone. Ids that are not known are ignored."""
+    """A client has gone. Unknown ids are ignored."""
 
     id: str
 

@@ -507,12 +507,12 @@ class TestLearnedRoom:
         lost = ended = 0
         for _ in range(60):
             lost, ended = lost + 3, ended + 100
-            room.settle(lost, ended, seconds=0.5)
+            room.learn(lost, ended, seconds=0.5)
         fallen = room.share
         assert LearnedHeadroom.LEAST <= fallen < 0.9
         for _ in range(600):
             ended += 100
-            room.settle(lost, ended, seconds=0.5)
+            room.learn(lost, ended, seconds=0.5)
         assert room.share == 1.0
 
     @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.floats(0.0, 1e6))))
@@ -521,7 +521,7 @@ class TestLearnedRoom:
         lost = ended = 0
         for missed, others, seconds in seen:
             lost, ended = lost + missed, ended + missed + others
-            room.settle(lost, ended, seconds=seconds)
+            room.learn(lost, ended, seconds=seconds)
             assert LearnedHeadroom.LEAST <= room.share <= 1.0
 
     def test_a_planner_that_loses_frames_for_want_of_time_plans_with_less(self) -> None:

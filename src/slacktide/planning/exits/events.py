@@ -1,8 +1,8 @@
-"""What drivers tell planners of early exits, and what settings state of them.
+"""Events of early exits for planners, and `StatedExits`, the settings of a model.
 
-The events are delivered with those of the engine (`Runtime.handle`), but the engine never sees them
-and nothing records them: what the planner makes of them is in the plans. A position is a place in a
-model where it can be left, numbered front to end; a ramp answers there. Times are in seconds.
+Drivers deliver these events with those of the engine (`Runtime.handle`), but the engine never sees
+them and nothing records them: their effect is in the plans. A position is a place where rows can
+leave a model, numbered front to end; a ramp gives the answer there. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from slacktide.domain.read_only import read_only
 
 @read_only
 class RampFacts:
-    """What is known of one ramp before it is active."""
+    """Facts of a ramp that are known before it is active."""
 
     position: int
     name: str
     """Name of the tensor that it reads."""
     agreement: float
-    """Share of rows that it had not seen for which it gives the model's answer."""
+    """Share of rows outside its training for which it gives the model's answer."""
     cost: float
-    """Share of the whole pass that lies in front of it, measured or by arithmetic."""
+    """Share of the whole pass that lies in front of it, measured or calculated."""
 
 
 @read_only
 class RampsLearnt:
-    """A pool's ramps, from the file beside its version, or learnt while it serves."""
+    """The ramps of a pool, from the file beside its version or learnt while it serves."""
 
     pool: PoolId
     revision: int
@@ -41,7 +41,7 @@ class RampsLearnt:
 
 @read_only
 class RampsRefused:
-    """A pool can have no ramps: it is served as it is."""
+    """A pool cannot have ramps; it is served without."""
 
     pool: PoolId
     reason: str
@@ -50,8 +50,8 @@ class RampsRefused:
 
 @read_only
 class RampsJudged:
-    """What the ramps at all positions said of rows that ran to the model's end, and that they had
-    not learnt from. In the order the rows came; of each, by position."""
+    """Answers of the ramps at all positions for rows that ran to the model's end and were not used
+    for training. Rows in the order they came, then by position."""
 
     pool: PoolId
     revision: int
@@ -63,7 +63,7 @@ class RampsJudged:
 
 @read_only
 class ExitsArranged:
-    """A replica has opened a chain of stages and measured it, or could not."""
+    """A replica has opened a chain of stages and measured it, or failed to."""
 
     pool: PoolId
     replica: int
@@ -71,13 +71,13 @@ class ExitsArranged:
     ramps: tuple[int, ...]
     """Positions of the chain, ascending."""
     detail: str = ""
-    """Why it could not be opened; the chain before stays. Empty: it runs."""
+    """Why the chain could not be opened, and the one before stays; empty: it runs."""
     rows: tuple[int, ...] = ()
-    """Batch sizes measured. What follows has one entry for each."""
+    """Measured batch sizes. The next two fields have one entry for each."""
     whole_s: tuple[float, ...] = ()
-    """The unsplit model."""
+    """Times of the unsplit model."""
     stage_s: tuple[tuple[float, ...], ...] = ()
-    """The chain, from the start of a batch up to each ramp's answers, then to its end."""
+    """Times of the chain from the start of a batch to each ramp's answers, then to its end."""
 
 
 ExitEvent: TypeAlias = RampsLearnt | RampsRefused | RampsJudged | ExitsArranged
@@ -86,24 +86,24 @@ EXIT_EVENTS = (RampsLearnt, RampsRefused, RampsJudged, ExitsArranged)
 
 @dataclass(frozen=True, slots=True)
 class StatedExits:
-    """A model that answers early where it can. Raises ValueError that names the field."""
+    """Settings of a model with early exits. Raises ValueError that names the field."""
 
     accuracy_loss: float = 0.01
-    """Most of the answers that may differ from the model's own, a share of at most a half."""
+    """Largest share of answers that may differ from the model's own, at most a half."""
     ramp_budget: float = 0.05
-    """Most that the active ramps may add to the time of a pass, a share of it."""
+    """Largest share that active ramps may add to the time of a pass."""
     mode: ExitMode = ExitMode.AUTO
     feedback: float = 0.1
-    """Share of batches that always run on and are judged; within (0, 1]."""
+    """Share of batches that always run to the end and are judged; within (0, 1]."""
     ramps: tuple[int, ...] | None = None
-    """Positions that stay active whatever they bring; None: they are chosen."""
+    """Positions that always stay active; None: the planner chooses."""
     thresholds: tuple[float, ...] | None = None
-    """Fixed thresholds of `ramps`, which hold no accuracy; None: thresholds are tuned."""
+    """Fixed thresholds of `ramps`, without any guarantee of accuracy; None: tuned."""
     moving: bool = True
-    """Whether ramps move to where they pay; else they stay where they begin, spaced evenly."""
+    """Whether ramps move to where they pay; else they stay evenly spaced."""
     learnt: bool = True
-    """Whether ramps are learnt from batches and judged by their ends; else they are the model's own
-    and stay as they are, and a batch runs on only where the mode says so."""
+    """Whether ramps are trained on batches and judged by their ends; else they are the model's own,
+    never change, and a batch runs to the end only if the mode says so."""
     enlarge: bool = False
     """See `ExitPolicy`."""
 

@@ -1,8 +1,8 @@
-"""`PoolExits`: what the planner keeps of one pool: its ramps, its thresholds, and what was judged.
+"""`PoolExits`: the state of one pool: its ramps, its thresholds, and rows that were judged.
 
-Which rows are judged is decided before what is in them is known, or what is learnt would be biased:
-all of them where all run on; else those of batches that are judged by their number; and where rows
-run on if no request waits for the lane, all of them as long as none is cut short.
+Which rows are judged is decided before their content is known, or the result would be biased: all
+rows if all run to the end; else those of batches that are judged by their number; and if rows run
+on while no request waits for the lane, all rows as long as none is cut short.
 """
 
 from __future__ import annotations
@@ -35,35 +35,34 @@ from slacktide.planning.exits.ramps import (
 from slacktide.planning.scoped import ScopeState
 
 TUNE_ROWS = 64
-"""Judged rows from one tuning to the next, at most; a wrong answer is looked into at once."""
+"""Most judged rows between two tunings; a wrong answer causes one at once."""
 STALE_S = 60.0
-"""Seconds without a judged row after which rows are judged anew."""
+"""Seconds without a judged row after which earlier ones are in doubt."""
 RETRY_S, RETRY_MOST_S = 60.0, 3600.0
-"""Seconds after which ramps are tried again where none paid; twice as long each time."""
-UNSTOPPED = 64
-"""Batches in a row that were not cut short, after which all that run on are judged again."""
+"""Seconds until ramps are tried again if none paid; doubled each time."""
+UNCUT = 64
+"""Batches in a row without a cut, after which all that run on are judged again."""
 FEATURE_SHARE = 0.1
-"""Share of batches that are judged at every position, and from which ramps go on learning."""
-EVERYWHERE, TELLING = 512, 256
-"""Rows judged at every position that are kept, and from which on they place ramps."""
+"""Share of batches that are judged at every position, and that ramps keep training on."""
+FULL_ROWS, ENOUGH_ROWS = 512, 256
+"""Rows judged at every position: most that are kept, and least that place ramps."""
 ROUND_ROWS = 13
-"""As many from one round of ramps to the next: where every row is judged 128 have come (§3.3)."""
-HASTE = 1024
-"""Rows within which new ramps are judged at every position in all batches, until they have been
-`TELLING` times."""
+"""Rows judged at every position between two rounds of ramps: 128 rows in all (§3.3)."""
+WARM_UP = 1024
+"""Most rows for which new ramps are judged at every position in all batches, until there are
+`ENOUGH_ROWS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitsStatus:
-    """Where one pool stands, for metrics and people. Ramps by position."""
+    """The status of one pool, for metrics and people. Ramps are named by position."""
 
     policy: ExitPolicy | None
-    """In force, or about to be; None: its requests never leave early."""
+    """The policy in force, or about to be; None: no row leaves early."""
     agreement: Mapping[int, float]
-    """Share of the last judged rows, at most 512, for which an active ramp gives the model's
-    answer."""
+    """Share of the last 512 judged rows for which an active ramp gives the model's answer."""
     exits: Mapping[int, int]
-    """Rows that each ramp has answered so far."""
+    """Rows that left at each ramp so far."""
     rows: int
     """Rows so far that ran under a policy with ramps."""
     accuracy: float
@@ -72,19 +71,19 @@ class ExitsStatus:
     wrong: int
     alarms: int
     saved_s: float
-    """Seconds that answers have come earlier so far, less what ramps have cost; 0 until a pass has
-    been measured."""
+    """Sum of the seconds that answers came earlier, less the cost of ramps; 0 until a pass has been
+    measured."""
     overhead: float | None
-    """Share of a pass that ramps and cuts add, as measured; None: not yet."""
+    """Share of a pass that ramps and cuts add; None: not measured yet."""
     revision: int
     changes: int
-    """How often ramps have moved."""
+    """Number of times that ramps have moved."""
     reason: str
     """Reason for the last change, or why there are no ramps."""
 
 
 class PoolExits(ScopeState):
-    """What the planner keeps of one pool."""
+    """The state of one pool."""
 
     stated: StatedExits
 
@@ -94,12 +93,12 @@ class PoolExits(ScopeState):
         self.accuracy_budget = AccuracyBudget(stated.accuracy_loss)
         self.facts: tuple[RampFacts, ...] = ()
         self.times = PassTimes(())
-        self.everywhere = JudgedWindow(EVERYWHERE)
+        self.everywhere = JudgedWindow(FULL_ROWS)
         """Rows judged at every position."""
-        self.round_at = TELLING
-        """Number of the row in it at which ramps may move."""
-        self.hasty_until = HASTE
-        """Number of the row."""
+        self.round_at = ENOUGH_ROWS
+        """Number of its row at which ramps may move."""
+        self.warm_up_until = WARM_UP
+        """Number of the row at which a warm-up ends."""
         self.unfit: set[int] = set()
         """Positions whose ramps could not be opened, or cost too much by themselves."""
         self.revision = 0
@@ -110,40 +109,38 @@ class PoolExits(ScopeState):
         self.arranged_revision = 0
         """Revision of their weights: a worker runs a chain until it has opened the next one."""
         self.thresholds: dict[int, float] = {}
-        """By position; none: no row leaves."""
+        """Threshold of each ramp; empty: no row leaves."""
         self.exits: Counter[int] = Counter()
         self.rows = 0
         self.saved_s = 0.0
         self.changes = 0
         self.reason = "its ramps are not learnt yet"
         self.changed = True
-        """Whether a plan is wanted."""
+        """Whether the plan must be written anew."""
         self.feedback = 1.0
-        """Feedback of the policy that is in force, or about to be."""
+        """Share of judged batches in the policy in force, or about to be."""
         self.epoch = 0
         """Rises when thresholds are reset or ramps change. Questions of an earlier epoch are
         void."""
         self._question_epoch = 0
         self.tune_at = 1
         """Number of the judged row at which thresholds are tuned."""
-        self.seen_at = -math.inf
-        """When a row was judged last."""
+        self.judged_at = -math.inf
+        """When the last row was judged."""
         self.retry_at = math.inf
         self.retry_s = RETRY_S
-        self.unstopped = UNSTOPPED
+        self.uncut = UNCUT
 
     @property
-    def fixed(self) -> bool:
+    def has_fixed_thresholds(self) -> bool:
         return self.stated.thresholds is not None
 
     def policy(self) -> ExitPolicy | None:
-        """What is to be in force."""
+        """Return the policy to put in force; None: no exits."""
         stated = self.stated
-        if self.refused:
+        if self.refused or not (self.facts or stated.learnt):
             return None
         if not self.facts:
-            if not stated.learnt:
-                return None
             return ExitPolicy(
                 self.pool, mode=stated.mode, feedback=1.0, features=True, reason=self.reason
             )
@@ -163,13 +160,13 @@ class PoolExits(ScopeState):
         )
 
     def _answers(self) -> list[float]:
-        """When each ramp's answers are there, in whole passes, as near as predictions need it."""
+        """Return when each ramp's answers are ready, in passes, rounded for predictions."""
         return [round(answer_time, 2) for answer_time in self.times.answers(self.ramps)[:-1]]
 
     def _feedback(self) -> float:
         if not self.stated.learnt:
             return 0.0
-        if self.fixed or self.stated.mode is ExitMode.RELEASE:
+        if self.has_fixed_thresholds or self.stated.mode is ExitMode.RELEASE:
             return self.stated.feedback if self.thresholds else 1.0
         return self.accuracy_budget.feedback(self.stated.feedback) if self.thresholds else 1.0
 
@@ -198,12 +195,12 @@ class PoolExits(ScopeState):
                 self._learn(event)
 
     def _learn(self, learnt: RampsLearnt) -> None:
-        """Ramps have other weights: what was judged says nothing of them."""
+        """Take ramps with new weights; rows judged before tell nothing of them."""
         self.facts, self.revision = learnt.ramps, learnt.revision
         self.times = PassTimes(learnt.ramps, self.times)
         self.accuracy_budget.forget(len(learnt.ramps))
-        self.everywhere = JudgedWindow(EVERYWHERE, len(learnt.ramps))
-        self.round_at, self.hasty_until = TELLING, self.rows + HASTE
+        self.everywhere = JudgedWindow(FULL_ROWS, len(learnt.ramps))
+        self.round_at, self.warm_up_until = ENOUGH_ROWS, self.rows + WARM_UP
         self.unfit.clear()
         self._reset_thresholds()
         positions = [fact.position for fact in learnt.ramps]
@@ -215,8 +212,8 @@ class PoolExits(ScopeState):
             self._begin()
 
     @property
-    def _told(self) -> bool:
-        return len(self.everywhere) >= TELLING
+    def _is_measured(self) -> bool:
+        return len(self.everywhere) >= ENOUGH_ROWS
 
     @property
     def _moving(self) -> bool:
@@ -224,12 +221,12 @@ class PoolExits(ScopeState):
 
     @property
     def _is_warming_up(self) -> bool:
-        """Whether ramps are new and free to move: where they pay is to be known soon."""
-        return self._moving and not self._told and self.rows < self.hasty_until
+        """Whether ramps are new and free to move, and their best positions are still unknown."""
+        return self._moving and not self._is_measured and self.rows < self.warm_up_until
 
     @property
     def _may_move(self) -> bool:
-        """Whether rows that were judged everywhere may place the ramps anew."""
+        """Whether rows judged at every position may move the ramps now."""
         if not self._moving or self.everywhere.added < self.round_at:
             return False
         return self.arranged == self.ramps and (
@@ -237,21 +234,21 @@ class PoolExits(ScopeState):
         )
 
     def _rates(self) -> dict[int, float]:
-        """By position; none: too few rows were judged everywhere."""
-        if not self._told:
+        """Return the rate of each position; empty if too few rows were judged at all of them."""
+        if not self._is_measured:
             return {}
         rates = rates_alone(self.everywhere.said(range(len(self.facts))), self.accuracy_budget.loss)
         return dict(enumerate(rates))
 
     def _record_full_evaluation(self, judged: RampsJudged) -> None:
-        """Rows were judged at every position."""
+        """Add rows that were judged at every position."""
         if judged.revision == self.revision:
             was_warming_up = self._is_warming_up
             self.everywhere.add(range(len(self.facts)), judged.uncertainty, judged.agrees)
             self.changed = self.changed or was_warming_up is not self._is_warming_up
 
     def _begin(self) -> None:
-        """The first ramps, or the first after none paid."""
+        """Choose the first ramps, or the first after none paid."""
         self.retry_at = math.inf
         budget, rates = self.stated.ramp_budget, self._rates()
         fit = [fact.position for fact in self.facts if fact.position not in self.unfit]
@@ -262,7 +259,7 @@ class PoolExits(ScopeState):
         self._move(first, "the first ramps" if first else "no ramp pays within its budget")
 
     def _move(self, ramps: tuple[int, ...], reason: str) -> None:
-        """From now on other ramps are to be active; those that stay keep their thresholds."""
+        """Make other ramps active; those that stay keep their thresholds."""
         self.ramps, self.reason = ramps, reason
         self.changes += 1
         self.epoch += 1
@@ -270,7 +267,7 @@ class PoolExits(ScopeState):
         self.thresholds = {r: threshold for r, threshold in self.thresholds.items() if r in ramps}
 
     def _arrange(self, arranged: ExitsArranged) -> None:
-        """A replica has opened a chain, or could not."""
+        """A replica has opened a chain, or failed to."""
         if arranged.revision != self.revision or arranged.ramps != self.ramps:
             return
         if arranged.detail:
@@ -280,18 +277,18 @@ class PoolExits(ScopeState):
             return
         self.arranged, self.arranged_revision = arranged.ramps, arranged.revision
         if not arranged.rows:
-            return  # it runs; what it takes is told once that is measured
+            return  # it runs; its times follow once they are measured
         self.times.measure(arranged)
         overhead, budget = self.times.overhead or 0.0, self.stated.ramp_budget
         if self.ramps and self.stated.ramps is None and overhead > budget + 1e-6:
-            # One at a time: what is left is measured anew, and one measurement may be wrong.
+            # Drop one at a time: the others are measured anew, and a measurement may be wrong.
             if len(self.ramps) == 1:
                 self.unfit |= {*self.ramps}
             fewer = without_the_least(self.ramps, self.times, self._rates())
             self._move(fewer, f"ramps cost {overhead:.1%} of a pass, more than {budget:.1%}")
 
     def count_batch(self, report: ExitReport, batch: Batch, *, stopped: bool, now: float) -> None:
-        """A batch has ended."""
+        """Count the exits of a batch that ended, and judge its rows."""
         self.rows += len(report.left)
         seconds = self.times.seconds(len(report.left))
         timed = seconds > 0.0 and all(ramp in self.times.front for ramp in report.ramps)
@@ -301,14 +298,14 @@ class PoolExits(ScopeState):
                 self.exits[report.ramps[exit_index]] += 1
             if answers:
                 self.saved_s += seconds * (1.0 - answers[exit_index])  # -1: the end
-        self.unstopped = 0 if stopped else self.unstopped + 1
+        self.uncut = 0 if stopped else self.uncut + 1
         budget = self.accuracy_budget
         is_current = self.arranged_revision == self.revision
         if stopped or not is_current or not all(report.agrees) or not self._counts(batch):
             budget.add_unjudged(len(report.left))
             return
         wrong, before = budget.wrong, budget.may_leave
-        self.seen_at = now
+        self.judged_at = now
         if budget.add(report):
             self.reason = "an alarm: answers of ramps differ from the model's"
             self._reset_thresholds()
@@ -320,25 +317,25 @@ class PoolExits(ScopeState):
             self.changed = True
 
     def _counts(self, batch: Batch) -> bool:
-        """Whether the rows of a batch are to be judged, whatever is in them."""
+        """Whether the rows of a batch are judged, whatever their content."""
         if batch.judged or batch.leaving is Leaving.NONE or self.stated.mode is ExitMode.RELEASE:
             return True
-        return batch.leaving is Leaving.RUN_ON and self.unstopped > UNSTOPPED
+        return batch.leaving is Leaving.RUN_ON and self.uncut > UNCUT
 
     def _reset_thresholds(self) -> None:
-        """No row leaves until thresholds are found anew."""
-        if not self.fixed:
+        """Let no row leave until thresholds are tuned anew."""
+        if not self.has_fixed_thresholds:
             self.thresholds = {}
         self.changed = True
         self.epoch += 1
         self.tune_at = self.accuracy_budget.judged + 1
 
     def grow_old(self, *, now: float) -> None:
-        """React if no row has been judged for long, or if ramps are to be tried again."""
+        """Reset thresholds if no row was judged for long, and try ramps again when it is time."""
         if self.stale_at <= now:
             self.accuracy_budget.doubt()
             self._reset_thresholds()
-            self.seen_at = math.inf
+            self.judged_at = math.inf
         if self.retry_at <= now:
             self.retry_s = min(2.0 * self.retry_s, RETRY_MOST_S)
             self.times.costs.clear()
@@ -351,17 +348,21 @@ class PoolExits(ScopeState):
 
     @property
     def stale_at(self) -> float:
-        return self.seen_at + STALE_S if self.thresholds and not self.fixed else math.inf
+        return (
+            self.judged_at + STALE_S
+            if self.thresholds and not self.has_fixed_thresholds
+            else math.inf
+        )
 
     @property
     def due(self) -> bool:
-        """Whether something is to be computed."""
+        """Whether there is something to compute."""
         budget = self.accuracy_budget
         tune = bool(self.ramps) and len(budget.rows) > 0 and budget.judged >= self.tune_at
-        return self._may_move or (tune and budget.may_leave and not self.fixed)
+        return self._may_move or (tune and budget.may_leave and not self.has_fixed_thresholds)
 
     def question(self) -> ExitsQuestion:
-        """What must be computed now."""
+        """Return the next computation."""
         budget, may_move = self.accuracy_budget, self._may_move
         self._question_epoch = self.epoch
         self.tune_at = budget.judged + TUNE_ROWS

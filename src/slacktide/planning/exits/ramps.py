@@ -1,11 +1,11 @@
-"""Which ramps are active: what each brings, and what it costs.
+"""`ExitsQuestion`: chooses the active ramps by their savings and costs, and their thresholds.
 
-Apparate's rounds (§3.3), on rows that were judged at every position (decision 0053). Every time is
-a share of a pass of the whole model. A position's *rate* is the share of rows that would leave
-there if it had the only ramp. From the rates follows what any ramps save. A ramp's *utility* is
-what rows would lose without it: those that leave at it would leave later, the others would not pass
-it by. (The paper counts savings against the model's end, its code against the next ramp's answers;
-only this tells whether a ramp pays beside the others.)
+These are Apparate's rounds (§3.3), on rows judged at every position (decision 0053). All times are
+shares of a pass of the whole model. The *rate* of a position is the share of rows that would leave
+there if it had the only ramp; the savings of any set of ramps follow from the rates. The *utility*
+of a ramp is what rows would lose without it: its rows would leave later, and the others would not
+spend time on it. (The paper counts savings against the model's end, its code against the next
+ramp's answers; only utility tells whether a ramp pays beside the others.)
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from slacktide.planning.exits.events import ExitsArranged, RampFacts
 from slacktide.planning.exits.thresholds import most_wrong
 
 COST, LEAST_COST = 0.0125, 0.001
-"""Share of a pass that a ramp and its cut are taken to cost before any was measured, and least."""
+"""Share of a pass that a ramp and its cut cost before any was measured, and at least."""
 GAIN = 0.01
-"""Share of a pass that one more ramp must promise."""
+"""Share of a pass that one more ramp must save."""
 MOVE = 0.03
-"""Share of a pass by which other ramps must beat the active ones: judging begins anew."""
+"""Share of a pass by which other ramps must beat the active ones, since judging begins anew."""
 
 
 class PassTimes:
-    """Where a pass spends its time, as measured; by arithmetic before that."""
+    """Times within a pass, measured or, before that, calculated."""
 
     def __init__(self, facts: Sequence[RampFacts], earlier_times: PassTimes | None = None) -> None:
-        """`earlier_times`: what was measured before."""
+        """`earlier_times`: measurements to keep."""
         self.front = {fact.position: fact.cost for fact in facts}
         """Share of the whole pass that lies in front of each position."""
         self.costs: dict[int, float] = {}
-        """Costs of ramps that were measured, with their cuts."""
+        """Measured costs of ramps and their cuts."""
         self.overhead: float | None = None
-        """Overhead of the last arrangement measured, as a share of the whole pass."""
+        """Overhead of the last measured chain, as a share of the whole pass."""
         self.whole_s: Mapping[int, float] = {}
-        """Seconds by rows."""
+        """Seconds of the whole model, by rows."""
         self.chains: dict[tuple[int, ...], float] = {}
-        """By ramps: the overhead of their chain when it was measured last."""
+        """Last measured overhead of each chain, by its ramps."""
         self.budgets: tuple[float, ...] = ()
-        """Time that the last requests left, in passes, ascending; those of a pass or more count as
-        1. None: answers are in time at the end."""
+        """Time that the last requests left, in passes, ascending, at most 1; empty if all are on
+        time at the end."""
         if earlier_times is not None:
             self.front.update({r: s for r, s in earlier_times.front.items() if r in self.front})
             self.costs = {r: cost for r, cost in earlier_times.costs.items() if r in self.front}
@@ -55,7 +55,7 @@ class PassTimes:
             self.chains, self.budgets = earlier_times.chains.copy(), earlier_times.budgets
 
     def measure(self, arranged: ExitsArranged) -> None:
-        """A chain was measured."""
+        """Take the measurement of a chain."""
         if not arranged.rows:
             return
         self.whole_s = dict(zip(arranged.rows, arranged.whole_s, strict=True))
@@ -68,7 +68,7 @@ class PassTimes:
             self.front[ramp] = min(max(answer - cost * number, 0.0), 1.0)
 
     def hurry(self, left_s: Iterable[float], end_s: float) -> None:
-        """The last requests left so many seconds; answers of the end take at most `end_s`."""
+        """Take the seconds that the last requests left. `end_s`: p99 of an answer at the end."""
         whole_s = end_s / (1.0 + max(0.0, self.overhead or 0.0))
         budgets = sorted(min(max(seconds / whole_s, 0.0), 1.0) for seconds in left_s)
         self.budgets = tuple(budgets) if budgets and budgets[0] < 1.0 else ()
@@ -78,14 +78,14 @@ class PassTimes:
         return costs[ramp] if ramp in costs else sum(costs.values()) / len(costs) if costs else COST
 
     def fits(self, ramps: Sequence[int], budget: float) -> bool:
-        """Whether these ramps cost no more than `budget`: as measured together, or else by one."""
+        """Whether these ramps cost at most `budget`, measured together or else one by one."""
         overhead = self.chains.get(tuple(ramps))
         if overhead is None:
             overhead = sum([self.cost(ramp) for ramp in ramps])
         return overhead <= budget + 1e-9
 
     def answers(self, ramps: Sequence[int]) -> list[float]:
-        """When each ramp's answers are there, then those of the end."""
+        """Return when the answers of each ramp, then of the end, are ready."""
         answer_times, spent, last = [], 0.0, 0.0
         for ramp in ramps:
             spent += self.cost(ramp)
@@ -94,9 +94,9 @@ class PassTimes:
         return [*answer_times, 1.0 + spent]
 
     def worth(self, ramps: Sequence[int]) -> list[float]:
-        """What an answer of each ramp is worth on average, then one of the end: the share of a pass
-        that it comes earlier than without ramps; to requests that leave less than a pass 1 if it is
-        in time, else nothing."""
+        """Return the average worth of an answer of each ramp, then of the end: the share of a pass
+        that it comes earlier than without ramps. For requests that leave less than a pass it is 1
+        if the answer is on time, else 0."""
         answers = self.answers(ramps)
         if not self.budgets:
             return [1.0 - answer_time for answer_time in answers]
@@ -108,28 +108,28 @@ class PassTimes:
         ]
 
     def saved(self, ramps: Sequence[int]) -> list[float]:
-        """What a row that leaves at each saves; never rises from ramp to ramp."""
+        """Return the savings of a row that leaves at each ramp; non-increasing."""
         *worth, end = self.worth(ramps)
         return [max(0.0, ramp_worth - end) for ramp_worth in worth]
 
     def guess(self, ramps: Sequence[int], rates: Mapping[int, float]) -> float:
-        """What `ramps` save of a pass if each, alone, would let so many rows leave."""
+        """Return the share of a pass that `ramps` save. `rates`: see the top of this file."""
         *worth, end = self.worth(ramps)
         leaving_share = saved = 0.0
         for ramp, ramp_worth in zip(ramps, worth, strict=True):
-            gone = max(leaving_share, rates.get(ramp, 0.0))
-            saved += (gone - leaving_share) * ramp_worth
-            leaving_share = gone
+            left_share = max(leaving_share, rates.get(ramp, 0.0))
+            saved += (left_share - leaving_share) * ramp_worth
+            leaving_share = left_share
         return saved + (1.0 - leaving_share) * end
 
     def seconds(self, rows: int) -> float:
-        """Seconds of a whole pass of `rows` rows; 0: not known."""
+        """Return the seconds of a whole pass of `rows` rows; 0: not measured."""
         fitting = [measured_rows for measured_rows in self.whole_s if measured_rows >= rows]
         return self.whole_s[min(fitting, default=max(self.whole_s))] if self.whole_s else 0.0
 
 
 def rates_alone(said: Said, loss: float) -> list[float]:
-    """By column: the share of rows that would leave there if it were the only ramp."""
+    """Return the rate of each column: the share of rows that leave there if it is the only ramp."""
     unsure, agrees = said
     most = max(0, most_wrong(len(unsure), loss))
     below = np.partition(np.where(agrees, math.inf, unsure), most, axis=0)[most]
@@ -138,7 +138,7 @@ def rates_alone(said: Said, loss: float) -> list[float]:
 
 
 def evenly_spaced(positions: Sequence[int], times: PassTimes, budget: float) -> tuple[int, ...]:
-    """As many ramps as the budget has room for (§3.1)."""
+    """Return as many evenly spaced ramps as fit in the budget (§3.1)."""
     many = len(positions)
     for count in range(many, 0, -1):
         places = range(many, 2 * count * many, 2 * many)
@@ -151,7 +151,7 @@ def evenly_spaced(positions: Sequence[int], times: PassTimes, budget: float) -> 
 def best_ramps(
     positions: Sequence[int], times: PassTimes, budget: float, rates: Mapping[int, float]
 ) -> tuple[int, ...]:
-    """Ramps that should save most, chosen one by one."""
+    """Return ramps that should save most, chosen one by one."""
     chosen: tuple[int, ...] = ()
     saved = times.guess(chosen, rates)
     while True:
@@ -167,40 +167,40 @@ def best_ramps(
 def without_the_least(
     ramps: Sequence[int], times: PassTimes, rates: Mapping[int, float]
 ) -> tuple[int, ...]:
-    """All but the one of the least utility."""
+    """Return all ramps except the one of the least utility."""
     fewer = combinations(ramps, len(ramps) - 1)
     return max(fewer, key=lambda candidate: times.guess(candidate, rates))
 
 
 @read_only
 class ExitsAnswer:
-    """What was decided."""
+    """Ramps and thresholds for a pool."""
 
     ramps: tuple[int, ...]
     thresholds: tuple[float, ...]
     reason: str
-    """Why the ramps move, for people; empty: they stay."""
+    """Why ramps move, for people; empty: they stay."""
 
 
 @read_only
 class ExitsQuestion:
-    """What is to be decided off the loop: thresholds, and in a round which ramps are active."""
+    """A computation for off the loop: thresholds and, in a round, the active ramps."""
 
     facts: tuple[RampFacts, ...]
-    """Facts of the ramps at positions that may be active."""
+    """Ramps that may be active."""
     active: tuple[int, ...]
     said: Said
-    """By the active ramps, of rows that were judged."""
+    """Answers of the active ramps for judged rows."""
     loss: float
     fresh: int
-    """How many of the last rows are not in doubt."""
+    """Number of the last rows that are not in doubt."""
     budget: float
     times: PassTimes
     everywhere: Said | None = None
-    """By the ramps of `facts`, of rows over a longer time; None: the ramps stay."""
+    """Answers of all ramps in `facts` over a longer time; None: the ramps stay."""
 
     def answer(self) -> ExitsAnswer:
-        """Thresholds for the active ramps, or for those that are to be active instead."""
+        """Return the ramps to be active, and their thresholds."""
         ramps, reason, said = self.active, "", self.said
         if self.everywhere is not None:
             ramps, reason = self.round(self.everywhere)
@@ -216,7 +216,7 @@ class ExitsQuestion:
         return ExitsAnswer(ramps, tuple(search.best().tolist()), reason)
 
     def round(self, everywhere: Said) -> tuple[tuple[int, ...], str]:
-        """The ramps to be active, and why they move, for people."""
+        """Return the ramps to be active, and why they move, for people."""
         names = {fact.position: f"ramp {fact.position} ({fact.name})" for fact in self.facts}
         times, used, reasons = self.times, self.active, []
         rates = dict(zip(names, rates_alone(everywhere, self.loss), strict=True))
@@ -228,8 +228,9 @@ class ExitsQuestion:
             used = fewer
         best = best_ramps(tuple(names), times, self.budget, rates)
         if times.guess(best, rates) > times.guess(used, rates) + MOVE:
-            gone, added = ({*used} - {*best}, "others save more"), ({*best} - {*used}, "saves more")
-            for ramps, why in (gone, added):
+            removed = {*used} - {*best}, "others save more"
+            added = {*best} - {*used}, "saves more"
+            for ramps, why in (removed, added):
                 reasons += [f"{names[ramp]}: {why}" for ramp in sorted(ramps)]
             used = best
         return used, "; ".join(reasons)

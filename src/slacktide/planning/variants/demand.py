@@ -1,5 +1,5 @@
-"""What clients ask of a family: what each session sends and what its link leaves for the server,
-and the requests that belong to no session.
+"""`Session`: the rate of a client and the time that its link leaves for the server.
+`SessionlessRequests`: rate and budget of all other requests.
 
     bytes of a frame of p pixels  ~ p^0.83       (JPEG; the factor is measured)
     budget for variant j          = SLO − bytes of j / bandwidth − round trip − overhead
@@ -19,17 +19,17 @@ from slacktide.domain import Request
 from slacktide.planning.sessions import SessionMeasured, SessionOpened
 
 BYTES_PER_PIXEL = 0.6
-"""Bytes per pixel of JPEG pictures 128 pixels wide, until a client's are known."""
+"""Bytes per pixel of JPEG pictures 128 pixels wide, until a client's are measured."""
 PIXELS = 128 * 128
 POWER = 0.83
 """Bytes of a picture grow with this power of its pixels."""
 RATE_MOST = 240.0
-"""Frames per second that are planned for one session."""
+"""Most frames per second that are planned for one session."""
 WEIGHTS = (1 / 16, 16.0)
 
 
 class Session:
-    """One client that streams frames."""
+    """A client that streams frames."""
 
     __slots__ = ("_bytes", "measured", "opened", "rate", "slo", "weight")
 
@@ -45,7 +45,7 @@ class Session:
         self._update()
 
     def measure(self, measured: SessionMeasured) -> None:
-        """What is known of its link and frames."""
+        """Take a measurement of its link and frames."""
         self.measured = measured
         self._update()
 
@@ -54,7 +54,7 @@ class Session:
         rate = self.opened.rate if link is None or link.rate <= 0.0 else link.rate
         rate = _within(rate, 0.5, RATE_MOST, RATE_MOST if rate == math.inf else 1.0)
         self.rate = math.ceil(2.0 * rate - 0.2) / 2.0
-        """Frames per second, on a coarse grid: what is hardly another is planned alike."""
+        """Frames per second on a coarse grid, so that small changes do not change plans."""
         density, pixels = (0.0, 0.0) if link is None else (link.bytes_per_pixel, link.pixels)
         if not 0.0 < density < math.inf:
             density = BYTES_PER_PIXEL
@@ -64,20 +64,21 @@ class Session:
 
     @property
     def floor(self) -> float:
-        """Least accuracy of use to it."""
+        """Least accuracy that it can use."""
         return _within(self.opened.floor, 0.0, 2.0, 0.0)
 
     def frame(self, side: int) -> float:
-        """Bytes of a frame of so many pixels in width and height."""
+        """Return the bytes of a frame of `side` × `side` pixels."""
         return self._bytes * math.pow(side, 2.0 * POWER)
 
     def budget(self, side: int, *, share: float) -> float:
-        """Seconds left for the server with frames of that side; 0: none. `share`: share of the
-        bandwidth to plan with."""
+        """Return the seconds left for the server with frames of that side; 0: none. `share`: share
+        of the bandwidth to plan with."""
         return self.slo if self.measured is None else self.budgets((side,), share=share)[0]
 
     def budgets(self, sides: Sequence[int], *, share: float) -> tuple[float, ...]:
-        """By variant. While its link is not known only the smallest has one."""
+        """Return the budget of each variant. Before the link is measured only the smallest has
+        one."""
         link = self.measured
         if link is None:
             return (self.slo, *(0.0 for _ in sides[1:]))
@@ -95,10 +96,10 @@ class Session:
 
 
 class SessionlessRequests:
-    """Requests that belong to no session, of one size or of none."""
+    """Requests without a session, of one size or of none."""
 
     FALL, RISE = 0.2, 0.01
-    """Gains of the usual budget: one request in twenty is enough to hold it down."""
+    """Gains of `budget`: one short request in twenty is enough to keep it low."""
 
     __slots__ = ("_rows", "_since", "budget", "rate")
 
@@ -106,12 +107,11 @@ class SessionlessRequests:
         self.rate = 0.0
         """Rows per second."""
         self.budget = 0.0
-        """Seconds between arrival and deadline, leaning towards the short ones."""
+        """Seconds from arrival to deadline, leaning towards short ones."""
         self._rows, self._since = 0, now
 
-    def see(self, request: Request, *, now: float) -> bool:
-        """One has come. Whether it is the first since they were planned for, while none was
-        expected."""
+    def count(self, request: Request, *, now: float) -> bool:
+        """Count a request. Returns whether it is the first one while none was expected."""
         budget = 3600.0 if request.best_effort else min(3600.0, request.deadline - now)
         if not self.budget:
             self.budget = budget
@@ -122,11 +122,11 @@ class SessionlessRequests:
 
     @property
     def expected(self) -> bool:
-        """Whether any came of late."""
+        """Whether any came recently."""
         return self.rate > 0.0 or self._rows > 0
 
-    def settle(self, *, now: float) -> None:
-        """The rate of late: rises at once, falls slowly."""
+    def update_rate(self, *, now: float) -> None:
+        """Update the rate, which rises at once and falls slowly."""
         seconds = now - self._since
         if seconds > 0.0:
             rate = self._rows / max(seconds, 0.5)
@@ -137,12 +137,12 @@ class SessionlessRequests:
 
 
 class LearnedHeadroom:
-    """The share of a capacity to plan with, as learnt from the frames that were lost for want of
-    it: it falls while more than `target_loss` of them are, and rises while fewer are."""
+    """The share of a capacity to plan with. It falls while the share of frames lost for want of
+    this capacity exceeds `target_loss`, and rises otherwise."""
 
     LEAST = 0.6
     GAIN = 0.004
-    """Change in a second in which the share that is lost is 0 or twice `target_loss`."""
+    """Change per second if the lost share is 0 or twice `target_loss`."""
 
     __slots__ = ("_ended", "_lost", "_target_loss", "share")
 
@@ -151,8 +151,8 @@ class LearnedHeadroom:
         self._target_loss = target_loss
         self._lost = self._ended = 0
 
-    def settle(self, lost: int, ended: int, *, seconds: float) -> None:
-        """So many frames were lost and have ended so far; `seconds`: since the last call."""
+    def learn(self, lost: int, ended: int, *, seconds: float) -> None:
+        """Learn from the frames lost and ended so far. `seconds`: since the last call."""
         frames, missed = ended - self._ended, lost - self._lost
         self._lost, self._ended = lost, ended
         if frames > 0 and seconds > 0.0:
@@ -162,5 +162,5 @@ class LearnedHeadroom:
 
 
 def _within(value: float, least: float, most: float, otherwise: float) -> float:
-    """`value` kept within bounds; `otherwise` if it is no finite number."""
+    """Return `value` kept within bounds; `otherwise` if it is not finite."""
     return min(max(value, least), most) if math.isfinite(value) else otherwise

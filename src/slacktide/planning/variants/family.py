@@ -1,4 +1,4 @@
-"""`Family`: what is stated of a model that comes in variants."""
+"""`Family`: the settings of a model that comes in variants."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FamilyVariant:
-    """One form of a model. Its pool has `name` for its `PoolId.variant`."""
+    """One variant of a model. Its pool has `name` as its `PoolId.variant`."""
 
     name: str
     accuracy: float
     """Within (0, 1]."""
     size: int = 0
-    """Side in pixels of the image it takes; 0: what the file says, and clients are told none."""
+    """Side in pixels of the image it takes; 0: as in the file, and clients get no size."""
     nbytes: int = 0
-    """Memory of one copy; 0: none of its own, all variants of a lane share one process."""
+    """Memory of one copy; 0: all variants of a lane share one process."""
 
 
 def expected_accuracy(variants: Sequence[FamilyVariant], ran: str, side: float) -> float:
-    """Of the answer of variant `ran` to an image of `side` pixels: that of the smaller of the two,
-    and 0 if it is none of the `variants`."""
+    """Return the accuracy of an image of `side` pixels on variant `ran`: that of the smaller of the
+    two; 0 if `ran` is none of the `variants`."""
     ran_accuracies = [variant.accuracy for variant in variants if variant.name == ran]
     sent = [variant.accuracy for variant in variants if variant.size <= side]
     return min(max(ran_accuracies, default=0.0), max(sent, default=0.0))
@@ -32,15 +32,15 @@ class Family:
     """The variants of one model, and how they are planned."""
 
     variants: tuple[FamilyVariant, ...]
-    """Smallest first, with accuracies that rise."""
+    """Smallest first, with rising accuracies."""
     planner: str = "variants"
-    """Or `none`: then no variants planner has the model."""
+    """`variants`, or `none` if no planner chooses its variants."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of that planner."""
     resident: int = 5
-    """Most variants that a lane keeps loaded, where they have memory of their own."""
+    """Most variants that a lane keeps loaded if they have memory of their own."""
     memory: int | None = None
-    """Bytes that those of one lane may have in all; None: as many as it takes."""
+    """Most bytes of all variants loaded on one lane; None: unlimited."""
 
     @property
     def switches_free(self) -> bool:
@@ -48,6 +48,6 @@ class Family:
         return not any(variant.nbytes for variant in self.variants)
 
     def smaller(self, name: str) -> tuple[str, ...]:
-        """Variants that the requests of this one may move to, the most accurate first."""
+        """Return the variants that requests of this one may move to, the most accurate first."""
         names = [variant.name for variant in self.variants]
         return tuple(reversed(names[: names.index(name)]))

@@ -1,7 +1,7 @@
-"""`FamilyFields`: what a plan has of one family: deployments, routes, and what clients send.
+"""`FamilyFields`: writes the fields of one family: deployments, routes, and input sizes of clients.
 
-Routes and inputs of a session stay the very objects that they were while its variant does: plans
-with a thousand sessions come often, and are compared with the one before.
+Routes and inputs of a session stay the same objects while its variant stays: plans with a thousand
+sessions come often, and each is compared with the one before.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class FamilyFields:
-    """Of one family. Decides nothing: which variant lanes and sessions have is its state's."""
+    """Writer of one family. The state decides the variants of lanes and sessions."""
 
     def __init__(self, state: PlannedFamily) -> None:
         self._state = state
         self.caps: dict[PoolId, int] = {}
-        """Largest batches in the base plan, of all pools of the family."""
+        """Largest batch of each pool of the family in the base plan."""
         self._routes: dict[str, dict[str | None, Route]] = {}
-        """By session and version, as they were last."""
+        """Routes of the last plan, by session and version."""
         self._inputs: dict[str, InputSize] = {}
 
     def rebase(self, caps: Mapping[PoolId, int]) -> None:
-        """There is another base plan, with these pools."""
+        """Take the largest batches of a new base plan."""
         self.caps = dict(caps)
         self._routes.clear()
 
@@ -43,7 +43,7 @@ class FamilyFields:
     ) -> Plan:
         """Return `plan` with the fields of this family. `lanes`: their generations; `up`: (lane,
         pool) of the replicas that serve."""
-        # Where a route of others leads, something serves.
+        # Pools that other routes lead to must serve.
         stated = {
             route.pool
             for route in plan.routes
@@ -79,7 +79,7 @@ class FamilyFields:
     def _resident(
         self, lane: str, up: Collection[tuple[str, PoolId]]
     ) -> Iterator[tuple[PoolId, bool]]:
-        """The pools that are to be on a lane, and whether they serve there."""
+        """Yield the pools of a lane, and whether they serve there."""
         state = self._state
         family, running = state.family, state.lanes[lane]
         for pools in self._loads():
@@ -90,7 +90,7 @@ class FamilyFields:
                 if lanes == "auto":
                     turns = state.answer is not None and state.answer.turns is not None
                     lanes = "smaller" if turns else "own"
-                # What is asked for by name or size is served, and without sessions all there is.
+                # Requested variants serve; without sessions, all do.
                 serving = {running, *(at for at, calls in state.requests.items() if calls.expected)}
                 if not state.mapped:
                     serving = pools
@@ -102,10 +102,10 @@ class FamilyFields:
                 chosen = resident(running, sizes, most=family.resident, budget=family.memory)
                 larger = running + 1
                 if larger in pools and larger not in state.learnt.seconds and len(chosen) == 2:
-                    chosen = (running, larger)  # else its times would never be known
+                    chosen = (running, larger)  # or it would never be measured
                 up_variants = [at for at, pool in pools.items() if (lane, pool) in up]
                 if up_variants and running not in up_variants:
-                    # What is up serves until the lane's own variant is.
+                    # A variant that is up serves until the lane's own one is.
                     nearest = min(up_variants, key=lambda at: abs(at - running))
                     serving = {nearest, running}
                     chosen = list(dict.fromkeys((running, nearest, *chosen)))
@@ -115,7 +115,7 @@ class FamilyFields:
                     yield pools[at], at in serving
 
     def _loads(self) -> list[dict[int, PoolId]]:
-        """Pools by variant, of each load of each version."""
+        """Return pools by variant, for each load of each version."""
         loads: dict[tuple[str, int], dict[int, PoolId]] = {}
         for pool in self.caps:
             number = self._state.number.get(pool.variant)
@@ -126,15 +126,15 @@ class FamilyFields:
     def _routes_of(
         self, plain: Route, serving: Collection[PoolId], deployed: Collection[PoolId]
     ) -> list[Route]:
-        """The plain route, and those of sessions beside it: to what serves of this load, or to what
-        will."""
+        """Return the plain route and those of sessions, to pools of its load that serve, or else to
+        those that will."""
         state, beside = self._state, plain.pool._replace
         pools = [beside(variant=variant.name) for variant in state.family.variants]
         ready = [at for at, pool in enumerate(pools) if pool in serving]
         ready = ready or [at for at, pool in enumerate(pools) if pool in deployed]
         if not ready:
             return [plain]
-        # The variant or the next smaller one that serves, or else the smallest of all.
+        # To the variant, to the next smaller one that serves, or to the smallest of all.
         led = [
             pools[max([variant for variant in ready if variant <= at], default=ready[0])]
             for at in range(len(pools))

@@ -1,17 +1,16 @@
-"""What the variants planner decides about: replicas that each run one variant, and clients that are
-each mapped to one replica.
+"""`Fleet`: replicas that each run one variant, and clients that are each mapped to one replica.
 
-A variant is one form of a model: smaller ones take less time and are less accurate. A client sends
-frames at a rate, and has for each variant a *budget*: what its latency objective leaves for the
-server when a frame has the size of that variant (paper: compute time, §3.3). A replica that runs
-variant j in batches of b serves a set of clients if
+Smaller variants of a model take less time and are less accurate. A client sends frames at a rate,
+and has a *budget* for each variant: the part of its latency objective that is left for the server
+if frames have the size of that variant (paper: compute time, §3.3). A replica that runs variant j
+in batches of b serves a set of clients if
 
     2 · l_j(b) ≤ budget of each of them for j   (a frame waits one batch at most; eq. 6)
     sum of their rates ≤ t_j(b) = b / l_j(b)    (eq. 7)
 
-`Fleet` holds both tests as tables, on one grid of rates, so that every planner here makes the same
-ones. Replicas are planned one by one also where those of a variant then serve one queue: planned as
-one, the tightest client of all would bind the batches of all.
+`Fleet` holds both tests as tables, on one grid of rates, so that all searches agree. Replicas are
+planned separately even if those of one variant then serve one queue: planned together, the client
+with the tightest budget would limit the batches of all.
 
 Source: Jellyfish, §4.1 (problem P1).
 """
@@ -28,20 +27,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_COLUMNS = 4096
-"""Steps of the grid of rates within the largest capacity of a replica. Where exact steps are finer,
-rates are rounded up and capacities down."""
+"""Most grid steps up to the largest capacity of a replica. If exact steps would be finer, rates are
+rounded up and capacities down."""
 UNMAPPED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One form of a model. Raises ValueError, naming the field."""
+    """One variant of a model. Raises ValueError that names the field."""
 
     name: str
     accuracy: float
     """Within (0, 1]."""
     seconds: tuple[float, ...]
-    """How long a batch of 1, 2, … rows takes (p99); positive, not falling."""
+    """P99 of a batch of 1, 2, … rows; positive, non-decreasing."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.accuracy <= 1.0:
@@ -52,7 +51,7 @@ class Variant:
             raise ValueError("seconds: expected times that do not fall with the batch")
 
     def most(self, budget: float) -> float:
-        """Frames per second that a replica serves at most for clients with that budget."""
+        """Return the most frames per second that a replica serves for clients with this budget."""
         return max(
             [(b + 1) / s for b, s in enumerate(self.seconds) if 2.0 * s <= budget], default=0.0
         )
@@ -60,16 +59,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client that sends frames. Raises ValueError, naming the field."""
+    """A client that sends frames. Raises ValueError that names the field."""
 
     name: str
     rate: float
     """Frames per second."""
     budgets: tuple[float, ...]
-    """By variant: the seconds that a frame of its size leaves for the server."""
+    """Seconds left for the server if frames have the size of a variant, by variant."""
     weight: float = 1.0
     floor: float = 0.0
-    """Least accuracy that is of use to it."""
+    """Least accuracy that it can use."""
 
     def __post_init__(self) -> None:
         for name in ("rate", "weight"):
@@ -82,14 +81,14 @@ class Assignment:
     """Which variants run, and which replica each client is mapped to."""
 
     variants: tuple[int, ...]
-    """By replica: its variant. Largest first."""
+    """Variant of each replica, largest first."""
     clients: tuple[int, ...]
-    """By client: its replica, or `UNMAPPED`."""
+    """Replica of each client, or `UNMAPPED`."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class AssignmentScore:
-    """How good an assignment is: clients first, accuracy second."""
+    """Order of assignments: by mapped clients, then by accuracy."""
 
     mapped: float
     """Weight of the clients that are mapped."""
@@ -98,7 +97,7 @@ class AssignmentScore:
 
 
 class Fleet:
-    """Replicas and clients to be matched, with the tables of what fits. Not changed once made."""
+    """Replicas and clients to match, with tables of feasible batches and rates; immutable."""
 
     def __init__(
         self, variants: Sequence[Variant], clients: Sequence[Client], replicas: int

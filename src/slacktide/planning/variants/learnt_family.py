@@ -1,4 +1,4 @@
-"""`LearntFamily`: what one family's batches take, and how much of lanes and links to plan with."""
+"""`LearntFamily`: batch times of a family, and shares of lanes and links to plan with."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ FOR_CAPACITY = (
     Reason.BEHIND_WORK,
 )
 FOR_BANDWIDTH = (Reason.SHORTER_THAN_ALONE, Reason.EXPIRED)
-"""Ends of frames for want of time on a lane, and of those that came with too little left."""
+"""Reasons of frames lost for want of time on a lane, and of frames that came too late."""
 
 
 class LearntFamily:
-    """Of one family, for as long as it is served."""
+    """Measurements of one family while it is served."""
 
     def __init__(self, options: VariantsOptions, number: Mapping[str, int]) -> None:
-        """`number`: that of each variant, by name."""
+        """`number`: number of each variant, by name."""
         self.seconds: dict[int, tuple[float, ...]] = {}
-        """By variant: p99 of batches of 1, 2, … rows, rising with rows and variants. Those that
-        have not been on any lane are not known."""
+        """P99 of batches of 1, 2, … rows by variant, rising with rows and variants. Only variants
+        that were on a lane are in it."""
         self._options, self._number = options, number
         self._read: dict[int, tuple[object, tuple[float, ...]]] = {}
-        """By variant: what was read last, and of what."""
+        """Last reading by variant: (source, p99 by rows)."""
         self._capacity = LearnedHeadroom(options.late)
         self._bandwidth = LearnedHeadroom(options.late)
         self._ends = (0, 0, 0)
-        """Frames of sessions so far, as they were told of: ended, lost on lanes, lost on links."""
+        """Frames of sessions so far: ended, lost on lanes, lost on links."""
 
     @property
     def headroom(self) -> Headroom:
-        """To plan with: as stated, or as learnt."""
+        """Shares to plan with: as stated, or as learnt."""
         stated = self._options
         return Headroom(
             stated.capacity_room or self._capacity.share,
@@ -51,7 +51,7 @@ class LearntFamily:
         )
 
     def count(self, now: SessionMeasured, before: SessionMeasured | None) -> None:
-        """More is known of a session."""
+        """Count the frames of a new measurement of a session."""
         ended, lanes, links = self._ends
         if before is None:
             self._ends = ended + now.ended, lanes + now.lost_on_lanes, links + now.lost_on_link
@@ -63,7 +63,7 @@ class LearntFamily:
             )
 
     def learn(self, counts: ModelCounts | None, *, seconds: float) -> None:
-        """From frames that sessions were told of; else from all requests of the model."""
+        """Learn from the frames of sessions; without any, from all requests of the model."""
         ended, lanes, links = self._ends
         if not ended and counts is not None:
             ends, ended = counts.by_reason, counts.ended
@@ -71,11 +71,11 @@ class LearntFamily:
                 sum(ends.get(reason, 0) for reason in reasons)
                 for reasons in (FOR_CAPACITY, FOR_BANDWIDTH)
             )
-        self._capacity.settle(lanes, ended, seconds=seconds)
-        self._bandwidth.settle(links, ended, seconds=seconds)
+        self._capacity.learn(lanes, ended, seconds=seconds)
+        self._bandwidth.learn(links, ended, seconds=seconds)
 
     def read_times(self, model: str, lanes: Collection[str], snapshot: Snapshot) -> None:
-        """P99 of batches on these lanes, made to rise with rows and variants."""
+        """Read the p99 of batches on these lanes, made to rise with rows and variants."""
         snapshots = snapshot.lanes
         cores = min((len(snapshots[lane].cores) for lane in lanes if lane in snapshots), default=1)
         for pool in snapshot.serving(model):

@@ -1,13 +1,13 @@
-"""Clients mapped to given variants (Jellyfish, Algorithm 1), all batch sizes in one pass.
+"""`map_clients`: maps clients to replicas of given variants (Jellyfish, Algorithm 1).
 
-Replicas are filled one by one, the most accurate variant first, each with the clients whose rates
-sum up to the most that it can serve. With clients in the order of falling budgets, the capacity of
-the replica falls from client to client, so one pass of subset sums finds the best set for every
-batch size: a set is feasible if its sum is within the capacity of its last, tightest client. Sums
-are the bits of an integer, and adding a client to all sets is a shift.
+Replicas are filled one by one, the most accurate variant first, each with the set of clients whose
+sum of rates is the largest that it can serve. If clients are sorted by falling budgets, the
+capacity of the replica falls from client to client. So one pass of subset sums finds the best set
+for all batch sizes: a set is feasible if its sum is within the capacity of its last, tightest
+client. The sums are the bits of an integer, and adding a client to all sets is a shift.
 
-Of sets with the same sum the one with the tightest clients is taken: what is left then fits the
-smaller variants in larger batches. (The paper takes any; its code the one with the loosest.)
+Among sets with the same sum, the one with the tightest clients is taken, so that the other clients
+fit smaller variants in larger batches. (The paper takes any; its code takes the loosest.)
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Iterable
 from slacktide.planning.variants.fleet import UNMAPPED, Assignment, Fleet
 
 Filled = dict[tuple[int, ...], list[int]]
-"""By variants of the first replicas: the clients of the last of them."""
+"""Clients of the last of the first replicas, by the variants of these."""
 
 
 def map_clients(
     fleet: Fleet, variants: Iterable[int], *, filled: Filled | None = None
 ) -> Assignment:
-    """The assignment of Algorithm 1 for replicas with these `variants` (indices). `filled`: of this
-    fleet, kept from call to call where many are alike in their largest variants."""
+    """Return the assignment of Algorithm 1 for replicas of these `variants` (indices). `filled`: a
+    cache for calls with the same fleet that share their largest variants."""
     ordered = tuple(sorted(variants, reverse=True))
     assigned_replicas = [UNMAPPED] * len(fleet.clients)
     cache = {} if filled is None else filled
@@ -39,7 +39,7 @@ def map_clients(
 
 
 def _fullest(order: tuple[tuple[int, int, int], ...], assigned_replicas: list[int]) -> list[int]:
-    """Clients not yet assigned, with the largest sum of rates that fits."""
+    """Return the unassigned clients with the largest sum of rates that fits."""
     sums, steps = 1, []
     for client, rate, within in order:
         if sums > within:

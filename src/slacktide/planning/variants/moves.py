@@ -1,8 +1,8 @@
-"""Moves and swaps of single clients between replicas, and of replicas between variants: what
-mapping greedily leaves to gain. The whole neighbourhood is looked at at once, with arrays.
+"""`improved`: improves an assignment by moves that greedy mapping misses: moves and swaps of single
+clients, and other variants for replicas. Arrays evaluate the whole neighbourhood at once.
 
-Adding a client to a replica may make it the tightest one there and so lower what the replica can
-serve; leaving never does harm. So a move is allowed if the replica it ends in allows it.
+A new client may be the tightest one of its replica and so lower the replica's capacity; a client
+that leaves never does harm. So a move is allowed if its target replica allows it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from slacktide.planning.variants.fleet import UNMAPPED, Assignment, Fleet
 from slacktide.planning.variants.pairs import Effort, divided
 
 _LEAST = 1e-9
-"""Gain below which a move is not worth making: rounding."""
+"""Gain below which a difference is rounding."""
 
 
 def improved(
     fleet: Fleet, assignment: Assignment, *, most: int = 1000, pairs: Effort | None = None
 ) -> Assignment:
-    """The assignment after the best moves, one after the other, until none gains or `most` are
-    made. Clients first (`AssignmentScore`): none is dropped but for heavier ones. `pairs`: where no
-    move gains, two replicas' clients are divided anew (`pairs.py`)."""
+    """Return the assignment after taking the best move again and again, at most `most` times, until
+    none gains. A client is only dropped for heavier ones. `pairs`: effort for dividing the clients
+    of two replicas anew if no move gains (`pairs.py`)."""
     if not fleet.clients:
         return assignment
     state = _State(fleet, assignment)
@@ -42,7 +42,7 @@ def improved(
 
 
 class _State:
-    """An assignment that is being changed."""
+    """An assignment being improved."""
 
     def __init__(self, fleet: Fleet, assignment: Assignment) -> None:
         self.fleet = fleet
@@ -50,13 +50,13 @@ class _State:
         self.at = np.array(assignment.clients)
         self.variants = list(assignment.variants)
         self.unit = 1.0 + float(fleet.value.sum())
-        """What one client of weight 1 is worth beside accuracy."""
+        """Worth of a mapped client of weight 1: more than all accuracy together."""
         self._read_replicas()
 
     def _read_replicas(self) -> None:
         fleet, replicas = self.fleet, len(self.variants)
         self.accuracy = np.append(fleet.accuracy[self.variants], 0.0)
-        """By replica; last: of no replica."""
+        """Accuracy of each replica; 0 for the last entry, no replica."""
         self.limits = fleet.limits[:, self.variants]
         self.columns = fleet.columns[self.variants]
         self.loads = np.zeros(replicas, np.int64)
@@ -80,7 +80,7 @@ class _State:
                 self._read(changed_replica)
 
     def move(self) -> bool:
-        """Move the client to another replica that gains the most by it."""
+        """Move the client that gains most from another replica."""
         worth = self.accuracy[:-1][None, :] - self.accuracy[self.at][:, None]
         gain = self.fleet.value[:, None] * worth
         gain[self.at == UNMAPPED] += self.unit * self.fleet.weight[self.at == UNMAPPED, None]
@@ -94,8 +94,8 @@ class _State:
         return True
 
     def exchange(self) -> bool:
-        """Have a client take the place of a second one, which goes to the first one's place, to any
-        other replica with room, or nowhere."""
+        """Have a client take the place of a second one, which goes to the place of the first, to
+        another replica with room, or nowhere."""
         mapped = np.flatnonzero(self.at != UNMAPPED)
         if not len(mapped):
             return False
@@ -104,7 +104,7 @@ class _State:
         caps = np.where(tightest, self.second[at], self.tightest[at])
         room = self.columns[at, np.minimum(limits, caps)] - self.loads[at] + self.rates[mapped]
         fits = (limits > 0) & (room >= self.rates[:, None])
-        """(client, mapped client): the first could take the place of the second."""
+        """Whether a client could take the place of a mapped one: [client, mapped client]."""
         fits[mapped] &= at[:, None] != at
         elsewhere, refuge = self._refuges(mapped)
         value = self.fleet.value
@@ -129,8 +129,8 @@ class _State:
         return True
 
     def _refuges(self, mapped: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Of mapped clients: what is gained if each goes to the best other replica with room, and
-        which that is; none: what is lost."""
+        """Return, for each mapped client, the gain of moving to the best other replica with room,
+        and that replica; without one, the loss of dropping it, and UNMAPPED."""
         limits = self.limits[mapped]
         capacity = self.columns[np.arange(len(self.loads)), np.minimum(limits, self.tightest)]
         fits = (limits > 0) & (capacity - self.loads >= self.rates[mapped, None])
@@ -145,8 +145,8 @@ class _State:
         return np.where(out, lost, gained), np.where(out, UNMAPPED, best)
 
     def refill(self) -> bool:
-        """Choose the clients of a replica anew, among its own and the unmapped: one may make room
-        for two. A knapsack as in `mapping.py`, with worths beside rates."""
+        """Choose the clients of a replica anew among its own and unmapped ones, since one may make
+        room for two. A knapsack as in `mapping.py`, by worth instead of rate."""
         out = np.flatnonzero(self.at == UNMAPPED)
         if not len(out):
             return False
@@ -172,7 +172,7 @@ class _State:
     def _knapsack(
         self, replica: int, clients: NDArray[np.int64], worths: NDArray[np.float64]
     ) -> tuple[list[int], float]:
-        """The best set for a replica of `clients`, whose limits fall; and what it is worth."""
+        """Return the best set for a replica and its worth. `clients` have falling limits."""
         capacities = self.columns[replica, self.limits[clients, replica]]
         best = np.full(int(capacities.max()) + 1, -np.inf)
         best[0] = 0.0
@@ -193,7 +193,7 @@ class _State:
         return chosen, total
 
     def enlarge(self) -> bool:
-        """Give a replica the variant that its clients gain the most by."""
+        """Give the replica that gains most a larger variant."""
         best, upgrade = _LEAST, None
         for replica, variant in enumerate(self.variants):
             members = np.flatnonzero(self.at == replica)
@@ -215,8 +215,8 @@ class _State:
         return True
 
     def divide(self, effort: Effort) -> bool:
-        """Divide the clients of two replicas anew, with any two variants; with a client more that
-        is mapped to none, or in the place of one of them, if that can be."""
+        """Divide the clients of two replicas anew, with any two variants; if possible with one more
+        client that is unmapped, or with one in the place of another."""
         weight, limits = self.fleet.weight, self.fleet.limits
         out = [client for client in np.flatnonzero(self.at == UNMAPPED) if limits[client].any()]
         pairs = [
@@ -239,7 +239,7 @@ class _State:
         )
 
     def _divided(self, first: int, second: int, members: NDArray[np.int64], effort: Effort) -> bool:
-        """Have two replicas serve these clients and no others, if that is a gain."""
+        """Have two replicas serve exactly these clients if that is a gain."""
         fleet = self.fleet
         before = np.flatnonzero((self.at == first) | (self.at == second))
         more = float(fleet.weight[members].sum() - fleet.weight[before].sum()) > _LEAST
@@ -263,7 +263,7 @@ class _State:
 
 
 def ordered(variants: Sequence[int], clients: Sequence[int]) -> Assignment:
-    """An assignment of replicas in any order."""
+    """Return an assignment with its replicas in order, from replicas in any order."""
     order = sorted(range(len(variants)), key=lambda replica: -variants[replica])
     place = {replica: at for at, replica in enumerate(order)} | {UNMAPPED: UNMAPPED}
     return Assignment(

@@ -1,9 +1,9 @@
-"""Two replicas' clients divided anew, with the two variants that gain the most: exactly.
+"""`divided`: the best division of clients between two replicas with any two variants; exact.
 
-Batch limits are nested, so for given variants and given batches a and b it is settled which clients
-only the first replica can serve and which only the second. All others may go to either: what sums
-of rates they can make up are the bits of an integer, as in `mapping.py`. Of two variants the more
-accurate one is to serve as much of the rate as it can.
+Batch limits are nested, so two variants and two batch sizes a and b decide which clients only the
+first replica can serve and which only the second. All others may go to either; the sums of their
+rates are the bits of an integer, as in `mapping.py`. The more accurate variant serves as much of
+the rate as it can.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Clients = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Effort:
-    """How many more pairs of batches may be looked at, and what has been looked at in vain."""
+    """Pairs of batch sizes that may still be tried, and clients that were tried in vain."""
 
     remaining: int
     vain: dict[bytes, float] = field(default_factory=dict)
-    """By clients: no two replicas reach more than this with them."""
+    """Bound that no two replicas exceed with these clients, by clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Clients of two replicas, and what these run."""
+    """Clients and variants of two replicas."""
 
     variants: tuple[int, int]
     first: Clients
@@ -39,8 +39,8 @@ class Division:
 
 
 def divided(fleet: Fleet, members: Clients, *, least: float, effort: Effort) -> Division | None:
-    """All of `members` on two replicas, with the most accuracy · rate (in columns of the grid) of
-    which more than `least` is to be had; None if that cannot be, or effort is used up."""
+    """Return the division of `members` with the most accuracy · rate (in columns of the grid); None
+    if none has more than `least`, or effort is used up."""
     key = members.tobytes()
     if effort.remaining <= 0 or len(members) < 2 or effort.vain.get(key, np.inf) <= least:
         return None
@@ -48,7 +48,7 @@ def divided(fleet: Fleet, members: Clients, *, least: float, effort: Effort) -> 
     total = int(rates.sum())
     sums = np.tensordot(rates, limits[:, :, None] >= np.arange(fleet.batches + 1), 1)
     served = np.minimum(fleet.columns, sums)[:, 1:].max(axis=1)
-    """By variant: no replica serves more of the rate."""
+    """Most of the rate that a replica can serve, by variant."""
     first, second = fleet.pairs
     hoped = fleet.accuracy[second] * total
     hoped = hoped + (fleet.accuracy[first] - fleet.accuracy[second]) * served[first]
@@ -78,8 +78,8 @@ def _best(
     least: float,
     effort: Effort,
 ) -> tuple[float, list[bool] | None]:
-    """The most that is reached beyond `least`, and which clients the first replica has then.
-    `limits`: by variant, of each client."""
+    """Return the best accuracy · rate above `least`, and a mask of the first replica's clients.
+    `limits`: of each client, by variant."""
     first_limits, second_limits = (limits[variant] for variant in variants)
     large, small = (float(fleet.accuracy[variant]) for variant in variants)
     first, second = (fleet.columns[variant].tolist() for variant in variants)
@@ -106,7 +106,7 @@ def _best(
 
 
 def _sums(rates: list[int], must: list[bool], cannot: list[bool]) -> list[int]:
-    """What rates the first replica may have, as bits, with none of the clients, one more, …"""
+    """Return the rates that the first replica may have with no client, one, …, as bits."""
     sums = [1]
     for rate, forced, barred in zip(rates, must, cannot, strict=True):
         before = sums[-1]
@@ -117,7 +117,7 @@ def _sums(rates: list[int], must: list[bool], cannot: list[bool]) -> list[int]:
 
 
 def _chosen(rates: list[int], must: list[bool], cannot: list[bool], reached: int) -> list[bool]:
-    """Which clients make up the rate that is reached."""
+    """Return a mask of the clients that make up the rate `reached`."""
     sums, chosen = _sums(rates, must, cannot), must.copy()
     for at in reversed(range(len(rates))):
         if must[at] or not sums[at] >> reached & 1:

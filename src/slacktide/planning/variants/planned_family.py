@@ -29,43 +29,43 @@ from slacktide.planning.variants.question import (
 from slacktide.planning.variants.update import matched
 
 UNKNOWN_S = 1e6
-"""Of a variant that has not been on any lane: it is not chosen, but its smaller neighbour may be,
-and then it is loaded beside that."""
+"""Batch time of a variant that was never on a lane. It is not chosen, but its smaller neighbour may
+be, and then it is loaded beside that and measured."""
 ANSWER_GAP = 0.005
-"""Seconds from one plan to the next at least, and once more for every 50 sessions."""
+"""Least seconds between two plans, and as much again for every 50 sessions."""
 SEARCHING = 3.0
-"""A search that took n seconds is followed by the next after 3 n: it shares its processor."""
+"""A search that took n seconds is followed by the next after 3 n, since it shares a processor."""
 CROWDED = 1.0
-"""Like `SEARCHING`, where a session finds no room in the plan in force: it waits for an answer."""
+"""Like `SEARCHING`, if a session finds no room in the plan in force and has to wait."""
 PLACED_AT_ONCE = 250
-"""Sessions that are given a place in one turn of the loop, at 10 to 32 µs each."""
+"""Most sessions that are placed in one turn of the loop, at 10 to 32 µs each."""
 URGENT_GAP = 0.1
-"""Seconds from one search to the next at least, however many clients come and go."""
+"""Least seconds between two searches, however many clients come and go."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariantsStatus:
-    """Where one family stands, for metrics and people."""
+    """The status of one family, for metrics and people."""
 
     sessions: int
     unmapped: int
     """Sessions that no variant can serve now."""
     accuracy: float
-    """Mean over the frames of all sessions, those without a variant counting 0."""
+    """Mean over the frames of all sessions, with 0 for unmapped ones."""
     plans: int
     """Searches so far."""
     planning_s: float
-    """Seconds that they took, off the loop."""
+    """Seconds of all searches, off the loop."""
     switches: int
     """Lanes that were given another variant."""
     mismatches: int
-    """How many of these were not loaded yet."""
+    """Number of these whose variant was not loaded yet."""
     headroom: Headroom
-    """Shares of lanes and links that are planned with."""
+    """Shares of lanes and links to plan with."""
 
 
 def replicas_up(model: str, snapshot: Snapshot) -> set[tuple[str, PoolId]]:
-    """(lane, pool) of all replicas of a model that serve."""
+    """Return (lane, pool) of all serving replicas of a model."""
     return {
         (replica.replica.lane, pool.id)
         for pool in snapshot.serving(model)
@@ -75,7 +75,7 @@ def replicas_up(model: str, snapshot: Snapshot) -> set[tuple[str, PoolId]]:
 
 
 class PlannedFamily(ScopeState):
-    """What the planner keeps of one family."""
+    """The state of one family."""
 
     def __init__(self, model: str, family: Family, *, now: float) -> None:
         super().__init__(model, family)
@@ -89,34 +89,34 @@ class PlannedFamily(ScopeState):
         self.fields = FamilyFields(self)
         self.learnt = LearntFamily(self.options, self.number)
         self.lanes: dict[str, int] = {}
-        """The variant that each runs."""
+        """Variant of each lane."""
         self.mapped: dict[str, int] = {}
-        """The variant of each session, or UNMAPPED."""
+        """Variant of each session, or UNMAPPED."""
         self.plain: int | None = None
         """Variant of the plain route; None: as in the base plan."""
         self.requests: dict[int, SessionlessRequests] = {}
         """Requests without a session, by the variant they ask for, or UNMAPPED."""
         self.answer: SearchResult | None = None
-        """What is in force."""
+        """The search result in force."""
         self.ready: SearchResult | None = None
-        """The next to put in force."""
+        """The search result to put in force next."""
         self.pending: dict[str, None] = {}
         """Sessions that need an answer at once."""
         self.changed: dict[str, int] = {}
-        """When, by `serial`, a session was last given an answer at once."""
+        """`serial` when a session was last placed at once, by session."""
         self.serial = 0
         self.stale = True
         """Whether replicas have come up, or sessions have gone."""
         self.due_at = now
         """When to search next."""
         self.held_until = -math.inf
-        """Until then plans leave it as the base plan has it."""
+        """Until then, plans leave the family as the base plan has it."""
         self.failures = 0
-        """Plans in a row that could not be made of it."""
+        """Failures in a row."""
         self._asked_at = self._answered_at = -math.inf
         self.plans = self.switches = self.mismatches = 0
         self.planning_s = self.search_s = 0.0
-        """Seconds that all searches took, and the last one."""
+        """Seconds of all searches, and of the last one."""
 
     def rebase(self, caps: Mapping[PoolId, int], *, now: float) -> None:
         """There is a new base plan. `caps`: the largest batch of each pool of this family."""
@@ -137,11 +137,11 @@ class PlannedFamily(ScopeState):
         self.due_at = min(self.due_at, now)
 
     def allowed(self, variant: int) -> int:
-        """The nearest one within bounds."""
+        """Return the nearest variant within bounds."""
         return min(max(variant, self.within[0]), self.within[1])
 
     def schedule_soon(self, *, now: float, searching: float = SEARCHING) -> None:
-        """Plan as soon as may be."""
+        """Search as soon as the gap between searches allows."""
         if self.options.urgent:
             gap = max(URGENT_GAP, searching * self.search_s)
             self.due_at = min(self.due_at, max(now, self._asked_at + gap))
@@ -208,16 +208,16 @@ class PlannedFamily(ScopeState):
     def _put_in_force(self, answer: SearchResult) -> None:
         self.answer = answer
         for id, variant in answer.sessions.items():
-            # Meanwhile it may have gone, or its link may have fallen.
+            # The session may have gone since, or its link may have fallen.
             if id in self.mapped and self.changed.get(id, 0) <= answer.serial:
                 self.mapped[id] = variant
         self.changed = {id: at for id, at in self.changed.items() if at > answer.serial}
-        if self.options.urgent:  # those that have come meanwhile have no place in it yet
+        if self.options.urgent:  # sessions that came since are not in it
             new_sessions = [id for id in self.mapped if id not in answer.sessions]
             self.pending = dict.fromkeys(new_sessions) | self.pending
 
     def _put_on_lanes(self, answer: SearchResult, up: Collection[tuple[str, PoolId]]) -> None:
-        """What the answer, and the room made in it since, mean for lanes and their clients."""
+        """Give lanes and their clients the variants of the answer, moves since included."""
         for id, variant in answer.moved.items():
             before = self.mapped.get(id)
             if before is not None:
@@ -246,8 +246,8 @@ class PlannedFamily(ScopeState):
             if variant == UNMAPPED and self.answer.limit(client, 0):
                 self.schedule_soon(now=now, searching=CROWDED)
             return variant
-        # Its place is its own: a smaller variant is no more work. If none is served, its frames
-        # are at least as small as its link wants them.
+        # It keeps its place, since a smaller variant is no more work. If no lane serves a fitting
+        # variant, its frames become at least as small as its link needs.
         fitting = [at for at in range(before, -1, -1) if self.answer.limit(client, at)]
         by_turns = self.answer.turns is not None
         served = [at for at in fitting if by_turns or at in self.lanes.values()]
@@ -275,29 +275,31 @@ class PlannedFamily(ScopeState):
         self.schedule_soon(now=now)
 
     def count_request(self, request: Request, *, now: float) -> None:
-        """A request without a session, or one that names its variant, has come."""
+        """Count a request without a session, or one that names its variant."""
         requested_variant = UNMAPPED
         if request.size:
-            # Of files a request names the place, from 1.
+            # For files, the size of a request is the number of the variant, from 1.
             sides = self.sides if self.sides[-1] else range(1, len(self.sides) + 1)
             requested_variant = min(bisect_left(sides, request.size), len(self.sides) - 1)
         if requested_variant not in self.requests:
             self.requests[requested_variant] = SessionlessRequests(now=now)
-        if self.requests[requested_variant].see(request, now=now):
-            self.stale = True  # what it asks for is to serve before it is looked at
+        if self.requests[requested_variant].count(request, now=now):
+            self.stale = True  # its variant must serve before it is scheduled
             self.schedule_soon(now=now)
 
     def status(self, sessions: Mapping[str, Session]) -> VariantsStatus:
-        """Where it stands."""
-        frames = got = 0.0
+        """Return the status of the family."""
+        frames = accuracy = 0.0
         for id, variant in self.mapped.items():
             rate = sessions[id].rate
             frames += rate
-            got += rate * self.family.variants[variant].accuracy if variant != UNMAPPED else 0.0
+            accuracy += (
+                rate * self.family.variants[variant].accuracy if variant != UNMAPPED else 0.0
+            )
         return VariantsStatus(
             len(self.mapped),
             self.unmapped,
-            got / frames if frames else 0.0,
+            accuracy / frames if frames else 0.0,
             self.plans,
             self.planning_s,
             self.switches,
@@ -310,7 +312,7 @@ class PlannedFamily(ScopeState):
     def question(
         self, sessions: Mapping[str, Session], snapshot: Snapshot, *, now: float
     ) -> Question | None:
-        """What to search for; None: nothing can be planned yet."""
+        """Return the input of the next search; None: nothing can be planned yet."""
         self.due_at = now + max(self.options.period, SEARCHING * self.search_s)
         self.learnt.learn(snapshot.counts.get(self.model), seconds=now - self._asked_at)
         self._asked_at = now
@@ -319,7 +321,7 @@ class PlannedFamily(ScopeState):
         if not seconds or not self.lanes:
             return None
         for requests in self.requests.values():
-            requests.settle(now=now)
+            requests.update_rate(now=now)
         mapped_sessions = [sessions[id] for id in self.mapped if id in sessions]
         return Question(
             tuple(seconds.get(at, (UNKNOWN_S,)) for at in range(len(self.sides))),

@@ -1,7 +1,7 @@
-"""What a search is about, and what it has found: all that goes off the loop and comes back.
+"""`Question` and `SearchResult`: what goes off the loop to a search, and what comes back.
 
-Requests without a session are clients like others, in as many parts as it takes for one lane each.
-Afterwards an answer still knows what room its lanes have, for clients that come before the next.
+Requests without a session count as clients, split into parts that each fit on one lane. A result
+tracks the room left on its lanes, for clients that come before the next search.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slacktide.planning.variants.search import search
 from slacktide.planning.variants.turns import Turns, by_turns
 
 MOST_BY_TURNS = 8
-"""Lanes with which it is tried whether they do better by turns."""
+"""Most lanes for which running several variants by turns is tried."""
 _PLAIN = "requests without a session"
 
 
@@ -60,7 +60,7 @@ class VariantsOptions(Options):
 
 
 class Headroom(NamedTuple):
-    """Shares to plan with."""
+    """Shares of throughput and bandwidth to plan with."""
 
     capacity: float
     bandwidth: float
@@ -68,27 +68,27 @@ class Headroom(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a search is about. Holds nothing that changes."""
+    """The input of a search; immutable."""
 
     seconds: tuple[tuple[float, ...], ...]
-    """By variant and batch."""
+    """Seconds of a batch, by variant and rows."""
     family: Family
     options: VariantsOptions
     headroom: Headroom
     sessions: tuple[tuple[SessionOpened, SessionMeasured | None], ...]
     requests: tuple[tuple[int, float, float], ...]
-    """(variant or UNMAPPED: any, rate, budget) of those without a session."""
+    """(variant or UNMAPPED for any, rate, budget) of requests without a session."""
     lanes: int
     start: tuple[int, ...]
     serial: int
-    """Changes seen before it was asked."""
+    """Number of changes of sessions that it includes."""
     turns: bool = False
-    """Whether lanes run several variants by turns now."""
+    """Whether lanes now run several variants by turns."""
     within: tuple[int, int] | None = None
-    """The smallest and the largest variant for all that ask for none; None: any."""
+    """The smallest and the largest variant that may be chosen; None: any."""
 
     def answer(self) -> SearchResult:
-        """Plan."""
+        """Run the search."""
         sides = [variant.size for variant in self.family.variants]
         room = self.headroom.capacity
         variants = [
@@ -120,7 +120,7 @@ class Question:
         return SearchResult(self, fleet, assignment, plain, turns)
 
     def _turns(self, fleet: Fleet, score: AssignmentScore) -> Turns | None:
-        """By turns, where that is better; as it is now, if there is no great difference."""
+        """Return a plan by turns if it is better. Small differences keep the present mode."""
         most = MOST_BY_TURNS
         if self.options.lanes != "auto" or not self.family.switches_free or self.lanes > most:
             return None
@@ -133,7 +133,7 @@ class Question:
 
 
 class SearchResult:
-    """A plan for a family, and the room it leaves."""
+    """A plan for a family, and the room left in it."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class SearchResult:
         plain: Sequence[int],
         turns: Turns | None = None,
     ) -> None:
-        """`turns`: in force instead of `assignment`."""
+        """`turns`: if given, it replaces `assignment`."""
         self.serial = question.serial
         self.turns = turns
         client_variants = [
@@ -157,29 +157,29 @@ class SearchResult:
             opened.id: variant
             for (opened, _), variant in zip(question.sessions, client_variants, strict=False)
         }
-        """Variant of each."""
+        """Variant of each session."""
         mapped = client_variants[len(question.sessions) :]
         free = [got for variant, got in zip(plain, mapped, strict=True) if variant == UNMAPPED]
         least = 0 if question.within is None else question.within[0]
         self.plain = max(least, min(free)) if free else None
         """Variant for requests without a session; None: there are none."""
         self.moved: dict[str, int] = {}
-        """Sessions that have made room for others since, and their variant now."""
+        """Sessions that were moved since to make room for others, with their variants."""
         self._may_lower = question.family.switches_free
-        self._fleet, self._found = fleet, assignment
+        self._fleet, self._assignment = fleet, assignment
         self._columns = fleet.columns.tolist()
         self._twice = [[2.0 * seconds for seconds in variant.seconds] for variant in fleet.variants]
         self._fill_lanes()
 
     def _fill_lanes(self) -> None:
-        fleet, turns, assignment = self._fleet, self.turns, self._found
+        fleet, turns, assignment = self._fleet, self.turns, self._assignment
         self.lanes = [turns.largest] * fleet.replicas if turns else list(assignment.variants)
-        """Variants that they are to run, largest first; by turns: and all smaller ones."""
+        """Variant of each lane, largest first; by turns, also all smaller variants run."""
         self._loads = [0.0] * len(self.lanes)
         self._tightest = [[fleet.batches] * len(fleet.variants) for _ in self.lanes]
-        """By lane and variant: the largest batch that the clients there allow."""
-        self._there: list[list[str]] = [[] for _ in self.lanes]
-        """By lane: the names of its clients."""
+        """Largest batch that the clients of a lane allow, by lane and variant."""
+        self._names: list[list[str]] = [[] for _ in self.lanes]
+        """Names of the clients of each lane."""
         for client, limits, replica in zip(
             fleet.clients, fleet.limits.tolist(), assignment.clients, strict=True
         ):
@@ -187,8 +187,8 @@ class SearchResult:
                 self._join(client, limits, replica)
 
     def place(self, client: Client) -> int:
-        """The largest variant with room for a client more, which it takes; or UNMAPPED. Where lanes
-        change their variant at no cost and none has room, others make room by smaller ones."""
+        """Place one more client on the largest variant with room, and return that, or UNMAPPED. If
+        no lane has room and switching is free, other clients get smaller variants."""
         variant = UNMAPPED if self.turns is None else self.turns.place(client, self.moved)
         if variant == UNMAPPED and (self.turns is None or self._end_turns(self.turns)):
             variant = self._place_on_lanes(client)
@@ -199,7 +199,7 @@ class SearchResult:
         return variant
 
     def _end_turns(self, turns: Turns) -> bool:
-        """Have each lane run one variant, in batches, where that serves no fewer clients."""
+        """Return to one variant per lane, in batches, if that serves no fewer clients."""
         served = len(turns.clients) - turns.clients.count(UNMAPPED)
         if self._mapped_on_lanes + len(turns.placed) < served:
             return False
@@ -207,10 +207,10 @@ class SearchResult:
         self._fill_lanes()
         moved = {client.name: self._place_on_lanes(client) for client in turns.placed}
         if UNMAPPED in moved.values():
-            self.turns, self._mapped_on_lanes = turns, -1  # not to be tried again
+            self.turns, self._mapped_on_lanes = turns, -1  # never tried again
             self._fill_lanes()
             return False
-        for client, replica in zip(self._fleet.clients, self._found.clients, strict=True):
+        for client, replica in zip(self._fleet.clients, self._assignment.clients, strict=True):
             variant = UNMAPPED if replica == UNMAPPED else self.lanes[replica]
             moved[client.name] = min(variant, moved.get(client.name, variant))
         self.moved.update(moved)
@@ -227,11 +227,11 @@ class SearchResult:
     def _join(self, client: Client, limits: Sequence[int], lane: int) -> None:
         self._loads[lane] += client.rate
         self._tightest[lane] = list(map(min, self._tightest[lane], limits))
-        self._there[lane].append(client.name)
+        self._names[lane].append(client.name)
 
     def _roomy(self, client: Client, limits: Sequence[int]) -> int | None:
-        """A lane for one more: that of the largest variant with room, else the one that loses the
-        least accuracy by a smaller variant with room, which it then runs."""
+        """Return the lane of the largest variant with room for a client. If none has room, switch
+        the lane that loses the least accuracy to a smaller variant with room."""
         step, rate = self._fleet.step, client.rate
 
         def fits(lane: int, variant: int) -> bool:
@@ -254,11 +254,11 @@ class SearchResult:
             return None
         _, lane, smaller = min(step_downs)
         self.lanes[lane] = smaller
-        self.moved.update(dict.fromkeys(self._there[lane], smaller))
+        self.moved.update(dict.fromkeys(self._names[lane], smaller))
         return lane
 
     def limit(self, client: Client, variant: int) -> int:
-        """The largest batch that its budget allows."""
+        """Return the largest batch that the client's budget allows."""
         if self.turns is not None:
             return self.turns.limit(client, variant)
         return self._batch_limit(client, variant)
@@ -281,8 +281,8 @@ def client_of(
     headroom: Headroom,
     within: tuple[int, int] | None = None,
 ) -> Client:
-    """A session as the search sees it, which lets a frame wait for one batch of its own length on a
-    lane of full speed: other rules are put into its budgets."""
+    """Return a session as a client of the search. The search assumes that a frame waits for one
+    batch of its own length on a lane of full speed; budgets are scaled for other rules."""
     scale = 2.0 / ((1.0 + wait) * headroom.capacity)
     budgets = session.budgets(sides, share=headroom.bandwidth)
     allowed = _allowed(within, sides)

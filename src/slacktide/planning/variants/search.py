@@ -1,14 +1,14 @@
-"""The planner by default: which variants the replicas run, and which client goes where.
+"""`search`: chooses the variants of all replicas, and a replica for each client.
 
-A candidate is a multiset of variants, one for each replica. `map_clients` fills it and its score is
-kept, so that no multiset is tried twice. From several candidates (all replicas alike, and those of
-the plan in force) the search climbs to the best neighbour until none is better; what effort is left
-goes into annealing, as the paper does, from the best one. The best few are then improved by moves
-and swaps of single clients, which mapping greedily leaves to gain.
+A candidate is a multiset of variants, one for each replica. `map_clients` maps the clients, and the
+score is cached, so no multiset is tried twice. From several candidates (all replicas alike, and the
+plan in force) the search climbs to the best neighbour until none is better. The remaining effort
+goes into annealing from the best one, as in the paper. Moves and swaps of single clients then
+improve the best few, since greedy mapping leaves something to gain.
 
-Effort is counted in candidates, not in seconds, so the same fleet has the same plan on every
-machine. A large fleet is cut into parts of clients with like budgets, whose plans are joined:
-several hundred clients on many replicas leave little to gain by being looked at together.
+Effort is counted in candidates, not in seconds, so a fleet has the same plan on every machine. A
+large fleet is cut into parts of clients with similar budgets, whose plans are joined: planning
+hundreds of clients together gains little.
 
 Source: Jellyfish §4.3 for the annealing; the rest is ours (docs/variants.md has figures).
 """
@@ -26,28 +26,28 @@ from slacktide.planning.variants.moves import improved, ordered
 from slacktide.planning.variants.pairs import Effort
 
 _PART = 16
-"""Most replicas that are planned for together."""
+"""Most replicas that are planned together."""
 _IMPROVED = 6
 """Candidates that are improved by moves."""
 _IMPROVED_OF_FEW = 10
-"""Candidates that are improved on at most four replicas: each counts for more and costs less."""
+"""Candidates that are improved if there are at most four replicas, where each costs less."""
 _PAIRS = 1000
-"""Effort that goes into dividing the clients of two replicas anew, up to half a part: with more
-replicas it gains some 0.2 % and takes half as long again."""
+"""Effort for dividing the clients of two replicas anew, for up to half a part. With more replicas
+it gains some 0.2 % and makes a search half as long again."""
 _NEARLY = 0.95
-"""Of the accuracy of the best plan: others with as much count as equal where variants must load."""
+"""Share of the best accuracy from which plans count as equal if variants must load."""
 _LEAST = 40
-"""Candidates of a part, where there are many parts."""
+"""Least candidates of each part."""
 _MOVES = 50
-"""Most moves across parts, where clients are left unmapped."""
+"""Most moves across parts if clients are left unmapped."""
 _TEMPERATURES = (0.0125, 0.0005)
-"""At the beginning and the end of the annealing (paper, §4.3)."""
+"""Temperatures at the beginning and the end of annealing (paper, §4.3)."""
 
 _STEPS = np.array((-1, 0, 0, 0, 1))
-"""Steps of a replica in annealing: most stay."""
+"""Steps of a replica in annealing; most stay."""
 
 Variants = tuple[int, ...]
-"""A candidate: variants in rising order."""
+"""A candidate: variants in ascending order."""
 
 
 def search(
@@ -58,10 +58,10 @@ def search(
     seed: int = 0,
     reach: int | None = None,
 ) -> Assignment:
-    """A good assignment. `start`: variants of the plan in force, if there is one; `candidates`: how
-    many multisets may be looked at. `reach`: how far a replica's next variant may lie from its own
-    and be loaded already. Of nearly equal plans that one is taken in which the fewest lie further;
-    None: all are loaded."""
+    """Return a good assignment. `start`: variants of the plan in force, if any. `candidates`: most
+    multisets to try. `reach`: distance from a replica's variant within which variants are loaded;
+    among nearly equal plans the one with the fewest replicas beyond it is taken. None: all
+    variants are loaded."""
     parts = max(1, math.ceil(fleet.replicas / _PART))
     if parts == 1:
         return _Search(fleet, seed).run(start, candidates, reach)
@@ -82,12 +82,12 @@ def search(
 
 
 class _Search:
-    """One fleet, or a part of one."""
+    """The search of one fleet, or of a part of one."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self.fleet = fleet
         self.random = np.random.default_rng(seed)
-        self.known: dict[Variants, tuple[AssignmentScore, Assignment]] = {}
+        self.scored: dict[Variants, tuple[AssignmentScore, Assignment]] = {}
         self.filled: Filled = {}
 
     def run(self, start: Sequence[int], candidates: int, reach: int | None = None) -> Assignment:
@@ -97,14 +97,14 @@ class _Search:
         if len(start) == fleet.replicas:
             alike.insert(0, tuple(sorted(start)))
         for variants in alike:
-            if len(self.known) >= candidates:
+            if len(self.scored) >= candidates:
                 break
             self.climb(variants)
         self.anneal(candidates)
         most = _IMPROVED_OF_FEW if fleet.replicas <= 4 else _IMPROVED
-        best = sorted(self.known, key=self.score, reverse=True)[:most]
+        best = sorted(self.scored, key=self.score, reverse=True)[:most]
         effort = Effort(_PAIRS if fleet.replicas <= _PART // 2 else 0)
-        assignments = [improved(fleet, self.known[variants][1], pairs=effort) for variants in best]
+        assignments = [improved(fleet, self.scored[variants][1], pairs=effort) for variants in best]
         top = max(assignments, key=fleet.score)
         if reach is None or len(start) != fleet.replicas:
             return top
@@ -114,16 +114,16 @@ class _Search:
             pairs = zip(sorted(variants), sorted(start), strict=True)
             return sum([abs(goal - base) > reach for goal, base in pairs])
 
-        for assignment in assignments:  # as close to it as can be with all of them loaded
+        for assignment in assignments:  # the closest candidates with all variants loaded
             pairs = zip(sorted(assignment.variants), sorted(start), strict=True)
             self.score(tuple([min(max(goal, base - reach), base + reach) for goal, base in pairs]))
         close = [
             variants
-            for variants in sorted(self.known, key=leaps)
+            for variants in sorted(self.scored, key=leaps)
             if self.score(variants).accuracy >= _NEARLY * least.accuracy
         ]
-        assignments += [self.known[variants][1] for variants in close[:_IMPROVED]]
-        assignments += [improved(fleet, self.known[variants][1]) for variants in close[:_IMPROVED]]
+        assignments += [self.scored[variants][1] for variants in close[:_IMPROVED]]
+        assignments += [improved(fleet, self.scored[variants][1]) for variants in close[:_IMPROVED]]
         equal = [
             assignment
             for assignment in assignments
@@ -133,10 +133,10 @@ class _Search:
         return min(equal, key=lambda plan: (leaps(plan.variants), -fleet.score(plan).accuracy))
 
     def score(self, variants: Variants) -> AssignmentScore:
-        scored_assignment = self.known.get(variants)
+        scored_assignment = self.scored.get(variants)
         if scored_assignment is None:
             assignment = map_clients(self.fleet, variants, filled=self.filled)
-            scored_assignment = self.known[variants] = self.fleet.score(assignment), assignment
+            scored_assignment = self.scored[variants] = self.fleet.score(assignment), assignment
         return scored_assignment[0]
 
     def climb(self, variants: Variants) -> None:
@@ -147,7 +147,7 @@ class _Search:
             variants = top
 
     def neighbours(self, variants: Variants) -> Iterator[Variants]:
-        """One replica up to three steps smaller or larger; or two replicas by one or two."""
+        """Yield candidates with one replica up to three steps away, or two by one or two."""
         kinds = sorted(set(variants))
         for first in kinds:
             for step in (-3, -2, -1, 1, 2, 3):
@@ -169,12 +169,12 @@ class _Search:
         yield tuple(sorted(next_variants))
 
     def anneal(self, candidates: int) -> None:
-        """Wander from the best one, ever less far, until so many are known."""
+        """Wander from the best candidate, at a falling temperature, until so many are scored."""
         largest = len(self.fleet.variants) - 1
         clients, value = float(self.fleet.weight.sum()), float(self.fleet.value.sum())
-        now = max(self.known, key=self.score)
+        now = max(self.scored, key=self.score)
         first, last = _TEMPERATURES
-        steps = max(0, candidates - len(self.known))
+        steps = max(0, candidates - len(self.scored))
         for step in range(steps):
             temperature = first * (last / first) ** (step / steps)
             moved = np.array(now) + _STEPS[self.random.integers(len(_STEPS), size=len(now))]
@@ -187,9 +187,8 @@ class _Search:
 
 
 def _cut(fleet: Fleet, parts: int) -> list[list[int]]:
-    """Clients in so many parts, those with like budgets together. Each part would take the smallest
-    variant about the same time: clients with tight budgets weigh more, as their batches are small.
-    """
+    """Divide clients into `parts` with similar budgets and equal work on the smallest variant.
+    Clients with tight budgets weigh more, since their batches are small."""
     order = np.argsort(fleet.limits.sum(axis=1), kind="stable")
     capacity = np.maximum(1, fleet.columns[0, fleet.limits[:, 0]])
     work = (np.array(fleet.rates) / capacity)[order]

@@ -1,12 +1,12 @@
-"""Which variants the replicas run, by annealing, as published (Jellyfish, Algorithm 2).
+"""`published`: chooses variants by annealing, as published (Jellyfish, Algorithm 2).
 
-Two modes. DEGRADE makes variants smaller until enough clients have a place (O1, their share of the
-clients that any variant can serve). UPGRADE then lets them grow again for accuracy (O2, the mean
-over all such clients' frames, 0 for those without a place) and never accepts a loss of O1. Every
-candidate is filled by Algorithm 1 and kept, so that it is not filled twice.
+It has two modes. DEGRADE makes variants smaller until enough clients are mapped (O1, their share of
+the clients that any variant can serve). UPGRADE then lets variants grow for accuracy (O2, the mean
+over the frames of all such clients, 0 for unmapped ones) and never accepts a loss of O1. Candidates
+are mapped by Algorithm 1 and cached.
 
-The random generator is seeded, so runs repeat. `search` (search.py) is what we plan with; this is
-what it is compared with.
+The random generator is seeded, so runs repeat. The planner uses `search` (search.py); this one is
+for comparison.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from slacktide.planning.variants.mapping import map_clients
 
 @dataclass(frozen=True, slots=True)
 class Annealing:
-    """Its parameters, by default those of the paper (§4.3)."""
+    """Parameters of the annealing; the defaults are the paper's (§4.3)."""
 
     first: float = 0.0125
     """Temperature at the beginning of each mode."""
     last: float = 0.0005
     factor: float = 0.99
-    """By which the temperature falls with each candidate."""
+    """Factor of the temperature from one candidate to the next."""
     enough: float = 1.0
     """O1 that ends DEGRADE, and that UPGRADE keeps."""
 
@@ -37,14 +37,14 @@ class Annealing:
 def published(
     fleet: Fleet, *, start: Sequence[int] = (), seed: int = 0, annealing: Annealing = Annealing()
 ) -> Assignment:
-    """The assignment that the published selection comes to. `start`: variants of the plan in force;
-    without, all replicas begin with the smallest."""
+    """Return the assignment of the published selection. `start`: variants of the plan in force;
+    without it, all replicas begin with the smallest."""
     state = _Selection(fleet, annealing, np.random.default_rng(seed))
     first = tuple(sorted(start)) if start else (0,) * fleet.replicas
     degraded = state.run(first, upgrade=False)
     if state.objectives(degraded)[0] >= annealing.enough:
         degraded = state.run(degraded, upgrade=True)
-    return state.known[degraded][2]
+    return state.scored[degraded][2]
 
 
 class _Selection:
@@ -52,13 +52,13 @@ class _Selection:
         self.fleet = fleet
         self.annealing = annealing
         self.random = random
-        self.known: dict[tuple[int, ...], tuple[float, float, Assignment]] = {}
+        self.scored: dict[tuple[int, ...], tuple[float, float, Assignment]] = {}
         self._servable = fleet.servable()
         self._frames = sum(fleet.clients[client].rate for client in self._servable)
 
     def objectives(self, variants: tuple[int, ...]) -> tuple[float, float]:
-        """O1 and O2."""
-        scores = self.known.get(variants)
+        """Return O1 and O2."""
+        scores = self.scored.get(variants)
         if scores is None:
             assignment = map_clients(self.fleet, variants)
             mapped = [c for c in self._servable if assignment.clients[c] != UNMAPPED]
@@ -69,11 +69,11 @@ class _Selection:
             )
             share = len(mapped) / len(self._servable) if self._servable else 1.0
             scores = share, value / self._frames if self._frames else 0.0, assignment
-            self.known[variants] = scores
+            self.scored[variants] = scores
         return scores[0], scores[1]
 
     def run(self, variants: tuple[int, ...], *, upgrade: bool) -> tuple[int, ...]:
-        """The best candidate of one mode."""
+        """Return the best candidate of one mode."""
         rules, kind = self.annealing, int(upgrade)
         largest = len(self.fleet.variants) - 1
         now = best = variants

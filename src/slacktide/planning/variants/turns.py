@@ -1,15 +1,15 @@
-"""Lanes that run several variants by turns, for clients whose links are unlike.
+"""`Turns`: lanes that run several variants by turns, for clients with different links.
 
-One variant for each lane is best where batches pay and lanes are many (`search.py`). On one lane it
-holds all clients down to what the slowest link carries. Where variants share a process a lane may
-run them by turns, mostly rows alone. With m as the largest variant in use, a frame of variant j
-waits for one row of m at most and then takes its own time, and the lanes' time is shared:
+One variant per lane is best with many lanes, or if batches pay (`search.py`). On a single lane it
+limits all clients to what the slowest link carries. If variants share a process, a lane can run
+them by turns, mostly row by row. With m as the largest variant in use, a frame of variant j waits
+for one row of m at most and then takes its own time, and clients share the lanes' time:
 
     l_j(1) + l_m(1) ≤ budget for j             sum of rate · l_j(1) ≤ LOAD · lanes
 
-For each m the clients begin with the smallest variant that is of use to them. Then that step to a
-larger one is made which gains the most accuracy for its time, while there is time: a knapsack of
-many choices, of which the steps on the upper hull are taken in turn.
+For each m, clients begin with the smallest variant that they can use. Then, as long as there is
+time, the step to a larger variant that gains the most accuracy for its time is taken: a
+multiple-choice knapsack, solved greedily along the upper hull.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from math import inf
 from slacktide.planning.variants.fleet import UNMAPPED, AssignmentScore, Client, Fleet
 
 LOAD = 0.8
-"""Share of the lanes' time, at the p99 of single rows: the rest absorbs simultaneous frames."""
+"""Share of the lanes' time to plan with, at the p99 of single rows; the rest absorbs simultaneous
+frames."""
 
 
 @dataclass(slots=True)
 class Turns:
-    """Variants of clients on lanes that run all of them up to the `largest`."""
+    """Variants of clients on lanes that run all variants up to the `largest`."""
 
     fleet: Fleet
     largest: int
     clients: list[int]
-    """Variant of each, or UNMAPPED."""
+    """Variant of each client, or UNMAPPED."""
     free_s: float
-    """Seconds of lane time, in a second, that may still be given away."""
+    """Seconds of lane time per second that are still free."""
     placed: list[Client] = field(default_factory=list)
-    """Clients that came after those of the fleet; `clients` goes on with their variants."""
+    """Clients that came after those of the fleet; `clients` continues with their variants."""
     _longest: list[tuple[float, int]] | None = None
-    """A heap of clients, those first whose variant takes the longest; made when it is needed."""
+    """Heap of clients, the longest variant first; made on first use."""
 
     @property
     def score(self) -> AssignmentScore:
-        """As that of an assignment of clients to replicas."""
+        """Comparable with the score of an assignment."""
         mapped = accuracy = 0.0
         for client, variant in zip(self.fleet.clients, self.clients, strict=True):
             if variant != UNMAPPED:
@@ -50,7 +51,7 @@ class Turns:
         return AssignmentScore(mapped, accuracy)
 
     def limit(self, client: Client, variant: int) -> int:
-        """1 where the client's budget allows the variant, 0 where not."""
+        """Return 1 if the client's budget allows the variant, else 0."""
         variants = self.fleet.variants
         if variant > self.largest or client.floor > variants[variant].accuracy:
             return 0
@@ -58,9 +59,9 @@ class Turns:
         return int(client.budgets[variant] + 1e-12 >= needed)
 
     def place(self, client: Client, lowered: dict[str, int]) -> int:
-        """The largest variant with room for a client more, which it takes; or UNMAPPED. Where there
-        is none, others step down to make room for the smallest: `lowered` then has their names and
-        variants."""
+        """Place one more client on the largest variant with room, and return that, or UNMAPPED. If
+        there is no room, other clients step down until the smallest variant fits; `lowered` gets
+        their names and variants."""
         variants = self.fleet.variants
         fitting = [at for at in range(self.largest + 1) if self.limit(client, at)]
         if not fitting:
@@ -80,7 +81,7 @@ class Turns:
         return UNMAPPED
 
     def _step_down(self, lowered: dict[str, int]) -> bool:
-        """Give the client whose variant takes the longest the next smaller one."""
+        """Give the client with the longest variant the next smaller one."""
         variants = self.fleet.variants
         if self._longest is None:
             self._longest = [
@@ -102,9 +103,9 @@ class Turns:
                 return True
         return False
 
-    def fill(self) -> None:
-        """Give clients variants, the smallest first, then steps by what they gain for their time.
-        Clients for whom there is no time are left out, those that take the most of it first."""
+    def assign(self) -> None:
+        """Give every client its smallest variant, then take the steps that gain most for their
+        time. Clients without time are left out, those that need the most first."""
         fleet = self.fleet
         seconds = [variant.seconds[0] for variant in fleet.variants]
         accuracy = [variant.accuracy for variant in fleet.variants]
@@ -123,7 +124,7 @@ class Turns:
         heap: list[tuple[float, int, int]] = []
 
         def offer(at: int) -> None:
-            """The client's best next step."""
+            """Push the client's best next step."""
             origin, weight = self.clients[at], fleet.clients[at].weight
             steps = [
                 ((accuracy[origin] - accuracy[to]) / (seconds[to] - seconds[origin]) * weight, to)
@@ -150,10 +151,10 @@ class Turns:
 
 
 def by_turns(fleet: Fleet) -> Turns:
-    """The best that lanes can do by turns."""
+    """Return the best plan by turns."""
     candidates = []
     for largest in range(len(fleet.variants)):
         turns = Turns(fleet, largest, [UNMAPPED] * len(fleet.clients), LOAD * fleet.replicas)
-        turns.fill()
+        turns.assign()
         candidates.append(turns)
     return max(candidates, key=lambda candidate: candidate.score)

@@ -1,8 +1,8 @@
-"""From one plan to the next: which replica takes which variant, and what is loaded beforehand.
+"""`matched` and `resident`: the next variant of each replica, and the variants kept loaded.
 
-Replicas, ordered by the variant they run, take the new variants in order. Of all matchings this one
-has the shortest way from old to new in sum and at its longest, so most new variants are neighbours
-of the old ones, which is what is kept resident (Jellyfish, §4.4).
+Replicas, sorted by their variants, take the sorted new variants. Of all matchings this has the
+smallest sum of distances and the smallest largest distance, so most new variants are neighbours of
+the old ones, which are loaded already (Jellyfish, §4.4).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 
 def matched(running: Mapping[str, int], targets: Sequence[int]) -> dict[str, int]:
-    """The variant that each replica is to run. `running`: by replica, the variant it runs now;
-    `targets`: as many variants, in any order. Raises ValueError if their numbers differ."""
+    """Return the next variant of each replica. `running`: their present variants; `targets`: the
+    next ones, in any order. Raises ValueError if the numbers differ."""
     if len(running) != len(targets):
         raise ValueError(f"targets: expected {len(running)} variants, got {len(targets)}")
     replicas = sorted(running, key=lambda replica: (running[replica], replica))
@@ -22,10 +22,10 @@ def matched(running: Mapping[str, int], targets: Sequence[int]) -> dict[str, int
 def resident(
     variant: int, sizes: Sequence[int], *, most: int, budget: int | None = None
 ) -> tuple[int, ...]:
-    """The variants that a replica keeps loaded: its own and the nearest, `most` in all, nearest
-    first. `sizes`: bytes of each variant, smallest first; `budget`: bytes that they may have in
-    all. Its own is always among them. Of two at one distance the smaller comes first: a network
-    fails more suddenly than it recovers."""
+    """Return the variants that a replica keeps loaded: its own, then the nearest, at most `most`.
+    `sizes`: bytes of each variant, smallest first; `budget`: most bytes of all. Its own variant
+    always stays. Of two at the same distance the smaller is first, since a link fails more suddenly
+    than it recovers."""
     loaded, used = [variant], sizes[variant]
     further_variants = sorted(
         (candidate for candidate in range(len(sizes)) if candidate != variant),
@@ -41,5 +41,5 @@ def resident(
 
 
 def misses(loaded: Mapping[str, Collection[int]], plan: Mapping[str, int]) -> frozenset[str]:
-    """Replicas whose new variant is not resident: they go on with the old one until it is."""
+    """Return the replicas whose new variant is not loaded: they run the old one until it is."""
     return frozenset(name for name, variant in plan.items() if variant not in loaded[name])
