@@ -104,9 +104,9 @@ class PoolExits(ScopeState):
         self.revision = 0
         self.refused = False
         self.ramps: tuple[int, ...] = ()
-        self.arranged: tuple[int, ...] = ()
+        self.open_chain: tuple[int, ...] = ()
         """Ramps of the last chain that was opened."""
-        self.arranged_revision = 0
+        self.open_revision = 0
         """Revision of their weights: a worker runs a chain until it has opened the next one."""
         self.thresholds: dict[int, float] = {}
         """Threshold of each ramp; empty: no row leaves."""
@@ -229,7 +229,7 @@ class PoolExits(ScopeState):
         """Whether rows judged at every position may move the ramps now."""
         if not self._moving or self.everywhere.added < self.round_at:
             return False
-        return self.arranged == self.ramps and (
+        return self.open_chain == self.ramps and (
             self.accuracy_budget.fresh >= FRESH or not self.ramps
         )
 
@@ -271,11 +271,11 @@ class PoolExits(ScopeState):
         if arranged.revision != self.revision or arranged.ramps != self.ramps:
             return
         if arranged.detail:
-            self.unfit |= {*self.ramps} - {*self.arranged}
-            back = [r for r in self.arranged if r in self.ramps and self.arranged != self.ramps]
+            self.unfit |= {*self.ramps} - {*self.open_chain}
+            back = [r for r in self.open_chain if r in self.ramps and self.open_chain != self.ramps]
             self._move(tuple(back), arranged.detail)
             return
-        self.arranged, self.arranged_revision = arranged.ramps, arranged.revision
+        self.open_chain, self.open_revision = arranged.ramps, arranged.revision
         if not arranged.rows:
             return  # it runs; its times follow once they are measured
         self.times.measure(arranged)
@@ -300,7 +300,7 @@ class PoolExits(ScopeState):
                 self.saved_s += seconds * (1.0 - answers[exit_index])  # -1: the end
         self.uncut = 0 if stopped else self.uncut + 1
         budget = self.accuracy_budget
-        is_current = self.arranged_revision == self.revision
+        is_current = self.open_revision == self.revision
         if stopped or not is_current or not all(report.agrees) or not self._counts(batch):
             budget.add_unjudged(len(report.left))
             return

@@ -91,13 +91,13 @@ class ServerPipelinesPlanner(Planner):
         """By pipeline and stage."""
         self._fields: dict[str, frozenset[PlanField]] = {}
         """The fields of each model that this planner writes."""
-        self._written = self._explained = -1
+        self._plan_revision = self._reason_revision = -1
         """Revisions of the placement that the last plan has, and that `reason` was given for."""
         self._report_at = -math.inf
         self._caps = policy.rules.fill
         """Whether batches are bounded: where none waits to be full, a bound only makes more."""
         self._report = report
-        self._reported = ""
+        self._last_report = ""
         """The placement that was reported last."""
         self._reason = NO_FRAMES
         self._question = ServerQuestion(cores, exits)
@@ -127,7 +127,7 @@ class ServerPipelinesPlanner(Planner):
         return frozenset(owned)
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
-        before, self._arrivals, self._fields, self._written = self._arrivals, {}, {}, -1
+        before, self._arrivals, self._fields, self._plan_revision = self._arrivals, {}, {}, -1
         for name, pipeline in stated_as(PlacedPipeline, stated).items():
             arrivals = before.get(name, {})
             self._arrivals[name] = {s: arrivals.get(s) or StageArrivals() for s in pipeline.stages}
@@ -218,7 +218,7 @@ class ServerPipelinesPlanner(Planner):
     @property
     def _is_new(self) -> bool:
         """Whether the last plan lacks the placement in force."""
-        return self._written != self._control.revision
+        return self._plan_revision != self._control.revision
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
         if not self._has_frames:
@@ -242,9 +242,9 @@ class ServerPipelinesPlanner(Planner):
     def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
         """See `Planner`. Replicas leave their old lanes once those on the new lanes are up."""
         revision = self._control.revision
-        is_new = self._came_up or self._explained != revision
+        is_new = self._came_up or self._reason_revision != revision
         self.reason = self._control.reason if is_new else ""
-        self._written = self._explained = revision
+        self._plan_revision = self._reason_revision = revision
         self._came_up = self._bounds_changed = self._seats.moving = False
         if self._control.plans is None or not self._question.pipelines:
             return draft
@@ -274,7 +274,7 @@ class ServerPipelinesPlanner(Planner):
             self._seats.clear()
             self._bounds_changed = True
             self.bounds, self._placement_bounds = {}, {}
-            self._has_frames, self._reported = False, ""
+            self._has_frames, self._last_report = False, ""
             self._reason = NO_FRAMES
 
     def _apply(self) -> None:
@@ -329,6 +329,6 @@ class ServerPipelinesPlanner(Planner):
         )
         self._reason = f"{self._control.expected:.0%} in time expected at {rates}"
         placed = "; ".join(parts)
-        if placed != self._reported:
-            self._reported = placed
+        if placed != self._last_report:
+            self._last_report = placed
             self._report(f"pipelines are placed: {placed} ({self._reason})")

@@ -74,9 +74,9 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         """Whether the next plan is the first of a new base."""
         self._resize_at = math.inf
         """When to hand on cores that lanes have given up."""
-        self._fresh: dict[str, dict[int, Waiting]] = {}
+        self._incoming: dict[str, dict[int, Waiting]] = {}
         """Requests that the engine is about to handle, by model and id."""
-        self._due: dict[str, ModelView] = {}
+        self._due_views: dict[str, ModelView] = {}
         """Views of the models whose policies must be asked."""
         self._pending: tuple[float, list[ScaledState], bool] | None = None
         """Consequences of the last events, once the engine has handled them: (when, models whose
@@ -107,13 +107,13 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         self._sizes.rebase(base, models)
         for state in self.states.values():
             state.due_at = now
-        self._due.clear()
+        self._due_views.clear()
         self._rebased = self._rebased or base is not self._base
         self._base = base
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
         self._catch_up()
-        self._fresh = {}
+        self._incoming = {}
         again: list[ScaledState] = []
         resize = False
         for event in events:
@@ -146,7 +146,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         if state is None:
             return
         waiting = Waiting.of(request)
-        fresh = self._fresh.setdefault(request.model, {})
+        fresh = self._incoming.setdefault(request.model, {})
         earlier = fresh.get(request.id)
         if earlier is None and (handled_request := snapshot.request(request.id)) is not None:
             earlier = Waiting.of(handled_request)
@@ -174,20 +174,20 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         return at
 
     def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
-        self._due.clear()
+        self._due_views.clear()
         for name, state in self.states.items():
             is_due = state.due_at <= now
             if is_due or state.check_at <= now:
                 self._active = state
                 view = self._view(name, snapshot)
                 if view is not None and (is_due or state.is_urgent(view, now=now)):
-                    self._due[name] = view
+                    self._due_views[name] = view
         self._active = None
-        return bool(self._due) or self._resize_at <= now
+        return bool(self._due_views) or self._resize_at <= now
 
     def write(self, state: ScaledState, draft: Draft, snapshot: Snapshot, *, now: float) -> Draft:
         """Decide for one model; `plan` writes the decisions for all together."""
-        view = self._due.pop(state.model, None)
+        view = self._due_views.pop(state.model, None)
         bounds = draft.bounds.get(state.model, UNBOUNDED)
         if state.bound(bounds, now=now) and not self._rebased:
             view = self._view(state.model, snapshot)
@@ -197,7 +197,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
 
     def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
         super().plan(snapshot, draft, now=now)
-        self._due.clear()
+        self._due_views.clear()
         borrowing, self._rebased = self._rebased, False
         if not borrowing:
             self._resize_at = math.inf
@@ -268,7 +268,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
             self._sizes.lanes(group),
             state.limits,
             state.expected(now=now),
-            fresh=self._fresh.get(name, {}),
+            fresh=self._incoming.get(name, {}),
             runs=pool_id,
             accuracies=accuracies if self._chooses(name) else {},
             beside={

@@ -34,7 +34,7 @@ class LearntFamily:
         """P99 of batches of 1, 2, … rows by variant, rising with rows and variants. Only variants
         that were on a lane are in it."""
         self._options, self._number = options, number
-        self._read: dict[int, tuple[object, tuple[float, ...]]] = {}
+        self._readings: dict[int, tuple[object, tuple[float, ...]]] = {}
         """Last reading by variant: (source, p99 by rows)."""
         self._capacity = LearnedHeadroom(options.late)
         self._bandwidth = LearnedHeadroom(options.late)
@@ -83,10 +83,10 @@ class LearntFamily:
             if at is None:
                 continue
             of = (pool.id, pool.times.revision, cores)
-            if at not in self._read or self._read[at][0] != of:
+            if at not in self._readings or self._readings[at][0] != of:
                 rows = range(1, min(pool.max_batch, BATCH_MOST) + 1)
                 p99 = [pool.times.of(row_count, max(1, cores)).p99 for row_count in rows]
-                self._read[at] = of, tuple(p99)
-        measured_variants = sorted(self._read)
-        raised = rising([self._read[at][1] for at in measured_variants])
+                self._readings[at] = of, tuple(p99)
+        measured_variants = sorted(self._readings)
+        raised = rising([self._readings[at][1] for at in measured_variants])
         self.seconds.update(zip(measured_variants, raised, strict=True))

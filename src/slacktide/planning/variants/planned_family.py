@@ -98,11 +98,11 @@ class PlannedFamily(ScopeState):
         """Requests without a session, by the variant they ask for, or UNMAPPED."""
         self.answer: SearchResult | None = None
         """The search result in force."""
-        self.ready: SearchResult | None = None
+        self.next_answer: SearchResult | None = None
         """The search result to put in force next."""
         self.pending: dict[str, None] = {}
         """Sessions that need an answer at once."""
-        self.changed: dict[str, int] = {}
+        self.placed_serials: dict[str, int] = {}
         """`serial` when a session was last placed at once, by session."""
         self.serial = 0
         self.stale = True
@@ -154,7 +154,7 @@ class PlannedFamily(ScopeState):
     def meanwhile_at(self) -> float:
         """When to put in force what there is. Large plans come less often: they take the loop's
         time, however few of their clients have changed."""
-        if self.stale or self.ready is not None or self.pending or self.error is not None:
+        if self.stale or self.next_answer is not None or self.pending or self.error is not None:
             at = self._answered_at + ANSWER_GAP * (1.0 + len(self.mapped) / 50)
             return max(at, self.held_until)
         return math.inf
@@ -172,7 +172,7 @@ class PlannedFamily(ScopeState):
         self.schedule_soon(now=now)
 
     def accept(self, answer: SearchResult | Exception, seconds: float) -> None:
-        self.ready = None if isinstance(answer, Exception) else answer
+        self.next_answer = None if isinstance(answer, Exception) else answer
         self.plans += 1
         self.search_s = seconds
         self.planning_s += seconds
@@ -192,16 +192,16 @@ class PlannedFamily(ScopeState):
         (lane, pool) of the replicas that serve (`replicas_up`)."""
         self.stale = False
         self._answered_at = now
-        if self.ready is not None:
-            self._put_in_force(self.ready)
-            self.ready = None
+        if self.next_answer is not None:
+            self._put_in_force(self.next_answer)
+            self.next_answer = None
         waiting = sorted(self.pending, key=lambda id: self.mapped.get(id) != UNMAPPED)
         for id in waiting[:PLACED_AT_ONCE]:
             del self.pending[id]
             session = sessions.get(id)
             if session is not None:
                 self.mapped[id] = self._at_once(session, now)
-                self.changed[id] = self.serial
+                self.placed_serials[id] = self.serial
         if self.answer is not None:
             self._put_on_lanes(self.answer, up)
 
@@ -209,9 +209,11 @@ class PlannedFamily(ScopeState):
         self.answer = answer
         for id, variant in answer.sessions.items():
             # The session may have gone since, or its link may have fallen.
-            if id in self.mapped and self.changed.get(id, 0) <= answer.serial:
+            if id in self.mapped and self.placed_serials.get(id, 0) <= answer.serial:
                 self.mapped[id] = variant
-        self.changed = {id: at for id, at in self.changed.items() if at > answer.serial}
+        self.placed_serials = {
+            id: at for id, at in self.placed_serials.items() if at > answer.serial
+        }
         if self.options.urgent:  # sessions that came since are not in it
             new_sessions = [id for id in self.mapped if id not in answer.sessions]
             self.pending = dict.fromkeys(new_sessions) | self.pending
@@ -270,7 +272,7 @@ class PlannedFamily(ScopeState):
         self.serial += 1
         self.stale = True
         self.fields.forget(id)
-        for session_table in (self.mapped, self.changed, self.pending):
+        for session_table in (self.mapped, self.placed_serials, self.pending):
             session_table.pop(id, None)
         self.schedule_soon(now=now)
 
