@@ -48,4 +48,4 @@ def test_nothing_that_is_placed_serves_more(seed):
     query = at_random(np.random.default_rng(seed), forms=2)
     judge = PipelineEstimator(query, query.pipelines[0], WHOLE)
     estimate = judge.estimate(judge.chosen(search(query, WHOLE)[0]))
-    assert estimate.throughput <= fluid_bound(query) + 1e-6
+    assert estimate.worth <= fluid_bound(query) + 1e-6

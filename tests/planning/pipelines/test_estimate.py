@@ -90,7 +90,7 @@ def test_a_link_bounds_what_gets_through():
     found = slow.estimate(server)  # 1.5 MB/s of frames
     assert found.shares == pytest.approx([0.95 * 0.75 / 1.5] * 3)
     assert found.latency > 0.2
-    assert found.score.worth == 0.0
+    assert found.worth == 0.0
 
 
 def test_a_path_that_is_late_is_worth_nothing_and_the_others_are():
@@ -98,7 +98,7 @@ def test_a_path_that_is_late_is_worth_nothing_and_the_others_are():
     late = replace(TRAFFIC, stages=(*TRAFFIC.stages[:2], replace(heavy, forms=(form(0.19, 0.0),))))
     judge = estimator(question(late))
     found = judge.estimate(judge.chosen([PlacedStage("server")] * 3))
-    assert found.throughput == pytest.approx(60.0)
+    assert found.worth == pytest.approx(60.0)
     assert found.latency > 0.2
 
 
@@ -107,9 +107,9 @@ def test_between_budget_and_slo_ever_fewer_are_likely_to_be_in_time():
     for slo in (1.0, 0.1, 0.06, 0.05, 0.045, 0.04, 0.035, 0.03, 0.01):
         judge = estimator(question(replace(TRAFFIC, slo=slo)), EstimateRules())
         found = judge.estimate(judge.chosen([PlacedStage("server")] * 3))
-        worth.append(found.score.worth)
+        worth.append(found.worth)
         share = min(1.0, max(0.0, (slo - found.latency) / (0.5 * slo)))
-        assert found.score.worth >= judge.most * share - 1e-9
+        assert found.worth >= judge.most * share - 1e-9
     assert worth == sorted(worth, reverse=True)
     assert (worth[0], worth[-1]) == (pytest.approx(90.0), 0.0)
     assert any(0.0 < each < 89.0 for each in worth)
@@ -144,8 +144,8 @@ def test_what_is_late_is_worth_a_little_the_less_the_later():
         judge = estimator(asked, rules=EstimateRules(hope=0.05))
         found = judge.estimate(judge.chosen([PlacedStage("edge")]))
         assert found.latency > slo
-        assert found.score.worth == pytest.approx(10.0 * 0.05 * slo / found.latency)
-        worth.append(found.score.worth)
+        assert found.worth == pytest.approx(10.0 * 0.05 * slo / found.latency)
+        worth.append(found.worth)
     assert worth[0] == pytest.approx(2.0 * worth[1])
 
 
@@ -184,7 +184,7 @@ def test_a_join_has_the_rows_of_its_largest_inflow():
     assert judge.sinks == [3]
     found = judge.estimate(judge.chosen([PlacedStage("server")] * 4))
     assert found.latencies[3] > max(found.latencies[1:3])
-    assert found.throughput == pytest.approx(15.0)
+    assert found.worth == pytest.approx(15.0)
 
 
 def test_answers_are_data():
@@ -246,4 +246,4 @@ def test_random_questions_can_be_asked():
         judge = estimator(asked)
         for costs in zip(*map(judge.choices, range(len(judge.rates))), strict=False):
             found = judge.estimate(costs)
-            assert 0.0 <= found.throughput <= sum(judge.rates[at] for at in judge.sinks) + 1e-9
+            assert 0.0 <= found.worth <= sum(judge.rates[at] for at in judge.sinks) + 1e-9

@@ -13,7 +13,7 @@ from slacktide.planning.pipelines import search as module
 from slacktide.planning.pipelines.costs import EstimateRules, Load, PlacementScore, better
 from slacktide.planning.pipelines.distribution import RULES as PUBLISHED
 from slacktide.planning.pipelines.distribution import distribute
-from slacktide.planning.pipelines.estimate import PipelineEstimator, total_score
+from slacktide.planning.pipelines.estimate import ARRAYS, PipelineEstimator, total_score
 from slacktide.planning.pipelines.policies import make_placement
 from slacktide.planning.pipelines.problem import PlacedStage
 from slacktide.planning.pipelines.search import _Pipeline, mended, search
@@ -55,25 +55,23 @@ def loaded(draw, judge) -> Load:
 
 @pytest.mark.parametrize("rules", RULES, ids=NAMES)
 @pytest.mark.parametrize("seed", range(30))
-def test_what_is_judged_at_once_is_what_the_estimator_says(seed, rules):
+def test_many_placements_at_once_are_estimated_like_each_alone(seed, rules):
     draw = np.random.default_rng(seed)
     asked = at_random(draw, stages=4, forms=2)
     judge = PipelineEstimator(asked, asked.pipelines[0], rules)
     load = loaded(draw, judge) if seed % 2 else Load(2)
-    each = _Pipeline(judge)
-    each.others = load
-    picks = [draw.choice(len(choices), 3, replace=False) for choices in each.choices]
+    pipeline = _Pipeline(judge)
+    picks = [draw.choice(len(choices), 3, replace=False) for choices in pipeline.choices]
+    together = judge.estimate(pipeline._combinations(picks), load, ARRAYS)
     shape = (3,) * len(picks)
-    worth, work, longest = (np.broadcast_to(one, shape) for one in each._judged(picks))
     for at in np.ndindex(shape):
         costs = [
-            choices[picked[i]] for choices, picked, i in zip(each.choices, picks, at, strict=True)
+            choices[stage_picks[number]]
+            for choices, stage_picks, number in zip(pipeline.choices, picks, at, strict=True)
         ]
-        found = judge.estimate(costs, load)
-        assert worth[at] == pytest.approx(found.score.worth)
-        assert work[at] == pytest.approx(judge.work(costs, judge.load(costs)))
-        if found.latency < 1e8:
-            assert longest[at] == pytest.approx(found.latency)
+        alone = judge.estimate(costs, load)
+        for numbers, number in zip(together[:3], alone[:3], strict=True):
+            assert np.broadcast_to(numbers, shape)[at] == pytest.approx(number)
 
 
 @pytest.mark.parametrize("rules", RULES, ids=NAMES)
@@ -178,15 +176,15 @@ def test_no_memory_is_saved_at_the_cost_of_what_is_served(seed):
     worths = [score_of(asked, each, EstimateRules()).worth for each in (found, plain)]
     assert worths[0] == pytest.approx(worths[1])
     judge = PipelineEstimator(asked, asked.pipelines[0], priced)
-    least = [judge.work(c, judge.load(c)) for c in (judge.chosen(p[0]) for p in (found, plain))]
+    least = [judge.estimate(c).work for c in (judge.chosen(p[0]) for p in (found, plain))]
     assert least[0] <= least[1] + 1e-9
 
 
 def test_stages_at_home_run_one_at_a_time_in_the_memory_of_the_largest():
     judge = PipelineEstimator(question(), TRAFFIC, EstimateRules(memory=2.0))
     home = judge.chosen([PlacedStage("edge")] * 3)
-    assert judge.work(home, judge.load(home)) == pytest.approx(2.0 * (3 * 0.02 + 0.1))
+    assert judge.estimate(home).work == pytest.approx(2.0 * (3 * 0.02 + 0.1))
     away = judge.chosen([PlacedStage("edge"), PlacedStage("edge"), PlacedStage("server")])
     (share,) = [cost.busy for cost in away if cost.work == away[2].work]
     work = share + 2.0 * (share / 0.8 * 0.12 + 2 * 0.02 + 0.1)
-    assert judge.work(away, judge.load(away)) == pytest.approx(work)
+    assert judge.estimate(away).work == pytest.approx(work)

@@ -95,7 +95,7 @@ class _Fluid:
         for device in range(len(self.judge.devices)):
             end = self._begin(at, device, way, ended) + self.least[at][device][0]
             back = [
-                self.judge.transfer(device, 0, size, (0.0, 0.0))
+                self.judge.transfer(device, 0, size)
                 for begin, to, _, size in self.hand_overs
                 if (begin, to) == (at, -1)
             ]
@@ -107,7 +107,7 @@ class _Fluid:
         for begin, to, _, size in self.hand_overs:
             if to == at:
                 place, before = (way[begin] or 0, ended[begin]) if begin >= 0 else (0, 0.0)
-                over = self.judge.transfer(place, device, size, (0.0, 0.0))
+                over = self.judge.transfer(place, device, size)
                 latest = max(latest, before + over)
         return latest
 

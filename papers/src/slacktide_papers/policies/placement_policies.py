@@ -213,7 +213,7 @@ def _mapped(
     for split in splits:
         judge, size = split.judge, split.judge.pipeline.stages[0].row_bytes
         allowance, place = judge.pipeline.slo - _rest(split), judge.devices.index(server)
-        way = [judge.transfer(0, place, size * forms[at].row_share, (0.0, 0.0)) for at in order]
+        way = [judge.transfer(0, place, size * forms[at].row_share) for at in order]
         budgets = tuple([allowance - delay for delay in way])
         clients.append(Client(judge.pipeline.name, max(judge.pipeline.rate, 1e-9), budgets))
     fleet = Fleet(variants, clients, replicas)
@@ -234,7 +234,7 @@ def _rest(split: _Split) -> float:
         for inflow in judge.pipeline.stages[at].inflows:
             after[inflow.stage] = max(after[inflow.stage], path_s)
     device = next(at for at, host in enumerate(judge.devices) if host.server)
-    return after[0] + judge.transfer(device, 0, 0.0, (0.0, 0.0))
+    return after[0] + judge.transfer(device, 0, 0.0)
 
 
 def _by_rows(form: StageForm, kind: str, batches: Sequence[int]) -> tuple[float, ...]:

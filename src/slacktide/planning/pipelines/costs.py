@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from slacktide.planning.pipelines.problem import LinkView
 
 FULL = 0.95
 """Most of its time that a lane or link is busy. What comes beyond that is dropped."""
@@ -14,8 +12,6 @@ BUSY = 0.8
 """Share of its time that a lane or link is busy, at most, as far as waits for it go."""
 NEVER = 1e9
 """Seconds of a transfer over a link that is not there."""
-Transfer = Callable[[float], float]
-"""Seconds, by bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +67,8 @@ class StageCost(NamedTuple):
     """What its memory while it runs counts as, where it is the only one to run."""
     accuracy: float
     row_share: float
+    on: Sequence[tuple[int, float]]
+    """Devices that it may run on, with 1 where it does, else 0."""
 
 
 class Load:
@@ -114,16 +112,6 @@ def better(score: PlacementScore, than: PlacementScore) -> bool:
     if abs(score.worth - than.worth) > 1e-9 * (1.0 + abs(score.worth)):
         return score.worth > than.worth
     return score.spare > than.spare + 1e-9 * (1.0 + abs(than.spare))
-
-
-def transfers(link: LinkView | None, load: tuple[float, float]) -> Transfer:
-    """Seconds that one hand-over over a link takes that carries `load`, by its bytes."""
-    if link is None or link.bandwidth <= 0.0:
-        return lambda size: NEVER
-    latency, bandwidth, burst = link.latency, link.bandwidth, link.burst
-    ratio = min(load[0] / bandwidth, BUSY)
-    wait = load[1] / bandwidth**2 / (2.0 * (1.0 - ratio))
-    return lambda size: latency + max(0.0, size - burst) / bandwidth + wait
 
 
 def share(capacity: float, demand: float) -> float:

@@ -1,41 +1,44 @@
-"""What a placement would do: latency, effective throughput, memory, work. Equations 1 to 5.
+"""What a placement would do: latency, worth, work and load. Equations 1 to 5.
 
-The latency of a stage is what its batch waits to fill, its p99, and what it waits for a lane; that
-of a path adds the transfers between devices, and the way back of the answer. Waits:
+One evaluator serves one placement, in floats, and many at once, in arrays with one axis for each
+stage (search.py). Numbers of either are annotated as `float`; what depends on two stages has two
+axes.
+
+The latency of a stage is the time that its batch waits to fill, its p99, and its wait for a lane. A
+path adds the transfers between devices and the way back of the answer. Waits:
 
     fill      (b − m) / λ    m = (1 + CV²) / 2 rows come together, as in a Poisson process of groups
                              of geometric size whose rows have that CV; none if b ≤ m
     lane      ρ / (2 μ (1 − ρ))    M/D/1 of one replica: μ = 1 / latency(b), ρ = λ / (n b μ)
-    shared    Σ λ/b · latency(b)² / (2 (1 − ρ)) over all that shares the lanes of a device, if they
-              have no timetable: the larger of both counts (M/G/1; of one stage alone the same)
+    shared    Σ λ/b · latency(b)² / (2 (1 − ρ)) over all stages on the lanes of a device, if they
+              have no timetable: the larger of both counts (M/G/1, equal for a single stage)
 
 Where batches do not wait to be full, a frame's rows come together: a stage takes as many p99 as
 they need batches, one after another.
 
-A sink is worth its rows per second, times the share of them that stages and links on their way have
-the capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
-times the share that is likely to be in time: all, if its path takes no longer than the budget, a
-share of the SLO; none (or by chance, `hope`) from the whole SLO on; in between in proportion. Where
-a link or a lane has too much to do, what waits too long is dropped, so that the rest waits as at
-`BUSY`.
+A sink is worth its rows per second, times the share that stages and links on the way have the
+capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
+times the share that is likely to be in time. That share is 1 up to the budget (a part of the SLO),
+0 (or `hope`) at the SLO, and linear in between. An overloaded link or lane drops what waits too
+long, so the rest waits as at `BUSY`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from slacktide.planning.pipelines.costs import (
     BUSY,
     FULL,
+    NEVER,
     EstimateRules,
     Load,
     PlacementScore,
     StageCost,
-    Transfer,
-    share,
-    transfers,
 )
 from slacktide.planning.pipelines.problem import (
     DeviceView,
@@ -46,19 +49,46 @@ from slacktide.planning.pipelines.problem import (
     PlacementQuestion,
 )
 
+Combine = Callable[[float, float], float]
+Transfer = Callable[[float], float]
+"""Seconds, by bytes."""
+
+
+class Arithmetic(NamedTuple):
+    """Functions with different names for floats and for arrays."""
+
+    low: Combine
+    high: Combine
+    largest: Callable[[float], float]
+
+
+FLOATS = Arithmetic(min, max, float)
+ARRAYS = Arithmetic(np.minimum, np.maximum, np.max)
+
+SOURCE = ((0, 1.0),)
+"""`StageCost.on` of the place where frames come in and answers go."""
+Crossings = list[tuple[float, tuple[int, int]]]
+"""Links that one hand-over may cross: 1 where it does, else 0; ends of the link."""
+
 
 class PipelineEstimate(NamedTuple):
     """What a placement of one pipeline does."""
 
-    score: PlacementScore
-    latencies: tuple[float, ...]
-    """By stage: from a frame's arrival to the end of its batch."""
+    worth: float
+    """Rows at the sinks in time per second, times their accuracy."""
+    work: float
+    """Lanes of servers, on average, and what counts as such (`EstimateRules.memory`)."""
     latency: float
     """Seconds of the longest path, with the way back."""
-    shares: tuple[float, ...]
-    """By stage: of its rows that come so far and are served."""
-    throughput: float
-    """Rows at the sinks per second that are in time, whatever their accuracy."""
+    latencies: Sequence[float]
+    """By stage: from a frame's arrival to the end of its batch."""
+    shares: Sequence[float]
+    """By stage: share of its rows that arrive and are served."""
+
+    @property
+    def score(self) -> PlacementScore:
+        """For comparisons with other placements; not for arrays."""
+        return PlacementScore(self.worth, -self.work if self.worth > 0.0 else -self.latency)
 
 
 class PipelineEstimator:
@@ -114,15 +144,15 @@ class PipelineEstimator:
                 self.hand_overs.append((-1, 0, rate, stage.row_bytes))
             if not self.downstream[at]:
                 self.hand_overs.append((at, -1, rate / rows, rows * stage.answer_bytes))
-        self._into: list[list[tuple[int, float]]] = [[] for _ in pipeline.stages]
-        """By stage: (from, bytes of each) of `hand_overs`."""
-        self._back: list[float | None] = [None] * len(pipeline.stages)
-        """By stage: bytes of its answers, if it is a sink."""
-        for begin, at, _, size in self.hand_overs:
+        self._into: list[list[tuple[int, int, float]]] = [[] for _ in pipeline.stages]
+        """By stage: (number among `hand_overs`, from, bytes of each)."""
+        self._answers: list[tuple[int, float] | None] = [None] * len(pipeline.stages)
+        """By stage, if it is a sink: (number among `hand_overs`, bytes of each)."""
+        for number, (begin, at, _, size) in enumerate(self.hand_overs):
             if at >= 0:
-                self._into[at].append((begin, size))
+                self._into[at].append((number, begin, size))
             else:
-                self._back[begin] = size
+                self._answers[begin] = number, size
         exact = [max(form.accuracy for form in stage.forms) for stage in pipeline.stages]
         for at, stage in enumerate(pipeline.stages):
             exact[at] *= min((exact[inflow.stage] for inflow in stage.inflows), default=1.0)
@@ -197,19 +227,8 @@ class PipelineEstimator:
             gigabyte * running,
             form.accuracy,
             form.row_share,
+            ((device, 1.0),),
         )
-
-    def work(self, costs: Sequence[StageCost], load: Load) -> float:
-        """Work of servers, in lanes or what counts as such. `load`: that of these `costs`."""
-        total = math.fsum([cost.work for cost in costs])
-        if self.rules.memory:
-            for device in {cost.device for cost in costs}:
-                total += max(cost.running for cost in costs if cost.device == device)
-        for ends, (rate, _) in load.links.items() if self.rules.links else ():
-            link = self.links.get(ends)
-            if link is not None and link.bandwidth > 0.0:
-                total += self.rules.links * rate / link.bandwidth
-        return total
 
     def choices(self, stage: int, *, forms: bool = True) -> list[StageCost]:
         """All choices for one stage."""
@@ -223,119 +242,162 @@ class PipelineEstimator:
                     choices.append(cost)
         return choices
 
+    def transfer(self, begin: int, end: int, size: float) -> float:
+        """Seconds that one hand-over of `size` bytes takes, without waiting for the link."""
+        return 0.0 if begin == end else _transfer(self.links.get((begin, end)), max)(size)
+
     def load(self, costs: Sequence[StageCost]) -> Load:
         """Load of devices and links, by the pipeline's own numbers of devices."""
-        load = Load(len(self.devices))
-        busy, squares, utilisation = load.busy, load.squares, load.utilisation
-        places = []
-        for cost in costs:
-            device = cost.device
-            places.append(device)
-            busy[device] += cost.busy
-            squares[device] += cost.squares
-            utilisation[device] += cost.utilisation
-            load.memory[device] += cost.memory
-        places.append(0)  # of −1
-        for begin, at, rate, size in self.hand_overs:
-            if places[begin] != places[at]:
-                ends = places[begin], places[at]
-                size *= costs[at].row_share if at >= 0 else 1.0
-                link_load = load.links.get(ends, (0.0, 0.0))
-                load.links[ends] = link_load[0] + rate * size, link_load[1] + rate * size * size
-        return load
+        return self._load(costs)[0]
 
-    def transfer(self, begin: int, end: int, size: float, load: tuple[float, float]) -> float:
-        """Seconds that one hand-over of `size` bytes takes, where the link carries `load`."""
-        if begin == end:
-            return 0.0
-        return transfers(self.links.get((begin, end)), load)(size)
-
-    def estimate(self, costs: Sequence[StageCost], load: Load | None = None) -> PipelineEstimate:
-        """Estimate these choices beside `load`, which stays as it is."""
-        part, load = self.load(costs), load or Load(len(self.question.devices))
-        waits, limits = self._on_devices(part, load)
-        ways = self._ways(part, load) if part.links else {}
-        places: list[int] = []
+    def estimate(
+        self,
+        costs: Sequence[StageCost],
+        others: Load | None = None,
+        arithmetic: Arithmetic = FLOATS,
+    ) -> PipelineEstimate:
+        """Estimate these choices beside the load of `others`."""
+        low, high, _ = arithmetic
+        others = others or Load(len(self.question.devices))
+        load, crossings = self._load(costs)
+        waits, limits = self._on_devices(load, others, arithmetic)
+        ways = self._on_links(load, others, arithmetic) if load.links else {}
         latencies: list[float] = []
         shares: list[float] = []
         accuracies: list[float] = []
-        rules, slo = self.rules, self.pipeline.slo
-        worth = throughput = longest = 0.0
+        hope = self.rules.hope * self.pipeline.slo
+        worth = longest = 0.0
         for at, cost in enumerate(costs):  # in topological order
-            device, row_share = cost.device, cost.row_share
-            began, served, exact = 0.0, 1.0, 1.0
-            for begin, size in self._into[at]:
-                origin, over, some, rough = 0, 0.0, 1.0, 1.0
-                if begin >= 0:
-                    origin, over = places[begin], latencies[begin]
-                    some, rough = shares[begin], accuracies[begin]
-                if origin != device:
-                    transfer, passing = ways[origin, device]
-                    over += transfer(size * row_share)
-                    some = min(some, passing)
-                began = over if over > began else began
-                served = some if some < served else served
-                exact = rough if rough < exact else exact
-            wait, room = cost.alone, limits[device]
-            if rules.shared and waits[device] > wait:
-                wait = waits[device]
-            room = cost.share if cost.share < room else room
-            over = began + cost.latency + wait
-            served, exact = room if room < served else served, exact * cost.accuracy
-            places.append(device)
+            began, share, accuracy = 0.0, cost.share, 1.0
+            for number, stage, size in self._into[at]:
+                over, served = 0.0, 1.0
+                if stage >= 0:
+                    over, served = latencies[stage], shares[stage]
+                    accuracy = low(accuracy, accuracies[stage])
+                for crosses, ends in crossings[number]:
+                    transfer, passing = ways[ends]
+                    over = over + crosses * transfer(size * cost.row_share)
+                    if passing is not None:
+                        served = low(served, 1.0 - crosses + crosses * passing)
+                began, share = high(began, over), low(share, served)
+            wait = 0.0
+            for device, there in cost.on:
+                wait = wait + there * waits[device]
+                if device in limits:
+                    share = low(share, 1.0 - there + there * limits[device])
+            over = began + cost.latency + high(cost.alone, wait)
             latencies.append(over)
-            shares.append(served)
-            accuracies.append(exact)
-            back = self._back[at]
-            if back is None:
-                continue
-            if device:
-                transfer, passing = ways[device, 0]
-                over += transfer(back)
-                served = min(served, passing)
-            longest = max(longest, over)
-            likely = 1.0 - (over - self.budget) * self.slope
-            hope = rules.hope * slo / over if over > 0.0 else 0.0
-            served *= min(1.0, max(hope, likely))
-            throughput += self.rates[at] * served
-            worth += self.rates[at] * served * exact
-        return PipelineEstimate(
-            PlacementScore(worth, -self.work(costs, part) if worth > 0.0 else -longest),
-            tuple(latencies),
-            longest,
-            tuple(shares),
-            throughput,
-        )
+            shares.append(share)
+            accuracies.append(accuracy * cost.accuracy)
+            if (answer := self._answers[at]) is not None:
+                number, size = answer
+                for crosses, ends in crossings[number]:
+                    transfer, passing = ways[ends]
+                    over = over + crosses * transfer(size)
+                    if passing is not None:
+                        share = low(share, 1.0 - crosses + crosses * passing)
+                longest = high(longest, over)
+                likely = 1.0 - (over - self.budget) * self.slope
+                by_chance = hope / high(over, 1e-9) if hope else 0.0
+                in_time = low(1.0, high(by_chance, likely))
+                worth = worth + self.rates[at] * accuracies[at] * share * in_time
+        work = self._work(costs, load, arithmetic)
+        return PipelineEstimate(worth, work, longest, latencies, shares)
 
-    def _ways(self, part: Load, load: Load) -> dict[tuple[int, int], tuple[Transfer, float]]:
-        """By link that is used: what a hand-over takes, by its bytes, and the share that passes."""
+    def _load(self, costs: Sequence[StageCost]) -> tuple[Load, list[Crossings]]:
+        """The load, and by hand-over the links that it may cross."""
+        load = Load(len(self.devices))
+        busy, squares, utilisation = load.busy, load.squares, load.utilisation
+        memory, links = load.memory, load.links
+        places = []
+        for cost in costs:
+            places.append(cost.on)
+            for device, there in cost.on:
+                busy[device] = busy[device] + there * cost.busy
+                squares[device] = squares[device] + there * cost.squares
+                utilisation[device] = utilisation[device] + there * cost.utilisation
+                memory[device] = memory[device] + there * cost.memory
+        places.append(SOURCE)  # of −1
+        crossings = []
+        for begin, at, rate, size in self.hand_overs:
+            crossed: Crossings = []
+            for origin, leaves in places[begin]:
+                for device, arrives in places[at]:
+                    if origin != device:
+                        ends, crosses = (origin, device), leaves * arrives
+                        crossed.append((crosses, ends))
+                        row_bytes = size * costs[at].row_share if at >= 0 else size
+                        bandwidth, bursts = links.get(ends, (0.0, 0.0))
+                        sent = rate * row_bytes
+                        links[ends] = (
+                            bandwidth + sent * crosses,
+                            bursts + sent * row_bytes * crosses,
+                        )
+            crossings.append(crossed)
+        return load, crossings
+
+    def _on_devices(
+        self, load: Load, others: Load, arithmetic: Arithmetic
+    ) -> tuple[list[float], dict[int, float]]:
+        """By device: the wait for its lanes, and the share of rows that an overloaded one takes."""
+        low, high, largest = arithmetic
+        waits = [0.0] * len(self.devices)
+        limits: dict[int, float] = {}
+        for at, (place, lanes, full, memory, most) in enumerate(self._rooms):
+            if self.rules.shared:
+                ratio = low((load.busy[at] + others.busy[place]) / lanes, BUSY)
+                squares = load.squares[at] + others.squares[place]
+                waits[at] = squares / (2.0 * lanes * (1.0 - ratio))
+            for demand, spare in (
+                (load.busy[at], full - others.busy[place]),
+                (load.utilisation[at], most - others.utilisation[place]),
+            ):
+                if largest(demand) > spare:
+                    share = max(0.0, spare) / high(demand, 1e-300)
+                    limits[at] = low(limits.get(at, 1.0), share)
+            spare = memory - others.memory[place]
+            if largest(load.memory[at]) > spare:
+                fits = (load.memory[at] <= spare) | (load.memory[at] == 0.0)
+                limits[at] = limits.get(at, 1.0) * fits
+        return waits, limits
+
+    def _on_links(
+        self, load: Load, others: Load, arithmetic: Arithmetic
+    ) -> dict[tuple[int, int], tuple[Transfer, float | None]]:
+        """By link: seconds of a hand-over, and the share of bytes that an overloaded one passes."""
+        low, high, largest = arithmetic
         ways = {}
-        for ends, (rate, squares) in part.links.items():
-            places = self.places[ends[0]], self.places[ends[1]]
-            link_load = load.links.get(places, (0.0, 0.0))
-            link = self.links.get(ends)
-            spare_bandwidth = 0.0 if link is None else FULL * link.bandwidth - link_load[0]
-            transfer = transfers(link, (rate + link_load[0], squares + link_load[1]))
-            ways[ends] = transfer, share(spare_bandwidth, rate)
+        for ends, (rate, squares) in load.links.items():
+            others_rate, others_squares = others.links.get(
+                (self.places[ends[0]], self.places[ends[1]]), (0.0, 0.0)
+            )
+            link, passing, spare, wait = self.links.get(ends), None, 0.0, 0.0
+            if link is not None and link.bandwidth > 0.0:
+                ratio = low((rate + others_rate) / link.bandwidth, BUSY)
+                wait = (squares + others_squares) / (2.0 * link.bandwidth**2 * (1.0 - ratio))
+                spare = max(0.0, FULL * link.bandwidth - others_rate)
+            if largest(rate) > spare:
+                passing = low(1.0, spare / high(rate, 1e-300))
+            ways[ends] = _transfer(link, high, wait), passing
         return ways
 
-    def _on_devices(self, part: Load, load: Load) -> tuple[list[float], list[float]]:
-        """By device: the wait for its lanes, and the share of what is asked for that it has the
-        room for."""
-        waits, limits = [], []
-        for at, (place, lanes, full, memory, most) in enumerate(self._rooms):
-            busy, needed = load.busy[place], part.busy[at]
-            ratio = (busy + needed) / lanes
-            ratio = ratio if ratio < BUSY else BUSY
-            waits.append((load.squares[place] + part.squares[at]) / lanes / (2.0 * (1.0 - ratio)))
-            room = share(full - busy, needed) if needed > 0.0 else 1.0
-            if part.memory[at] and load.memory[place] + part.memory[at] > memory:
-                room = 0.0
-            if part.utilisation[at] > 0.0:
-                spare = most - load.utilisation[place]
-                room = min(room, share(spare, part.utilisation[at]))
-            limits.append(room)
-        return waits, limits
+    def _work(self, costs: Sequence[StageCost], load: Load, arithmetic: Arithmetic) -> float:
+        work = 0.0
+        for cost in costs:
+            work = work + cost.work
+        if self.rules.memory:
+            running = [0.0] * len(self.devices)
+            for cost in costs:
+                for device, there in cost.on:
+                    running[device] = arithmetic.high(running[device], there * cost.running)
+            for device_running in running:
+                work = work + device_running
+        if self.rules.links:
+            for ends, (rate, _) in load.links.items():
+                link = self.links.get(ends)
+                if link is not None and link.bandwidth > 0.0:
+                    work = work + self.rules.links / link.bandwidth * rate
+        return work
 
     def placed(self, costs: Sequence[StageCost]) -> tuple[PlacedStage, ...]:
         """As data."""
@@ -379,6 +441,14 @@ def links_by_ends(question: PlacementQuestion) -> dict[tuple[str, str], LinkView
     return back | {(link.begin, link.end): link for link in question.links}
 
 
+def _transfer(link: LinkView | None, high: Combine, wait: float = 0.0) -> Transfer:
+    """Seconds of one hand-over, by its bytes."""
+    if link is None or link.bandwidth <= 0.0:
+        return lambda size: NEVER
+    latency, bandwidth, burst = link.latency, link.bandwidth, link.burst
+    return lambda size: latency + high(0.0, size - burst) / bandwidth + wait
+
+
 def total_score(
     question: PlacementQuestion, placed: Sequence[Sequence[PlacedStage]], rules: EstimateRules
 ) -> PlacementScore:
@@ -399,7 +469,8 @@ def score_of_all(
     worth = spare = 0.0
     for judge, stage_costs, part in zip(judges, costs, loads, strict=True):
         load.add(part, judge.places, -1.0)
-        worth += judge.estimate(stage_costs, load).score.worth
+        estimate = judge.estimate(stage_costs, load)
         load.add(part, judge.places)
-        spare -= judge.work(stage_costs, part)
+        worth += estimate.worth
+        spare -= estimate.work
     return PlacementScore(worth, spare)

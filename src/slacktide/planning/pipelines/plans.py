@@ -218,7 +218,7 @@ class DevicePlans:
 
     def _transfer(self, judge: PipelineEstimator, begin: int, end: int, size: float) -> float:
         """Seconds without waiting, which is for admission to see as it comes."""
-        return judge.transfer(begin, end, size, (0.0, 0.0))
+        return judge.transfer(begin, end, size)
 
 
 def _is_closed(pipeline: PipelineView, stage: int) -> bool:

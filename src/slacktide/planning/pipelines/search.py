@@ -1,29 +1,23 @@
-"""Which stages run on which device, in which form and batches: what we place by.
+"""Searches devices, configurations and batches of stages: our placement.
 
-CWD takes stages one by one and cannot go back on what it has done (distribution.py); here all
-choices for the stages of one pipeline are judged together, beside what the others load devices and
-links with. Where there are too many, some neighbouring stages at a time, from several starts, until
-no such change helps. The best serves the most, then takes the least of servers (estimate.py).
+CWD takes stages one by one and never goes back on a choice (distribution.py). Here all choices for
+the stages of one pipeline are estimated together, beside the load of the other pipelines. Where
+there are too many, a few neighbouring stages are chosen at a time, from several starts, until no
+such change helps. The best placement serves the most, then uses the least of servers (estimate.py).
 
-Choices that no path has the time for, or that another beats in everything, are left out first. The
-rest span an array, one axis for each stage, in which everything is computed at once: what depends
-on two stages alone has two axes. It computes what `PipelineEstimator.estimate` does, which a test
-compares.
+Choices that no path has the time for, or that another choice of the stage beats in everything, are
+left out first. The rest span arrays with one axis for each stage.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.planning.pipelines.costs import (
-    BUSY,
-    FULL,
-    NEVER,
     EstimateRules,
     Load,
     PlacementScore,
@@ -31,7 +25,7 @@ from slacktide.planning.pipelines.costs import (
     better,
 )
 from slacktide.planning.pipelines.distribution import Placed
-from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
+from slacktide.planning.pipelines.estimate import ARRAYS, PipelineEstimator, estimators
 from slacktide.planning.pipelines.problem import PlacementError, PlacementQuestion
 
 Array = NDArray[np.float64]
@@ -46,15 +40,24 @@ BLOCK = 1024
 ROUNDS = 3
 """In the second and third, pipelines are placed anew that others have made worse."""
 _SLIGHT = 1e-9
-_BY_DEVICE = ("busy", "squares", "utilisation", "memory")
-_COSTS = ("latency", "alone", "row_share", "work", "running", *_BY_DEVICE)
+_COSTS = (
+    "latency",
+    "alone",
+    "row_share",
+    "work",
+    "running",
+    "busy",
+    "squares",
+    "utilisation",
+    "memory",
+)
 
 
 def search(
     question: PlacementQuestion, rules: EstimateRules = RULES, start: Placed | None = None
 ) -> Placed:
-    """The best placement that is found. `start`: one to begin with, among others, where a pipeline
-    has too many choices to judge them all."""
+    """Return the best placement found. `start`: one of the placements to descend from, where a
+    pipeline has too many choices to estimate them all."""
     judges = estimators(question, rules)
     load = Load(len(question.devices))
     pipelines = [_Pipeline(judge) for judge in judges]
@@ -65,45 +68,56 @@ def search(
         chosen.append(pipelines[number].best(load, begin))
         scores.append(judge.estimate(chosen[-1], load).score)
         load.add(judge.load(chosen[-1]), judge.places)
-    for _ in range(1, ROUNDS):
-        moved = False
-        for number, judge in enumerate(judges):
-            costs = chosen[number]
-            load.add(judge.load(costs), judge.places, -1.0)
-            now = judge.estimate(costs, load).score
-            if now.worth < scores[number].worth * (1.0 - _SLIGHT):
-                candidate = pipelines[number].best(load, costs)
-                scores[number] = judge.estimate(candidate, load).score
-                if better(scores[number], now):
-                    chosen[number], moved = candidate, True
-            load.add(judge.load(chosen[number]), judge.places)
-        if not moved:
-            break
-    return tuple(judge.placed(costs) for judge, costs in zip(judges, chosen, strict=True))
+
+    def improved(number: int, present: PlacementScore) -> list[StageCost] | None:
+        if present.worth >= scores[number].worth * (1.0 - _SLIGHT):
+            return None
+        candidate = pipelines[number].best(load, chosen[number])
+        scores[number] = judges[number].estimate(candidate, load).score
+        return candidate if better(scores[number], present) else None
+
+    return _improve(judges, chosen, load, improved)
 
 
 def mended(
     question: PlacementQuestion, placed: Placed, rules: EstimateRules = RULES, gain: float = 0.0
 ) -> Placed:
-    """`placed`, but for pipelines that would not have everything in time: these are placed anew, if
-    they serve more for it by a share of `gain`. Raises ValueError if it cannot be."""
+    """Place anew the pipelines of `placed` that would not serve everything in time, where that
+    serves more by a share of `gain`. Raises ValueError if `placed` cannot run any more."""
     judges = estimators(question, rules)
     chosen = [judge.chosen(stages) for judge, stages in zip(judges, placed, strict=True)]
     load = Load(len(question.devices))
     for judge, costs in zip(judges, chosen, strict=True):
         load.add(judge.load(costs), judge.places)
     pipelines: dict[int, _Pipeline] = {}
+
+    def improved(number: int, present: PlacementScore) -> list[StageCost] | None:
+        judge = judges[number]
+        if present.worth >= judge.most * (1.0 - max(gain, _SLIGHT)):
+            return None
+        late = pipelines.get(number) or pipelines.setdefault(number, _Pipeline(judge))
+        candidate = late.best(load, chosen[number])
+        worth = judge.estimate(candidate, load).worth
+        return candidate if worth > present.worth * (1.0 + gain) + _SLIGHT else None
+
+    return _improve(judges, chosen, load, improved)
+
+
+def _improve(
+    judges: Sequence[PipelineEstimator],
+    chosen: list[list[StageCost]],
+    load: Load,
+    improved: Callable[[int, PlacementScore], list[StageCost] | None],
+) -> Placed:
+    """Replace choices of pipelines until none improves. `load`: that of all `chosen`; while
+    `improved` is called with a pipeline's number and score, that of the others."""
     for _ in range(ROUNDS - 1):
         moved = False
         for number, judge in enumerate(judges):
-            costs = chosen[number]
-            load.add(judge.load(costs), judge.places, -1.0)
-            now = judge.estimate(costs, load).score
-            if now.worth < judge.most * (1.0 - max(gain, _SLIGHT)):
-                late = pipelines.get(number) or pipelines.setdefault(number, _Pipeline(judge))
-                candidate = late.best(load, costs)
-                if judge.estimate(candidate, load).score.worth > now.worth * (1.0 + gain) + _SLIGHT:
-                    chosen[number], moved = candidate, True
+            load.add(judge.load(chosen[number]), judge.places, -1.0)
+            candidate = improved(number, judge.estimate(chosen[number], load).score)
+            if candidate is not None:
+                chosen[number], moved = candidate, True
             load.add(judge.load(chosen[number]), judge.places)
         if not moved:
             break
@@ -126,8 +140,8 @@ class _Pipeline:
         """By stage: (device, choice), 1 where it runs there."""
         devices = np.arange(len(judge.devices))[:, None]
         for choices in self.choices:
-            values = np.array([choice[6:] for choice in choices]).T
-            self.table.append(dict(zip(StageCost._fields[6:], values, strict=True)))
+            columns = np.array([choice[:-1] for choice in choices]).T
+            self.table.append(dict(zip(StageCost._fields, columns, strict=False)))
             self.on.append((devices == [choice.device for choice in choices]).astype(float))
         self._uses: dict[float, tuple[Picks, list[list[int]]]] = {}
         """By budget: choices that may be of use, and blocks of stages."""
@@ -248,8 +262,9 @@ class _Pipeline:
 
     def _best_of(self, picks: Picks) -> tuple[list[int], PlacementScore]:
         """The best of all combinations."""
-        worth, work, longest = self._judged(picks)
         shape = tuple(map(len, picks))
+        estimate = self.judge.estimate(self._combinations(picks), self.others, ARRAYS)
+        worth, work, longest = map(np.asarray, estimate[:3])
         most = float(worth.max())
         least = work if most > 0.0 else longest
         least = np.where(worth >= most - _SLIGHT * (1.0 + most), least, math.inf)
@@ -259,218 +274,13 @@ class _Pipeline:
         best_picks = [int(stage_picks[i]) for stage_picks, i in zip(picks, indices, strict=True)]
         return best_picks, PlacementScore(most, -float(least.flat[at]))
 
-    def _judged(self, picks: Picks) -> tuple[Array, Array, Array]:
-        """(worth, work, longest path) of all combinations, one axis for each stage."""
-        judge, count = self.judge, len(picks)
-        every = _Combinations(picks, self.table, self.on)
-        waits, limits = self._on_devices(every)
-        crossing = self._crossings(every.there, every.used)
-        sizes = [every.of(at, "row_share") for at in range(count)]
-        over_link, passing, carried = self._links(crossing, sizes)
-        unit: Array = np.ones((1,) * count)
-        began: list[Array] = [0.0 * unit] * count
-        shares, accuracies, ended = [unit] * count, [unit] * count, [unit] * count
-        worth, longest, visited = 0.0 * unit, 0.0 * unit, [False] * count
-        for (begin, at, _, size), ends in zip(judge.hand_overs, crossing, strict=True):
-            over, served, exact = 0.0 * unit, unit, unit
-            if begin >= 0:
-                if not visited[begin]:
-                    visited[begin] = True
-                    wait = every.wait(begin, waits)
-                    ended[begin] = began[begin] + every.of(begin, "latency") + wait
-                    shares[begin] = every.served(begin, shares[begin], limits)
-                    accuracies[begin] = accuracies[begin] * every.of(begin, "accuracy")
-                over, served, exact = ended[begin], shares[begin], accuracies[begin]
-            for pair, crosses in ends.items():
-                transfer = self._transfer(pair, size * sizes[at] if at >= 0 else size)
-                over = over + crosses * (transfer + over_link[pair])
-                if pair in passing:
-                    served = np.minimum(served, 1.0 - crosses * (1.0 - passing[pair]))
-            if at >= 0:
-                began[at] = np.maximum(began[at], over)
-                shares[at] = np.minimum(shares[at], served)
-                accuracies[at] = np.minimum(accuracies[at], exact)
-                continue
-            longest = np.maximum(longest, over)
-            worth = worth + judge.rates[begin] * served * exact * self._in_time(over)
-        return worth, self._work(every, carried), longest
-
-    def _in_time(self, over: Array) -> Array:
-        """Share of answers after `over` seconds that are in time."""
-        judge = self.judge
-        hope = judge.rules.hope * judge.pipeline.slo / np.maximum(over, 1e-9)
-        likely = 1.0 - (over - judge.budget) * judge.slope
-        return np.minimum(1.0, np.maximum(hope, likely))
-
-    def _work(self, every: _Combinations, carried: dict[tuple[int, int], Array]) -> Array:
-        """What each combination takes of servers, and of links by what is `carried`."""
-        judge, rules, none = self.judge, self.judge.rules, np.zeros((1,) * every.count)
-        work = sum((every.of(at, "work") for at in range(every.count)), start=none)
-        for device in range(len(judge.devices)) if rules.memory else ():
-            running = [
-                every.of(at, "running") * every.there[at][device] for at in every.using(device)
-            ]
-            work = work + functools.reduce(np.maximum, running, none)
-        for pair, rate in carried.items() if rules.links else ():
-            work = work + rules.links / judge.links[pair].bandwidth * rate
-        return work
-
-    def _on_devices(
-        self, every: _Combinations
-    ) -> tuple[dict[int, Array | float], dict[int, Array]]:
-        """By device: the wait for its lanes, and the share of rows that it has room for."""
-        waits: dict[int, Array | float] = {}
-        limits: dict[int, Array] = {}
-        for device in range(len(self.judge.devices)):
-            stages = every.using(device)
-            usage = {
-                field: [every.of(at, field) * every.there[at][device] for at in stages]
-                for field in _BY_DEVICE
-            }
-            self._device(device, usage, waits, limits)
-        return waits, limits
-
-    def _device(
-        self,
-        at: int,
-        usage: dict[str, list[Array]],
-        waits: dict[int, Array | float],
-        limits: dict[int, Array],
-    ) -> None:
-        """What its lanes make wait, and how much of the rows it has no room for."""
-        host, place = self.judge.devices[at], self.judge.places[at]
-        before = {field: getattr(self.others, field)[place] for field in _BY_DEVICE}
-        lanes, most = FULL * host.lanes, host.accelerators * host.utilisation
-        if not usage["busy"]:
-            return
-        busy = _total(usage["busy"])
-        if self.judge.rules.shared:
-            squares = _total(usage["squares"]) + before["squares"]
-            ratio = np.minimum((busy + before["busy"]) / host.lanes, BUSY)
-            waits[at] = squares / (2.0 * host.lanes * (1.0 - ratio))
-        for field, room, needed in (("busy", lanes, busy), ("utilisation", most, None)):
-            if _largest(usage[field]) + before[field] > room:
-                total = _total(usage[field]) if needed is None else needed
-                spare = max(0.0, room - before[field])
-                limit = np.minimum(1.0, spare / np.maximum(total, 1e-300))
-                limits[at] = limit if at not in limits else np.minimum(limits[at], limit)
-        memory = host.accelerators * host.memory - before["memory"]
-        if _largest(usage["memory"]) > memory:
-            total = _total(usage["memory"])
-            fits = ((total <= memory) | (total == 0.0)).astype(float)
-            limits[at] = limits[at] * fits if at in limits else fits
-
-    def _crossings(
-        self, occupancy: list[list[Array]], used: list[list[bool]]
-    ) -> list[dict[tuple[int, int], Array]]:
-        """By hand-over: 1 where it crosses from one device to another."""
-        devices = range(len(self.judge.devices))
-        crossings = []
-        for begin, at, _, _ in self.judge.hand_overs:
-            ends = {}
-            for a in devices:
-                for b in devices:
-                    if a == b or not (used[begin][a] if begin >= 0 else a == 0):
-                        continue
-                    if not (used[at][b] if at >= 0 else b == 0):
-                        continue
-                    crosses: Array | float = occupancy[begin][a] if begin >= 0 else 1.0
-                    ends[a, b] = np.asarray(crosses * (occupancy[at][b] if at >= 0 else 1.0))
-            crossings.append(ends)
-        return crossings
-
-    def _transfer(self, pair: tuple[int, int], size: Array | float) -> Array | float:
-        """Seconds of one hand-over, without waiting."""
-        link = self.judge.links.get(pair)
-        if link is None or link.bandwidth <= 0.0:
-            return NEVER
-        return link.latency + np.maximum(0.0, size - link.burst) / link.bandwidth
-
-    def _links(
-        self, crossing: list[dict[tuple[int, int], Array]], sizes: list[Array]
-    ) -> tuple[
-        dict[tuple[int, int], Array], dict[tuple[int, int], Array], dict[tuple[int, int], Array]
-    ]:
-        """By link: the wait for it, the share that gets through where it may be too little, and its
-        bytes per second."""
-        rates: dict[tuple[int, int], list[Array]] = {}
-        squares: dict[tuple[int, int], list[Array]] = {}
-        for (_, at, rate, whole), ends in zip(self.judge.hand_overs, crossing, strict=True):
-            size = whole * sizes[at] if at >= 0 else whole
-            for pair, crosses in ends.items():
-                rates.setdefault(pair, []).append(rate * size * crosses)
-                squares.setdefault(pair, []).append(rate * size * size * crosses)
-        waits, passing, carried = {}, {}, {}
-        for pair, link_rates in rates.items():
-            link = self.judge.links.get(pair)
-            places = self.judge.places[pair[0]], self.judge.places[pair[1]]
-            before = self.others.links.get(places, (0.0, 0.0))
-            bandwidth = 0.0 if link is None else link.bandwidth
-            total = _total(link_rates)
-            if bandwidth > 0.0:
-                carried[pair] = total
-                ratio = np.minimum((total + before[0]) / bandwidth, BUSY)
-                square = _total(squares[pair]) + before[1]
-                waits[pair] = square / (2.0 * bandwidth**2 * (1.0 - ratio))
-            else:
-                waits[pair] = np.zeros((1,) * total.ndim)
-            room = FULL * bandwidth - before[0]
-            if _largest(link_rates) > room:
-                passing[pair] = np.minimum(1.0, max(0.0, room) / np.maximum(total, 1e-300))
-        return waits, passing, carried
-
-
-class _Combinations:
-    """All combinations of some choices of each stage, one axis for each stage."""
-
-    def __init__(
-        self, picks: Picks, table: Sequence[dict[str, Array]], on: Sequence[Array]
-    ) -> None:
-        self.count = count = len(picks)
-        self._picks, self._table = picks, table
-        self._shapes = [
-            tuple(-1 if at == axis else 1 for axis in range(count)) for at in range(count)
-        ]
-        chosen = [on[at][:, picks[at]] for at in range(count)]
-        self.there = [[row.reshape(self._shapes[at]) for row in chosen[at]] for at in range(count)]
-        """By stage and device: 1 where it runs there."""
-        self.used = [[bool(row.any()) for row in chosen[at]] for at in range(count)]
-        """By stage and device: whether it ever does."""
-
-    def of(self, at: int, field: str) -> Array:
-        """A field of `StageCost` of the choices of one stage, along its axis."""
-        return self._table[at][field][self._picks[at]].reshape(self._shapes[at])
-
-    def using(self, device: int) -> list[int]:
-        """Stages with choices on this device."""
-        return [at for at in range(self.count) if self.used[at][device]]
-
-    def wait(self, at: int, waits: dict[int, Array | float]) -> Array:
-        """Seconds that a stage waits for its lane, given the wait on each device."""
-        alone, everywhere = self.of(at, "alone"), sum(self.used[at]) == 1
-        shared = [
-            wait if everywhere else self.there[at][device] * wait
-            for device, wait in waits.items()
-            if self.used[at][device]
-        ]
-        return np.maximum(alone, _total(shared)) if shared else alone
-
-    def served(self, at: int, share: Array, limits: dict[int, Array]) -> Array:
-        """What a stage leaves of the `share` of rows that come to it, given what devices can do."""
-        share = np.minimum(share, self.of(at, "share"))
-        for device, limit in limits.items():
-            if self.used[at][device]:
-                share = np.minimum(share, 1.0 - self.there[at][device] * (1.0 - limit))
-        return share
-
-
-def _total(parts: Sequence[Array | float]) -> Array:
-    total: Array | float = 0.0
-    for part in parts:
-        total = total + part
-    return np.asarray(total)
-
-
-def _largest(parts: Sequence[Array]) -> float:
-    """No sum of them is larger."""
-    return math.fsum(float(part.max()) for part in parts)
+    def _combinations(self, picks: Picks) -> list[StageCost]:
+        """Costs of all combinations, in arrays with one axis for each stage."""
+        costs = []
+        for at, chosen in enumerate(picks):
+            shape = tuple(-1 if at == axis else 1 for axis in range(len(picks)))
+            columns = [column[chosen].reshape(shape) for column in self.table[at].values()]
+            there = [(device, row[chosen]) for device, row in enumerate(self.on[at])]
+            on = [(device, row.reshape(shape)) for device, row in there if row.any()]
+            costs.append(StageCost._make([*columns, on]))
+        return costs
