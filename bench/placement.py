@@ -21,6 +21,7 @@ import numpy as np
 
 from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, at_least, at_most
+from slacktide.planning.pipelines.coral import CoralSchedule
 from slacktide.planning.pipelines.costs import EstimateRules, PlacementScore, better
 from slacktide.planning.pipelines.distribution import distribute
 from slacktide.planning.pipelines.estimate import PipelineEstimator
@@ -36,7 +37,6 @@ from slacktide.planning.pipelines.problem import (
     StageView,
 )
 from slacktide.planning.pipelines.search import search
-from slacktide.planning.pipelines.streams import Streams
 
 SEED = 1
 RULES = EstimateRules()
@@ -176,7 +176,7 @@ def run(options: Options) -> Result:
         calls: dict[str, Callable[[], object]] = {
             "ours": lambda asked=plain: search(asked),
             "ours, 12 forms": lambda asked=formed: search(asked),
-            "CWD and CORAL": lambda asked=plain: Streams(asked).schedule(distribute(asked)),
+            "CWD and CORAL": lambda asked=plain: CoralSchedule(asked).schedule(distribute(asked)),
         }
         for name, call in calls.items():
             full = f"{name}, {count} devices × {count} pipelines × {STAGES} models"

@@ -117,7 +117,7 @@ EXPORTS = {
     """,
     "slacktide.planning.pipelines": """
         DevicePlans DeviceView EstimateRules FormTimes Inflow LinkView PLACEMENTS
-        PipelineEstimator PipelineView Placed PlacedPipeline PlacedPortion PlacedStage
+        PipelineEstimator PipelineView Placed PlacedPipeline PlacedStage PlacedWindow
         PlacementAnswer PlacementControl PlacementDecision PlacementError PlacementPolicy
         PlacementQuestion PlacementStatus STATIC ServerPipelinesPlanner StageCost StageForm
         StageView StaticBatches burstiness estimators lanes_of make_placement placed_whole

@@ -123,9 +123,9 @@ def test_a_stream_needs_the_largest_of_what_runs_on_it_whoever_places() -> None:
         streams: dict[int, float] = {}
         for replica in on:
             needed = form_of(replica.model).intermediate
-            streams[replica.stream] = max(streams.get(replica.stream, 0.0), needed)
+            streams[replica.lane] = max(streams.get(replica.lane, 0.0), needed)
         before = memory_of(plans)
-        plans.replicas = tuple(replace(replica, stream=0) for replica in plans.replicas)
+        plans.replicas = tuple(replace(replica, lane=0) for replica in plans.replicas)
         saved = sum(streams.values()) - max(streams.values(), default=0.0)
         assert memory_of(plans) == pytest.approx(before - saved)
 

@@ -16,9 +16,10 @@ from tests.planning.pipelines.questions import (
     times,
 )
 
-from slacktide.planning.pipelines.distribution import distribute
-from slacktide.planning.pipelines.problem import PlacementQuestion, StageForm
-from slacktide.planning.pipelines.spreading import spread
+from slacktide.planning.lanes.best_fit import PlacedReplica
+from slacktide.planning.pipelines.distribution import Placed, distribute
+from slacktide.planning.pipelines.plans import DevicePlans
+from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuestion, StageForm
 from slacktide_papers.policies.placement_policies import distream, jellyfish, rim
 
 
@@ -30,6 +31,10 @@ def at_source(placed) -> list[int]:
         assert all(stage.device != "server" for stage in stages[:count])
         counts.append(count)
     return counts
+
+
+def replicas_of(query: PlacementQuestion, placed: Placed) -> tuple[PlacedReplica, ...]:
+    return DevicePlans(query, PlacementAnswer(placed)).replicas
 
 
 def drawn(query: PlacementQuestion, times: int = 200) -> np.ndarray:
@@ -124,24 +129,23 @@ def test_jellyfish_has_as_many_of_each_model_as_detectors():
     query = replace(
         query, pipelines=tuple(replace(pipeline, rate=60.0) for pipeline in query.pipelines)
     )
-    replicas = spread(query, jellyfish(query, detectors=2), merged=False)
-    models = [replica.model for replica in replicas]
-    assert sorted(models) == ["brand"] * 2 + ["detector"] * 2 + ["plate"] * 2
+    placed = jellyfish(query, detectors=2)
+    assert [sum(stages[at].replicas for stages in placed) for at in range(3)] == [2, 2, 2]
 
 
 def test_replicas_are_spread_evenly_and_share_a_model():
     query = sized([40e6] * 6)
     placed = distribute(query)
-    replicas = spread(query, placed)
+    replicas = replicas_of(query, placed)
     assert {r.model for r in replicas} == {"detector", "brand", "plate"}
     for device in query.devices:
         on_device = [r for r in replicas if r.device == device.name]
-        lanes = {(r.stream, r.model) for r in on_device}
+        lanes = {(r.lane, r.model) for r in on_device}
         assert len(lanes) == len(on_device)
-        assert all(0 <= r.stream < device.lanes for r in on_device)
+        assert all(0 <= r.lane < device.lanes for r in on_device)
     stages = [stage for r in replicas for stage in set(r.stages)]
     assert set(stages) == {(p.name, at) for p in query.pipelines for at in range(3)}
-    on_server = [r.stream // SERVER.streams for r in replicas if r.device == "server"]
+    on_server = [r.lane // SERVER.streams for r in replicas if r.device == "server"]
     assert abs(on_server.count(0) - on_server.count(1)) <= 1
 
 
@@ -154,4 +158,4 @@ def test_every_baseline_answers_every_question(seed):
         jellyfish(query, seed=seed),
     ):
         assert len(placed[0]) == len(query.pipelines[0].stages)
-        assert spread(query, placed)
+        assert replicas_of(query, placed)

@@ -18,9 +18,9 @@ def counts(frames: int, brands: int, stages=None) -> PipelineCounts:
 
 def test_until_something_was_counted_what_is_stated_holds():
     demand = Demand(TRAFFIC)
-    assert demand.seen((15.0, 60.0), now=100.0) == TRAFFIC
+    assert demand.measured((15.0, 60.0), now=100.0) == TRAFFIC
     demand.note("edge", counts(0, 0), now=0.0)
-    assert demand.seen((15.0,), now=1.0) == TRAFFIC
+    assert demand.measured((15.0,), now=1.0) == TRAFFIC
 
 
 def test_the_largest_of_several_windows_counts():
@@ -30,7 +30,7 @@ def test_the_largest_of_several_windows_counts():
         demand.note("edge", counts(frames, brands), now=float(second))
         rate = 30 if second >= 58 else 15
         frames, brands = frames + rate, brands + 3 * rate
-    calm, surge = (demand.seen(windows, now=60.0) for windows in ((30.0, 60.0), (2.0, 60.0)))
+    calm, surge = (demand.measured(windows, now=60.0) for windows in ((30.0, 60.0), (2.0, 60.0)))
     assert calm.rate == pytest.approx(16.0)
     assert surge.rate == pytest.approx(30.0)
     assert [each.inflows[0].fan_out for each in surge.stages[1:]] == [3.0, 2.0]
@@ -47,7 +47,7 @@ def test_fan_out_is_that_of_answered_rows_wherever_they_ran():
         demand.note(
             "server", PipelineCounts(0, {("detector", "brand"): (there, 5 * there)}, {}), now=second
         )
-    seen = demand.seen((30.0,), now=30.0)
+    seen = demand.measured((30.0,), now=30.0)
     assert seen.rate == pytest.approx(15.0)
     assert seen.stages[1].inflows[0].fan_out == pytest.approx((250 + 1000) / 450)
     assert seen.stages[2].inflows == TRAFFIC.stages[2].inflows  # nothing is known of it
@@ -57,7 +57,7 @@ def test_a_device_that_begins_anew_takes_nothing_away():
     demand = Demand(TRAFFIC)
     for second in range(20):
         demand.note("edge", counts(15 * (second % 10), 0), now=float(second))
-    assert demand.seen((5.0,), now=19.0).rate == pytest.approx(15.0)
+    assert demand.measured((5.0,), now=19.0).rate == pytest.approx(15.0)
 
 
 @pytest.mark.parametrize("groups", [1, 4])
@@ -66,12 +66,12 @@ def test_burstiness_is_that_of_the_times_between_rows(groups):
     moments = np.cumsum(draw.exponential(0.1, 400)).tolist()
     sums = StageArrivals()
     for at in moments:
-        sums.seen(groups, at)
+        sums.add(groups, at)
     rows = (sums.rows, sums.gaps, sums.seconds, sums.squares)
     demand = Demand(TRAFFIC)
     demand.note("edge", counts(0, 0, {"brand": (0, 0, 0.0, 0.0)}), now=0.0)
     demand.note("edge", counts(9, 9, {"brand": rows}), now=moments[-1])
-    found = demand.seen((60.0,), now=moments[-1]).stages[1].burstiness
+    found = demand.measured((60.0,), now=moments[-1]).stages[1].burstiness
     each = [at for at in moments for _ in range(groups)]
     assert found == pytest.approx(burstiness(each, window=1e9), rel=0.02)
     assert demand.rows(1) == 400 * groups
@@ -85,7 +85,7 @@ def test_a_device_counts_the_frames_of_its_cameras_and_what_stages_hand_on():
     play.ends(next(iter(play.open)))
     play.yields(next(iter(play.yields_due)), 4)
     play.arrives(2, stage="b", parent=7)
-    arrivals["p"]["a"].seen(1, 0.0)
+    arrivals["p"]["a"].add(1, 0.0)
     (found,) = counts_of(play.frames, arrivals).values()
     assert found == PipelineCounts(1, {("a", "b"): (1, 4)}, {"a": (1, 0, 0.0, 0.0)})
     assert counts_of(None, arrivals) == {}

@@ -88,25 +88,25 @@ def test_it_plans_every_few_minutes_from_what_was_measured(name):
     assert sum(len(plan.deployments) for plan in plans) >= 3
 
 
-def test_published_instances_take_portions_in_a_surge_and_give_them_back():
+def test_published_instances_take_windows_in_a_surge_and_give_them_back():
     world = World("octopinf", question(replace(TRAFFIC, rate=60.0), bandwidth=60e6))
     world.bandwidth, world.rate = 60e6, 60
     world.runs(61)
     world.decided.clear()
-    before, portions = world.instances, world.control.plans.answer.portions
+    before, placed_windows = world.instances, world.control.plans.answer.windows
     world.fan_out = 30
     world.runs(40)
     assert world.decided == []
     assert world.instances > before
     answer = world.control.plans.answer
-    assert len(answer.portions) + len(answer.unscheduled) == world.instances
+    assert len(answer.windows) + len(answer.unscheduled) == world.instances
     plans = world.control.plans
     windows = [t for (device, _), t in plans.timetables.items() if device == "server"]
-    assert sum(len(each.windows) for each in windows) >= len(answer.portions) - 1
+    assert sum(len(each.windows) for each in windows) >= len(answer.windows) - 1
     world.fan_out = 4
     world.runs(250)
     assert before <= world.instances <= before + 2  # so many that 0.7 of them would be enough
-    assert set(world.control.plans.answer.portions) >= set(portions)
+    assert set(world.control.plans.answer.windows) >= set(placed_windows)
     assert world.control.scaled >= 2
     assert world.control.reason in ("its time had come", "instances follow the rows that come")
 
@@ -129,11 +129,11 @@ def test_after_each_of_ten_surges_all_is_given_back(name):
         assert world.instances <= before
         answer = world.control.plans.answer
         (placed,) = answer.pipelines
-        for each in answer.portions:
+        for each in answer.windows:
             assert each.replica < placed[each.stage].replicas
             assert each.device == placed[each.stage].device
-        given = {(each.stage, each.replica) for each in answer.portions}
-        assert len(given) == len(answer.portions)
+        given = {(each.stage, each.replica) for each in answer.windows}
+        assert len(given) == len(answer.windows)
         if name == "octopinf":
             assert len(given) + len(answer.unscheduled) == world.instances
             assert world.control.scaled > 0
@@ -171,7 +171,7 @@ def test_instances_are_those_of_the_last_plan():
     assert instances.checked(lambda pipeline, stage: 0, now=0.0) is None  # no rate is known yet
     fewer = instances.checked(lambda pipeline, stage: 0, now=300.0)
     assert [stage.replicas for stage in fewer.pipelines[0]] == [1, 1, 1]
-    assert set(fewer.portions) < set(answer.portions)
+    assert set(fewer.windows) < set(answer.windows)
 
 
 def test_a_surge_is_planned_for_at_once_and_forgotten_when_it_is_over():

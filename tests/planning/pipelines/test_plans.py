@@ -1,4 +1,4 @@
-"""From answers to plans: each replica on one lane, windows as portions, all stages reachable."""
+"""From answers to plans: each replica on one lane, windows as scheduled, all stages reachable."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tests.planning.pipelines.questions import SERVER, TRAFFIC, at_random, form, question
 
 from slacktide.domain import LaneSpec, PoolId
+from slacktide.planning.pipelines.coral import CoralSchedule
 from slacktide.planning.pipelines.distribution import distribute
 from slacktide.planning.pipelines.plans import DevicePlans, lanes_of, placed_whole
 from slacktide.planning.pipelines.problem import (
@@ -23,7 +24,6 @@ from slacktide.planning.pipelines.problem import (
     StageView,
 )
 from slacktide.planning.pipelines.search import search
-from slacktide.planning.pipelines.streams import Streams
 from slacktide_papers.policies.placement_policies import distream, jellyfish, rim
 
 
@@ -65,7 +65,7 @@ def answers(asked: PlacementQuestion, seed: int) -> list[PlacementAnswer]:
     cwd = placed_whole(asked, distribute(asked))
     ours = placed_whole(asked, search(asked))
     found = [PlacementAnswer(ours), PlacementAnswer(cwd)]
-    found += [Streams(asked).schedule(cwd), Streams(asked).schedule(ours)]
+    found += [CoralSchedule(asked).schedule(cwd), CoralSchedule(asked).schedule(ours)]
     others = [distream(asked, np.random.default_rng(seed)), rim(asked), jellyfish(asked)]
     return found + [PlacementAnswer(placed_whole(asked, each)) for each in others]
 
@@ -95,12 +95,12 @@ def test_plans_are_whole(seed):
         made = DevicePlans(asked, answer)
         plans = {device.name: made.of(device.name) for device in asked.devices}
         assert_replicas_sit_on_one_lane(made, plans, asked)
-        assert_portions_are_windows(made, plans, asked)
+        assert_windows_are_in_timetables(made, plans, asked)
         assert_stages_are_reached(made, plans, asked)
 
 
 def assert_replicas_sit_on_one_lane(made, plans, asked):
-    seats = [(each.device, each.stream, each.model, each.form) for each in made.replicas]
+    seats = [(each.device, each.lane, each.model, each.form) for each in made.replicas]
     assert len(seats) == len(set(seats))
     for name, plan in plans.items():
         own = [each for each in made.replicas if each.device == name]
@@ -115,19 +115,19 @@ def assert_replicas_sit_on_one_lane(made, plans, asked):
         }
 
 
-def assert_portions_are_windows(made, plans, asked):
-    for portion in made.answer.portions:
-        lane = plans[portion.device].lanes[portion.stream]
-        view = next(each for each in asked.pipelines if each.name == portion.pipeline)
-        model = view.stages[portion.stage].model_in(view)
-        if lane.timetable is None:  # given up for a model without a portion anywhere
+def assert_windows_are_in_timetables(made, plans, asked):
+    for window in made.answer.windows:
+        lane = plans[window.device].lanes[window.lane]
+        view = next(each for each in asked.pipelines if each.name == window.pipeline)
+        model = view.stages[window.stage].model_in(view)
+        if lane.timetable is None:  # given up for a model without a window anywhere
             assert made.answer.unscheduled
             continue
-        assert lane.timetable.period == portion.period
+        assert lane.timetable.period == window.period
         windows = [(w.model, w.start, w.end) for w in lane.timetable.windows]
-        assert windows.count((model, portion.start, portion.end)) == 1
+        assert windows.count((model, window.start, window.end)) == 1
         # that windows do not overlap, and that each model has one, is checked by the plan
-    if not made.answer.portions:
+    if not made.answer.windows:
         assert all(lane.timetable is None for plan in plans.values() for lane in plan.lanes)
 
 
@@ -210,9 +210,9 @@ def test_pipelines_that_run_other_forms_have_routes_of_their_own():
 def test_a_model_without_a_portion_still_comes_first_at_times():
     asked = question(devices=(replace(SERVER, accelerators=1, streams=1), EDGE_WITH_ROOM))
     placed = tuple(PlacedStage("server", at) for at in (8, 8, 16))
-    answer = Streams(asked).schedule((placed,))
+    answer = CoralSchedule(asked).schedule((placed,))
     assert answer.unscheduled == ()
-    late = [portion for portion in answer.portions if portion.stage != 2]
+    late = [window for window in answer.windows if window.stage != 2]
     answer = PlacementAnswer((placed,), tuple(late), (("traffic", 2, 0),))
     (lane,) = DevicePlans(asked, answer).of("server").lanes
     gap = next(each for each in lane.timetable.windows if each.model == "traffic/plate")

@@ -365,7 +365,7 @@ def test_replicas_that_come_up_while_nothing_can_be_placed_are_waited_for_no_mor
     assert server.placement.next_wakeup(snapshot) > server.now
 
 
-def test_portions_become_windows_of_the_lanes():
+def test_windows_of_a_placement_become_timetables_of_lanes():
     server = Server(base_plan(2, brands=2), name="octopinf")
     server.runs(5, frames=10)
     timed = [lane for lane in server.plan.lanes if lane.timetable is not None]

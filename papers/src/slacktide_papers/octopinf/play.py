@@ -353,7 +353,7 @@ def memory_of(plans: DevicePlans) -> float:
         name, at = replica.stages[0]
         form = views[name].stages[at].forms[replica.form]
         total += form.weights
-        key = replica.device, replica.stream
+        key = replica.device, replica.lane
         running[key] = max(running.get(key, 0.0), form.intermediate)
     return total + sum(running.values())
 

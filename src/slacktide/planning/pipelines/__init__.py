@@ -1,5 +1,6 @@
 """Where the stages of pipelines run, in which batches, and when. Pure."""
 
+from slacktide.planning.lanes.lane_schedule import PlacedWindow as PlacedWindow
 from slacktide.planning.pipelines.control import PlacementControl as PlacementControl
 from slacktide.planning.pipelines.control import PlacementDecision as PlacementDecision
 from slacktide.planning.pipelines.costs import EstimateRules as EstimateRules
@@ -23,7 +24,6 @@ from slacktide.planning.pipelines.problem import FormTimes as FormTimes
 from slacktide.planning.pipelines.problem import Inflow as Inflow
 from slacktide.planning.pipelines.problem import LinkView as LinkView
 from slacktide.planning.pipelines.problem import PipelineView as PipelineView
-from slacktide.planning.pipelines.problem import PlacedPortion as PlacedPortion
 from slacktide.planning.pipelines.problem import PlacedStage as PlacedStage
 from slacktide.planning.pipelines.problem import PlacementAnswer as PlacementAnswer
 from slacktide.planning.pipelines.problem import PlacementError as PlacementError

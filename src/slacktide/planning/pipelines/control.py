@@ -1,13 +1,13 @@
-"""`PlacementControl`: when pipelines are placed anew, from what all devices report.
+"""`PlacementControl`: decides when pipelines are placed again, from the reports of all devices.
 
-Every six minutes, off the loop. Between two plans a published policy has its instances scaled
-(instances.py). Ours is watched instead: each second what is measured is set against what was
-planned for, and where the placement in force would now serve less than it was to (a link has
-fallen, there are more rows), or rows or links have changed so that another may do better, it plans
-at once. As that repairs a part of it, it places everything each minute.
+It places every six minutes, off the loop. Between two plans it scales the instances of a published
+policy (instances.py). Our policy is watched instead: each second measurements are compared with the
+planned demand. It plans at once if the placement in force would now serve less than expected (a
+link has slowed, there are more rows), or if rows or links have changed so that another placement
+may be better. As that repairs only some pipelines, it places all of them each minute.
 
-One of it places for all devices; the device that it runs on is none that is special. It is fed with
-counts and links as data, and what comes of it is a plan for each device.
+A single instance plans for every device, and may run on any of them. It gets counts and links as
+data, and returns a plan for each device.
 """
 
 from __future__ import annotations
@@ -32,55 +32,55 @@ from slacktide.planning.pipelines.problem import (
 )
 
 INTERVAL_S = 360.0
-"""From one plan to the next (OctopInf, §IV-A)."""
+"""Seconds between plans (OctopInf, §IV-A)."""
 WATCHED_S = 60.0
-"""Seconds between plans for a policy that watches, repairs not counted."""
+"""Seconds between plans of a policy that watches, not counting repairs."""
 WINDOWS_S = (15.0, 30.0, KEPT_S)
-"""Over which rates are taken; the largest counts."""
+"""Windows of measured rates; the largest rate counts."""
 CHECK_S = 1.0
-"""From one look at what was predicted to the next."""
+"""Seconds between checks of the prediction."""
 SCALE_S = 5.0
-"""From one look at the instances to the next."""
+"""Seconds between scalings of instances."""
 SHORT_S = 2.0
-"""Over which a surge is seen."""
+"""Window in which a surge shows."""
 AT_FIRST = (SHORT_S, *WINDOWS_S)
-"""Where no more than seconds may be known."""
+"""Windows if demand may be known for seconds only."""
 CALM_S = 30.0
-"""Over which it is seen that one is over."""
+"""Window in which the end of a surge shows."""
 CALM = (CALM_S,)
 PAUSES_S = (3.0, 30.0)
-"""Least time from one plan to the next: after one that was worth it, and at most; twice as long as
-before after each that was not. A grave loss does not wait."""
+"""Pause after a plan that was worth it, and the longest pause. It doubles after each plan that was
+not. A grave loss does not wait."""
 LINK_QUANTILE = 4
-"""Where it is not watched, a link counts with what it had in all but one of so many seconds."""
+"""If a link is not watched, its lowest quantile of so many counts."""
 SETTLED = 3
-"""Seconds of which the least counts, of a link that is watched."""
+"""If a link is watched, the least bandwidth of so many seconds counts."""
 CHANGED = 0.15
-"""Share by which rates or links must differ from what was planned for, to be looked into."""
+"""Smallest relative change of rates or links that is checked."""
 LESS = 0.02
-"""Share by which must be served less than was planned for, to plan anew."""
+"""Smallest loss, as a share of the best possible, that makes a new plan."""
 GRAVE = 0.1
 """Loss above which a new plan skips the pause."""
 WORTH = 0.01
-"""Share by which must be served more, for a plan in between to replace the one in force."""
+"""Smallest gain for which a repair replaces the placement in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementDecision:
-    """What a job has found."""
+    """The result of a job."""
 
     question: PlacementQuestion
     answer: PlacementAnswer
     seconds: float = 0.0
     """Seconds that planning took."""
     repairs: bool = False
-    """Whether it was asked for as less is served than was planned for."""
+    """True for a repair of a shortfall."""
     trigger: str = ""
-    """Why it was asked for, in words."""
+    """Reason for the plan, in words."""
 
 
 class PlacementControl:
-    """Of all pipelines and devices."""
+    """Controls the placement of all pipelines on all devices."""
 
     def __init__(
         self,
@@ -90,51 +90,51 @@ class PlacementControl:
         interval: float = INTERVAL_S,
         stopwatch: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`stated`: devices, and links and pipelines as they are until more is known of them.
-        `stopwatch`: a clock in seconds by which planning is timed."""
+        """`stated`: devices, with links and pipelines as stated until they are measured.
+        `stopwatch`: a clock in seconds that times planning."""
         self.policy = policy
         self.plans: DevicePlans | None = None
-        """In force, or about to be; None: nothing is placed yet."""
+        """Plans in force, or about to be; None: nothing is placed yet."""
         self.revision = 0
-        """Rises with each change of them."""
+        """Rises with each change of the plans."""
         self.reason = ""
         """Reason for the last change, in words."""
         self.decided = 0
-        """Times that it has planned, the changes of instances not counted."""
+        """Number of plans, not counting changes of instances."""
         self.early = 0
-        """Times that a plan could not wait."""
+        """Number of plans before their time."""
         self.scaled = 0
-        """Changes of instances."""
+        """Number of changes of instances."""
         self.planning_s = 0.0
         self.stated = stated
-        """As `restate` says."""
+        """See `restate`."""
         self._stopwatch = stopwatch
         self._interval = min(interval, WATCHED_S) if policy.watches else interval
         self._demands = {pipeline.name: Demand(pipeline) for pipeline in stated.pipelines}
         self._links: dict[tuple[str, str], deque[tuple[float, float]]] = {}
         self._instances = StageInstances()
         self._due = self._whole_due = -math.inf
-        """When it plans next, and when everything."""
+        """Times of the next plan, and of the next that is not a repair."""
         self._decided_at = -math.inf
         self._check_at = self._scale_at = -math.inf
         self._windows: Sequence[float] = AT_FIRST
         self._begins = True
-        """Whether the next plan rests on little, so that one more follows after a minute."""
+        """Whether the next plan rests on little data, so that another follows after a minute."""
         self.expected = 1.0
-        """Share of the possible worth that the placement in force was to serve."""
+        """Share of the best possible worth that the placement in force is expected to serve."""
         self._repairs = False
         self._trigger = ""
-        """Why the next plan does not wait for its time."""
+        """Reason why the next plan does not wait for its time."""
         self._pause = PAUSES_S[0]
 
     def count(self, device: str, counts: Mapping[str, PipelineCounts], *, now: float) -> None:
-        """What a device reports, each second."""
+        """Take the report of a device, each second."""
         for name, pipeline_counts in counts.items():
             if (demand := self._demands.get(name)) is not None:
                 demand.note(device, pipeline_counts, now=now)
 
     def measure(self, links: Sequence[LinkView], *, now: float) -> None:
-        """What links have had in the last second."""
+        """Take the bandwidths of links in the last second."""
         for link in links:
             history = self._links.setdefault((link.begin, link.end), deque())
             history.append((now, link.bandwidth))
@@ -142,8 +142,8 @@ class PlacementControl:
                 history.popleft()
 
     def restate(self, stated: PlacementQuestion) -> None:
-        """What is stated from now on. Pipelines that stay keep what was measured of them; where
-        devices or stages are others, nothing is placed until it is asked again."""
+        """Replace the stated question. Pipelines that stay keep their measurements. If devices or
+        stages differ, nothing is placed until the next plan."""
         before, self.stated = self.stated, stated
         demands = {}
         for pipeline in stated.pipelines:
@@ -160,16 +160,18 @@ class PlacementControl:
             self.reason = "pipelines, their models or devices are others"
 
     def _begin(self, at: float) -> None:
-        """The next plan is made then, of what little is known."""
+        """Plan at this time, from the little that is known."""
         self._due = self._whole_due = at
         self._windows, self._begins, self._trigger = AT_FIRST, True, ""
 
     def is_known(self, *, now: float) -> bool:
-        """Whether frames come, so that there is something to plan for."""
-        return any(demand.seen((SHORT_S,), now=now).rate > 0.0 for demand in self._demands.values())
+        """Whether frames arrive."""
+        return any(
+            demand.measured((SHORT_S,), now=now).rate > 0.0 for demand in self._demands.values()
+        )
 
     def next_wakeup(self) -> float:
-        """When it is to be asked (absolute seconds)."""
+        """Time of the next `look` or `job` (absolute seconds)."""
         at = self._due
         if self.plans is not None and self.policy.watches:
             at = min(at, self._check_at)
@@ -178,7 +180,7 @@ class PlacementControl:
         return at
 
     def look(self, *, now: float) -> None:
-        """Scale instances, or look whether a plan is wanted before its time."""
+        """Scale instances, and plan before the time if the prediction fails."""
         if self.plans is None:
             return
         if self.policy.scales and now >= self._scale_at:
@@ -203,8 +205,8 @@ class PlacementControl:
                     self.early += 1
 
     def job(self, *, now: float) -> Callable[[], PlacementDecision] | None:
-        """What is to be computed off the loop; None: nothing yet, or no frames come: what is in
-        force stays."""
+        """Return a plan to compute off the loop; None: it is too early, or no frames arrive, and
+        the placement in force stays."""
         if now < self._due:
             return None
         question = self.question(self._windows, now=now)
@@ -236,9 +238,8 @@ class PlacementControl:
         return compute
 
     def take(self, decision: PlacementDecision, *, now: float) -> None:
-        """A job is done: what it has found is in force from now on; of what was to repair
-        something and hardly does, only that demand and links are now as they are. Of no effect
-        where stages or devices have become others since it was asked."""
+        """Put the result of a job in force. If a repair hardly helps, keep the placement and update
+        only demand and links. Ignore a result for stages or devices that have changed since."""
         if _shape(decision.question) != _shape(self.stated):
             return
         plans = DevicePlans(decision.question, decision.answer)
@@ -263,29 +264,30 @@ class PlacementControl:
             self._instances.begin(decision.question, decision.answer)
 
     def _kept(self, decision: PlacementDecision) -> DevicePlans | None:
-        """What is in force, if a repair serves hardly more than that; else None."""
+        """The placement in force, if a repair serves hardly more; else None."""
         if self.plans is None or not decision.repairs:
             return None
         try:
             plans = DevicePlans(decision.question, self.plans.answer)
-        except ValueError:  # it cannot run so any more
+        except ValueError:  # the placement in force cannot run any more
             return None
         served = self._served(decision.question, plans)
         return plans if served > self.expected - WORTH else None
 
     def decide(self, *, now: float) -> None:
-        """Plan at once, also for what is only stated: for a driver that begins."""
+        """Plan at once, even from the stated demand alone: for a driver that starts."""
         question = self.question(self._windows, now=now)
         self.take(self._computing(question, now=now)(), now=now)
 
     def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
-        """What is asked now, of demand over these windows."""
-        pipelines = [demand.seen(windows, now=now) for demand in self._demands.values()]
+        """The question with demand measured over these windows."""
+        pipelines = [demand.measured(windows, now=now) for demand in self._demands.values()]
         links = [self._link(link) for link in self.stated.links]
         return replace(self.stated, pipelines=tuple(pipelines), links=tuple(links))
 
     def _link(self, link: LinkView) -> LinkView:
-        """Its bandwidth: the present one for a policy that plans anew when it falls."""
+        """The link as measured: its present bandwidth for a policy that watches, else a low
+        quantile."""
         history = self._links.get((link.begin, link.end))
         if not history:
             return link
@@ -295,7 +297,7 @@ class PlacementControl:
         return replace(link, bandwidth=quantiles(rates, n=LINK_QUANTILE)[0])
 
     def _broken(self, plans: DevicePlans, now: float) -> tuple[Sequence[float], str] | None:
-        """Over which windows to plan anew, and why; None: what was predicted holds."""
+        """(windows, reason) of a new plan; None: the prediction holds."""
         planned, measured = plans.question, self.question((SHORT_S,), now=now)
         waits = now < self._decided_at + self._pause
         less = self.expected - (GRAVE if waits else LESS)
@@ -315,7 +317,7 @@ class PlacementControl:
         return None
 
     def _served(self, question: PlacementQuestion, plans: DevicePlans) -> float:
-        """Share of what could be served at best, predicted for the replicas that there are."""
+        """Predicted share of the best possible worth, with the replicas of these plans."""
         judges = estimators(question, self.policy.rules)
         most = math.fsum(judge.most for judge in judges)
         if most <= 0.0:
@@ -323,7 +325,7 @@ class PlacementControl:
         try:
             pairs = zip(judges, plans.answer.pipelines, strict=True)
             costs = [judge.chosen(stages) for judge, stages in pairs]
-        except ValueError:  # it cannot run so any more
+        except ValueError:  # the placement cannot run any more
             return 0.0
         counts = Counter(
             (replica.device, replica.model, replica.form) for replica in plans.replicas
@@ -343,7 +345,7 @@ class PlacementControl:
 
 
 def _more(before: PlacementQuestion, after: PlacementQuestion) -> str:
-    """Say which pipeline clearly has more frames, or which link less, than before; empty: none."""
+    """Say which pipeline has clearly more rows, or which link less bandwidth; empty: none."""
     most = 1.0 + CHANGED
     for previous_view, present_view in zip(before.pipelines, after.pipelines, strict=True):
         rates = zip(previous_view.rates(), present_view.rates(), strict=True)
@@ -356,7 +358,7 @@ def _more(before: PlacementQuestion, after: PlacementQuestion) -> str:
 
 
 def _edges(view: PipelineView) -> object:
-    """What counts of a pipeline are counted by."""
+    """Key of a pipeline's counts: its stages and edges."""
     return [
         (stage.name, [view.stages[inflow.stage].name for inflow in stage.inflows])
         for stage in view.stages
@@ -364,7 +366,7 @@ def _edges(view: PipelineView) -> object:
 
 
 def _shape(question: PlacementQuestion) -> object:
-    """What an answer rests on, times and rates aside."""
+    """The part of a question that an answer depends on, except times and rates."""
     stages = [
         (view.name, [(s.name, [form.name for form in s.forms], s.devices) for s in view.stages])
         for view in question.pipelines
@@ -373,5 +375,5 @@ def _shape(question: PlacementQuestion) -> object:
 
 
 def _rows(question: PlacementQuestion) -> float:
-    """Per second, of all stages."""
+    """Rows per second of all stages."""
     return math.fsum(math.fsum(pipeline.rates()) for pipeline in question.pipelines)

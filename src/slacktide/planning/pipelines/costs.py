@@ -1,4 +1,4 @@
-"""What a choice for one stage costs, what that loads, and how placements are compared."""
+"""Costs of a choice for one stage, loads of devices and links, and scores of placements."""
 
 from __future__ import annotations
 
@@ -6,73 +6,75 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from slacktide.planning.lanes.best_fit import MAX_UTILISATION
+
 FULL = 0.95
-"""Most of its time that a lane or link is busy. What comes beyond that is dropped."""
+"""Largest share of time that a lane or link is busy. Rows beyond that are dropped."""
 BUSY = 0.8
-"""Share of its time that a lane or link is busy, at most, as far as waits for it go."""
+"""Largest share of time that a lane or link counts as busy when waits are estimated."""
 NEVER = 1e9
-"""Seconds of a transfer over a link that is not there."""
+"""Seconds of a transfer over a missing link."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateRules:
-    """How placements are judged."""
+    """How placements are estimated."""
 
     budget: float = 0.5
-    """Share of the SLO that a path may take. Half: OctopInf's streams let a row wait for one duty
-    cycle, the other half (§III-C)."""
-    room: float = 0.8
+    """Share of the SLO that a path may take. Half: with OctopInf's lanes a row may wait for one
+    duty cycle, the other half (§III-C)."""
+    max_utilisation: float = MAX_UTILISATION
     """Replicas are added until each is no busier than this."""
     fill: bool = True
     """Whether batches wait until they are full."""
     shared: bool = True
-    """Whether stages wait for one another on the lanes of a device."""
+    """Whether stages on a device wait for each other's batches."""
     hope: float = 0.0
-    """Share that is in time of a path that takes the whole SLO, by chance; of longer ones less, in
-    proportion. So of what is late, that is best which serves much and is not very late."""
+    """Share that is in time by chance if a path takes the whole SLO; less for longer paths, in
+    proportion. So of late placements the best serves much and is not very late."""
     memory: float = 0.0
-    """Lanes of a server that a gigabyte counts as, where two placements serve the same."""
+    """Lanes of a server that a gigabyte counts as, to compare placements that serve the same."""
     links: float = 0.0
-    """Lanes that an always busy link counts as: what is sent over it may soon be late."""
+    """Lanes that a link counts as if it is always busy, since it may slow down later."""
 
 
 class StageCost(NamedTuple):
-    """What one choice for one stage costs, whatever the other stages."""
+    """The costs of one choice for one stage, whatever the other stages."""
 
     device: int
-    """Among the pipeline's candidates."""
+    """Number among the pipeline's candidates."""
     form: int
     batch: int
-    """Index of it among the question's."""
+    """Index among the question's batches."""
     replicas: int
     expected: float
     p99: float
     latency: float
-    """Fill and p99 of all batches that a frame's rows need, without waits for a lane."""
+    """Fill and p99 of all batches of a frame's rows, without waits for a lane."""
     alone: float
-    """Wait for a lane of its own."""
+    """Wait for its lane, if no other stage uses that."""
     busy: float
-    """Lanes, on average."""
+    """Lanes that it keeps busy, on average."""
     squares: float
     """Batches per second, times their seconds squared."""
     utilisation: float
-    """Accelerators, on average."""
+    """Accelerators that it uses, on average."""
     memory: float
     share: float
     """Share of its rows that its replicas have the capacity for."""
     work: float
-    """Lanes of servers, on average (their cores, where the form says how many), and what its memory
-    counts as."""
+    """Lanes of servers that it keeps busy (times cores, if the form says how many), and the lanes
+    that its memory counts as."""
     running: float
-    """What its memory while it runs counts as, where it is the only one to run."""
+    """Lanes that its intermediate memory counts as, on a device that runs one stage at a time."""
     accuracy: float
     row_share: float
     on: Sequence[tuple[int, float]]
-    """Devices that it may run on, with 1 where it does, else 0."""
+    """(device, 1 if it runs there, else 0); arrays in an array of choices."""
 
 
 class Load:
-    """What devices and links are loaded with. Changes."""
+    """Load of devices and links. Mutable."""
 
     __slots__ = ("busy", "links", "memory", "squares", "utilisation")
 
@@ -85,7 +87,7 @@ class Load:
         """(bytes per second, hand-overs per second times their bytes squared)."""
 
     def add(self, load: Load, places: Sequence[int], sign: float = 1.0) -> None:
-        """Add `load`, which counts devices as `places` says."""
+        """Add `load`. `places`: number here of each of its devices."""
         for local, place in enumerate(places):
             self.busy[place] += sign * load.busy[local]
             self.squares[place] += sign * load.squares[local]
@@ -98,17 +100,17 @@ class Load:
 
 
 class PlacementScore(NamedTuple):
-    """The larger, the better."""
+    """Score of a placement: larger is better."""
 
     worth: float
     """Rows at the sinks in time per second, times their accuracy."""
     spare: float
-    """Minus the servers' work, in lanes, and what counts as such (`EstimateRules.memory`); of what
-    is worth nothing, minus its latency."""
+    """Minus the servers' work, in lanes and what counts as such (`EstimateRules.memory`). Minus the
+    latency if the placement is worth nothing."""
 
 
 def better(score: PlacementScore, than: PlacementScore) -> bool:
-    """Whether it is, by more than arithmetic may be wrong."""
+    """Whether `score` is better `than` another, by more than rounding errors."""
     if abs(score.worth - than.worth) > 1e-9 * (1.0 + abs(score.worth)):
         return score.worth > than.worth
     return score.spare > than.spare + 1e-9 * (1.0 + abs(than.spare))

@@ -1,9 +1,8 @@
-"""What is asked of pipelines, as learnt: rates, fan-out, burstiness.
+"""Learns the demand of pipelines: rates, fan-out, burstiness.
 
-Devices count (sums since they began, so that a count that is lost costs nothing); the planner
-takes differences over times of up to a minute. A frame counts where its camera is, also if its link
-loses it; fan-out is that of rows that were answered, so that what is dropped does not look like
-less demand.
+Devices report sums since they began, so that a lost report costs nothing; the planner takes
+differences over up to a minute. A frame counts at its camera, even if a link loses it. Fan-out is
+learnt from answered rows, so that dropped rows do not look like less demand.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from slacktide.pipelines import Frames
 from slacktide.planning.pipelines.problem import PipelineView
 
 KEPT_S = 60.0
-"""Seconds over which anything is averaged at most."""
+"""Longest average, seconds."""
 LEAST_ROWS = 10
-"""Rows from which a fan-out or a burstiness is learnt; before that, what was stated holds."""
+"""Rows from which a fan-out or burstiness is learnt; with fewer, the stated one holds."""
 
 
 class StageArrivals:
-    """Sums over the rows of one stage that came to one device. Constant work for each request."""
+    """Sums over the rows of one stage that arrived at one device. Constant work per request."""
 
     __slots__ = ("_last", "gaps", "rows", "seconds", "squares")
 
@@ -31,13 +30,14 @@ class StageArrivals:
         self._last = math.nan
         self.rows = 0
         self.gaps = 0
-        """Times between rows: of those of one request they are 0."""
+        """Number of times between rows; they are 0 within a request."""
         self.seconds = 0.0
-        """Their sum."""
+        """Sum of these times."""
         self.squares = 0.0
+        """Sum of their squares."""
 
-    def seen(self, rows: int, at: float) -> None:
-        """So many come together at this moment."""
+    def add(self, rows: int, at: float) -> None:
+        """Count rows that arrive together."""
         gap = at - self._last
         self._last = at
         self.rows += rows
@@ -49,21 +49,20 @@ class StageArrivals:
 
 @dataclass(frozen=True, slots=True)
 class PipelineCounts:
-    """What one device has counted of a pipeline, since it began."""
+    """Counts of a pipeline on one device since the device began."""
 
     frames: int
-    """Frames that came in there."""
+    """Frames from cameras of the device."""
     edges: Mapping[tuple[str, str], tuple[int, int]]
-    """By (upstream, downstream): rows of the upstream that were answered there, and what they
-    handed on."""
+    """By (upstream, downstream): rows of the upstream stage answered there, and rows handed on."""
     stages: Mapping[str, tuple[int, int, float, float]]
-    """By stage that runs there: rows, gaps, seconds, squares, as `StageArrivals`."""
+    """By stage that runs there: rows, gaps, seconds and squares of `StageArrivals`."""
 
 
 def counts_of(
     frames: Frames | None, arrivals: Mapping[str, Mapping[str, StageArrivals]]
 ) -> dict[str, PipelineCounts]:
-    """What a device is to report, by pipeline. `arrivals`: by pipeline and stage."""
+    """Return the report of a device, by pipeline. `arrivals`: by pipeline and stage."""
     counts = {}
     for name, served in {} if frames is None else frames.pipelines.items():
         edges = zip(served.pipeline.edges, served.fan_outs, strict=True)
@@ -82,13 +81,13 @@ class Demand:
     """Demand of one pipeline, from the counts of all devices."""
 
     def __init__(self, view: PipelineView) -> None:
-        """`view`: what was stated, which holds until more is known."""
+        """`view`: the stated demand, which holds until more is known."""
         self.view = view
         self._history: dict[str, deque[tuple[float, list[float]]]] = {}
-        """By device: (when, counts), a minute of them."""
+        """By device: (time, counts) of the last minute."""
 
     def note(self, device: str, counts: PipelineCounts, *, now: float) -> None:
-        """What a device has counted."""
+        """Add the report of a device."""
         flat: list[float] = [counts.frames]
         stages = self.view.stages
         for stage in stages:
@@ -98,19 +97,19 @@ class Demand:
             flat += counts.stages.get(stage.name, (0, 0, 0.0, 0.0))
         history = self._history.setdefault(device, deque())
         if history and any(count < last for count, last in zip(flat, history[-1][1], strict=True)):
-            history.clear()  # it has begun anew
+            history.clear()  # the device has restarted
         history.append((now, flat))
         while len(history) > 2 and history[1][0] <= now - KEPT_S:
             history.popleft()
 
     def rows(self, stage: int) -> int:
-        """Rows that have come to a stage so far, on whichever device."""
+        """Rows that have arrived at a stage so far, on all devices."""
         first = self._first(stage)
         return int(sum(history[-1][1][first] for history in self._history.values()))
 
-    def seen(self, windows: Sequence[float], *, now: float) -> PipelineView:
-        """The pipeline with what was measured in the last so many seconds: of several windows, the
-        largest rate and fan-outs; burstiness over the longest. Until then, what is stated."""
+    def measured(self, windows: Sequence[float], *, now: float) -> PipelineView:
+        """Return the pipeline as measured: the largest rate and fan-outs of several windows
+        (seconds, ascending), and the burstiness over the longest. As stated, if none is known."""
         samples = [sample for sample in (self._over(w, now) for w in windows) if sample is not None]
         if not samples:
             return self.view
@@ -135,7 +134,7 @@ class Demand:
         return replace(self.view, rate=rate, stages=tuple(stages))
 
     def _over(self, window: float, now: float) -> tuple[float, list[float]] | None:
-        """(frames per second, counts) of the last so many seconds; None while less is known."""
+        """(frames per second, counts) over the last `window` seconds; None: too little is known."""
         total: list[float] = []
         rate, known_for = 0.0, 0.0
         for history in self._history.values():

@@ -1,14 +1,14 @@
-"""Which stages run on which device, in which batches, as published: CWD (OctopInf, Algorithm 1).
+"""Places stages on devices, in batches, as published: CWD (OctopInf, Algorithm 1).
 
-For each pipeline all stages begin on a server with batches of one. Batches are doubled while the
-throughput grows and no path takes longer than half the SLO, the burstiest stage first. Then stages
-are moved to the device where the frames come in, depth first and the least bursty first; on the way
-back one returns if what it sends over the link is more than what it gets, and none that comes after
-it stays. Replicas follow from the rates, which are weighted by fan-out.
+All stages of a pipeline start on a server, with batches of one. Batches double while the throughput
+grows and no path takes longer than half the SLO, the burstiest stage first. Then stages move to the
+camera's device, depth first and the least bursty first. On the way back a stage returns to the
+server if it sends more over the link than it would receive, and no later stage stays on the device.
+Replicas follow from the rates, which are weighted by fan-out.
 
-Where the paper leaves something open (decision 0014): throughput is the
-least share of its rows that a stage or link has the capacity for, then equation 2; where already
-the first placement takes too long, a move must at least not make it longer.
+Where the paper leaves something open (decision 0014): throughput is the least share of its rows
+that a stage or link has the capacity for, then equation 2; if the first placement already takes too
+long, a move must not make it longer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Placed = tuple[tuple[PlacedStage, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class StaticBatches:
-    """Batches that do not follow the load (paper, §IV-A4)."""
+    """Batches that do not depend on the load (paper, §IV-A4)."""
 
     edge: int = 4
     server: int = 8
@@ -38,18 +38,19 @@ class StaticBatches:
 
 @dataclass(frozen=True, slots=True)
 class DistributionOptions:
-    """How CWD is run. Without a part: its ablations (paper, §IV-C5)."""
+    """Options of CWD. Without a part of it, its ablations (paper, §IV-C5)."""
 
     alpha: float = 0.6
-    """A stage stays at the edge if its output is at most this share of its input (of its code)."""
+    """A stage stays on the edge device if its output is at most this share of its input (published
+    code)."""
     edge: bool = True
     static: StaticBatches | None = None
-    """Batches that are not looked for."""
+    """Fixed batches; None: search for them."""
 
 
 STATIC = StaticBatches()
 RULES = EstimateRules(shared=False)
-"""Its stages get windows of their own."""
+"""Its stages have windows, so they do not wait for each other."""
 
 
 def distribute(
@@ -57,7 +58,7 @@ def distribute(
     options: DistributionOptions = DistributionOptions(),
     rules: EstimateRules = RULES,
 ) -> Placed:
-    """The published placement, pipeline by pipeline in their order."""
+    """Place one pipeline after the other, as published."""
     load = Load(len(question.devices))
     placed = []
     for judge in estimators(question, rules):
@@ -68,7 +69,7 @@ def distribute(
 
 
 class _Distribution:
-    """One pipeline."""
+    """The placement of one pipeline."""
 
     def __init__(self, judge: PipelineEstimator, load: Load, options: DistributionOptions) -> None:
         self.judge, self.others, self.options = judge, load, options
@@ -86,7 +87,7 @@ class _Distribution:
         return self.costs
 
     def _first(self, at: int) -> StageCost:
-        """On the server that is least busy; at the source where no server can run it."""
+        """The cost on the least busy server; at the source if no server can run the stage."""
         devices = self.judge.devices
         load = [self.others.busy[place] for place in self.judge.places]
         order = sorted(
@@ -110,7 +111,7 @@ class _Distribution:
         return self.judge.cost(at, device, 0, batch)
 
     def _grow_batches(self) -> None:
-        """A stage that cannot grow now cannot later: others only make paths longer."""
+        """Double batches. A stage that cannot grow now never can: others only make paths longer."""
         growing = sorted(range(len(self.costs)), key=lambda at: -self.burstiness[at])
         most = len(self.judge.question.batches) - 1
         while growing:
@@ -176,7 +177,7 @@ class _Distribution:
     def _throughput(
         self, estimate: PipelineEstimate, at: int = -1, cost: StageCost | None = None
     ) -> Throughput:
-        """Throughput of these costs, or with `cost` for one stage: to be compared."""
+        """Throughput of the present costs, or with `cost` for one stage, for comparisons."""
         rows = self.judge.question.batches
         row_seconds = [stage_cost.expected / rows[stage_cost.batch] for stage_cost in self.costs]
         if cost is not None:

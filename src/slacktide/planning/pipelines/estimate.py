@@ -1,4 +1,4 @@
-"""What a placement would do: latency, worth, work and load. Equations 1 to 5.
+"""Estimates placements: latency, worth, work and load. Equations 1 to 5.
 
 One evaluator serves one placement, in floats, and many at once, in arrays with one axis for each
 stage (search.py). Numbers of either are annotated as `float`; what depends on two stages has two
@@ -72,7 +72,7 @@ Crossings = list[tuple[float, tuple[int, int]]]
 
 
 class PipelineEstimate(NamedTuple):
-    """What a placement of one pipeline does."""
+    """The estimate of a placement of one pipeline."""
 
     worth: float
     """Rows at the sinks in time per second, times their accuracy."""
@@ -92,7 +92,7 @@ class PipelineEstimate(NamedTuple):
 
 
 class PipelineEstimator:
-    """Judges placements of one pipeline."""
+    """Estimates placements of one pipeline."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class PipelineEstimator:
         numbers = numbers or numbers_of(question)
         self.places = [numbers[device.name] for device in self.devices]
         """Number of each device in the question."""
-        self._rooms = [
+        self._capacities = [
             (
                 place,
                 host.lanes,
@@ -123,7 +123,7 @@ class PipelineEstimator:
         self.downstream = pipeline.downstream()
         self.budget = rules.budget * pipeline.slo
         self.slope = 1.0 / max(pipeline.slo - self.budget, 1e-3 * pipeline.slo)
-        """What a second more costs."""
+        """Share of answers lost for each second beyond the budget."""
         links = links or links_by_ends(question)
         self.links = {
             (begin, end): links[begin_device.name, end_device.name]
@@ -133,8 +133,8 @@ class PipelineEstimator:
         }
         self.sinks = [at for at, successors in enumerate(self.downstream) if not successors]
         self.hand_overs: list[tuple[int, int, float, float]] = []
-        """(from, to, how many per second, bytes of each) of any two stages; −1: where frames come
-        in and answers go. The rows of one frame cross together."""
+        """(from, to, number per second, bytes of each) for each edge; −1: the camera, where answers
+        go. The rows of one frame cross together."""
         for at, (stage, rate) in enumerate(zip(pipeline.stages, self.rates, strict=True)):
             rows = max(1.0, rate / pipeline.rate) if pipeline.rate else 1.0
             for inflow in stage.inflows:
@@ -157,20 +157,20 @@ class PipelineEstimator:
         for at, stage in enumerate(pipeline.stages):
             exact[at] *= min((exact[inflow.stage] for inflow in stage.inflows), default=1.0)
         self.most = math.fsum(self.rates[at] * exact[at] for at in self.sinks)
-        """No placement is worth more."""
+        """Worth of the best possible placement."""
         self._known: dict[tuple[int, int, int, int], StageCost | None] = {}
         self._hosts: dict[tuple[int, int, int], FormTimes | None] = {}
 
     def cost(self, stage: int, device: int, form: int = 0, batch: int = 0) -> StageCost | None:
-        """Of one choice; None if it cannot be. It has the replicas that its rows need, where there
-        are as many lanes."""
+        """Return the cost of one choice; None: it is impossible. It has the replicas that its rows
+        need, as far as there are lanes."""
         key = stage, device, form, batch
         if key not in self._known:
             self._known[key] = self._cost(*key)
         return self._known[key]
 
     def _times(self, stage: int, device: int, form: int) -> FormTimes | None:
-        """None: it cannot run there."""
+        """Times of a form on a device; None: it cannot run there."""
         view, host = self.pipeline.stages[stage], self.devices[device]
         stage_form = view.forms[form]
         if (
@@ -190,10 +190,10 @@ class PipelineEstimator:
             return None
         stage, host = self.pipeline.stages[at], self.devices[device]
         form, rate = stage.forms[form_at], self.rates[at]
-        lanes = self._rooms[device][1]
+        lanes = self._capacities[device][1]
         rows, seconds = self.question.batches[batch_at], times.expected[batch_at]
         busy = rate * seconds / rows
-        replicas = min(lanes, max(1, math.ceil(busy / self.rules.room - 1e-9)))
+        replicas = min(lanes, max(1, math.ceil(busy / self.rules.max_utilisation - 1e-9)))
         part = busy / replicas
         ratio = min(part, BUSY)
         fill, rounds = 0.0, 1
@@ -206,8 +206,8 @@ class PipelineEstimator:
         running, loaded_bytes = form.intermediate, form.weights
         if lanes > 1:
             running, loaded_bytes = 0.0, form.weights + form.intermediate
-        # a server's replicas are for all: it takes the part of one that it keeps busy
-        loaded_bytes *= busy / self.rules.room if host.server else replicas
+        # all pipelines share a server's replicas: a stage takes the part that it keeps busy
+        loaded_bytes *= busy / self.rules.max_utilisation if host.server else replicas
         gigabyte = 1e-9 * self.rules.memory
         return StageCost(
             device,
@@ -231,7 +231,7 @@ class PipelineEstimator:
         )
 
     def choices(self, stage: int, *, forms: bool = True) -> list[StageCost]:
-        """All choices for one stage."""
+        """Return all choices for one stage."""
         choices = []
         for form in range(len(self.pipeline.stages[stage].forms) if forms else 1):
             for device in range(len(self.devices)):
@@ -247,7 +247,7 @@ class PipelineEstimator:
         return 0.0 if begin == end else _transfer(self.links.get((begin, end)), max)(size)
 
     def load(self, costs: Sequence[StageCost]) -> Load:
-        """Load of devices and links, by the pipeline's own numbers of devices."""
+        """Return the load of these choices, by numbers of the pipeline's own devices."""
         return self._load(costs)[0]
 
     def estimate(
@@ -343,7 +343,7 @@ class PipelineEstimator:
         low, high, largest = arithmetic
         waits = [0.0] * len(self.devices)
         limits: dict[int, float] = {}
-        for at, (place, lanes, full, memory, most) in enumerate(self._rooms):
+        for at, (place, lanes, full, memory, most) in enumerate(self._capacities):
             if self.rules.shared:
                 ratio = low((load.busy[at] + others.busy[place]) / lanes, BUSY)
                 squares = load.squares[at] + others.squares[place]
@@ -400,7 +400,7 @@ class PipelineEstimator:
         return work
 
     def placed(self, costs: Sequence[StageCost]) -> tuple[PlacedStage, ...]:
-        """As data."""
+        """Return these choices as data."""
         return tuple(
             PlacedStage(
                 self.devices[cost.device].name,
@@ -412,7 +412,7 @@ class PipelineEstimator:
         )
 
     def chosen(self, placed: Sequence[PlacedStage]) -> list[StageCost]:
-        """The costs of placed stages. Raises ValueError if one cannot run so."""
+        """Return the costs of placed stages. Raises ValueError if one cannot run as placed."""
         names = [device.name for device in self.devices]
         costs = []
         for at, stage in enumerate(placed):
@@ -425,18 +425,18 @@ class PipelineEstimator:
 
 
 def estimators(question: PlacementQuestion, rules: EstimateRules) -> list[PipelineEstimator]:
-    """One for each pipeline."""
+    """Make an estimator for each pipeline."""
     links, numbers = links_by_ends(question), numbers_of(question)
     return [PipelineEstimator(question, view, rules, links, numbers) for view in question.pipelines]
 
 
 def numbers_of(question: PlacementQuestion) -> dict[str, int]:
-    """Numbers of its devices, by name."""
+    """Numbers of the question's devices, by name."""
     return {device.name: at for at, device in enumerate(question.devices)}
 
 
 def links_by_ends(question: PlacementQuestion) -> dict[tuple[str, str], LinkView]:
-    """Both ways; where a link is stated for one way only, it is the other's, too."""
+    """Links by (begin, end). A link stated for one direction only serves the other, too."""
     back = {(link.end, link.begin): link for link in question.links}
     return back | {(link.begin, link.end): link for link in question.links}
 
@@ -452,7 +452,7 @@ def _transfer(link: LinkView | None, high: Combine, wait: float = 0.0) -> Transf
 def total_score(
     question: PlacementQuestion, placed: Sequence[Sequence[PlacedStage]], rules: EstimateRules
 ) -> PlacementScore:
-    """The score of all pipelines together, each beside the others."""
+    """Return the score of all pipelines together, each beside the load of the others."""
     judges = estimators(question, rules)
     pairs = zip(judges, placed, strict=True)
     return score_of_all(judges, [judge.chosen(stages) for judge, stages in pairs])
@@ -461,7 +461,7 @@ def total_score(
 def score_of_all(
     judges: Sequence[PipelineEstimator], costs: Sequence[Sequence[StageCost]]
 ) -> PlacementScore:
-    """The score of all pipelines by what each stage costs."""
+    """Return the score of all pipelines, from the costs of their stages."""
     load = Load(len(judges[0].question.devices) if judges else 0)
     loads = [judge.load(stage_costs) for judge, stage_costs in zip(judges, costs, strict=True)]
     for judge, part in zip(judges, loads, strict=True):

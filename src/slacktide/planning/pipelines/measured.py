@@ -1,8 +1,9 @@
-"""`MeasuredWorth`: what frames have been worth lately, as a share of what they could be at best.
+"""`MeasuredWorth`: the recent worth of frames, as a share of their best possible worth.
 
-What a placement does is predicted, and on the careful side; before one takes a larger variant from
-a detector, what is served without it is looked at. A frame that lacks a branch counts a half, one
-that was refused or late nothing; an answer by a variant counts what that is to the best.
+Predictions of placements err on the careful side. Before a placement takes a larger variant from a
+detector, the planner looks at the measured worth without the placement. A frame that lacks a branch
+counts a half; a refused or late one nothing. An answer counts the accuracy of its variant relative
+to the best variant.
 """
 
 from __future__ import annotations
@@ -14,30 +15,30 @@ from slacktide.domain import OutcomeKind, Reason
 from slacktide.engine.ledger import ModelCounts
 
 SEEN_S = 10.0
-"""Seconds that are looked at."""
+"""Length of the measurement."""
 MOSTLY = 0.75
-"""Share of frames from which on they are called mostly served."""
+"""Share of frames above which they count as mostly served."""
 LEAST_FRAMES = 20
-"""Of fewer nothing is said."""
+"""Fewest frames for a measurement."""
 
 
 class MeasuredWorth:
-    """Of all pipelines of a server."""
+    """The worth of all frames of a server."""
 
     __slots__ = ("_exact", "_history", "_rows")
 
     def __init__(self) -> None:
         self._history: deque[tuple[float, float, float, float, float]] = deque()
-        """(when, frames that ended, what they had, rows of variants, what these were worth)."""
+        """(time, ended frames, their worth, rows of variants, worth of these rows)."""
         self._rows = self._exact = 0.0
 
     def ran(self, rows: int, accuracy: float) -> None:
-        """A variant has answered; its accuracy as a share of the best's."""
+        """Count an answer. `accuracy`: that of its variant, as a share of the best one's."""
         self._rows += rows
         self._exact += rows * accuracy
 
     def note(self, counts: Mapping[str, ModelCounts], *, now: float) -> None:
-        """How frames have ended so far, by pipeline."""
+        """Take the outcomes of all frames so far, by pipeline."""
         ended = had = 0.0
         for pipeline_counts in counts.values():
             for reason, count in pipeline_counts.by_reason.items():
@@ -46,9 +47,9 @@ class MeasuredWorth:
                     had += 0.5 * count if reason is Reason.PARTIAL else count
         notes = self._history
         if notes and ended < notes[-1][1]:
-            notes.clear()  # pipelines have gone
+            notes.clear()  # a pipeline was unloaded
         if len(notes) > 1 and notes[-2][1:] == (ended, had, self._rows, self._exact):
-            notes.pop()  # nothing has happened since
+            notes.pop()  # nothing has changed
         notes.append((now, ended, had, self._rows, self._exact))
         while (
             len(notes) > 2 and notes[1][0] <= now - SEEN_S and notes[1][1] <= ended - LEAST_FRAMES
@@ -56,7 +57,8 @@ class MeasuredWorth:
             notes.popleft()
 
     def share(self) -> float | None:
-        """None: too little is known; 0 where much is lost: what is lost then varies by chance."""
+        """The measured share; None: too little is known. 0 if much is lost, which varies by
+        chance."""
         if not self._history:
             return None
         first, last = self._history[0], self._history[-1]

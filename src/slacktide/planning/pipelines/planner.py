@@ -17,6 +17,7 @@ from slacktide.domain import BatchFinished, Event, Plan, ReplicaUp, Request, Sub
 from slacktide.engine import Snapshot
 from slacktide.pipelines import Frames
 from slacktide.planning.draft import UNBOUNDED, Draft, ModelBounds
+from slacktide.planning.lanes.server_lanes import ServerLanes
 from slacktide.planning.pipelines.control import CHECK_S, PlacementControl, PlacementDecision
 from slacktide.planning.pipelines.demand import StageArrivals, counts_of
 from slacktide.planning.pipelines.measured import MeasuredWorth
@@ -25,7 +26,6 @@ from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.policies import PlacementPolicy
 from slacktide.planning.pipelines.problem import PlacementError, PlacementQuestion
 from slacktide.planning.pipelines.server_question import ExitsOf, ServerQuestion
-from slacktide.planning.pipelines.server_seats import ServerSeats
 from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated, stated_as
 
 NO_QUESTION = PlacementQuestion((), (), ())
@@ -101,7 +101,7 @@ class ServerPipelinesPlanner(Planner):
         """The placement that was reported last."""
         self._reason = NO_FRAMES
         self._question = ServerQuestion(cores, exits)
-        self._seats = ServerSeats(caps=self._caps)
+        self._lanes = ServerLanes(caps=self._caps)
         self._has_frames = False
         self._came_up = False
         """Whether a replica came up on a lane that its model moves to."""
@@ -134,7 +134,7 @@ class ServerPipelinesPlanner(Planner):
             for model in pipeline.stages.values():
                 self._fields[model] = fields_of(model, stated)
         self._question.rebase(base, stated)
-        self._seats.rebase(base)
+        self._lanes.rebase(base)
         self._report_at = -math.inf
         if not self._question.pipelines or not self._question.knows(self.bounds):
             self._restate(NO_QUESTION)
@@ -150,7 +150,7 @@ class ServerPipelinesPlanner(Planner):
                 if event.request.parent is not None:
                     self._count_request(event.request)
             elif type(event) is ReplicaUp:
-                self._came_up = self._seats.moving
+                self._came_up = self._lanes.moving
             elif type(event) is BatchFinished:
                 running = snapshot.running(event.batch)
                 if running is not None:
@@ -245,10 +245,10 @@ class ServerPipelinesPlanner(Planner):
         is_new = self._came_up or self._reason_revision != revision
         self.reason = self._control.reason if is_new else ""
         self._plan_revision = self._reason_revision = revision
-        self._came_up = self._bounds_changed = self._seats.moving = False
+        self._came_up = self._bounds_changed = self._lanes.moving = False
         if self._control.plans is None or not self._question.pipelines:
             return draft
-        plan = self._seats.filled(draft.plan, snapshot, self._fields)
+        plan = self._lanes.write(draft.plan, snapshot, self._fields)
         return replace(draft.bounded(self.bounds), plan=plan)
 
     def status(self) -> PlacementStatus:
@@ -258,11 +258,11 @@ class ServerPipelinesPlanner(Planner):
             control.decided,
             control.early,
             control.planning_s,
-            self._seats.moves,
+            self._lanes.moves,
             self._rebounds,
             control.expected,
             self.bounds,
-            {model: tuple(seats) for model, seats in self._seats.by_model.items()},
+            {model: tuple(lanes) for model, lanes in self._lanes.by_model.items()},
             self._reason,
         )
 
@@ -270,8 +270,8 @@ class ServerPipelinesPlanner(Planner):
         """Ask `question` from now on. If pipelines or lanes have changed, all is as settings say
         until something is placed."""
         self._control.restate(question)
-        if self._control.plans is None and self._seats.by_model:
-            self._seats.clear()
+        if self._control.plans is None and self._lanes.by_model:
+            self._lanes.clear()
             self._bounds_changed = True
             self.bounds, self._placement_bounds = {}, {}
             self._has_frames, self._last_report = False, ""
@@ -282,7 +282,7 @@ class ServerPipelinesPlanner(Planner):
         plans = self._control.plans
         if plans is None:
             return
-        self._seats.settle(plans, self._question.groups, stays=self._is_as_good())
+        self._lanes.apply(plans, self._question.groups, stays=self._is_as_good())
         self._placement_bounds = self._question.bounds(plans)
         self._bound()
         self._report_placement(plans)
@@ -303,7 +303,7 @@ class ServerPipelinesPlanner(Planner):
         self.bounds = bounds
 
     def _is_as_good(self) -> bool:
-        """Whether the present seats serve, as measured, as well as the last placement is expected
+        """Whether the present lanes serve, as measured, as well as the last placement is expected
         to. Then no model loses anything or moves, since predictions are cautious."""
         if not self._control.policy.watches:  # it predicts no service
             return False
@@ -312,13 +312,13 @@ class ServerPipelinesPlanner(Planner):
 
     def _report_placement(self, plans: DevicePlans) -> None:
         parts = []
-        for model, seats in self._seats.by_model.items():
-            part = f"{model} on {', '.join(seats)}"
+        for model, lanes in self._lanes.by_model.items():
+            part = f"{model} on {', '.join(lanes)}"
             bounds = self.bounds.get(model, UNBOUNDED)
             if bounds.largest:
                 part += f", at most {bounds.largest}"
             elif self._caps and PlanField.BATCH_CAPS in self._fields.get(model, ()):
-                part += f", in batches of {max(seats.values())}"
+                part += f", in batches of {max(lanes.values())}"
             if bounds.cores is not None:
                 part += f", on {bounds.cores} cores at most"
             if not bounds.exits:

@@ -1,10 +1,10 @@
-"""From an answer to plans: what each device is to run, and what it hands over to which.
+"""Turns a placement into plans: the deployments of each device, and the stages that it hands over.
 
-A replica of a model on a stream is a deployment of its pool on a lane (sitting.py says which);
-portions are windows of the lane's timetable.
+A replica of a model is a deployment of its pool on a lane (lanes/lane_assignment.py); placed
+windows are windows of the lane's timetable.
 
-Where two pipelines run a model on one device in different forms, that in which most of its rows run
-has the plain route; a frame of the other pipelines needs the pipeline's name as its client.
+If pipelines run a model on one device in different forms, the form of most rows gets the plain
+route. Frames of the other pipelines name the pipeline as their client.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from dataclasses import replace
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.domain.plan import StagePlace
 from slacktide.planning.draft import ModelBounds
+from slacktide.planning.lanes.best_fit import PlacedReplica
+from slacktide.planning.lanes.lane_assignment import assign_replicas
 from slacktide.planning.pipelines.costs import EstimateRules, StageCost
 from slacktide.planning.pipelines.distribution import Placed
 from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
 from slacktide.planning.pipelines.problem import (
     DeviceView,
     PipelineView,
-    PlacedReplica,
     PlacedStage,
     PlacementAnswer,
     PlacementError,
     PlacementQuestion,
     StageForm,
 )
-from slacktide.planning.pipelines.sitting import seated
 
 RULES = EstimateRules()
 PoolOf = Callable[[str, StageForm], PoolId]
-"""Which pool, of this model, runs one of its forms."""
+"""Returns the pool of a model that runs one of its forms."""
 
 
 def pool_of(model: str, form: StageForm) -> PoolId:
-    """The variant that is called like the form."""
+    """The pool of the variant with the form's name."""
     return PoolId(model, "1", form.name)
 
 
 def lanes_of(device: DeviceView) -> tuple[LaneSpec, ...]:
-    """One for each stream of its accelerators."""
+    """Lanes of a device, in the order of its accelerators."""
     return tuple(
         LaneSpec(f"{accelerator}.{stream}", (), f"cuda:{accelerator}")
         for accelerator in range(device.accelerators)
@@ -51,8 +51,8 @@ def lanes_of(device: DeviceView) -> tuple[LaneSpec, ...]:
 
 
 def placed_whole(question: PlacementQuestion, placed: Placed) -> Placed:
-    """`placed`, so that each stage that leaves the device of the one before it can be handed over
-    with all that is behind it: those between a fork and its join stay where the fork is. Raises
+    """Move stages so that each stage that leaves the device of the one before it can be handed over
+    with all later stages: stages between a fork and its join stay on the fork's device. Raises
     PlacementError if one cannot run there."""
     whole_pipelines = []
     for judge, stages in zip(estimators(question, RULES), placed, strict=True):
@@ -66,18 +66,18 @@ def placed_whole(question: PlacementQuestion, placed: Placed) -> Placed:
 
 
 class DevicePlans:
-    """The plan of each device, from one answer."""
+    """The plans of all devices, from one placement."""
 
     def __init__(self, question: PlacementQuestion, answer: PlacementAnswer) -> None:
-        """Raises ValueError for an answer that cannot be."""
+        """Raises ValueError if a stage cannot run as placed."""
         self.question, self.answer = question, answer
         self._judges = estimators(question, RULES)
         pairs = zip(self._judges, answer.pipelines, strict=True)
         self._costs = [judge.chosen(placed) for judge, placed in pairs]
-        self.replicas, self.timetables = seated(question, answer)
+        self.replicas, self.timetables = assign_replicas(question, answer, self._costs)
 
     def of(self, device: str, lanes: Sequence[LaneSpec] = (), pool_of: PoolOf = pool_of) -> Plan:
-        """What `device` is to do. `lanes`: its streams, in order (none: those of `lanes_of`)."""
+        """Return the plan of `device`. `lanes`: its lanes in order; default: `lanes_of`."""
         host = self.question.device(device)
         lanes = lanes or lanes_of(host)
         if len(lanes) != host.lanes:
@@ -89,7 +89,7 @@ class DevicePlans:
         deployments = tuple(
             Deployment(
                 pool_of(replica.model, self._form(replica)),
-                lanes[replica.stream].name,
+                lanes[replica.lane].name,
                 replica.batch,
             )
             for replica in self.replicas
@@ -100,8 +100,8 @@ class DevicePlans:
         return Plan(tuple(device_lanes), deployments, routes, places=places)
 
     def bounds(self, device: str) -> dict[str, ModelBounds]:
-        """Within which other planners of `device` go on alone, by model: of several forms there,
-        the largest."""
+        """Return bounds for other planners of `device`, by model; if it runs in several forms, of
+        the most accurate one."""
         bounds: dict[str, ModelBounds] = {}
         ranks: dict[str, float] = {}
         for replica in self.replicas:
@@ -139,10 +139,8 @@ class DevicePlans:
             if pool != plain[model]:
                 yield Route(model, pool, client=pipeline)
 
-    # ── what is handed over ──────────────────────────────────────────────────────────────────
-
     def _places(self, device_name: str) -> Iterator[StagePlace]:
-        """Places of stages elsewhere that follow a stage on this device, or its camera."""
+        """Places of stages elsewhere that follow a stage or camera of this device."""
         for judge, costs, placed in zip(
             self._judges, self._costs, self.answer.pipelines, strict=True
         ):
@@ -163,8 +161,8 @@ class DevicePlans:
         at: int,
         device_name: str,
     ) -> StagePlace:
-        """No time is kept for a way that takes more than there is, after what is before it: what is
-        behind it is lost, and no other branch is to be given up for its sake."""
+        """Place of a stage that is handed over. If its path takes longer than the SLO, no time is
+        reserved for it: it is lost anyway, and no other branch shall be given up for it."""
         stage = placed[at]
         before = {placed[inflow.stage].device for inflow in judge.pipeline.stages[at].inflows}
         if before != {stage.device} and not _is_closed(judge.pipeline, at):
@@ -174,8 +172,8 @@ class DevicePlans:
         cost, transfer, back = costs[at], self._arrival(judge, costs, at), 0.0
         for begin, to, _, size in judge.hand_overs:
             if (begin, to) == (at, -1):
-                back = self._transfer(judge, cost.device, place, size)
-        back = back or self._transfer(judge, cost.device, place, 0.0)
+                back = judge.transfer(cost.device, place, size)
+        back = back or judge.transfer(cost.device, place, 0.0)
         rows = max(1, math.ceil(judge.rates[at] / judge.pipeline.rate - 1e-9))
         batches = [batch_size for batch_size in self.question.batches if batch_size <= stage.batch]
         batch = min((b for b in batches if b >= rows), default=stage.batch)
@@ -195,17 +193,17 @@ class DevicePlans:
         )
 
     def _arrival(self, judge: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
-        """Seconds until the rows of a stage are on its device."""
+        """Seconds that the rows of a stage take to its device."""
         arrival = 0.0
         for begin, to, _, size in judge.hand_overs:
             if to == at:
                 origin = costs[begin].device if begin >= 0 else 0
                 size *= costs[at].row_share
-                arrival = max(arrival, self._transfer(judge, origin, costs[at].device, size))
+                arrival = max(arrival, judge.transfer(origin, costs[at].device, size))
         return arrival
 
     def _ahead(self, judge: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
-        """Seconds of all that is before a stage, one batch of each."""
+        """Seconds of the longest path to a stage, one batch of each stage."""
         return max(
             (
                 self._ahead(judge, costs, inflow.stage)
@@ -216,13 +214,9 @@ class DevicePlans:
             default=0.0,
         )
 
-    def _transfer(self, judge: PipelineEstimator, begin: int, end: int, size: float) -> float:
-        """Seconds without waiting, which is for admission to see as it comes."""
-        return judge.transfer(begin, end, size)
-
 
 def _is_closed(pipeline: PipelineView, stage: int) -> bool:
-    """Whether nothing outside its branch feeds what is behind it (`Pipeline.is_closed`)."""
+    """Whether only its own branch feeds the stages behind it (`Pipeline.is_closed`)."""
     branch = {stage}
     for at, view in enumerate(pipeline.stages):
         fed = [inflow.stage in branch for inflow in view.inflows]

@@ -1,6 +1,6 @@
-"""How pipelines are placed, by name: `make_placement("octopinf", {})`.
+"""Placement policies by name: `make_placement("octopinf", {})`.
 
-`octopinf` is what was published, CWD and CORAL; `pipeline` is ours.
+`octopinf` is the published one, CWD and CORAL; `pipeline` is ours.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from slacktide._version import PAPERS
 from slacktide.domain.options import Options, option
 from slacktide.domain.registry import Registry
+from slacktide.planning.pipelines.coral import CoralSchedule
 from slacktide.planning.pipelines.costs import EstimateRules, better
 from slacktide.planning.pipelines.distribution import (
     STATIC,
@@ -23,42 +24,41 @@ from slacktide.planning.pipelines.estimate import total_score
 from slacktide.planning.pipelines.plans import placed_whole
 from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuestion
 from slacktide.planning.pipelines.search import mended, search
-from slacktide.planning.pipelines.streams import Streams
 
 HOPE = 0.05
 """See `EstimateRules.hope`."""
 
 
 class PlacementPolicy(ABC):
-    """One way to place pipelines. Pure; may take long."""
+    """A way to place pipelines. Pure; may take long."""
 
     scales = False
-    """Whether instances come and go between two plans, as published."""
+    """Whether `StageInstances` scales stages between two plans, as published."""
     watches = False
-    """Whether it wants to plan at once where what it has predicted does not hold."""
+    """Whether it plans at once when its predictions fail."""
     rules = EstimateRules()
-    """By which it predicts."""
+    """Rules of its predictions."""
 
     @abstractmethod
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
-        """Where everything is to run. `present`: where it does now; None: nowhere. Raises
+        """Place all pipelines. `present`: the placement in force; None: there is none. Raises
         PlacementError."""
 
     def repair(self, question: PlacementQuestion, present: Placed) -> PlacementAnswer:
-        """Decide again, where `present` serves less than was planned for."""
+        """Place again after `present` has served less than planned."""
         return self.decide(question, present)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedOptions(Options):
-    """Options of `octopinf`: without a part of it, its ablations."""
+    """Options of `octopinf`. Without a part of it, its ablations."""
 
     alpha: float = option(
         0.6, "Share of its input that a stage's output may be to stay at the edge.", least=0
     )
     edge: bool = option(True, "Whether stages may run where the frames come in.")
     batches: bool = option(True, "Whether batches are chosen; else they are 2, 4 and 8.")
-    streams: bool = option(True, "Whether instances get portions of streams (CORAL).")
+    streams: bool = option(True, "Whether instances get windows of lanes (CORAL).")
 
 
 class PublishedPlacement(PlacementPolicy):
@@ -74,7 +74,9 @@ class PublishedPlacement(PlacementPolicy):
 
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
         placed = placed_whole(question, distribute(question, self._distribution))
-        return Streams(question).schedule(placed) if self._streams else PlacementAnswer(placed)
+        return (
+            CoralSchedule(question).schedule(placed) if self._streams else PlacementAnswer(placed)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,11 @@ class SearchedOptions(Options):
 
     budget: float = option(0.5, "Share of the SLO that a path may take.", above=0, most=1)
     room: float = option(0.8, "Share of its time that a replica is busy at most.", above=0, most=1)
-    streams: bool = option(False, "Whether instances get portions of streams (CORAL).")
+    streams: bool = option(False, "Whether instances get windows of lanes (CORAL).")
     memory: float = option(
-        3.0, "Lanes of a server that a gigabyte counts as, where as much is served.", least=0
+        3.0, "Lanes of a server that a gigabyte counts as, in comparisons.", least=0
     )
-    links: float = option(6.0, "The same, of a link that is always busy.", least=0)
+    links: float = option(6.0, "Lanes that a link counts as if it is always busy.", least=0)
     gain: float = option(
         0.01,
         "Share by which another placement must serve more, or work less, to be taken.",
@@ -96,8 +98,8 @@ class SearchedOptions(Options):
 
 
 class SearchedPlacement(PlacementPolicy):
-    """Ours: whatever serves the most, then takes the least of servers, memory and links. It stays
-    where it is as long as that is about as good."""
+    """Our policy: serves the most, then uses the least of servers, memory and links. It keeps the
+    present placement while that is about as good."""
 
     Options = SearchedOptions
     watches = True
@@ -128,20 +130,20 @@ class SearchedPlacement(PlacementPolicy):
         return self._answer(question, placed)
 
     def repair(self, question: PlacementQuestion, present: Placed) -> PlacementAnswer:
-        """Only what does not have everything in time is placed anew."""
+        """Place only those pipelines anew that do not have everything in time."""
         basis = self._mended(question, present)
         return self.decide(question, None) if basis is None else self._answer(question, basis)
 
     def _answer(self, question: PlacementQuestion, placed: Placed) -> PlacementAnswer:
         if self._options.streams:
-            return Streams(question).schedule(placed)
+            return CoralSchedule(question).schedule(placed)
         return PlacementAnswer(placed)
 
     def _mended(self, question: PlacementQuestion, present: Placed) -> Placed | None:
-        """As it is, but for pipelines that would not have everything in time."""
+        """`present`, with late pipelines placed anew; None: it cannot run any more."""
         try:
             placed = mended(question, present, self.rules, self._options.gain)
-        except ValueError:  # it cannot run so any more
+        except ValueError:
             return None
         return placed_whole(question, placed)
 
@@ -151,18 +153,18 @@ PLACEMENTS: Registry[PlacementPolicy] = Registry(
     {"octopinf": PublishedPlacement, "pipeline": SearchedPlacement},
     absent=dict.fromkeys(("distream", "jellyfish", "rim"), PAPERS),
 )
-"""Every way to place pipelines, by name."""
+"""All placement policies, by name."""
 
 
 ON_ONE_SERVER: Mapping[str, Mapping[str, object]] = {"pipeline": {"budget": 0.9}}
-"""Options that are others by default where all devices are lanes of one server: what OctopInf keeps
-half the SLO for are links that change and turns of streams (docs/placing-pipelines.md)."""
+"""Defaults that differ where all devices are lanes of one server: OctopInf keeps half the SLO for
+changing links and for turns on lanes (docs/placing-pipelines.md)."""
 
 
 def make_placement(
     name: str, options: Mapping[str, object] = {}, *, on_one_server: bool = False
 ) -> PlacementPolicy:
-    """Raises OptionError if the name or an option is unknown or a value is out of range."""
+    """Make a policy. Raises OptionError for an unknown name or option, or a value out of range."""
     if on_one_server:
         options = {**ON_ONE_SERVER.get(name, {}), **options}
     return PLACEMENTS.make(name, PLACEMENTS.read(name, options))

@@ -1,7 +1,7 @@
-"""Where the stages of pipelines are to run: the question and its answer, as data.
+"""The question where the stages of pipelines shall run, and its answer, as data.
 
-A device is any machine with lanes: the one that asks is none that is special. Stages of a pipeline
-stand in topological order. Rows are what a stage works on: frames at the source, crops further on.
+A device is any machine with lanes; the one that asks is not special. Stages of a pipeline are in
+topological order. Rows are the inputs of a stage: frames at the source, crops further on.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from slacktide.planning.lanes.lane_schedule import Key, PlacedWindow
+
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class PlacementError(ValueError):
-    """A question that cannot be. The text names what is wrong, and where."""
+    """An invalid question. The text names the field and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +26,16 @@ class DeviceView:
 
     name: str
     kind: str
-    """What times are told by (`FormTimes.kind`)."""
+    """Devices of one kind have the same times (`FormTimes.kind`)."""
     accelerators: int = 1
     streams: int = 1
-    """Lanes of each accelerator. One batch at a time runs on a lane."""
+    """Lanes of each accelerator. A lane runs one batch at a time."""
     memory: float = math.inf
     """Bytes of each accelerator."""
     utilisation: float = 1.0
-    """Most that may run at once on each, as a sum of `StageForm.utilisation` (eq. 5)."""
+    """Largest sum of `StageForm.utilisation` that may run at once on each accelerator (eq. 5)."""
     server: bool = False
-    """Whether any pipeline may use it. Others serve the pipelines that begin on them."""
+    """Whether any pipeline may use it. Other devices serve only pipelines that begin on them."""
 
     @property
     def lanes(self) -> int:
@@ -42,21 +44,21 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """From one device to another, and back if no link is stated for that."""
+    """A link from one device to another, and back unless another link is stated for that."""
 
     begin: str
     end: str
     bandwidth: float
-    """Bytes per second; 0: nothing passes."""
+    """Bytes per second; 0: no connection."""
     latency: float = 0.0
     burst: float = 0.0
-    """Bytes that pass at once, whatever the bandwidth."""
+    """Bytes that pass at once, before the bandwidth counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormTimes:
-    """Seconds of a batch of `PlacementQuestion.batches` rows, on devices of one kind. Fewer than
-    there are batches: larger ones cannot run."""
+    """Seconds of batches of `PlacementQuestion.batches` rows, on devices of one kind. Batches
+    beyond the last time cannot run."""
 
     kind: str
     expected: tuple[float, ...]
@@ -65,81 +67,82 @@ class FormTimes:
 
 @dataclass(frozen=True, slots=True)
 class StageForm:
-    """One way to run a stage: a variant of its model, on so many cores, with or without exits."""
+    """One way to run a stage: a variant of its model, on a number of cores, with exits or
+    without."""
 
     times: tuple[FormTimes, ...]
-    """One for each kind of device that can run it."""
+    """One for each kind of device that can run the form."""
     name: str = ""
     accuracy: float = 1.0
-    """What an answer is worth."""
+    """Worth of an answer."""
     weights: float = 0.0
-    """Bytes of each replica, always."""
+    """Bytes of each replica at all times."""
     intermediate: float = 0.0
-    """Bytes of each replica while it runs."""
+    """Further bytes of a replica while it runs."""
     utilisation: float = 1.0
-    """Share of an accelerator that a running batch takes."""
+    """Share of an accelerator that a running batch uses."""
     row_share: float = 1.0
-    """Share of a row's bytes that it needs: a smaller variant takes smaller images."""
+    """Share of a row's bytes that the form reads: a smaller variant takes smaller images."""
     cores: int = 0
-    """Most cores of each lane, where those of its model have a range; 0: as many as that says."""
+    """Most cores of each lane, if the model has a range of them; 0: as the range says."""
     exits: bool = True
-    """Whether rows may leave early, where its model has such exits."""
+    """Whether rows may leave early, if the model has exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inflow:
-    """What a stage gets from one that comes before it."""
+    """Rows that a stage gets from an earlier stage."""
 
     stage: int
     fan_out: float = 1.0
-    """Rows for each row of that stage, on average."""
+    """Rows for each row of the earlier stage, on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageView:
-    """A stage, and what is known of its rows."""
+    """A stage and its rows."""
 
     name: str
     forms: tuple[StageForm, ...]
     inflows: tuple[Inflow, ...] = ()
-    """None: the source."""
+    """Empty for the source."""
     model: str = ""
-    """Stages of one model share its replicas on a device; empty: the pipeline's own."""
+    """Stages of one model share its replicas on a device; empty: a model of this stage alone."""
     row_bytes: float = 0.0
-    """Bytes of one row of its input, as it crosses a link."""
+    """Bytes of one row of its input on a link."""
     answer_bytes: float = 0.0
-    """Bytes of one row of its output, where it is a sink."""
+    """Bytes of one row of its output, if it is a sink."""
     burstiness: float = 1.0
     """Standard deviation of the time between rows, divided by the mean (see `burstiness`)."""
     devices: tuple[str, ...] = ()
-    """Where it may run; empty: anywhere."""
+    """Devices that it may run on; empty: all."""
 
     def model_in(self, pipeline: PipelineView) -> str:
-        """The name of its model."""
+        """Name of the stage's model, unique among pipelines."""
         return self.model or f"{pipeline.name}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineView:
-    """A pipeline whose frames come in on one device. Two devices: two of these."""
+    """A pipeline with a camera on one device. Cameras on two devices make two pipelines."""
 
     name: str
     source: str
-    """The device. Answers go there."""
+    """The device of the camera. Answers go there."""
     slo: float
     rate: float
     """Frames per second."""
     stages: tuple[StageView, ...]
 
     def rates(self) -> list[float]:
-        """Rows per second by stage. A join has as many rows as the largest of its inflows."""
+        """Rows per second by stage. A join has the rows of its largest inflow."""
         rates = [self.rate]
         for stage in self.stages[1:]:
             rates.append(max(rates[inflow.stage] * inflow.fan_out for inflow in stage.inflows))
         return rates
 
     def downstream(self) -> list[list[int]]:
-        """By stage: those it feeds."""
+        """Stages that each stage feeds."""
         return [
             [to for to, stage in enumerate(self.stages) if at in [i.stage for i in stage.inflows]]
             for at in range(len(self.stages))
@@ -148,13 +151,13 @@ class PipelineView:
 
 @dataclass(frozen=True, slots=True)
 class PlacementQuestion:
-    """All that is planned together. Raises PlacementError."""
+    """All devices, links and pipelines that are placed together. Raises PlacementError."""
 
     devices: tuple[DeviceView, ...]
     links: tuple[LinkView, ...]
     pipelines: tuple[PipelineView, ...]
     batches: tuple[int, ...] = BATCHES
-    """Ascending, from 1."""
+    """Possible batch sizes, ascending from 1."""
 
     def __post_init__(self) -> None:
         names = {device.name for device in self.devices}
@@ -200,7 +203,7 @@ class PlacementQuestion:
             self._check_fit(pipeline, stage, label)
 
     def _check_fit(self, pipeline: PipelineView, stage: StageView, label: str) -> None:
-        """Whether it fits some device: else which limit is in the way."""
+        """Raise PlacementError with the limits in the way if the stage fits no device."""
         limits = []
         for device in self.devices:
             if not (device.server or device.name == pipeline.source):
@@ -223,66 +226,36 @@ class PlacementQuestion:
         return next(device for device in self.devices if device.name == name)
 
     def candidates(self, pipeline: PipelineView) -> list[DeviceView]:
-        """Devices that its stages may run on: its source first."""
+        """Devices that the pipeline may use, its source first."""
         source = self.device(pipeline.source)
         return [source, *(host for host in self.devices if host.server and host is not source)]
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedStage:
-    """What is decided of one stage."""
+    """The placement of one stage."""
 
     device: str
     batch: int = 1
-    """Most rows in one batch."""
+    """Largest number of rows in one batch."""
     replicas: int = 1
-    """That its rows ask for; 0: those of another pipeline, with the same model, are for it, too."""
+    """Number of replicas for its rows; 0: it shares those of another pipeline with its model."""
     form: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedPortion:
-    """A part of a stream's cycle that belongs to one replica of a stage. Seconds."""
-
-    device: str
-    stream: int
-    """Of the device: those of its first accelerator come first."""
-    start: float
-    end: float
-    period: float
-    """The stream's cycle."""
-    pipeline: str
-    stage: int
-    replica: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedReplica:
-    """A replica of a model, in one form, for all stages on its device that run it so."""
-
-    device: str
-    stream: int
-    """Of the device: those of its first accelerator come first."""
-    model: str
-    form: int
-    batch: int
-    stages: tuple[tuple[str, int], ...]
-    """(pipeline, stage) that it is for."""
-
-
-@dataclass(frozen=True, slots=True)
 class PlacementAnswer:
-    """What is decided: by pipeline as asked, its stages."""
+    """A placement: the stages of each pipeline, in the order of the question."""
 
     pipelines: tuple[tuple[PlacedStage, ...], ...]
-    portions: tuple[PlacedPortion, ...] = ()
-    """None: there is no timetable."""
-    unscheduled: tuple[tuple[str, int, int], ...] = ()
-    """(pipeline, stage, replica) for which no portion is free: they run where a lane is."""
+    windows: tuple[PlacedWindow, ...] = ()
+    """Empty if there is no timetable."""
+    unscheduled: tuple[Key, ...] = ()
+    """Replicas for which no window is free: they run where a lane is idle."""
 
 
 def fits(stage: StageView, device: DeviceView) -> bool:
-    """Whether one replica in one of its forms fits one accelerator (eq. 4 and 5)."""
+    """Whether a replica in any of the stage's forms fits one accelerator (eq. 4 and 5)."""
     return any(
         form.weights + form.intermediate <= device.memory
         and form.utilisation <= device.utilisation
@@ -293,7 +266,7 @@ def fits(stage: StageView, device: DeviceView) -> bool:
 
 def burstiness(arrivals: Iterable[float], window: float = 60.0) -> float:
     """Coefficient of variation of the times between `arrivals` (ascending seconds) within the last
-    `window` seconds; 1, as of a Poisson process, where fewer than three are known.
+    `window` seconds; with fewer than three arrivals 1, as of a Poisson process.
 
     Source: OctopInf, §III-B, and the windows of up to 60 s of its code.
     """

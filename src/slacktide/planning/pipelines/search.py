@@ -34,11 +34,11 @@ Picks = list[NDArray[np.intp]]
 
 RULES = EstimateRules()
 AT_ONCE = 16384
-"""Combinations that are judged together."""
+"""Combinations of all stages that are estimated at once."""
 BLOCK = 1024
-"""Combinations of a block of stages that are judged together."""
+"""Combinations of a block of stages that are estimated at once."""
 ROUNDS = 3
-"""In the second and third, pipelines are placed anew that others have made worse."""
+"""The second and third round replace placements that other pipelines have made worse."""
 _SLIGHT = 1e-9
 _COSTS = (
     "latency",
@@ -125,7 +125,7 @@ def _improve(
 
 
 class _Pipeline:
-    """One of them."""
+    """Searches the choices of one pipeline."""
 
     def __init__(self, judge: PipelineEstimator) -> None:
         self.judge, self.others = judge, Load(len(judge.question.devices))
@@ -135,25 +135,25 @@ class _Pipeline:
             if not choices:
                 raise PlacementError(f"stage {stage.name!r} has no times on a device that it fits")
         self.table: list[dict[str, Array]] = []
-        """By stage: fields of `StageCost`, of each choice."""
+        """By stage: fields of `StageCost`, with an element for each choice."""
         self.on: list[Array] = []
-        """By stage: (device, choice), 1 where it runs there."""
+        """By stage, of shape (devices, choices): 1 where a choice runs on the device, else 0."""
         devices = np.arange(len(judge.devices))[:, None]
         for choices in self.choices:
             columns = np.array([choice[:-1] for choice in choices]).T
             self.table.append(dict(zip(StageCost._fields, columns, strict=False)))
             self.on.append((devices == [choice.device for choice in choices]).astype(float))
         self._uses: dict[float, tuple[Picks, list[list[int]]]] = {}
-        """By budget: choices that may be of use, and blocks of stages."""
+        """By budget: useful choices, and blocks of stages."""
         self._use(judge.budget)
 
     def best(self, load: Load, start: Sequence[StageCost] = ()) -> list[StageCost]:
-        """The best choices that are found beside `load`."""
+        """Return the best choices found beside `load`."""
         self.others = load
         self._use(self.judge.budget)
         picks, score = self._best(self._starts(start))
         if score.worth < self.judge.most * (1.0 - _SLIGHT):
-            self._use(math.inf)  # a path may be given up for the others
+            self._use(math.inf)  # to give up a path may help the others
             picks, score = self._best([picks])
         return [choices[at] for choices, at in zip(self.choices, picks, strict=True)]
 
@@ -174,10 +174,10 @@ class _Pipeline:
             self._uses[budget] = self.useful, self._blocks()
         self.useful, self.blocks = self._uses[budget]
         self._found: dict[tuple[int, ...], tuple[list[int], PlacementScore]] = {}
-        """By block and picks of other stages: the best; most are asked for again and again."""
+        """Best picks by block and picks of other stages; most recur many times."""
 
     def _useful(self, budget: float) -> Picks:
-        """Choices that may be part of the best, if paths take no longer than the budget."""
+        """By stage: choices that may be part of the best, if paths keep within the budget."""
         judge = self.judge
         least = [float(table["latency"].min()) for table in self.table]
         count = len(least)
@@ -198,13 +198,13 @@ class _Pipeline:
             beats = (costs[:, :, None] <= costs[:, None, :]).all(axis=0)
             beats &= (gains[:, :, None] >= gains[:, None, :]).all(axis=0)
             beats &= device[:, None] == device[None, :]
-            alike = beats & beats.T  # of those that are, the first
+            alike = beats & beats.T  # the first of equal choices stays
             beats &= ~np.tril(alike)
             useful.append(feasible[~beats.any(axis=0)])
         return useful
 
     def _starts(self, start: Sequence[StageCost]) -> Iterator[list[int]]:
-        """All on servers, all at the source, each where it takes the least time, as given."""
+        """Starts: all on servers, all at the source, all where they are fastest, and `start`."""
         for device in (1, 0, -1):
             picks = []
             for at, useful in enumerate(self.useful):
@@ -218,7 +218,7 @@ class _Pipeline:
             yield [choices.index(cost) for choices, cost in zip(self.choices, start, strict=True)]
 
     def _descended(self, picks: list[int]) -> tuple[list[int], PlacementScore]:
-        """Blocks of stages are chosen anew until none is better for it."""
+        """Choose blocks of stages anew until that improves none."""
         blocks = self.blocks
         score, remaining = PlacementScore(-math.inf, 0.0), len(blocks)
         at = 0
@@ -241,7 +241,7 @@ class _Pipeline:
         return picks, score
 
     def _blocks(self) -> list[list[int]]:
-        """For each stage: it, and as many of those next to it as can be judged with it."""
+        """By stage: a block of it and as many neighbours as can be estimated at once."""
         blocks: list[list[int]] = []
         for first in range(len(self.useful)):
             block: list[int] = []
@@ -261,7 +261,7 @@ class _Pipeline:
         return blocks
 
     def _best_of(self, picks: Picks) -> tuple[list[int], PlacementScore]:
-        """The best of all combinations."""
+        """Return the best of all combinations, and its score."""
         shape = tuple(map(len, picks))
         estimate = self.judge.estimate(self._combinations(picks), self.others, ARRAYS)
         worth, work, longest = map(np.asarray, estimate[:3])
@@ -275,7 +275,7 @@ class _Pipeline:
         return best_picks, PlacementScore(most, -float(least.flat[at]))
 
     def _combinations(self, picks: Picks) -> list[StageCost]:
-        """Costs of all combinations, in arrays with one axis for each stage."""
+        """Costs of all combinations, as arrays with one axis for each stage."""
         costs = []
         for at, chosen in enumerate(picks):
             shape = tuple(-1 if at == axis else 1 for axis in range(len(picks)))

@@ -1,9 +1,9 @@
-"""`ServerQuestion`: what one server asks of a placement, and within what others then go on.
+"""`ServerQuestion`: the placement question of one server, and bounds for other planners.
 
-Lanes that share models are a *group*: what the question calls a device, whose streams they are. A
-model has a form for each variant that its planner chooses among, on each number of cores that its
-settings allow, with early exits and without. What ramps add to a pass is measured by the planner of
-exits; a placement does without them only where frames are in time for it that were not.
+Lanes that share models are a *group*, which the question calls a device. A model has a form for
+each variant that its planner may choose, on each number of cores that its settings allow, with
+early exits and without. The planner of exits measures the overhead of ramps. A placement gives up
+exits only if that saves frames that would be late.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from slacktide.planning.scaling.scaled_state import ScaledModel
 from slacktide.planning.variants.family import Family
 
 AT_ONCE = 1e15
-"""Bytes per second from lane to lane: nothing is sent."""
+"""Bytes per second from lane to lane: transfers take no time."""
 WHOLE = 0.95
-"""What an answer is worth where no row may leave early: exits are wanted, and left out only where
-a twentieth of what a stage serves is gained by that."""
+"""Worth of an answer if no row may leave early: a placement gives up exits only if that gains a
+twentieth of what a stage serves."""
 ExitsOf = Callable[[], Mapping[PoolId, ExitsStatus]]
 
 
@@ -52,9 +52,9 @@ class LaneGroup:
     cores: int
     """Most cores of each lane."""
     choices: tuple[int, ...] = ()
-    """Cores that it may have, where these have a range: a few of them, ascending."""
+    """Some of the numbers of cores that a lane may have, ascending; empty: they are fixed."""
     held: int = 0
-    """Cores of all lanes, as settings say."""
+    """Cores of all lanes together, as settings say."""
 
     @property
     def name(self) -> str:
@@ -62,10 +62,10 @@ class LaneGroup:
 
 
 class ServerQuestion:
-    """Of one server, from what settings state of its models and pipelines."""
+    """The question of one server, from the settings of its models and pipelines."""
 
     def __init__(self, cores: int = 0, exits: ExitsOf = dict) -> None:
-        """`cores`: of the machine; 0: not known. `exits`: how models are left early."""
+        """`cores`: of the machine; 0: unknown. `exits`: returns the state of early exits."""
         self.pipelines: dict[str, Pipeline] = {}
         self.groups: tuple[LaneGroup, ...] = ()
         self._families: dict[str, Family] = {}
@@ -73,12 +73,11 @@ class ServerQuestion:
         self._exits: dict[str, StatedExits] = {}
         self._exits_now = exits
         self._lane_share: dict[PoolId, float] = {}
-        """What a batch that rows leave takes of its lane, as a part of a whole pass, when it was
-        seen last."""
+        """Time of a batch with exits, as a share of a whole pass, when last measured."""
         self._cores = cores
 
     def rebase(self, base: Plan, stated: Stated) -> None:
-        """This is served from now on."""
+        """Take the models and pipelines that are served from now on."""
         placed = stated_as(PlacedPipeline, stated)
         self.pipelines = {
             name: spec.pipeline for name, spec in placed.items() if spec.pipeline is not None
@@ -97,13 +96,13 @@ class ServerQuestion:
         return by_name.get(pool.variant, 0.0) / max(by_name.values())
 
     def is_smaller(self, model: str, variant: str, than: str) -> bool:
-        """Of bounds of a family; empty: any variant."""
+        """Whether bound `variant` of a family is smaller `than` another; empty: any variant."""
         names = self._names(model)
         than = than or (names[-1] if names else "")
         return variant in names and names.index(variant) < names.index(than)
 
     def knows(self, bounds: Mapping[str, ModelBounds]) -> bool:
-        """Whether their variants are there: a model may have been loaded with others."""
+        """Whether all variants of `bounds` exist: a model may have been reloaded with others."""
         return all(bound.largest in ("", *self._names(model)) for model, bound in bounds.items())
 
     def _names(self, model: str) -> list[str]:
@@ -113,11 +112,12 @@ class ServerQuestion:
     def ask(
         self, snapshot: Snapshot, bounds: Mapping[str, ModelBounds]
     ) -> PlacementQuestion | None:
-        """As it stands, but for demand; None: not all models serve. `bounds`: those in force."""
+        """Return the present question, without demand; None: some models do not serve yet.
+        `bounds`: those in force."""
         groups = {model: group for group in self.groups for model in group.models}
         views, used = [], dict[str, LaneGroup]()
         exits = self._exits_now() if self._exits else {}
-        for gone in self._lane_share.keys() - exits.keys():  # it was loaded anew
+        for gone in self._lane_share.keys() - exits.keys():  # the pool was reloaded
             del self._lane_share[gone]
         for name, pipeline in self.pipelines.items():
             number = {stage: at for at, stage in enumerate(pipeline.order)}
@@ -136,7 +136,7 @@ class ServerQuestion:
                 used[group.name] = group
                 inflows = tuple(Inflow(number[edge.upstream]) for edge in pipeline.into[stage])
                 stages.append(StageView(stage, forms, inflows, model, devices=(group.name,)))
-            assert pipeline.slo is not None  # else it is not stated
+            assert pipeline.slo is not None  # else no settings state it
             home = stages[0].devices[0]
             views.append(PipelineView(name, home, pipeline.slo, 0.0, tuple(stages)))
         devices = tuple(
@@ -153,7 +153,7 @@ class ServerQuestion:
         return PlacementQuestion(devices, links, tuple(views))
 
     def bounds(self, plans: DevicePlans) -> dict[str, ModelBounds]:
-        """Bounds of a placement. A lane may have the cores that no other lane needs."""
+        """Return the bounds of a placement. A lane may have the cores that no other lane needs."""
         bounds: dict[str, ModelBounds] = {}
         for device in plans.question.devices:
             bounds |= plans.bounds(device.name)
@@ -168,7 +168,7 @@ class ServerQuestion:
         return bounds
 
     def _needed(self, group: LaneGroup, bounds: Mapping[str, ModelBounds]) -> int:
-        """Cores of its lanes, by a placement."""
+        """Cores that the lanes of a group need, by a placement."""
         core_counts = [bounds[model].cores or 0 for model in group.models if model in bounds]
         return max(core_counts, default=0) * len(group.lanes) or group.held
 
@@ -181,7 +181,7 @@ class ServerQuestion:
         *,
         leaves: bool,
     ) -> Iterator[StageForm]:
-        """The variants of a family that its planner chooses among, else what runs."""
+        """Forms of the variants that a family's planner may choose, else of the serving pool."""
         pools = {pool.id.variant: pool for pool in snapshot.serving(model)}  # the newest
         family = self._families.get(model)
         if family is None or family.planner == "none":
@@ -208,7 +208,7 @@ class ServerQuestion:
         *,
         leaves: bool,
     ) -> tuple[FormTimes, FormTimes]:
-        """(where rows may leave, where none may), of which one is what is measured `now`."""
+        """(times with exits, times without); one of them is what is measured `now`."""
         status = exits.get(pool.id)
         if status is None or status.policy is None or status.overhead is None:
             return now, now
@@ -239,7 +239,7 @@ def _times(pool: PoolSnapshot, kind: str, cores: int) -> FormTimes:
 
 
 def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[LaneGroup]:
-    """Groups of the lanes of a base plan, in its order."""
+    """Groups of the lanes of a base plan, in their order."""
     components: list[tuple[list[str], set[str]]] = []
     for lane in base.lanes:
         models = {
@@ -260,7 +260,7 @@ def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[LaneGroup
 
 
 def _some(least: int, most: int) -> Iterator[int]:
-    """Numbers of a range: each twice the one before, and the last."""
+    """Numbers of a range: each twice the one before, then the last."""
     while least < most:
         yield least
         least *= 2

@@ -31,9 +31,9 @@ from slacktide.domain import (
 )
 from slacktide.engine import Snapshot
 from slacktide.planning.draft import UNBOUNDED, Draft
+from slacktide.planning.lanes.lane_sizes import LaneSizes, ScalingRequest
 from slacktide.planning.planner import JobDone, Owned, PlanField, Stated, stated_as
 from slacktide.planning.scaling.scaled_state import ScaledModel, ScaledState
-from slacktide.planning.scaling.sizes import LaneSizes, ScalingRequest
 from slacktide.planning.scaling.view import ModelView, ScalingTarget, Waiting, view_of
 from slacktide.planning.scoped import ScopedPlanner
 from slacktide.planning.variants.family import Family

@@ -165,7 +165,7 @@ class DeviceFrames:
         self.children[request.id] = LocalChild(frame, command.stage, request.rows, first)
         counted = self.arrivals.get(frame.seen.rows.pipeline.name)
         if counted is not None:
-            counted[command.stage].seen(request.rows, now)
+            counted[command.stage].add(request.rows, now)
         self._score.requests += 1
         self._score.rows += request.rows
 

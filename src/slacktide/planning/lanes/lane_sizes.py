@@ -15,11 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId
 from slacktide.engine import Snapshot
-from slacktide.planning.scaling.core_allocator import Claim, CoreAllocator, shares
-from slacktide.planning.scaling.view import ScalingLimits, ScalingTarget
+from slacktide.planning.lanes.core_allocator import Claim, CoreAllocator, shares
+
+if TYPE_CHECKING:  # its package needs this file
+    from slacktide.planning.scaling.view import ScalingLimits, ScalingTarget
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,13 @@
-"""When replicas run that share accelerators: CORAL (OctopInf, Algorithm 2).
+"""Gives replicas that share accelerators their turns: CORAL (OctopInf, Algorithm 2).
 
-A stream is a lane of an accelerator that repeats a cycle. Each replica has a portion of one, as
-long as its batch takes (p99), and gets the free portion that fits it best:
+A lane repeats a cycle of half the SLO of its first pipeline. Each replica has a window of the
+cycle, as long as its batch takes (p99), and gets the free window that fits it best
+(lanes/lane_schedule.py).
 
-1. the portion lies within the free one;
-2. the accelerator has the memory (weights of all, and of each stream the largest intermediate) and
-   the utilisation (of each stream the largest) (eq. 4 and 5);
-3. the stream's cycle is no longer than that of the pipeline, half its SLO: so what is there already
-   fixes it.
-
-A portion begins after those of the stages before it on the same device, and early enough for those
-that come after it to end within the cycle; the paper knows one start only, by which two pipelines
-could share no stream. As an instance with a portion runs one batch in a cycle, there are as many of
-them as take the rows that come in one (decision 0014).
+A window begins after those of earlier stages on its device, and early enough for later ones to end
+within the cycle. (The paper has a single start, so that two pipelines could not share a lane.) A
+replica with a window runs one batch in a cycle, so there are enough replicas for the rows of one
+cycle (decision 0014).
 """
 
 from __future__ import annotations
@@ -21,12 +16,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slacktide.planning.pipelines.costs import EstimateRules
-from slacktide.planning.pipelines.device_streams import DeviceStreams, Key, Resident
+from slacktide.planning.lanes.best_fit import MAX_UTILISATION
+from slacktide.planning.lanes.lane_schedule import DeviceSchedule, Key, PlacedWindow, Resident
 from slacktide.planning.pipelines.distribution import Placed
 from slacktide.planning.pipelines.problem import (
     PipelineView,
-    PlacedPortion,
     PlacedStage,
     PlacementAnswer,
     PlacementQuestion,
@@ -34,33 +28,35 @@ from slacktide.planning.pipelines.problem import (
 
 
 def cycle_of(pipeline: PipelineView) -> float:
-    """Seconds after which its portions come again (paper, §III-C1)."""
+    """Seconds from one turn of its replicas to the next (paper, §III-C1)."""
     return 0.5 * pipeline.slo
 
 
-class Streams:
-    """All devices, for one placement: where stages run, in which form and batch, stays."""
+class CoralSchedule:
+    """Schedules of all devices for one placement, whose devices, forms and batches stay."""
 
     def __init__(self, question: PlacementQuestion) -> None:
         self.question = question
-        self.devices = {device.name: DeviceStreams(device) for device in question.devices}
+        self.devices = {device.name: DeviceSchedule(device) for device in question.devices}
         self._ends: dict[Key, float] = {}
-        """End of each portion."""
+        """End of each window."""
         self._firsts: dict[tuple[str, int], tuple[Resident, list[int]]] = {}
-        """By pipeline and stage: what the first replica wants, and each other but for when it may
-        begin; and the stages on its device that it takes rows from."""
+        """By pipeline and stage: the needs of each replica, with key and earliest start of the
+        first; and the stages on its device that feed it."""
 
     def schedule(self, placed: Placed) -> PlacementAnswer:
-        """Portions for all that is placed: one replica of each stage in a round, so that all
-        pipelines get one before any gets two. What is placed counts replicas that run back to
-        back; one with a portion runs one batch in a cycle. So where a cycle brings more rows than
-        their batches take there are more, as far as portions are free."""
+        """Schedule one replica of each stage in a round, so that every stage gets one before any
+        gets two. `placed` counts replicas that run back to back; with a window a replica runs one
+        batch in a cycle. So stages get more replicas if a cycle brings more rows than their batches
+        hold, as far as windows are free."""
         unscheduled: list[Key] = []
-        room = EstimateRules().room
         chosen = [list(stages) for stages in placed]
         targets = [
             [
-                max(stage.replicas, math.ceil(rate * cycle_of(pipeline) / (room * stage.batch)))
+                max(
+                    stage.replicas,
+                    math.ceil(rate * cycle_of(pipeline) / (MAX_UTILISATION * stage.batch)),
+                )
                 for stage, rate in zip(stages, pipeline.rates(), strict=True)
             ]
             for pipeline, stages in zip(self.question.pipelines, placed, strict=True)
@@ -78,21 +74,21 @@ class Streams:
                         unscheduled.append((pipeline.name, at, replica))
                     else:
                         targets[number][at] = replica
-        portions = [portion for device in self.devices.values() for portion in device.portions()]
-        return PlacementAnswer(tuple(map(tuple, chosen)), tuple(portions), tuple(unscheduled))
+        windows = [window for device in self.devices.values() for window in device.windows()]
+        return PlacementAnswer(tuple(map(tuple, chosen)), tuple(windows), tuple(unscheduled))
 
     def add(
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int, replica: int
-    ) -> PlacedPortion | None:
-        """A portion for one more replica of a stage; None: there is none for it."""
+    ) -> PlacedWindow | None:
+        """Give one more replica of a stage a window; None: none is free for it."""
         resident = self._resident(pipeline, stages, at, replica)
-        portion = self.devices[stages[at].device].place(resident)
-        if portion is not None:
-            self._ends[resident.key] = portion.end
-        return portion
+        window = self.devices[stages[at].device].place(resident)
+        if window is not None:
+            self._ends[resident.key] = window.end
+        return window
 
     def remove(self, pipeline: str, stages: Sequence[PlacedStage], at: int, replica: int) -> None:
-        """Its portion is given back. Raises KeyError if it has none."""
+        """Give back the window of a replica. Raises KeyError if it has none."""
         key = pipeline, at, replica
         self.devices[stages[at].device].give_back(key)
         del self._ends[key]
@@ -109,16 +105,7 @@ class Streams:
         for predecessor in before:
             last = min(replica, stages[predecessor].replicas - 1)
             earliest = max(earliest, self._ends.get((name, predecessor, last), 0.0))
-        return Resident(
-            (name, at, replica),
-            first.seconds,
-            earliest,
-            first.latest,
-            first.cycle,
-            first.weights,
-            first.intermediate,
-            first.utilisation,
-        )
+        return first._replace(key=(name, at, replica), earliest=earliest)
 
     def _first(
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int
@@ -146,7 +133,7 @@ class Streams:
         return first, [inflow.stage for inflow in inflows if stages[inflow.stage].device == device]
 
     def _seconds(self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int) -> float:
-        """P99 seconds of its batches."""
+        """P99 seconds of a batch of the stage."""
         stage = stages[at]
         kind = self.devices[stage.device].device.kind
         times = pipeline.stages[at].forms[stage.form].times

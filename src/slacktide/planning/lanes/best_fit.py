@@ -1,23 +1,39 @@
-"""On which lanes the replicas sit that a placement asks for, where no timetable says so: best fit.
+"""Assigns replicas to lanes by best fit, where a placement has no timetable.
 
-Stages of one model on one device share its replicas: as many as their work asks for together. The
-replica that takes the most goes first, and each goes to the accelerator that is least busy of those
-with the memory for it, and there to the lane that is least busy of those without its model. One
-that fits nowhere goes where the least is missing.
+Stages of one model on one device share its replicas: as many as their work needs together. The
+busiest replica goes first. Each goes to the least busy accelerator with enough memory, and there to
+the least busy lane without its model. A replica that fits nowhere goes where the least memory is
+missing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from slacktide.planning.pipelines.costs import EstimateRules
-from slacktide.planning.pipelines.distribution import Placed
-from slacktide.planning.pipelines.estimate import estimators
-from slacktide.planning.pipelines.problem import DeviceView, PlacedReplica, PlacementQuestion
+if TYPE_CHECKING:  # its package needs this file
+    from slacktide.planning.pipelines.costs import StageCost
+    from slacktide.planning.pipelines.distribution import Placed
+    from slacktide.planning.pipelines.problem import DeviceView, PlacementQuestion
 
-RULES = EstimateRules()
+MAX_UTILISATION = 0.8
+"""Share of the time that replicas are busy; above it a model gets one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedReplica:
+    """A replica of a model in one form, for all stages on its device that run it so."""
+
+    device: str
+    lane: int
+    """Number on the device: lanes of its first accelerator come first."""
+    model: str
+    form: int
+    batch: int
+    stages: tuple[tuple[str, int], ...]
+    """(pipeline, stage) that it serves."""
 
 
 @dataclass(slots=True)
@@ -34,39 +50,38 @@ class _Group:
 
     @property
     def part(self) -> float:
-        """Lanes that each replica takes, on average."""
+        """Lanes that each replica keeps busy, on average."""
         return self.busy / self.replicas
 
 
-def spread(
-    question: PlacementQuestion, placed: Placed, *, merged: bool = True
+def best_fit(
+    question: PlacementQuestion, placed: Placed, costs: Sequence[Sequence[StageCost]]
 ) -> tuple[PlacedReplica, ...]:
-    """All replicas. Those of one model on a device are on different lanes, as long as there are
-    such. Unless `merged`, stages that share them have all that each of them asks for."""
+    """Return all replicas. `costs`: those of `placed`. Replicas of one model on a device have
+    different lanes, as long as there are enough."""
     groups: dict[tuple[str, str, int], _Group] = {}
-    for judge, stages in zip(estimators(question, RULES), placed, strict=True):
-        for at, (cost, stage) in enumerate(zip(judge.chosen(stages), stages, strict=True)):
-            view = judge.pipeline.stages[at]
-            form, model = view.forms[stage.form], view.model_in(judge.pipeline)
+    for pipeline, stages, stage_costs in zip(question.pipelines, placed, costs, strict=True):
+        for at, (view, stage) in enumerate(zip(pipeline.stages, stages, strict=True)):
+            form, model = view.forms[stage.form], view.model_in(pipeline)
             group = groups.setdefault(
                 (stage.device, model, stage.form),
                 _Group(model, stage.form, form.weights + form.intermediate),
             )
             group.batch = max(group.batch, stage.batch)
-            group.busy += cost.busy
+            group.busy += stage_costs[at].busy
             group.replicas += stage.replicas
-            group.stages.append((judge.pipeline.name, at))
+            group.stages.append((pipeline.name, at))
     replicas: list[PlacedReplica] = []
     for device in question.devices:
         device_groups = [group for (name, _, _), group in groups.items() if name == device.name]
         for group in device_groups:
-            needed = math.ceil(group.busy / RULES.room - 1e-9) if merged else group.replicas
+            needed = math.ceil(group.busy / MAX_UTILISATION - 1e-9)
             group.replicas = max(1, min(group.replicas, needed, device.lanes))
-        replicas += _on_device(device, device_groups)
+        replicas += _fit(device, device_groups)
     return tuple(replicas)
 
 
-def _on_device(device: DeviceView, groups: list[_Group]) -> Iterator[PlacedReplica]:
+def _fit(device: DeviceView, groups: list[_Group]) -> Iterator[PlacedReplica]:
     streams, lanes = device.streams, range(device.lanes)
     busy, memory = [0.0] * device.lanes, [0.0] * device.accelerators
     models: list[set[str]] = [set() for _ in lanes]

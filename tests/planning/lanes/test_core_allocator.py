@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.engine import LaneSnapshot
-from slacktide.planning.scaling.core_allocator import Claim, CoreAllocator, shares
+from slacktide.planning.lanes.core_allocator import Claim, CoreAllocator, shares
 
 LANES = ("a", "b", "c", "d")
 

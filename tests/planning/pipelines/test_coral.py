@@ -1,4 +1,4 @@
-"""CORAL: portions never overlap, none is lost, and no condition is ever broken."""
+"""CORAL: windows never overlap, none is lost, and no condition is ever broken."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.pipelines.questions import TRAFFIC, at_random, question
 
-from slacktide.planning.pipelines.device_streams import DeviceStreams, Resident
+from slacktide.planning.lanes.lane_schedule import DeviceSchedule, Resident
+from slacktide.planning.pipelines.coral import CoralSchedule
 from slacktide.planning.pipelines.distribution import distribute
 from slacktide.planning.pipelines.problem import DeviceView, PlacedStage
-from slacktide.planning.pipelines.streams import Streams
 
 DEVICE = DeviceView("d", "d", accelerators=2, streams=2, memory=100.0, utilisation=1.0)
 
@@ -27,26 +27,26 @@ def resident(name="p", at=0, replica=0, *, seconds=0.01, cycle=0.1, **fields) ->
     )
 
 
-def assert_sound(streams: DeviceStreams, there: dict[tuple, Resident]) -> None:
+def assert_sound(schedule: DeviceSchedule, there: dict[tuple, Resident]) -> None:
     """All three conditions, from what is handed out alone."""
-    device, taken = streams.device, streams.portions()
+    device, taken = schedule.device, schedule.windows()
     assert {(p.pipeline, p.stage, p.replica) for p in taken} == set(there)
     by_stream: dict[int, list] = {at: [] for at in range(device.lanes)}
-    for portion in taken:
-        own = there[portion.pipeline, portion.stage, portion.replica]
-        assert own.earliest <= portion.start <= own.latest + 1e-12
-        assert portion.end - portion.start == pytest.approx(own.seconds)
-        assert portion.end <= portion.period <= own.cycle
-        by_stream[portion.stream].append((portion, own))
+    for window in taken:
+        own = there[window.pipeline, window.stage, window.replica]
+        assert own.earliest <= window.start <= own.latest + 1e-12
+        assert window.end - window.start == pytest.approx(own.seconds)
+        assert window.end <= window.period <= own.cycle
+        by_stream[window.lane].append((window, own))
     free = {at: [] for at in range(device.lanes)}
-    for stream, start, end in streams.free():
+    for stream, start, end in schedule.free():
         assert start < end
         free[stream].append((start, end))
-    for stream, portions in by_stream.items():
-        periods = {portion.period for portion, _ in portions}
+    for stream, windows in by_stream.items():
+        periods = {window.period for window, _ in windows}
         assert len(periods) <= 1
         end = periods.pop() if periods else math.inf
-        pieces = sorted([(p.start, p.end) for p, _ in portions] + free[stream])
+        pieces = sorted([(p.start, p.end) for p, _ in windows] + free[stream])
         assert pieces[0][0] == 0.0 and pieces[-1][1] == end  # noqa: PT018
         for before, after in pairwise(pieces):
             assert before[1] == after[0]  # nothing overlaps, nothing is lost
@@ -54,10 +54,10 @@ def assert_sound(streams: DeviceStreams, there: dict[tuple, Resident]) -> None:
             assert before[1] < after[0]  # what is free and adjacent is one
     for accelerator in range(device.accelerators):
         own = [by_stream[at] for at in range(device.lanes) if at // device.streams == accelerator]
-        weights = sum(r.weights for portions in own for _, r in portions)
-        most = sum(max((r.intermediate for _, r in portions), default=0.0) for portions in own)
+        weights = sum(r.weights for windows in own for _, r in windows)
+        most = sum(max((r.intermediate for _, r in windows), default=0.0) for windows in own)
         assert weights + most <= device.memory + 1e-6
-        used = sum(max((r.utilisation for _, r in portions), default=0.0) for portions in own)
+        used = sum(max((r.utilisation for _, r in windows), default=0.0) for windows in own)
         assert used <= device.utilisation + 1e-6
 
 
@@ -79,60 +79,58 @@ def residents(draw) -> Resident:
 
 
 @given(st.lists(st.tuples(st.booleans(), residents()), max_size=40))
-def test_whatever_comes_and_goes_portions_stay_sound(steps):
-    streams, there = DeviceStreams(DEVICE), {}
+def test_whatever_comes_and_goes_windows_stay_sound(steps):
+    schedule, there = DeviceSchedule(DEVICE), {}
     for goes, one in steps:
         if one.key in there:
             if goes:
-                streams.give_back(one.key)
+                schedule.give_back(one.key)
                 del there[one.key]
-        elif streams.place(one) is not None:
+        elif schedule.place(one) is not None:
             there[one.key] = one
-        assert_sound(streams, there)
+        assert_sound(schedule, there)
     for key in list(there):
-        streams.give_back(key)
-    assert_sound(streams, {})
-    assert streams.free() == [(at, 0.0, math.inf) for at in range(DEVICE.lanes)]
-    assert streams.weights == pytest.approx([0.0, 0.0], abs=1e-9)
-    assert streams.intermediate == pytest.approx([0.0, 0.0], abs=1e-9)
-    assert streams.utilisation == pytest.approx([0.0, 0.0], abs=1e-9)
+        schedule.give_back(key)
+    assert_sound(schedule, {})
+    assert schedule.free() == [(at, 0.0, math.inf) for at in range(DEVICE.lanes)]
+    assert schedule.weights == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert schedule.intermediate == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert schedule.utilisation == pytest.approx([0.0, 0.0], abs=1e-9)
 
 
-def test_the_portion_that_leaves_least_is_taken():
-    streams = DeviceStreams(replace(DEVICE, accelerators=1))
-    first = streams.place(resident("a", seconds=0.06))
-    streams.place(resident("b", seconds=0.09))
-    third = streams.place(resident("c", seconds=0.01))
-    assert first.stream == 0
-    assert (third.stream, third.start) == (1, pytest.approx(0.09))
-    fourth = streams.place(resident("d", seconds=0.04))
-    assert (fourth.stream, fourth.start) == (0, pytest.approx(0.06))
-    assert streams.place(resident("e", seconds=0.001)) is None
+def test_the_window_that_leaves_least_is_taken():
+    schedule = DeviceSchedule(replace(DEVICE, accelerators=1))
+    first = schedule.place(resident("a", seconds=0.06))
+    schedule.place(resident("b", seconds=0.09))
+    third = schedule.place(resident("c", seconds=0.01))
+    assert first.lane == 0
+    assert (third.lane, third.start) == (1, pytest.approx(0.09))
+    fourth = schedule.place(resident("d", seconds=0.04))
+    assert (fourth.lane, fourth.start) == (0, pytest.approx(0.06))
+    assert schedule.place(resident("e", seconds=0.001)) is None
 
 
 def test_a_stream_keeps_its_cycle_until_it_is_empty():
-    streams = DeviceStreams(replace(DEVICE, accelerators=1, streams=1))
-    streams.place(resident("slow", cycle=0.1))
-    assert streams.place(resident("fast", cycle=0.05)) is None
-    assert streams.place(resident("slower", cycle=0.15)).period == 0.1
-    streams.give_back(("slow", 0, 0))
-    assert streams.place(resident("fast", cycle=0.05)) is None
-    streams.give_back(("slower", 0, 0))
-    assert streams.place(resident("fast", cycle=0.05)).period == 0.05
+    schedule = DeviceSchedule(replace(DEVICE, accelerators=1, streams=1))
+    schedule.place(resident("slow", cycle=0.1))
+    assert schedule.place(resident("fast", cycle=0.05)) is None
+    assert schedule.place(resident("slower", cycle=0.15)).period == 0.1
+    schedule.give_back(("slow", 0, 0))
+    assert schedule.place(resident("fast", cycle=0.05)) is None
+    schedule.give_back(("slower", 0, 0))
+    assert schedule.place(resident("fast", cycle=0.05)).period == 0.05
 
 
 def test_memory_and_utilisation_bound_what_an_accelerator_holds():
-    streams = DeviceStreams(DEVICE)
+    schedule = DeviceSchedule(DEVICE)
     heavy = {"weights": 30.0, "intermediate": 60.0, "utilisation": 0.6}
-    assert streams.place(resident("a", **heavy)).stream == 0
-    assert (
-        streams.place(resident("b", weights=10.0, intermediate=60.0, utilisation=0.6)).stream == 0
-    )
-    assert streams.place(resident("c", **heavy)).stream in (2, 3)
+    assert schedule.place(resident("a", **heavy)).lane == 0
+    assert schedule.place(resident("b", weights=10.0, intermediate=60.0, utilisation=0.6)).lane == 0
+    assert schedule.place(resident("c", **heavy)).lane in (2, 3)
     with pytest.raises(ValueError, match="already"):
-        streams.place(resident("c", **heavy))
+        schedule.place(resident("c", **heavy))
     with pytest.raises(KeyError):
-        streams.give_back(("unknown", 0, 0))
+        schedule.give_back(("unknown", 0, 0))
 
 
 def placed(asked, **changes):
@@ -144,9 +142,9 @@ def placed(asked, **changes):
 
 def test_stages_follow_one_another_within_half_of_the_slo():
     asked = question(replace(TRAFFIC, slo=0.2), replace(TRAFFIC, name="other", slo=0.3))
-    answer = Streams(asked).schedule(placed(asked))
+    answer = CoralSchedule(asked).schedule(placed(asked))
     assert answer.unscheduled == ()
-    ends = {(p.pipeline, p.stage): p for p in answer.portions}
+    ends = {(p.pipeline, p.stage): p for p in answer.windows}
     for name, cycle in (("traffic", 0.1), ("other", 0.15)):
         for stage in (1, 2):
             assert ends[name, stage].start >= ends[name, 0].end
@@ -155,53 +153,53 @@ def test_stages_follow_one_another_within_half_of_the_slo():
 
 def test_each_pipeline_has_one_replica_before_any_has_two():
     asked = question(*(replace(TRAFFIC, name=f"p{k}") for k in range(30)))
-    answer = Streams(asked).schedule(placed(asked, replicas=3))
+    answer = CoralSchedule(asked).schedule(placed(asked, replicas=3))
     first = [key for key in answer.unscheduled if key[2] == 0]
-    second = [portion for portion in answer.portions if portion.replica > 0]
+    second = [window for window in answer.windows if window.replica > 0]
     assert answer.unscheduled
     assert not (first and second)
-    assert len(answer.portions) + len(answer.unscheduled) == 30 * 3 * 3
+    assert len(answer.windows) + len(answer.unscheduled) == 30 * 3 * 3
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_there_are_portions_for_all_rows_of_a_cycle(batch):
-    """One that has a portion runs a batch in a cycle, not back to back."""
+def test_there_are_windows_for_all_rows_of_a_cycle(batch):
+    """One that has a window runs a batch in a cycle, not back to back."""
     asked = question()
-    answer = Streams(asked).schedule(placed(asked, batch=batch))
+    answer = CoralSchedule(asked).schedule(placed(asked, batch=batch))
     (pipeline,), (stages,) = asked.pipelines, answer.pipelines
     assert answer.unscheduled == ()
     for at, (stage, rate) in enumerate(zip(stages, pipeline.rates(), strict=True)):
-        there = [each for each in answer.portions if each.stage == at]
+        there = [each for each in answer.windows if each.stage == at]
         assert len(there) == stage.replicas == math.ceil(rate * 0.5 * pipeline.slo / (0.8 * batch))
     assert batch > 1 or max(stage.replicas for stage in stages) > 1
 
 
-def test_a_replica_for_the_rows_of_a_cycle_comes_only_with_a_portion():
+def test_a_replica_for_the_rows_of_a_cycle_comes_only_with_a_window():
     asked = question(replace(TRAFFIC, rate=3_000.0))
-    answer = Streams(asked).schedule(placed(asked))
+    answer = CoralSchedule(asked).schedule(placed(asked))
     assert answer.unscheduled == ()
-    assert len(answer.portions) == sum(stage.replicas for stage in answer.pipelines[0])
+    assert len(answer.windows) == sum(stage.replicas for stage in answer.pipelines[0])
     assert answer.pipelines[0][0].replicas < 300
 
 
-def test_the_autoscaler_takes_portions_and_gives_them_back():
+def test_the_autoscaler_takes_windows_and_gives_them_back():
     asked = question()
-    streams, stages = Streams(asked), placed(asked)[0]
-    before = streams.schedule((stages,)).portions
+    schedule, stages = CoralSchedule(asked), placed(asked)[0]
+    before = schedule.schedule((stages,)).windows
     new = sum(p.stage == 1 for p in before)
-    found = streams.add(asked.pipelines[0], stages, 1, new)
+    found = schedule.add(asked.pipelines[0], stages, 1, new)
     assert found.start >= next(p.end for p in before if p.stage == 0)
-    streams.remove("traffic", stages, 1, new)
-    assert streams.devices["server"].portions() == list(before)
+    schedule.remove("traffic", stages, 1, new)
+    assert schedule.devices["server"].windows() == list(before)
     with pytest.raises(KeyError):
-        streams.remove("traffic", stages, 1, new)
+        schedule.remove("traffic", stages, 1, new)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_cwd_places_is_scheduled_or_said_not_to_be(seed):
     asked = at_random(np.random.default_rng(seed))
-    answer = Streams(asked).schedule(distribute(asked))
+    answer = CoralSchedule(asked).schedule(distribute(asked))
     replicas = sum(stage.replicas for stages in answer.pipelines for stage in stages)
-    assert len(answer.portions) + len(answer.unscheduled) == replicas
-    for portion in answer.portions:
-        assert portion.end <= portion.period <= 0.5 * asked.pipelines[0].slo
+    assert len(answer.windows) + len(answer.unscheduled) == replicas
+    for window in answer.windows:
+        assert window.end <= window.period <= 0.5 * asked.pipelines[0].slo
