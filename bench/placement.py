@@ -135,14 +135,14 @@ def quality(count: int) -> list[Figure]:
     work: list[float] = []
     for _ in range(count):
         asked = alone(draw)
-        judge = PipelineEstimator(asked, asked.pipelines[0], RULES)
+        estimator = PipelineEstimator(asked, asked.pipelines[0], RULES)
         best = PlacementScore(-1.0, 0.0)
-        for costs in product(*(judge.choices(at) for at in range(len(judge.rates)))):
-            score = judge.estimate(costs).score
+        for costs in product(*(estimator.choices(at) for at in range(len(estimator.rates)))):
+            score = estimator.estimate(costs).score
             best = score if better(score, best) else best
-        ours = judge.estimate(judge.chosen(search(asked)[0])).score
-        cwd = judge.estimate(judge.chosen(distribute(asked)[0])).score
-        whole = judge.most * (1.0 - 1e-9)
+        ours = estimator.estimate(estimator.chosen(search(asked)[0])).score
+        cwd = estimator.estimate(estimator.chosen(distribute(asked)[0])).score
+        whole = estimator.most * (1.0 - 1e-9)
         feasible += best.worth >= whole
         kept += best.worth >= whole and ours.worth >= whole
         equal += not better(best, ours)

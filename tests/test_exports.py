@@ -120,7 +120,7 @@ EXPORTS = {
         PipelineEstimator PipelineView Placed PlacedPipeline PlacedStage PlacedWindow
         PlacementAnswer PlacementControl PlacementDecision PlacementError PlacementPolicy
         PlacementQuestion PlacementStatus STATIC ServerPipelinesPlanner StageCost StageForm
-        StageView StaticBatches burstiness estimators lanes_of make_placement placed_whole
+        StageView StaticBatches burstiness lanes_of make_estimators make_placement placed_whole
     """,
     "slacktide.planning.scaling": """
         ModelView ReplicaView ScaledModel ScalingLimits ScalingPlanner ScalingPolicy

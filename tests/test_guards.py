@@ -150,7 +150,6 @@ COMPLEX = {
     "scheduling/slack.py: Slack.propose": "each decision",
     # One field after the other: comprehensions and defaults count as branches.
     "models/calls/input_check.py: InputCheck.__init__": "a field for each thing that is checked",
-    "planning/pipelines/estimate.py: PipelineEstimator.__init__": "a table for each question",
     "planning/scaling/view.py: view_of": "a field for each thing that a policy may see",
     "slacktide_papers/octopinf/goals.py: _row": "a mean for each column",
     "slacktide_papers/octopinf/five_play.py: _Run._begun": "what each planner may do",

@@ -58,7 +58,7 @@ class World:
                 self.control.look(now=self.now)
                 compute = self.control.job(now=self.now)
                 if compute is not None:
-                    self.control.take(compute(), now=self.now)
+                    self.control.accept(compute(), now=self.now)
                     self.decided.append(self.now)
                     self.reasons.append(self.control.reason)
 
@@ -248,7 +248,7 @@ def test_repairs_that_hardly_serve_more_are_left_and_asked_for_ever_less():
     world.bandwidth = 0.1e6  # a third less: that does not wait
     world.runs(4)
     assert len(world.decided) == 1
-    control.take(PlacementDecision(control.plans.question, other), now=world.now)
+    control.accept(PlacementDecision(control.plans.question, other), now=world.now)
     assert control.plans.answer == other
 
 
@@ -317,7 +317,7 @@ def test_what_was_asked_before_stages_became_others_is_not_put_in_force():
     assert late is not None
     world.control.restate(replace(world.asked, pipelines=()))
     revision = world.control.revision
-    world.control.take(late(), now=61.0)
+    world.control.accept(late(), now=61.0)
     assert world.control.plans is None
     assert world.control.revision == revision
 

@@ -18,7 +18,7 @@ from slacktide.planning.pipelines import (
     EstimateRules,
     PipelineEstimator,
     PlacementQuestion,
-    estimators,
+    make_estimators,
 )
 from slacktide_papers.bounds.exact import LinearProgram
 
@@ -36,11 +36,11 @@ def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float 
     for number, device in enumerate(question.devices):
         rooms["lanes", number] = device.lanes
         rooms["accelerators", number] = device.accelerators * device.utilisation
-    for judge in estimators(question, _RULES):
-        for (begin, end), link in judge.links.items():
-            rooms["link", judge.places[begin], judge.places[end]] = link.bandwidth
-        rate = judge.pipeline.rate
-        fluid = _Fluid(judge)
+    for estimator in make_estimators(question, _RULES):
+        for (begin, end), link in estimator.links.items():
+            rooms["link", estimator.places[begin], estimator.places[end]] = link.bandwidth
+        rate = estimator.pipeline.rate
+        fluid = _Fluid(estimator)
         ways = list(fluid.ways()) if rate else []
         if not ways:
             continue
@@ -49,7 +49,7 @@ def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float 
         for at, way in zip(flows, ways, strict=True):
             for resource, load in fluid.loads(way):
                 loads[resource].append((at, load / rate))
-            rows = sum(judge.rates[sink] for sink in judge.sinks if way[sink] is not None)
+            rows = sum(estimator.rates[sink] for sink in estimator.sinks if way[sink] is not None)
             program.worth[at] = rows / rate
     if not loads:
         return 0.0
@@ -61,21 +61,23 @@ def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float 
 class _Fluid:
     """One pipeline."""
 
-    def __init__(self, judge: PipelineEstimator) -> None:
-        self.judge = judge
-        stages = range(len(judge.rates))
-        devices = range(len(judge.devices))
+    def __init__(self, estimator: PipelineEstimator) -> None:
+        self.estimator = estimator
+        stages = range(len(estimator.rates))
+        devices = range(len(estimator.devices))
         self.least = [[self._least(at, device) for device in devices] for at in stages]
         """By stage and device: (seconds of one row, lanes, accelerators), each of what takes the
         least of it."""
-        shares = [min(form.row_share for form in stage.forms) for stage in judge.pipeline.stages]
+        shares = [
+            min(form.row_share for form in stage.forms) for stage in estimator.pipeline.stages
+        ]
         self.hand_overs = [
             (begin, at, rate, size * (shares[at] if at >= 0 else 1.0))
-            for begin, at, rate, size in judge.hand_overs
+            for begin, at, rate, size in estimator.hand_overs
         ]
 
     def _least(self, at: int, device: int) -> tuple[float, float, float]:
-        costs = [cost for cost in self.judge.choices(at) if cost.device == device]
+        costs = [cost for cost in self.estimator.choices(at) if cost.device == device]
         if not costs:
             return math.inf, 0.0, 0.0
         return (
@@ -88,18 +90,18 @@ class _Fluid:
         """All that begin so, are in time and end at a sink. `ended`: when each of its stages is."""
         at = len(way)
         if at == len(self.least):
-            if any(way[sink] is not None for sink in self.judge.sinks):
+            if any(way[sink] is not None for sink in self.estimator.sinks):
                 yield way
             return
         yield from self.ways((*way, None), (*ended, math.inf))
-        for device in range(len(self.judge.devices)):
+        for device in range(len(self.estimator.devices)):
             end = self._begin(at, device, way, ended) + self.least[at][device][0]
             back = [
-                self.judge.transfer(device, 0, size)
+                self.estimator.transfer(device, 0, size)
                 for begin, to, _, size in self.hand_overs
                 if (begin, to) == (at, -1)
             ]
-            if end + sum(back) <= self.judge.budget:
+            if end + sum(back) <= self.estimator.budget:
                 yield from self.ways((*way, device), (*ended, end))
 
     def _begin(self, at: int, device: int, way: Way, ended: tuple[float, ...]) -> float:
@@ -107,13 +109,13 @@ class _Fluid:
         for begin, to, _, size in self.hand_overs:
             if to == at:
                 place, before = (way[begin] or 0, ended[begin]) if begin >= 0 else (0, 0.0)
-                over = self.judge.transfer(place, device, size)
+                over = self.estimator.transfer(place, device, size)
                 latest = max(latest, before + over)
         return latest
 
     def loads(self, way: Way) -> Iterator[tuple[object, float]]:
         """Everything that is loaded, and with how much, if all frames go this way."""
-        places = self.judge.places
+        places = self.estimator.places
         for device, least in zip(way, self.least, strict=True):
             if device is not None:
                 yield ("lanes", places[device]), least[device][1]

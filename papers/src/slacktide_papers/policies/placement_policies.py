@@ -30,7 +30,7 @@ from slacktide.planning.pipelines import (
     StageCost,
     StageForm,
     StaticBatches,
-    estimators,
+    make_estimators,
     placed_whole,
 )
 from slacktide.planning.variants import UNMAPPED, Client, Fleet, Variant, published
@@ -42,10 +42,10 @@ _HALVINGS = 40
 class _Split:
     """A pipeline that runs so many stages at its source and the rest on servers."""
 
-    def __init__(self, judge: PipelineEstimator, batches: StaticBatches) -> None:
-        self.judge = judge
-        self.server = [self._cost(at, batches, server=True) for at in range(len(judge.rates))]
-        edge = [self._cost(at, batches, server=False) for at in range(len(judge.rates))]
+    def __init__(self, estimator: PipelineEstimator, batches: StaticBatches) -> None:
+        self.estimator = estimator
+        self.server = [self._cost(at, batches, server=True) for at in range(len(estimator.rates))]
+        edge = [self._cost(at, batches, server=False) for at in range(len(estimator.rates))]
         self.edge: list[StageCost] = []
         """Costs of as many stages as the device could run, from the source on."""
         for cost in edge:
@@ -55,12 +55,12 @@ class _Split:
 
     def _cost(self, at: int, batches: StaticBatches, *, server: bool) -> StageCost | None:
         rows = batches.of(at, server)
-        sizes = self.judge.question.batches
+        sizes = self.estimator.question.batches
         most = max(number for number, size in enumerate(sizes) if size <= rows)
-        for device, host in enumerate(self.judge.devices):
+        for device, host in enumerate(self.estimator.devices):
             if host.server is server and (server or device == 0):
                 for batch in range(most, -1, -1):
-                    cost = self.judge.cost(at, device, 0, batch)
+                    cost = self.estimator.cost(at, device, 0, batch)
                     if cost is not None:
                         return cost
         return None
@@ -76,9 +76,9 @@ class _Split:
         stage_costs = [*self.edge[:count], *self.server[count:]]
         costs = [cost for cost in stage_costs if cost is not None]
         if len(costs) < len(stage_costs):
-            name = self.judge.pipeline.name
+            name = self.estimator.pipeline.name
             raise PlacementError(f"pipeline {name!r}: no split point has times for all stages")
-        return self.judge.placed(costs)
+        return self.estimator.placed(costs)
 
 
 def distream(
@@ -92,14 +92,14 @@ def distream(
 
     Source: Distream (Zeng et al., SenSys 2020), stochastic partition of the pipeline's graph.
     """
-    splits = [_Split(judge, batches) for judge in estimators(question, RULES)]
+    splits = [_Split(estimator, batches) for estimator in make_estimators(question, RULES)]
     servers = sum(device.lanes for device in question.devices if device.server)
     sources = [pipeline.source for pipeline in question.pipelines]
 
     def points(level: float) -> list[float]:
         split_points = []
         for split, source in zip(splits, sources, strict=True):
-            spare = level * split.judge.devices[0].lanes / sources.count(source)
+            spare = level * split.estimator.devices[0].lanes / sources.count(source)
             at = 0.0
             for cost in split.edge:
                 share = min(1.0, spare / cost.busy) if cost.busy > 0.0 else 1.0
@@ -143,8 +143,8 @@ def rim(question: PlacementQuestion, batches: StaticBatches = STATIC) -> Placed:
     busy = {device.name: 0.0 for device in question.devices}
     memory = dict(busy)
     placed = []
-    for judge in estimators(question, RULES):
-        split, host, count = _Split(judge, batches), judge.devices[0], 0
+    for estimator in make_estimators(question, RULES):
+        split, host, count = _Split(estimator, batches), estimator.devices[0], 0
         for cost in split.edge:
             needed = memory[host.name] + cost.memory
             if busy[host.name] >= host.lanes or needed > host.accelerators * host.memory:
@@ -169,28 +169,28 @@ def jellyfish(
 
     Source: Jellyfish (Nigade et al., RTSS 2022), Algorithms 1 and 2; OctopInf, §IV-A4.
     """
-    judges = estimators(question, RULES)
+    estimators = make_estimators(question, RULES)
     static = StaticBatches(server=batch, source=1)
-    splits = [_Split(judge, static) for judge in judges]
+    splits = [_Split(estimator, static) for estimator in estimators]
     lanes = sum(device.lanes for device in question.devices if device.server)
-    longest = max(len(judge.rates) for judge in judges)
+    longest = max(len(estimator.rates) for estimator in estimators)
     count = max(1, lanes // longest) if detectors is None else detectors
     placements = [split.placed(0) for split in splits]
     models: dict[str, list[int]] = {}
     for number, split in enumerate(splits):
         if split.least == 0:
-            first = judges[number].pipeline.stages[0]
-            models.setdefault(first.model_in(judges[number].pipeline), []).append(number)
+            first = estimators[number].pipeline.stages[0]
+            models.setdefault(first.model_in(estimators[number].pipeline), []).append(number)
     for members in models.values():
-        share = max(1, count * len(members) // len(judges))
+        share = max(1, count * len(members) // len(estimators))
         mapped = _mapped([splits[number] for number in members], share, seed)
         placed_models: set[tuple[str, int]] = set()
         for number, (replica, first_stage) in zip(members, mapped, strict=True):
             stages = [first_stage, *placements[number][1:]]
             for at, (stage, view) in enumerate(
-                zip(stages, judges[number].pipeline.stages, strict=True)
+                zip(stages, estimators[number].pipeline.stages, strict=True)
             ):
-                key = view.model_in(judges[number].pipeline), replica
+                key = view.model_in(estimators[number].pipeline), replica
                 stages[at] = replace(stage, replicas=int(key not in placed_models))
                 placed_models.add(key)
             placements[number] = tuple(stages)
@@ -201,9 +201,9 @@ def _mapped(
     splits: Sequence[_Split], replicas: int, seed: int
 ) -> Iterator[tuple[int, PlacedStage]]:
     """By pipeline: its detector, and how that runs."""
-    judge = splits[0].judge
-    question, forms = judge.question, judge.pipeline.stages[0].forms
-    server = next(device for device in judge.devices if device.server)
+    estimator = splits[0].estimator
+    question, forms = estimator.question, estimator.pipeline.stages[0].forms
+    server = next(device for device in estimator.devices if device.server)
     order = sorted(range(len(forms)), key=lambda at: forms[at].accuracy)
     variants = [
         Variant(str(at), forms[at].accuracy, _by_rows(forms[at], server.kind, question.batches))
@@ -211,11 +211,11 @@ def _mapped(
     ]
     clients = []
     for split in splits:
-        judge, size = split.judge, split.judge.pipeline.stages[0].row_bytes
-        allowance, place = judge.pipeline.slo - _rest(split), judge.devices.index(server)
-        way = [judge.transfer(0, place, size * forms[at].row_share) for at in order]
+        estimator, size = split.estimator, split.estimator.pipeline.stages[0].row_bytes
+        allowance, place = estimator.pipeline.slo - _rest(split), estimator.devices.index(server)
+        way = [estimator.transfer(0, place, size * forms[at].row_share) for at in order]
         budgets = tuple([allowance - delay for delay in way])
-        clients.append(Client(judge.pipeline.name, max(judge.pipeline.rate, 1e-9), budgets))
+        clients.append(Client(estimator.pipeline.name, max(estimator.pipeline.rate, 1e-9), budgets))
     fleet = Fleet(variants, clients, replicas)
     answer = published(fleet, seed=seed)
     for replica, limits in zip(answer.clients, fleet.limits, strict=True):
@@ -226,15 +226,15 @@ def _mapped(
 
 def _rest(split: _Split) -> float:
     """Seconds that the longest path behind the source takes (p99), and the way home."""
-    judge = split.judge
-    after = [0.0] * len(judge.rates)
+    estimator = split.estimator
+    after = [0.0] * len(estimator.rates)
     for at in range(len(after) - 1, 0, -1):
         cost = split.server[at]
         path_s = after[at] + (cost.p99 if cost is not None else 0.0)
-        for inflow in judge.pipeline.stages[at].inflows:
+        for inflow in estimator.pipeline.stages[at].inflows:
             after[inflow.stage] = max(after[inflow.stage], path_s)
-    device = next(at for at, host in enumerate(judge.devices) if host.server)
-    return after[0] + judge.transfer(device, 0, 0.0)
+    device = next(at for at, host in enumerate(estimator.devices) if host.server)
+    return after[0] + estimator.transfer(device, 0, 0.0)
 
 
 def _by_rows(form: StageForm, kind: str, batches: Sequence[int]) -> tuple[float, ...]:

@@ -70,7 +70,7 @@ class SimulatedPlacing:
             self._devices.call_at(now + CHECK_S, self._tick)
 
     def _take(self, decision: PlacementDecision, now: float) -> None:
-        self._control.take(decision, now=now)
+        self._control.accept(decision, now=now)
         self._put_in_force(now)
 
     def _put_in_force(self, now: float) -> None:

@@ -9,7 +9,7 @@ from slacktide.planning.pipelines.distribution import STATIC as STATIC
 from slacktide.planning.pipelines.distribution import Placed as Placed
 from slacktide.planning.pipelines.distribution import StaticBatches as StaticBatches
 from slacktide.planning.pipelines.estimate import PipelineEstimator as PipelineEstimator
-from slacktide.planning.pipelines.estimate import estimators as estimators
+from slacktide.planning.pipelines.estimate import make_estimators as make_estimators
 from slacktide.planning.pipelines.placed_pipeline import PlacedPipeline as PlacedPipeline
 from slacktide.planning.pipelines.planner import PlacementStatus as PlacementStatus
 from slacktide.planning.pipelines.planner import ServerPipelinesPlanner as ServerPipelinesPlanner

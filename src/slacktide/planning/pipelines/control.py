@@ -20,7 +20,7 @@ from statistics import quantiles
 
 from slacktide.planning.pipelines.costs import FULL, share
 from slacktide.planning.pipelines.demand import KEPT_S, Demand, PipelineCounts
-from slacktide.planning.pipelines.estimate import estimators, score_of_all
+from slacktide.planning.pipelines.estimate import make_estimators, score_of_all
 from slacktide.planning.pipelines.instances import StageInstances
 from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.policies import PlacementPolicy
@@ -164,7 +164,7 @@ class PlacementControl:
         self._due = self._whole_due = at
         self._windows, self._begins, self._trigger = AT_FIRST, True, ""
 
-    def is_known(self, *, now: float) -> bool:
+    def has_frames(self, *, now: float) -> bool:
         """Whether frames arrive."""
         return any(
             demand.measured((SHORT_S,), now=now).rate > 0.0 for demand in self._demands.values()
@@ -197,7 +197,7 @@ class PlacementControl:
         if self.policy.watches and now >= self._check_at:
             self._check_at = now + CHECK_S
             if now < self._due and now >= self._decided_at + PAUSES_S[0]:
-                breach = self._broken(self.plans, now)
+                breach = self._breach(self.plans, now)
                 if breach is not None:
                     self._windows, self._trigger = breach
                     self._due = now
@@ -237,7 +237,7 @@ class PlacementControl:
 
         return compute
 
-    def take(self, decision: PlacementDecision, *, now: float) -> None:
+    def accept(self, decision: PlacementDecision, *, now: float) -> None:
         """Put the result of a job in force. If a repair hardly helps, keep the placement and update
         only demand and links. Ignore a result for stages or devices that have changed since."""
         if _shape(decision.question) != _shape(self.stated):
@@ -248,7 +248,7 @@ class PlacementControl:
             self.expected = self._served(decision.question, plans)
             self.reason += f"; {self.expected:.0%} in time is expected now"
             self._pause, longest = PAUSES_S[0], 2.0 * self._pause
-            retained_plans = self._kept(decision)
+            retained_plans = self._retained(decision)
             if retained_plans is not None:
                 plans, self._pause = retained_plans, min(longest, PAUSES_S[1])
         self.plans = plans
@@ -263,7 +263,7 @@ class PlacementControl:
         if self.policy.scales:
             self._instances.begin(decision.question, decision.answer)
 
-    def _kept(self, decision: PlacementDecision) -> DevicePlans | None:
+    def _retained(self, decision: PlacementDecision) -> DevicePlans | None:
         """The placement in force, if a repair serves hardly more; else None."""
         if self.plans is None or not decision.repairs:
             return None
@@ -277,7 +277,7 @@ class PlacementControl:
     def decide(self, *, now: float) -> None:
         """Plan at once, even from the stated demand alone: for a driver that starts."""
         question = self.question(self._windows, now=now)
-        self.take(self._computing(question, now=now)(), now=now)
+        self.accept(self._computing(question, now=now)(), now=now)
 
     def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
         """The question with demand measured over these windows."""
@@ -296,7 +296,7 @@ class PlacementControl:
             return replace(link, bandwidth=min(rates[-SETTLED:]))
         return replace(link, bandwidth=quantiles(rates, n=LINK_QUANTILE)[0])
 
-    def _broken(self, plans: DevicePlans, now: float) -> tuple[Sequence[float], str] | None:
+    def _breach(self, plans: DevicePlans, now: float) -> tuple[Sequence[float], str] | None:
         """(windows, reason) of a new plan; None: the prediction holds."""
         planned, measured = plans.question, self.question((SHORT_S,), now=now)
         waits = now < self._decided_at + self._pause
@@ -318,30 +318,32 @@ class PlacementControl:
 
     def _served(self, question: PlacementQuestion, plans: DevicePlans) -> float:
         """Predicted share of the best possible worth, with the replicas of these plans."""
-        judges = estimators(question, self.policy.rules)
-        most = math.fsum(judge.most for judge in judges)
+        estimators = make_estimators(question, self.policy.rules)
+        most = math.fsum(estimator.most for estimator in estimators)
         if most <= 0.0:
             return 1.0
         try:
-            pairs = zip(judges, plans.answer.pipelines, strict=True)
-            costs = [judge.chosen(stages) for judge, stages in pairs]
+            pairs = zip(estimators, plans.answer.pipelines, strict=True)
+            costs = [estimator.chosen(stages) for estimator, stages in pairs]
         except ValueError:  # the placement cannot run any more
             return 0.0
         counts = Counter(
             (replica.device, replica.model, replica.form) for replica in plans.replicas
         )
         groups: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
-        for number, (judge, stage_costs) in enumerate(zip(judges, costs, strict=True)):
-            for at, (view, cost) in enumerate(zip(judge.pipeline.stages, stage_costs, strict=True)):
-                device = judge.devices[cost.device].name
-                key = device, view.model_in(judge.pipeline), cost.form
+        for number, (estimator, stage_costs) in enumerate(zip(estimators, costs, strict=True)):
+            for at, (view, cost) in enumerate(
+                zip(estimator.pipeline.stages, stage_costs, strict=True)
+            ):
+                device = estimator.devices[cost.device].name
+                key = device, view.model_in(estimator.pipeline), cost.form
                 groups.setdefault(key, []).append((number, at))
         for key, stages in groups.items():
             busy = math.fsum(costs[number][at].busy for number, at in stages)
             for number, at in stages:
                 enough = share(FULL * counts[key], busy)
                 costs[number][at] = costs[number][at]._replace(share=enough)
-        return score_of_all(judges, costs).worth / most
+        return score_of_all(estimators, costs).worth / most
 
 
 def _more(before: PlacementQuestion, after: PlacementQuestion) -> str:

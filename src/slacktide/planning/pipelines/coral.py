@@ -40,9 +40,9 @@ class CoralSchedule:
         self.devices = {device.name: DeviceSchedule(device) for device in question.devices}
         self._ends: dict[Key, float] = {}
         """End of each window."""
-        self._firsts: dict[tuple[str, int], tuple[Resident, list[int]]] = {}
-        """By pipeline and stage: the needs of each replica, with key and earliest start of the
-        first; and the stages on its device that feed it."""
+        self._firsts: dict[str, list[tuple[Resident, list[int]]]] = {}
+        """By pipeline and stage: its first replica, without the earliest start; and the stages on
+        its device that feed it."""
 
     def schedule(self, placed: Placed) -> PlacementAnswer:
         """Schedule one replica of each stage in a round, so that every stage gets one before any
@@ -96,41 +96,42 @@ class CoralSchedule:
     def _resident(
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int, replica: int
     ) -> Resident:
-        name, key = pipeline.name, (pipeline.name, at)
-        first_and_inflows = self._firsts.get(key)
-        if first_and_inflows is None:
-            first_and_inflows = self._firsts[key] = self._first(pipeline, stages, at)
-        first, before = first_and_inflows
+        name = pipeline.name
+        if name not in self._firsts:
+            self._firsts[name] = self._first_residents(pipeline, stages)
+        first, before = self._firsts[name][at]
         earliest = 0.0
         for predecessor in before:
             last = min(replica, stages[predecessor].replicas - 1)
             earliest = max(earliest, self._ends.get((name, predecessor, last), 0.0))
         return first._replace(key=(name, at, replica), earliest=earliest)
 
-    def _first(
-        self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int
-    ) -> tuple[Resident, list[int]]:
-        device, cycle = stages[at].device, cycle_of(pipeline)
-        seconds = [self._seconds(pipeline, stages, stage) for stage in range(len(stages))]
+    def _first_residents(
+        self, pipeline: PipelineView, stages: Sequence[PlacedStage]
+    ) -> list[tuple[Resident, list[int]]]:
+        cycle = cycle_of(pipeline)
+        seconds = [self._seconds(pipeline, stages, at) for at in range(len(stages))]
         after = [0.0] * len(stages)
-        for stage in range(len(stages) - 1, at, -1):
-            for inflow in pipeline.stages[stage].inflows:
-                if stages[stage].device == stages[inflow.stage].device:
-                    path_seconds = seconds[stage] + after[stage]
-                    after[inflow.stage] = max(after[inflow.stage], path_seconds)
-        form = pipeline.stages[at].forms[stages[at].form]
-        first = Resident(
-            (pipeline.name, at, 0),
-            seconds[at],
-            0.0,
-            cycle - seconds[at] - after[at],
-            cycle,
-            form.weights,
-            form.intermediate,
-            form.utilisation,
-        )
-        inflows = pipeline.stages[at].inflows
-        return first, [inflow.stage for inflow in inflows if stages[inflow.stage].device == device]
+        """By stage: seconds of the stages behind it on its device."""
+        residents: list[tuple[Resident, list[int]]] = []
+        for at in reversed(range(len(stages))):
+            view, stage = pipeline.stages[at], stages[at]
+            before = [i.stage for i in view.inflows if stages[i.stage].device == stage.device]
+            for predecessor in before:
+                after[predecessor] = max(after[predecessor], seconds[at] + after[at])
+            form = view.forms[stage.form]
+            first = Resident(
+                (pipeline.name, at, 0),
+                seconds[at],
+                0.0,
+                cycle - seconds[at] - after[at],
+                cycle,
+                form.weights,
+                form.intermediate,
+                form.utilisation,
+            )
+            residents.append((first, before))
+        return residents[::-1]
 
     def _seconds(self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int) -> float:
         """P99 seconds of a batch of the stage."""

@@ -16,7 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slacktide.planning.pipelines.costs import NEVER, EstimateRules, Load, StageCost
-from slacktide.planning.pipelines.estimate import PipelineEstimate, PipelineEstimator, estimators
+from slacktide.planning.pipelines.estimate import (
+    PipelineEstimate,
+    PipelineEstimator,
+    make_estimators,
+)
 from slacktide.planning.pipelines.problem import PlacedStage, PlacementError, PlacementQuestion
 
 Throughput = tuple[float, float]
@@ -61,22 +65,24 @@ def distribute(
     """Place one pipeline after the other, as published."""
     load = Load(len(question.devices))
     placed = []
-    for judge in estimators(question, rules):
-        costs = _Distribution(judge, load, options).run()
-        load.add(judge.load(costs), judge.places)
-        placed.append(judge.placed(costs))
+    for estimator in make_estimators(question, rules):
+        costs = _Distribution(estimator, load, options).run()
+        load.add(estimator.load(costs), estimator.places)
+        placed.append(estimator.placed(costs))
     return tuple(placed)
 
 
 class _Distribution:
     """The placement of one pipeline."""
 
-    def __init__(self, judge: PipelineEstimator, load: Load, options: DistributionOptions) -> None:
-        self.judge, self.others, self.options = judge, load, options
-        stages = judge.pipeline.stages
+    def __init__(
+        self, estimator: PipelineEstimator, load: Load, options: DistributionOptions
+    ) -> None:
+        self.estimator, self.others, self.options = estimator, load, options
+        stages = estimator.pipeline.stages
         self.burstiness = [stage.burstiness for stage in stages]
         self.costs = [self._first(at) for at in range(len(stages))]
-        self.now = judge.estimate(self.costs, load)
+        self.now = estimator.estimate(self.costs, load)
         self.throughput = self._throughput(self.now)
 
     def run(self) -> list[StageCost]:
@@ -88,8 +94,8 @@ class _Distribution:
 
     def _first(self, at: int) -> StageCost:
         """The cost on the least busy server; at the source if no server can run the stage."""
-        devices = self.judge.devices
-        load = [self.others.busy[place] for place in self.judge.places]
+        devices = self.estimator.devices
+        load = [self.others.busy[place] for place in self.estimator.places]
         order = sorted(
             range(len(devices)), key=lambda d: (not devices[d].server, load[d] / devices[d].lanes)
         )
@@ -97,27 +103,27 @@ class _Distribution:
             cost = self._cost(at, device)
             if cost is not None:
                 return cost
-        name = self.judge.pipeline.stages[at].name
+        name = self.estimator.pipeline.stages[at].name
         raise PlacementError(f"stage {name!r} has no times on any device that it fits")
 
     def _cost(self, at: int, device: int, batch: int = 0) -> StageCost | None:
         static = self.options.static
         if static is not None:
-            rows = static.of(at, self.judge.devices[device].server)
-            batch_sizes = self.judge.question.batches
+            rows = static.of(at, self.estimator.devices[device].server)
+            batch_sizes = self.estimator.question.batches
             batch = max(number for number, size in enumerate(batch_sizes) if size <= rows)
-            while batch and self.judge.cost(at, device, 0, batch) is None:
+            while batch and self.estimator.cost(at, device, 0, batch) is None:
                 batch -= 1
-        return self.judge.cost(at, device, 0, batch)
+        return self.estimator.cost(at, device, 0, batch)
 
     def _grow_batches(self) -> None:
         """Double batches. A stage that cannot grow now never can: others only make paths longer."""
         growing = sorted(range(len(self.costs)), key=lambda at: -self.burstiness[at])
-        most = len(self.judge.question.batches) - 1
+        most = len(self.estimator.question.batches) - 1
         while growing:
             for at in list(growing):
                 cost = self.costs[at]
-                larger = self.judge.cost(at, cost.device, 0, min(most, cost.batch + 1))
+                larger = self.estimator.cost(at, cost.device, 0, min(most, cost.batch + 1))
                 growing.remove(at)
                 if larger is None or larger.batch == cost.batch or not self._may_do(larger):
                     continue
@@ -132,7 +138,9 @@ class _Distribution:
             return
         before, least = self.costs[at], self.throughput[0]
         best: tuple[Throughput, StageCost, PipelineEstimate] | None = None
-        for batch in range(len(self.judge.question.batches) if self.options.static is None else 1):
+        for batch in range(
+            len(self.estimator.question.batches) if self.options.static is None else 1
+        ):
             cost = self._cost(at, 0, batch)
             if cost is None or not self._may_do(cost):
                 break
@@ -146,12 +154,14 @@ class _Distribution:
         if best is None:
             return
         self.throughput, self.costs[at], self.now = best
-        after = sorted(self.judge.downstream[at], key=lambda successor: self.burstiness[successor])
+        after = sorted(
+            self.estimator.downstream[at], key=lambda successor: self.burstiness[successor]
+        )
         for successor in after:
             self._to_edge(successor)
         if any(self.costs[successor].device == 0 for successor in after):
             return
-        rates, stages = self.judge.rates, self.judge.pipeline.stages
+        rates, stages = self.estimator.rates, self.estimator.pipeline.stages
         received = rates[at] * stages[at].row_bytes
         sent = sum(rates[successor] * stages[successor].row_bytes for successor in after)
         if self.options.alpha * received < sent:
@@ -162,23 +172,23 @@ class _Distribution:
 
     def _tried(self, at: int, cost: StageCost) -> PipelineEstimate:
         previous, self.costs[at] = self.costs[at], cost
-        estimate = self.judge.estimate(self.costs, self.others)
+        estimate = self.estimator.estimate(self.costs, self.others)
         self.costs[at] = previous
         return estimate
 
     def _may_do(self, cost: StageCost) -> bool:
-        return cost.latency <= max(self.judge.budget, self.now.latency)
+        return cost.latency <= max(self.estimator.budget, self.now.latency)
 
     def _in_time(self, estimate: PipelineEstimate) -> bool:
         return self.now.latency >= NEVER or estimate.latency <= max(
-            self.judge.budget, self.now.latency
+            self.estimator.budget, self.now.latency
         )
 
     def _throughput(
         self, estimate: PipelineEstimate, at: int = -1, cost: StageCost | None = None
     ) -> Throughput:
         """Throughput of the present costs, or with `cost` for one stage, for comparisons."""
-        rows = self.judge.question.batches
+        rows = self.estimator.question.batches
         row_seconds = [stage_cost.expected / rows[stage_cost.batch] for stage_cost in self.costs]
         if cost is not None:
             row_seconds[at] = cost.expected / rows[cost.batch]

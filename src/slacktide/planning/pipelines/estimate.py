@@ -26,11 +26,12 @@ long, so the rest waits as at `BUSY`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from slacktide.planning.pipelines.choices import StageChoices
 from slacktide.planning.pipelines.costs import (
     BUSY,
     FULL,
@@ -41,8 +42,6 @@ from slacktide.planning.pipelines.costs import (
     StageCost,
 )
 from slacktide.planning.pipelines.problem import (
-    DeviceView,
-    FormTimes,
     LinkView,
     PipelineView,
     PlacedStage,
@@ -91,7 +90,7 @@ class PipelineEstimate(NamedTuple):
         return PlacementScore(self.worth, -self.work if self.worth > 0.0 else -self.latency)
 
 
-class PipelineEstimator:
+class PipelineEstimator(StageChoices):
     """Estimates placements of one pipeline."""
 
     def __init__(
@@ -103,9 +102,7 @@ class PipelineEstimator:
         numbers: Mapping[str, int] | None = None,
     ) -> None:
         """`links`: the question's, by their ends. `numbers`: those of its devices, by name."""
-        self.question, self.pipeline, self.rules = question, pipeline, rules
-        self.devices: list[DeviceView] = question.candidates(pipeline)
-        """The source first."""
+        super().__init__(question, pipeline, rules)
         numbers = numbers or numbers_of(question)
         self.places = [numbers[device.name] for device in self.devices]
         """Number of each device in the question."""
@@ -119,7 +116,6 @@ class PipelineEstimator:
             )
             for host, place in zip(self.devices, self.places, strict=True)
         ]
-        self.rates = pipeline.rates()
         self.downstream = pipeline.downstream()
         self.budget = rules.budget * pipeline.slo
         self.slope = 1.0 / max(pipeline.slo - self.budget, 1e-3 * pipeline.slo)
@@ -132,18 +128,9 @@ class PipelineEstimator:
             if (begin_device.name, end_device.name) in links
         }
         self.sinks = [at for at, successors in enumerate(self.downstream) if not successors]
-        self.hand_overs: list[tuple[int, int, float, float]] = []
+        self.hand_overs = list(_hand_overs(pipeline, self.rates, self.sinks))
         """(from, to, number per second, bytes of each) for each edge; −1: the camera, where answers
         go. The rows of one frame cross together."""
-        for at, (stage, rate) in enumerate(zip(pipeline.stages, self.rates, strict=True)):
-            rows = max(1.0, rate / pipeline.rate) if pipeline.rate else 1.0
-            for inflow in stage.inflows:
-                hand_over_rate = self.rates[inflow.stage] * inflow.fan_out / rows
-                self.hand_overs.append((inflow.stage, at, hand_over_rate, rows * stage.row_bytes))
-            if not at:
-                self.hand_overs.append((-1, 0, rate, stage.row_bytes))
-            if not self.downstream[at]:
-                self.hand_overs.append((at, -1, rate / rows, rows * stage.answer_bytes))
         self._into: list[list[tuple[int, int, float]]] = [[] for _ in pipeline.stages]
         """By stage: (number among `hand_overs`, from, bytes of each)."""
         self._answers: list[tuple[int, float] | None] = [None] * len(pipeline.stages)
@@ -158,89 +145,6 @@ class PipelineEstimator:
             exact[at] *= min((exact[inflow.stage] for inflow in stage.inflows), default=1.0)
         self.most = math.fsum(self.rates[at] * exact[at] for at in self.sinks)
         """Worth of the best possible placement."""
-        self._known: dict[tuple[int, int, int, int], StageCost | None] = {}
-        self._hosts: dict[tuple[int, int, int], FormTimes | None] = {}
-
-    def cost(self, stage: int, device: int, form: int = 0, batch: int = 0) -> StageCost | None:
-        """Return the cost of one choice; None: it is impossible. It has the replicas that its rows
-        need, as far as there are lanes."""
-        key = stage, device, form, batch
-        if key not in self._known:
-            self._known[key] = self._cost(*key)
-        return self._known[key]
-
-    def _times(self, stage: int, device: int, form: int) -> FormTimes | None:
-        """Times of a form on a device; None: it cannot run there."""
-        view, host = self.pipeline.stages[stage], self.devices[device]
-        stage_form = view.forms[form]
-        if (
-            (view.devices and host.name not in view.devices)
-            or stage_form.weights + stage_form.intermediate > host.memory
-            or stage_form.utilisation > host.utilisation
-        ):
-            return None
-        return next((times for times in stage_form.times if times.kind == host.kind), None)
-
-    def _cost(self, at: int, device: int, form_at: int, batch_at: int) -> StageCost | None:
-        key = at, device, form_at
-        if key not in self._hosts:
-            self._hosts[key] = self._times(*key)
-        times = self._hosts[key]
-        if times is None or batch_at >= len(times.p99):
-            return None
-        stage, host = self.pipeline.stages[at], self.devices[device]
-        form, rate = stage.forms[form_at], self.rates[at]
-        lanes = self._capacities[device][1]
-        rows, seconds = self.question.batches[batch_at], times.expected[batch_at]
-        busy = rate * seconds / rows
-        replicas = min(lanes, max(1, math.ceil(busy / self.rules.max_utilisation - 1e-9)))
-        part = busy / replicas
-        ratio = min(part, BUSY)
-        fill, rounds = 0.0, 1
-        if not self.rules.fill:
-            per_frame = max(1.0, rate / self.pipeline.rate) if self.pipeline.rate else 1.0
-            rounds = math.ceil(per_frame / (rows * replicas) - 1e-9)
-        elif rate:
-            together = max(1.0, 0.5 + 0.5 * stage.burstiness**2)
-            fill = max(0.0, rows - together) / rate
-        running, loaded_bytes = form.intermediate, form.weights
-        if lanes > 1:
-            running, loaded_bytes = 0.0, form.weights + form.intermediate
-        # all pipelines share a server's replicas: a stage takes the part that it keeps busy
-        loaded_bytes *= busy / self.rules.max_utilisation if host.server else replicas
-        gigabyte = 1e-9 * self.rules.memory
-        return StageCost(
-            device,
-            form_at,
-            batch_at,
-            replicas,
-            seconds,
-            times.p99[batch_at],
-            fill + rounds * times.p99[batch_at],
-            ratio * seconds / (2.0 * (1.0 - ratio)),
-            busy,
-            busy * seconds,
-            busy * form.utilisation,
-            replicas * (form.weights + form.intermediate),
-            min(1.0, FULL / part) if part > 0.0 else 1.0,
-            (busy * max(1, form.cores) if host.server else 0.0) + gigabyte * loaded_bytes,
-            gigabyte * running,
-            form.accuracy,
-            form.row_share,
-            ((device, 1.0),),
-        )
-
-    def choices(self, stage: int, *, forms: bool = True) -> list[StageCost]:
-        """Return all choices for one stage."""
-        choices = []
-        for form in range(len(self.pipeline.stages[stage].forms) if forms else 1):
-            for device in range(len(self.devices)):
-                for batch in range(len(self.question.batches)):
-                    cost = self.cost(stage, device, form, batch)
-                    if cost is None:
-                        break
-                    choices.append(cost)
-        return choices
 
     def transfer(self, begin: int, end: int, size: float) -> float:
         """Seconds that one hand-over of `size` bytes takes, without waiting for the link."""
@@ -399,32 +303,8 @@ class PipelineEstimator:
                     work = work + self.rules.links / link.bandwidth * rate
         return work
 
-    def placed(self, costs: Sequence[StageCost]) -> tuple[PlacedStage, ...]:
-        """Return these choices as data."""
-        return tuple(
-            PlacedStage(
-                self.devices[cost.device].name,
-                self.question.batches[cost.batch],
-                cost.replicas,
-                cost.form,
-            )
-            for cost in costs
-        )
 
-    def chosen(self, placed: Sequence[PlacedStage]) -> list[StageCost]:
-        """Return the costs of placed stages. Raises ValueError if one cannot run as placed."""
-        names = [device.name for device in self.devices]
-        costs = []
-        for at, stage in enumerate(placed):
-            batch = self.question.batches.index(stage.batch)
-            cost = self.cost(at, names.index(stage.device), stage.form, batch)
-            if cost is None:
-                raise ValueError(f"{self.pipeline.stages[at].name!r} cannot run as {stage}")
-            costs.append(cost)
-        return costs
-
-
-def estimators(question: PlacementQuestion, rules: EstimateRules) -> list[PipelineEstimator]:
+def make_estimators(question: PlacementQuestion, rules: EstimateRules) -> list[PipelineEstimator]:
     """Make an estimator for each pipeline."""
     links, numbers = links_by_ends(question), numbers_of(question)
     return [PipelineEstimator(question, view, rules, links, numbers) for view in question.pipelines]
@@ -441,6 +321,21 @@ def links_by_ends(question: PlacementQuestion) -> dict[tuple[str, str], LinkView
     return back | {(link.begin, link.end): link for link in question.links}
 
 
+def _hand_overs(
+    pipeline: PipelineView, rates: Sequence[float], sinks: Sequence[int]
+) -> Iterator[tuple[int, int, float, float]]:
+    """See `PipelineEstimator.hand_overs`."""
+    for at, (stage, rate) in enumerate(zip(pipeline.stages, rates, strict=True)):
+        rows = max(1.0, rate / pipeline.rate) if pipeline.rate else 1.0
+        for inflow in stage.inflows:
+            hand_over_rate = rates[inflow.stage] * inflow.fan_out / rows
+            yield inflow.stage, at, hand_over_rate, rows * stage.row_bytes
+        if not at:
+            yield -1, 0, rate, stage.row_bytes
+        if at in sinks:
+            yield at, -1, rate / rows, rows * stage.answer_bytes
+
+
 def _transfer(link: LinkView | None, high: Combine, wait: float = 0.0) -> Transfer:
     """Seconds of one hand-over, by its bytes."""
     if link is None or link.bandwidth <= 0.0:
@@ -453,24 +348,27 @@ def total_score(
     question: PlacementQuestion, placed: Sequence[Sequence[PlacedStage]], rules: EstimateRules
 ) -> PlacementScore:
     """Return the score of all pipelines together, each beside the load of the others."""
-    judges = estimators(question, rules)
-    pairs = zip(judges, placed, strict=True)
-    return score_of_all(judges, [judge.chosen(stages) for judge, stages in pairs])
+    estimators = make_estimators(question, rules)
+    pairs = zip(estimators, placed, strict=True)
+    return score_of_all(estimators, [estimator.chosen(stages) for estimator, stages in pairs])
 
 
 def score_of_all(
-    judges: Sequence[PipelineEstimator], costs: Sequence[Sequence[StageCost]]
+    estimators: Sequence[PipelineEstimator], costs: Sequence[Sequence[StageCost]]
 ) -> PlacementScore:
     """Return the score of all pipelines, from the costs of their stages."""
-    load = Load(len(judges[0].question.devices) if judges else 0)
-    loads = [judge.load(stage_costs) for judge, stage_costs in zip(judges, costs, strict=True)]
-    for judge, part in zip(judges, loads, strict=True):
-        load.add(part, judge.places)
+    load = Load(len(estimators[0].question.devices) if estimators else 0)
+    loads = [
+        estimator.load(stage_costs)
+        for estimator, stage_costs in zip(estimators, costs, strict=True)
+    ]
+    for estimator, part in zip(estimators, loads, strict=True):
+        load.add(part, estimator.places)
     worth = spare = 0.0
-    for judge, stage_costs, part in zip(judges, costs, loads, strict=True):
-        load.add(part, judge.places, -1.0)
-        estimate = judge.estimate(stage_costs, load)
-        load.add(part, judge.places)
+    for estimator, stage_costs, part in zip(estimators, costs, loads, strict=True):
+        load.add(part, estimator.places, -1.0)
+        estimate = estimator.estimate(stage_costs, load)
+        load.add(part, estimator.places)
         worth += estimate.worth
         spare -= estimate.work
     return PlacementScore(worth, spare)

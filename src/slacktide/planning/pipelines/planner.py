@@ -162,7 +162,7 @@ class ServerPipelinesPlanner(Planner):
         if looks:
             self._report_at = now + CHECK_S
             self._control.count("server", counts_of(self._frames(), self._arrivals), now=now)
-            self._has_frames = self._has_frames or self._control.is_known(now=now)
+            self._has_frames = self._has_frames or self._control.has_frames(now=now)
 
     def _update_question(self, snapshot: Snapshot, now: float) -> None:
         """Bring question, measured worth and bounds up to date."""
@@ -179,7 +179,7 @@ class ServerPipelinesPlanner(Planner):
     def _accept(self, answer: object, now: float) -> None:
         """Take the answer of a job."""
         if isinstance(answer, PlacementDecision):
-            self._control.take(answer, now=now)
+            self._control.accept(answer, now=now)
             self._apply()
         elif isinstance(answer, PlacementRefused):
             self._retry_at = now + RETRY_S

@@ -20,7 +20,7 @@ from slacktide.planning.lanes.best_fit import PlacedReplica
 from slacktide.planning.lanes.lane_assignment import assign_replicas
 from slacktide.planning.pipelines.costs import EstimateRules, StageCost
 from slacktide.planning.pipelines.distribution import Placed
-from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
+from slacktide.planning.pipelines.estimate import PipelineEstimator, make_estimators
 from slacktide.planning.pipelines.problem import (
     DeviceView,
     PipelineView,
@@ -55,12 +55,12 @@ def placed_whole(question: PlacementQuestion, placed: Placed) -> Placed:
     with all later stages: stages between a fork and its join stay on the fork's device. Raises
     PlacementError if one cannot run there."""
     whole_pipelines = []
-    for judge, stages in zip(estimators(question, RULES), placed, strict=True):
+    for estimator, stages in zip(make_estimators(question, RULES), placed, strict=True):
         whole_stages = list(stages)
-        for at, view in enumerate(judge.pipeline.stages):
+        for at, view in enumerate(estimator.pipeline.stages):
             device = whole_stages[view.inflows[0].stage].device if at else whole_stages[0].device
-            if whole_stages[at].device != device and not _is_closed(judge.pipeline, at):
-                whole_stages[at] = _moved(judge, at, whole_stages[at], device)
+            if whole_stages[at].device != device and not _is_closed(estimator.pipeline, at):
+                whole_stages[at] = _moved(estimator, at, whole_stages[at], device)
         whole_pipelines.append(tuple(whole_stages))
     return tuple(whole_pipelines)
 
@@ -71,9 +71,9 @@ class DevicePlans:
     def __init__(self, question: PlacementQuestion, answer: PlacementAnswer) -> None:
         """Raises ValueError if a stage cannot run as placed."""
         self.question, self.answer = question, answer
-        self._judges = estimators(question, RULES)
-        pairs = zip(self._judges, answer.pipelines, strict=True)
-        self._costs = [judge.chosen(placed) for judge, placed in pairs]
+        self._estimators = make_estimators(question, RULES)
+        pairs = zip(self._estimators, answer.pipelines, strict=True)
+        self._costs = [estimator.chosen(placed) for estimator, placed in pairs]
         self.replicas, self.timetables = assign_replicas(question, answer, self._costs)
 
     def of(self, device: str, lanes: Sequence[LaneSpec] = (), pool_of: PoolOf = pool_of) -> Plan:
@@ -124,14 +124,16 @@ class DevicePlans:
         """Routes: a plain one per model, and one per pipeline that runs it in another form."""
         rows: dict[str, dict[PoolId, float]] = {}
         by_pipeline: dict[tuple[str, str], PoolId] = {}
-        for judge, placed in zip(self._judges, self.answer.pipelines, strict=True):
-            for view, stage, rate in zip(judge.pipeline.stages, placed, judge.rates, strict=True):
+        for estimator, placed in zip(self._estimators, self.answer.pipelines, strict=True):
+            for view, stage, rate in zip(
+                estimator.pipeline.stages, placed, estimator.rates, strict=True
+            ):
                 if stage.device == device:
-                    model = view.model_in(judge.pipeline)
+                    model = view.model_in(estimator.pipeline)
                     pool = pool_of(model, view.forms[stage.form])
                     pools = rows.setdefault(model, {})
                     pools[pool] = pools.get(pool, 0.0) + rate
-                    by_pipeline[model, judge.pipeline.name] = pool
+                    by_pipeline[model, estimator.pipeline.name] = pool
         plain = {model: max(pools, key=pools.__getitem__) for model, pools in rows.items()}
         for model, pool in plain.items():
             yield Route(model, pool)
@@ -141,21 +143,21 @@ class DevicePlans:
 
     def _places(self, device_name: str) -> Iterator[StagePlace]:
         """Places of stages elsewhere that follow a stage or camera of this device."""
-        for judge, costs, placed in zip(
-            self._judges, self._costs, self.answer.pipelines, strict=True
+        for estimator, costs, placed in zip(
+            self._estimators, self._costs, self.answer.pipelines, strict=True
         ):
             local_stages = [stage.device == device_name for stage in placed]
-            reached = [judge.pipeline.source == device_name] * len(local_stages)
-            for at, view in enumerate(judge.pipeline.stages):
+            reached = [estimator.pipeline.source == device_name] * len(local_stages)
+            for at, view in enumerate(estimator.pipeline.stages):
                 before = [inflow.stage for inflow in view.inflows]
                 reached[at] = reached[at] or any(local_stages[up] or reached[up] for up in before)
             for at in range(len(placed)):
                 if reached[at] and not local_stages[at]:
-                    yield self._place(judge, costs, placed, at, device_name)
+                    yield self._place(estimator, costs, placed, at, device_name)
 
     def _place(
         self,
-        judge: PipelineEstimator,
+        estimator: PipelineEstimator,
         costs: Sequence[StageCost],
         placed: Sequence[PlacedStage],
         at: int,
@@ -164,52 +166,52 @@ class DevicePlans:
         """Place of a stage that is handed over. If its path takes longer than the SLO, no time is
         reserved for it: it is lost anyway, and no other branch shall be given up for it."""
         stage = placed[at]
-        before = {placed[inflow.stage].device for inflow in judge.pipeline.stages[at].inflows}
-        if before != {stage.device} and not _is_closed(judge.pipeline, at):
-            name = f"{judge.pipeline.name}/{judge.pipeline.stages[at].name}"
+        before = {placed[inflow.stage].device for inflow in estimator.pipeline.stages[at].inflows}
+        if before != {stage.device} and not _is_closed(estimator.pipeline, at):
+            name = f"{estimator.pipeline.name}/{estimator.pipeline.stages[at].name}"
             raise PlacementError(f"{name} cannot be handed over without stages that feed others")
-        place = [device.name for device in judge.devices].index(device_name)
-        cost, transfer, back = costs[at], self._arrival(judge, costs, at), 0.0
-        for begin, to, _, size in judge.hand_overs:
+        place = [device.name for device in estimator.devices].index(device_name)
+        cost, transfer, back = costs[at], self._arrival(estimator, costs, at), 0.0
+        for begin, to, _, size in estimator.hand_overs:
             if (begin, to) == (at, -1):
-                back = judge.transfer(cost.device, place, size)
-        back = back or judge.transfer(cost.device, place, 0.0)
-        rows = max(1, math.ceil(judge.rates[at] / judge.pipeline.rate - 1e-9))
+                back = estimator.transfer(cost.device, place, size)
+        back = back or estimator.transfer(cost.device, place, 0.0)
+        rows = max(1, math.ceil(estimator.rates[at] / estimator.pipeline.rate - 1e-9))
         batches = [batch_size for batch_size in self.question.batches if batch_size <= stage.batch]
         batch = min((b for b in batches if b >= rows), default=stage.batch)
         rounds = math.ceil(math.ceil(rows / batch) / max(1, stage.replicas))
-        batch_cost = judge.cost(at, cost.device, cost.form, self.question.batches.index(batch))
+        batch_cost = estimator.cost(at, cost.device, cost.form, self.question.batches.index(batch))
         assert batch_cost is not None
-        ahead = self._ahead(judge, costs, at)
-        if ahead + transfer + rounds * batch_cost.p99 + back >= judge.pipeline.slo:
+        ahead = self._ahead(estimator, costs, at)
+        if ahead + transfer + rounds * batch_cost.p99 + back >= estimator.pipeline.slo:
             transfer = back = 0.0
         return StagePlace(
-            judge.pipeline.name,
-            judge.pipeline.stages[at].name,
+            estimator.pipeline.name,
+            estimator.pipeline.stages[at].name,
             stage.device,
             rounds * batch_cost.p99,
             transfer,
             back,
         )
 
-    def _arrival(self, judge: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
+    def _arrival(self, estimator: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
         """Seconds that the rows of a stage take to its device."""
         arrival = 0.0
-        for begin, to, _, size in judge.hand_overs:
+        for begin, to, _, size in estimator.hand_overs:
             if to == at:
                 origin = costs[begin].device if begin >= 0 else 0
                 size *= costs[at].row_share
-                arrival = max(arrival, judge.transfer(origin, costs[at].device, size))
+                arrival = max(arrival, estimator.transfer(origin, costs[at].device, size))
         return arrival
 
-    def _ahead(self, judge: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
+    def _ahead(self, estimator: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
         """Seconds of the longest path to a stage, one batch of each stage."""
         return max(
             (
-                self._ahead(judge, costs, inflow.stage)
-                + self._arrival(judge, costs, inflow.stage)
+                self._ahead(estimator, costs, inflow.stage)
+                + self._arrival(estimator, costs, inflow.stage)
                 + costs[inflow.stage].p99
-                for inflow in judge.pipeline.stages[at].inflows
+                for inflow in estimator.pipeline.stages[at].inflows
             ),
             default=0.0,
         )
@@ -227,15 +229,15 @@ def _is_closed(pipeline: PipelineView, stage: int) -> bool:
     return True
 
 
-def _moved(judge: PipelineEstimator, at: int, stage: PlacedStage, device: str) -> PlacedStage:
-    names = [host.name for host in judge.devices]
-    batches = [batch_size for batch_size in judge.question.batches if batch_size <= stage.batch]
+def _moved(estimator: PipelineEstimator, at: int, stage: PlacedStage, device: str) -> PlacedStage:
+    names = [host.name for host in estimator.devices]
+    batches = [batch_size for batch_size in estimator.question.batches if batch_size <= stage.batch]
     for batch in reversed(range(len(batches))):
-        cost = judge.cost(at, names.index(device), stage.form, batch)
+        cost = estimator.cost(at, names.index(device), stage.form, batch)
         if cost is not None:
             return PlacedStage(device, batches[batch], cost.replicas, stage.form)
-    view = judge.pipeline.stages[at]
+    view = estimator.pipeline.stages[at]
     raise PlacementError(
-        f"pipeline {judge.pipeline.name!r}: stage {view.name!r} is joined with others behind it, "
-        f"so it must run on {device!r}, which it does not fit"
+        f"pipeline {estimator.pipeline.name!r}: stage {view.name!r} is joined with others behind "
+        f"it, so it must run on {device!r}, which it does not fit"
     )

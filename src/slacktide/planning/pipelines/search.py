@@ -25,7 +25,7 @@ from slacktide.planning.pipelines.costs import (
     better,
 )
 from slacktide.planning.pipelines.distribution import Placed
-from slacktide.planning.pipelines.estimate import ARRAYS, PipelineEstimator, estimators
+from slacktide.planning.pipelines.estimate import ARRAYS, PipelineEstimator, make_estimators
 from slacktide.planning.pipelines.problem import PlacementError, PlacementQuestion
 
 Array = NDArray[np.float64]
@@ -58,25 +58,25 @@ def search(
 ) -> Placed:
     """Return the best placement found. `start`: one of the placements to descend from, where a
     pipeline has too many choices to estimate them all."""
-    judges = estimators(question, rules)
+    estimators = make_estimators(question, rules)
     load = Load(len(question.devices))
-    pipelines = [_Pipeline(judge) for judge in judges]
+    pipelines = [_Pipeline(estimator) for estimator in estimators]
     chosen: list[list[StageCost]] = []
     scores: list[PlacementScore] = []
-    for number, judge in enumerate(judges):
-        begin = [] if start is None else judge.chosen(start[number])
+    for number, estimator in enumerate(estimators):
+        begin = [] if start is None else estimator.chosen(start[number])
         chosen.append(pipelines[number].best(load, begin))
-        scores.append(judge.estimate(chosen[-1], load).score)
-        load.add(judge.load(chosen[-1]), judge.places)
+        scores.append(estimator.estimate(chosen[-1], load).score)
+        load.add(estimator.load(chosen[-1]), estimator.places)
 
     def improved(number: int, present: PlacementScore) -> list[StageCost] | None:
         if present.worth >= scores[number].worth * (1.0 - _SLIGHT):
             return None
         candidate = pipelines[number].best(load, chosen[number])
-        scores[number] = judges[number].estimate(candidate, load).score
+        scores[number] = estimators[number].estimate(candidate, load).score
         return candidate if better(scores[number], present) else None
 
-    return _improve(judges, chosen, load, improved)
+    return _improve(estimators, chosen, load, improved)
 
 
 def mended(
@@ -84,27 +84,29 @@ def mended(
 ) -> Placed:
     """Place anew the pipelines of `placed` that would not serve everything in time, where that
     serves more by a share of `gain`. Raises ValueError if `placed` cannot run any more."""
-    judges = estimators(question, rules)
-    chosen = [judge.chosen(stages) for judge, stages in zip(judges, placed, strict=True)]
+    estimators = make_estimators(question, rules)
+    chosen = [
+        estimator.chosen(stages) for estimator, stages in zip(estimators, placed, strict=True)
+    ]
     load = Load(len(question.devices))
-    for judge, costs in zip(judges, chosen, strict=True):
-        load.add(judge.load(costs), judge.places)
+    for estimator, costs in zip(estimators, chosen, strict=True):
+        load.add(estimator.load(costs), estimator.places)
     pipelines: dict[int, _Pipeline] = {}
 
     def improved(number: int, present: PlacementScore) -> list[StageCost] | None:
-        judge = judges[number]
-        if present.worth >= judge.most * (1.0 - max(gain, _SLIGHT)):
+        estimator = estimators[number]
+        if present.worth >= estimator.most * (1.0 - max(gain, _SLIGHT)):
             return None
-        late = pipelines.get(number) or pipelines.setdefault(number, _Pipeline(judge))
+        late = pipelines.get(number) or pipelines.setdefault(number, _Pipeline(estimator))
         candidate = late.best(load, chosen[number])
-        worth = judge.estimate(candidate, load).worth
+        worth = estimator.estimate(candidate, load).worth
         return candidate if worth > present.worth * (1.0 + gain) + _SLIGHT else None
 
-    return _improve(judges, chosen, load, improved)
+    return _improve(estimators, chosen, load, improved)
 
 
 def _improve(
-    judges: Sequence[PipelineEstimator],
+    estimators: Sequence[PipelineEstimator],
     chosen: list[list[StageCost]],
     load: Load,
     improved: Callable[[int, PlacementScore], list[StageCost] | None],
@@ -113,24 +115,26 @@ def _improve(
     `improved` is called with a pipeline's number and score, that of the others."""
     for _ in range(ROUNDS - 1):
         moved = False
-        for number, judge in enumerate(judges):
-            load.add(judge.load(chosen[number]), judge.places, -1.0)
-            candidate = improved(number, judge.estimate(chosen[number], load).score)
+        for number, estimator in enumerate(estimators):
+            load.add(estimator.load(chosen[number]), estimator.places, -1.0)
+            candidate = improved(number, estimator.estimate(chosen[number], load).score)
             if candidate is not None:
                 chosen[number], moved = candidate, True
-            load.add(judge.load(chosen[number]), judge.places)
+            load.add(estimator.load(chosen[number]), estimator.places)
         if not moved:
             break
-    return tuple(judge.placed(costs) for judge, costs in zip(judges, chosen, strict=True))
+    return tuple(
+        estimator.placed(costs) for estimator, costs in zip(estimators, chosen, strict=True)
+    )
 
 
 class _Pipeline:
     """Searches the choices of one pipeline."""
 
-    def __init__(self, judge: PipelineEstimator) -> None:
-        self.judge, self.others = judge, Load(len(judge.question.devices))
-        stages = judge.pipeline.stages
-        self.choices = [judge.choices(at) for at in range(len(stages))]
+    def __init__(self, estimator: PipelineEstimator) -> None:
+        self.estimator, self.others = estimator, Load(len(estimator.question.devices))
+        stages = estimator.pipeline.stages
+        self.choices = [estimator.choices(at) for at in range(len(stages))]
         for stage, choices in zip(stages, self.choices, strict=True):
             if not choices:
                 raise PlacementError(f"stage {stage.name!r} has no times on a device that it fits")
@@ -138,21 +142,21 @@ class _Pipeline:
         """By stage: fields of `StageCost`, with an element for each choice."""
         self.on: list[Array] = []
         """By stage, of shape (devices, choices): 1 where a choice runs on the device, else 0."""
-        devices = np.arange(len(judge.devices))[:, None]
+        devices = np.arange(len(estimator.devices))[:, None]
         for choices in self.choices:
             columns = np.array([choice[:-1] for choice in choices]).T
             self.table.append(dict(zip(StageCost._fields, columns, strict=False)))
             self.on.append((devices == [choice.device for choice in choices]).astype(float))
         self._uses: dict[float, tuple[Picks, list[list[int]]]] = {}
         """By budget: useful choices, and blocks of stages."""
-        self._use(judge.budget)
+        self._use(estimator.budget)
 
     def best(self, load: Load, start: Sequence[StageCost] = ()) -> list[StageCost]:
         """Return the best choices found beside `load`."""
         self.others = load
-        self._use(self.judge.budget)
+        self._use(self.estimator.budget)
         picks, score = self._best(self._starts(start))
-        if score.worth < self.judge.most * (1.0 - _SLIGHT):
+        if score.worth < self.estimator.most * (1.0 - _SLIGHT):
             self._use(math.inf)  # to give up a path may help the others
             picks, score = self._best([picks])
         return [choices[at] for choices, at in zip(self.choices, picks, strict=True)]
@@ -178,15 +182,15 @@ class _Pipeline:
 
     def _useful(self, budget: float) -> Picks:
         """By stage: choices that may be part of the best, if paths keep within the budget."""
-        judge = self.judge
+        estimator = self.estimator
         least = [float(table["latency"].min()) for table in self.table]
         count = len(least)
         before, after = [0.0] * count, [0.0] * count
-        for at, stage in enumerate(judge.pipeline.stages):
+        for at, stage in enumerate(estimator.pipeline.stages):
             sums = [before[inflow.stage] + least[inflow.stage] for inflow in stage.inflows]
             before[at] = max(sums, default=0.0)
         for at in range(count - 1, -1, -1):
-            after[at] = min([least[to] + after[to] for to in judge.downstream[at]], default=0.0)
+            after[at] = min([least[to] + after[to] for to in estimator.downstream[at]], default=0.0)
         useful = []
         for at, table in enumerate(self.table):
             feasible = np.flatnonzero(before[at] + table["latency"] + after[at] <= budget)
@@ -252,9 +256,9 @@ class _Pipeline:
                 if block and size > BLOCK:
                     break
                 block.append(at)
-                above = [inflow.stage for inflow in self.judge.pipeline.stages[at].inflows]
-                near = self.judge.downstream[at] + above
-                near += [to for parent in above for to in self.judge.downstream[parent]]
+                above = [inflow.stage for inflow in self.estimator.pipeline.stages[at].inflows]
+                near = self.estimator.downstream[at] + above
+                near += [to for parent in above for to in self.estimator.downstream[parent]]
                 queue += [to for to in near if to not in block and to not in queue]
             if sorted(block) not in blocks:
                 blocks.append(sorted(block))
@@ -263,7 +267,7 @@ class _Pipeline:
     def _best_of(self, picks: Picks) -> tuple[list[int], PlacementScore]:
         """Return the best of all combinations, and its score."""
         shape = tuple(map(len, picks))
-        estimate = self.judge.estimate(self._combinations(picks), self.others, ARRAYS)
+        estimate = self.estimator.estimate(self._combinations(picks), self.others, ARRAYS)
         worth, work, longest = map(np.asarray, estimate[:3])
         most = float(worth.max())
         least = work if most > 0.0 else longest
