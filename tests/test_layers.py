@@ -246,6 +246,30 @@ def test_nothing_outside_the_engine_reads_its_state():
                 assert of not in ("engine", "_engine"), f"{path.relative_to(SOURCE)}:{node.lineno}"
 
 
+def test_only_models_tell_pipelines_from_models():
+    """Others ask a version for what differs: its route, its platform, its stages."""
+    kinds = {
+        node.name
+        for path in (SOURCE / "models").glob("pipeline*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {"PipelineVersion", "LoadedPipeline"} <= kinds
+    for path in SOURCE.rglob("*.py"):
+        if path.is_relative_to(SOURCE / "models"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name("isinstance"), args=[_, tested]):
+                    pass
+                case ast.MatchClass(cls=tested):
+                    pass
+                case _:
+                    continue
+            names = {name.id for name in ast.walk(tested) if isinstance(name, ast.Name)}
+            assert not names & kinds, f"{path.relative_to(SOURCE)}:{node.lineno}"
+
+
 def test_grpcio_is_for_clients_alone():
     """It is an extra (docs/decisions/0004-grpc-stack.md)."""
     users = {

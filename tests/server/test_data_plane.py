@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slacktide.domain import Outcome, Reason
+from slacktide.domain import Cancelled, Outcome, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.models.calls.input_blocklist import BLOCK_S
@@ -54,15 +54,19 @@ class NotingDriver(Driver):
 
     def announce(self, notice: Any, call: Any) -> None:
         self.told.append(notice)
-        self.open[notice.id] = self.named[notice.id] = call
+        self.add(call)
 
     def submit(self, request: Any, call: Any) -> None:
         self.told.append(request)
-        self.open[request.id] = self.named[request.id] = call
+        self.add(call)
 
     def refuse(self, event: Any, call: Any) -> None:
-        self.open[event.id] = self.named[event.id] = call
+        self.add(call)
         self.end(event.id, event.reason)
+
+    def add(self, call: Any) -> None:
+        call.waits = True
+        self.open[call.id] = self.named[call.id] = call
 
     def flush(self) -> None:
         pass
@@ -80,13 +84,16 @@ class NotingDriver(Driver):
     def post(self, event: Any) -> None:
         self.told.append(event)
 
-    def cancel(self, call: Any, reason: Reason) -> bool:
-        known = self.open.pop(call.id, None) is not None
-        self.release(call.id)
-        return known
+    def cancel(self, id: int, reason: Reason) -> None:
+        if self.open[id].waits:
+            self.told.append(Cancelled(id, reason))
+        else:
+            del self.open[id]
+            self.release(id)
 
     def end(self, id: int, reason: Reason, outputs: Any = None, ramp: int | None = None) -> None:
         call = self.open.pop(id)
+        call.waits = False
         call.outputs = outputs
         call.answered(Outcome(reason, self.now, ramp=ramp))
         self.release(id)

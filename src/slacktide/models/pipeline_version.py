@@ -7,63 +7,29 @@ workers of the stages that cut crops out of frames are given that arena.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, ClassVar
 
-from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.domain.pipelines import Edge, Pipeline
 from slacktide.domain.tensors import ModelInterface, crop_input, image_input
 from slacktide.models.calls.input_check import InputCheck
-from slacktide.models.calls.model_counters import LATENCY_BOUNDS, Histogram, ModelCounters
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.pipeline_interface import ROWS
 from slacktide.models.pipelines import LoadedPipeline
-from slacktide.models.versions import LoadedPool, LoadedVersion, VersionState
-
-
-class StageCounters:
-    """What became of the requests of one stage, and what they took, over all frames."""
-
-    __slots__ = ("by_reason", "request_s", "slack_s")
-
-    def __init__(self) -> None:
-        self.by_reason: dict[Reason, int] = {}
-        self.request_s = Histogram(LATENCY_BOUNDS)
-        """From the moment at which its input was there to its answer."""
-        self.slack_s = Histogram(LATENCY_BOUNDS)
-        """Left of its part of the frame's time when it was answered; 0: nothing."""
-
-
-class PipelineCounters(ModelCounters):
-    """Those of frames, and of what they cost the loop."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stages: dict[str, StageCounters] = {}
-        """Of stages of which a request has ended."""
-        self.loop_s = 0.0
-        """Time of the event loop spent between stages."""
-
-    def stage_answered(self, stage: str, outcome: Outcome) -> None:
-        """A request of that stage has ended."""
-        counters, reason = self.stages.get(stage), outcome.reason
-        if counters is None:
-            counters = self.stages[stage] = StageCounters()
-        counters.by_reason[reason] = counters.by_reason.get(reason, 0) + 1
-        if reason.kind is OutcomeKind.SERVED or reason.kind is OutcomeKind.LATE:
-            counters.request_s.add(outcome.queue_s + outcome.compute_s)
-            if outcome.budget_s is not None:
-                counters.slack_s.add(max(0.0, outcome.budget_s))
+from slacktide.models.repository.interface import config_tensors
+from slacktide.models.versions import CallRoutes, LoadedPool, LoadedVersion, RouteT, VersionState
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class PipelineVersion(LoadedVersion):
     """Its `state` says whether it answers; whether it can, its stages."""
 
+    platform: ClassVar[str] = "ensemble"
+
     pipeline: Pipeline
-    stages: Mapping[str, LoadedVersion]
-    """By the stage's name."""
     layout: tuple[tuple[str, tuple[int, ...]], ...]
     """Its outputs, by stage: which of its model's each is; −1: `rows`."""
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -82,7 +48,7 @@ class PipelineVersion(LoadedVersion):
 
     @classmethod
     def of(
-        cls, loaded: LoadedPipeline, generation: int, counters: PipelineCounters
+        cls, loaded: LoadedPipeline, generation: int, counters: ModelCounters
     ) -> PipelineVersion:
         """`counters`: of all loads of it. Raises KeyError if its interface names what no stage
         gives."""
@@ -126,6 +92,25 @@ class PipelineVersion(LoadedVersion):
             ),
         )
 
+    def route(self, routes: CallRoutes[RouteT]) -> RouteT:
+        return routes.of_pipeline(self)
+
+    def config(self) -> dict[str, Any]:
+        """Return Triton's ModelConfig of an ensemble. It leaves out which tensors go where: boxes
+        have no place in it."""
+        steps = [
+            {"model_name": version.name, "model_version": int(version.version)}
+            for version in self.stages.values()
+        ]
+        return {
+            "name": self.name,
+            "platform": self.platform,
+            "max_batch_size": 0,
+            "input": config_tensors(self.interface.inputs, self.interface),
+            "output": config_tensors(self.interface.outputs, self.interface),
+            "ensemble_scheduling": {"step": steps},
+        }
+
     @property
     def source(self) -> LoadedVersion:
         return self.stages[self.pipeline.source]
@@ -153,11 +138,6 @@ class PipelineVersion(LoadedVersion):
     @property
     def is_up(self) -> bool:
         return self.state is VersionState.READY and all(v.is_up for v in self.stages.values())
-
-    @property
-    def frame_counters(self) -> PipelineCounters:
-        assert isinstance(self.counters, PipelineCounters)
-        return self.counters
 
     def attach_frames(self, first: int) -> int:
         """Give stages that cut crops the arena that frames lie in, by numbers from `first` on; the

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from slacktide.domain import PoolId
 from slacktide.domain.crops import Glue
@@ -23,10 +24,17 @@ from slacktide.models.calls.input_check import InputCheck
 from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.learnt import PoolTimes
 from slacktide.models.profile_cache import ProfiledModel
+from slacktide.models.repository.interface import config_json
 from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.repository.triton.translate import PLATFORM
 from slacktide.planning.variants import Family
 
+if TYPE_CHECKING:
+    from slacktide.models.pipeline_version import PipelineVersion
+
 log = logging.getLogger("slacktide.models")
+
+RouteT = TypeVar("RouteT", covariant=True)
 
 UNLOADED = "unloaded"
 """Why a version is absent that a client, or the program around the server, has unloaded."""
@@ -42,6 +50,14 @@ class VersionState(Enum):
     READY = "READY"
     UNLOADING = "UNLOADING"
     UNAVAILABLE = "UNAVAILABLE"
+
+
+class CallRoutes(Protocol[RouteT]):
+    """Gives calls their way to an engine, by what kind of version answers them."""
+
+    def of_model(self) -> RouteT: ...
+
+    def of_pipeline(self, version: PipelineVersion) -> RouteT: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +132,9 @@ class LoadedPool:
 class LoadedVersion:
     """One version of one model, loaded once. Its pools share everything here."""
 
+    platform: ClassVar[str] = PLATFORM
+    """As Triton names it."""
+
     name: str
     version: str
     generation: int
@@ -136,6 +155,8 @@ class LoadedVersion:
     """At least one once it is complete (`add_pool`); of a family smallest first."""
     exits: LoadedExits | None = None
     """Of its only pool."""
+    stages: Mapping[str, LoadedVersion] = field(default_factory=dict)
+    """Versions of the stages' models, by stage, if it is a pipeline; else empty."""
     frames: dict[int, tuple[Arena, Glue]] = field(default_factory=dict)
     """Arenas of frames that its replicas cut crops out of, by the number that they know."""
     main: int = 0
@@ -197,6 +218,14 @@ class LoadedVersion:
         for pool in self.pools:
             for handle in pool.handles.values():
                 handle.detach(number)
+
+    def route(self, routes: CallRoutes[RouteT]) -> RouteT:
+        """Return the way of its calls to an engine."""
+        return routes.of_model()
+
+    def config(self) -> dict[str, Any]:
+        """Return its configuration as Triton's ModelConfig."""
+        return config_json(self.definition, self.interface)
 
     @property
     def pool(self) -> LoadedPool:

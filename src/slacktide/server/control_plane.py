@@ -12,12 +12,10 @@ from slacktide.domain import PoolId
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.frontends.ports import ModelDescription
 from slacktide.models.model_manager import ModelManager
-from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.models.repository.errors import RepositoryError
-from slacktide.models.repository.interface import config_json, config_tensors, metadata_shape
+from slacktide.models.repository.interface import metadata_shape
 from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.staging import Staging, split_parameters
-from slacktide.models.repository.triton.translate import PLATFORM
 from slacktide.models.versions import UNLOADED, Absent, Catalog, LoadedVersion, VersionState
 from slacktide.planning.exits import ExitsStatus
 from slacktide.planning.pipelines import PlacementStatus
@@ -36,8 +34,6 @@ EXTENSIONS = (
 
 LISTING_S = 1.0
 """Longest that the index waits for the repository's folder: a network disk may stand still."""
-ENSEMBLE = "ensemble"
-"""Triton's platform of what is made of several models."""
 
 
 class ServerControlPlane:
@@ -116,15 +112,12 @@ class ServerControlPlane:
             loaded.name,
             loaded.version,
             tuple(self._catalog.serving(model)),
-            ENSEMBLE if isinstance(loaded, PipelineVersion) else PLATFORM,
+            loaded.platform,
             _as_stated(loaded.interface),
         )
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:
-        loaded = self._find(model, version)
-        if isinstance(loaded, PipelineVersion):
-            return pipeline_config(loaded)
-        return config_json(loaded.definition, loaded.interface)
+        return self._find(model, version).config()
 
     def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
         if model is None:
@@ -140,7 +133,7 @@ class ServerControlPlane:
                 model_statistics(loaded)
                 | (
                     stage_statistics(loaded, self._placement and self._placement())
-                    if isinstance(loaded, PipelineVersion)
+                    if loaded.stages
                     else exit_statistics(loaded, exits.get(loaded.pool.id))
                 )
                 for loaded in versions
@@ -231,20 +224,3 @@ def _as_stated(interface: ModelInterface) -> ModelInterface:
         )
 
     return ModelInterface(stated(interface.inputs), stated(interface.outputs), interface.max_batch)
-
-
-def pipeline_config(version: PipelineVersion) -> dict[str, Any]:
-    """Triton's ModelConfig of what it would call an ensemble; which tensors go where is not said,
-    as boxes have no place in it."""
-    steps = [
-        {"model_name": stage.model, "model_version": int(version.stages[stage.name].version)}
-        for stage in version.pipeline.stages
-    ]
-    return {
-        "name": version.name,
-        "platform": ENSEMBLE,
-        "max_batch_size": 0,
-        "input": config_tensors(version.interface.inputs, version.interface),
-        "output": config_tensors(version.interface.outputs, version.interface),
-        "ensemble_scheduling": {"step": steps},
-    }

@@ -94,7 +94,7 @@ class OpenFrame:
 
 
 class ServedFrames:
-    """All frames of one driver: to calls of pipelines what the driver is to those of models."""
+    """All frames of one driver."""
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class ServedFrames:
         post: Callable[[FrameEvent | Cancelled | MemoryShort], None],
         arrived: Callable[[float], None],
     ) -> None:
-        """`arrived` hears when a frame has come, in seconds."""
+        """`arrived` is called with the time of each frame that arrives."""
         self._requests = requests
-        self._post = post
-        self._arrived = arrived
+        self.post = post
+        self.arrived = arrived
         self._records: dict[int, OpenFrame] = {}
         self._told: dict[tuple[str, str], float] = {}
         """When a stage of a pipeline was last complained of."""
@@ -115,52 +115,11 @@ class ServedFrames:
         """Those whose payload is still named."""
         return len(self._records)
 
-    # ── for calls ────────────────────────────────────────────────────────────────────────────
-
-    def announce(self, notice: Notice, call: PendingRequest, version: PipelineVersion) -> None:
-        """A frame's headers are here."""
-        self._open(call, version)
-        self._post(FrameAnnounced(notice))
-
-    def submit(self, request: Request, call: PendingRequest, version: PipelineVersion) -> None:
-        """A frame is here, its payload written; `request`: the call, as if it were a model's."""
-        self._open(call, version)
-        self._arrived(request.arrival)
-        frame = Frame(
-            request.id,
-            request.model,
-            request.arrival,
-            request.deadline,
-            request.rows,
-            request.penalty,
-            request.signature,
-            request.best_effort,
-            request.application,
-            request.client,
-            request.work_hint,
-            request.network_time,
-            request.size,
-            request.final,
-            decoding=request.decoding,
-        )
-        self._post(FrameArrived(frame))
-
-    def refuse(self, event: Refused, call: PendingRequest) -> None:
-        """One that never gets a payload."""
+    def add(self, call: PendingRequest, version: PipelineVersion | None = None) -> None:
+        """Keep a call, and what its frame needs of `version`; None for a refused call, which needs
+        nothing."""
         self._requests.add(call)
-        self._post(FrameRefused(event.id, event.model, event.reason, event.detail))
-
-    def cancel(self, call: PendingRequest, reason: Reason) -> bool:
-        """Withdraw a frame, with all that its stages have. False if it waits for no outcome."""
-        if not call.waits:
-            return False
-        call.waits = False
-        self._post(FrameCancelled(call.id, reason))
-        return True
-
-    def _open(self, call: PendingRequest, version: PipelineVersion) -> None:
-        self._requests.add(call)
-        if call.id not in self._records:
+        if version is not None and call.id not in self._records:
             version.hold()
             self._records[call.id] = OpenFrame(call, version)
 
@@ -178,11 +137,11 @@ class ServedFrames:
             reason = Reason.RUNTIME_ERROR
             if isinstance(error, MemoryLimitExceeded):
                 reason = error.reason
-                self._post(MemoryShort())
+                self.post(MemoryShort())
             else:
                 log.exception("stage %r cannot be given what it is to run", command.stage)
             child.payload = no_payload(record.version.stages[command.stage], command.request.rows)
-            self._post(Cancelled(child.id, reason, f"stage {command.stage!r}: {error}"))
+            self.post(Cancelled(child.id, reason, f"stage {command.stage!r}: {error}"))
         self._requests.add(child)
         record.loop_s += time.perf_counter() - begin
 
@@ -208,7 +167,7 @@ class ServedFrames:
         if record is not None:
             begin = time.perf_counter()
             record.payloads.free()
-            version, counters = record.version, record.version.frame_counters
+            version, counters = record.version, record.version.counters
             for child in record.answered:
                 counters.stage_answered(child.stage, child.outcome)
                 # It is a request to that model as well.
@@ -233,7 +192,7 @@ class ServedFrames:
             edges = record.version.pipeline.out_of[child.stage]
             if edges:
                 yields = tuple([self._hand_on(record, child, edge) for edge in edges])
-                self._post(StageYielded(child.id, yields))
+                self.post(StageYielded(child.id, yields))
         record.loop_s += time.perf_counter() - begin
 
     def _failed(self, record: OpenFrame, child: StageChild, outcome: Outcome) -> None:
@@ -249,7 +208,7 @@ class ServedFrames:
                 raise ValueError("there is nothing")
             return record.payloads.hand_on(edge, child.id, child.rows, outputs, frame_payload)
         except MemoryLimitExceeded as error:
-            self._post(MemoryShort())  # there is room for the next if something is kept
+            self.post(MemoryShort())  # there is room for the next if something is kept
             return Yield(0, refused=error.reason)
         except WireError as error:
             why, reason = str(error), error.reason
@@ -264,6 +223,49 @@ class ServedFrames:
         if now - self._told.get((pipeline, stage), -math.inf) >= QUIET_S:
             self._told[pipeline, stage] = now
             log.warning("%s: stage %r has no result: %s", pipeline, stage, why)
+
+
+class PipelineRoute:
+    """The `CallRoute` of one pipeline: its calls are frames to the machine above the engine."""
+
+    __slots__ = ("_frames", "_version")
+
+    def __init__(self, frames: ServedFrames, version: PipelineVersion) -> None:
+        self._frames = frames
+        self._version = version
+
+    def announce(self, notice: Notice, call: PendingRequest) -> None:
+        self._frames.add(call, self._version)
+        self._frames.post(FrameAnnounced(notice))
+
+    def submit(self, request: Request, call: PendingRequest) -> None:
+        self._frames.add(call, self._version)
+        self._frames.arrived(request.arrival)
+        frame = Frame(
+            request.id,
+            request.model,
+            request.arrival,
+            request.deadline,
+            request.rows,
+            request.penalty,
+            request.signature,
+            request.best_effort,
+            request.application,
+            request.client,
+            request.work_hint,
+            request.network_time,
+            request.size,
+            request.final,
+            decoding=request.decoding,
+        )
+        self._frames.post(FrameArrived(frame))
+
+    def refuse(self, event: Refused, call: PendingRequest) -> None:
+        self._frames.add(call)
+        self._frames.post(FrameRefused(event.id, event.model, event.reason, event.detail))
+
+    def cancel(self, id: int, reason: Reason) -> None:
+        self._frames.post(FrameCancelled(id, reason))
 
 
 def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | None]:

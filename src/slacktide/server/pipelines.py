@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 
 from slacktide.domain.frames import PipelinesChanged
-from slacktide.models.pipeline_version import PipelineCounters, PipelineVersion
+from slacktide.models.calls.model_counters import ModelCounters
+from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.models.pipelines import LoadedPipeline
 from slacktide.models.versions import Catalog, VersionState
 
@@ -20,7 +21,7 @@ class PipelineService:
         self._catalog = catalog
         self._post = post
         self._serving: dict[str, PipelineVersion] = {}
-        self._counters: dict[str, PipelineCounters] = {}
+        self._counters: dict[str, ModelCounters] = {}
         """They never fall: a pipeline that comes back goes on where it was."""
         self._loads = 0
         self._next_number = 1
@@ -30,7 +31,7 @@ class PipelineService:
         """It answers from now on; frames that are here end with the one before."""
         self._loads += 1
         before = self._serving.get(loaded.name)
-        counters = self._counters.setdefault(loaded.name, PipelineCounters())
+        counters = self._counters.setdefault(loaded.name, ModelCounters())
         version = PipelineVersion.of(loaded, self._loads, counters)
         self._next_number = version.attach_frames(self._next_number)
         self._serving[loaded.name] = version

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slacktide.models.calls.model_counters import ComputeSeconds
-from slacktide.models.pipeline_version import PipelineVersion, StageCounters
+from slacktide.models.calls.model_counters import ComputeSeconds, StageCounters
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning import ModelBounds
 from slacktide.planning.exits import ExitsStatus
@@ -14,17 +13,17 @@ from slacktide.planning.pipelines import PlacementStatus
 
 
 def stage_statistics(
-    version: PipelineVersion, placement: PlacementStatus | None = None
+    version: LoadedVersion, placement: PlacementStatus | None = None
 ) -> dict[str, Any]:
     """What became of the requests of its stages, and how they are placed, beside the rest of its
     statistics; ours."""
-    counters, stage_stats = version.frame_counters, []
-    for stage in version.pipeline.stages:
-        sums = counters.stages.get(stage.name) or StageCounters()
+    stage_stats = []
+    for stage, stage_version in version.stages.items():
+        sums = version.counters.stages.get(stage) or StageCounters()
         stage_stats.append(
             {
-                "stage": stage.name,
-                "model": stage.model,
+                "stage": stage,
+                "model": stage_version.name,
                 "outcome_stats": {reason.label: count for reason, count in sums.by_reason.items()},
                 "success": _stat(sums.request_s.count, sums.request_s.total),
                 "slack": _stat(sums.slack_s.count, sums.slack_s.total),
@@ -33,15 +32,16 @@ def stage_statistics(
     return {"stage_stats": stage_stats} | ({} if placement is None else _placed(version, placement))
 
 
-def _placed(version: PipelineVersion, placement: PlacementStatus) -> dict[str, Any]:
+def _placed(version: LoadedVersion, placement: PlacementStatus) -> dict[str, Any]:
     """Counts are of all pipelines, which are placed together."""
     stages = []
-    for stage in version.pipeline.stages:
-        bounds = placement.within.get(stage.model, ModelBounds())
+    for stage, stage_version in version.stages.items():
+        model = stage_version.name
+        bounds = placement.within.get(model, ModelBounds())
         stages.append(
             {
-                "stage": stage.name,
-                "lanes": list(placement.lanes.get(stage.model, ())),
+                "stage": stage,
+                "lanes": list(placement.lanes.get(model, ())),
                 "largest_variant": bounds.largest or None,  # null: any
                 "most_cores": bounds.cores,  # null: as its settings say
                 "early_exits": bounds.exits,

@@ -61,6 +61,19 @@ class ComputeSeconds:
         self.output_s += timing.output_s
 
 
+class StageCounters:
+    """Counters of one stage of a pipeline, over all its requests."""
+
+    __slots__ = ("by_reason", "request_s", "slack_s")
+
+    def __init__(self) -> None:
+        self.by_reason: dict[Reason, int] = {}
+        self.request_s = Histogram(LATENCY_BOUNDS)
+        """Seconds from the moment its input was complete to its answer."""
+        self.slack_s = Histogram(LATENCY_BOUNDS)
+        """Seconds left of the stage's part of the deadline at its answer, at least 0."""
+
+
 class ModelCounters:
     """One version's counters. Rows are what Triton counts as inferences."""
 
@@ -101,6 +114,10 @@ class ModelCounters:
         by its position."""
         self.exits_saved_s = 0.0
         """Seconds by which answers of ramps came before the end of their batch, over all rows."""
+        self.stages: dict[str, StageCounters] = {}
+        """Stages of a pipeline that have answered a request."""
+        self.loop_s = 0.0
+        """Seconds that the event loop spent between stages of a pipeline."""
         self.samples = SoloCounts()
         """Of requests that ran again, alone; the engine counts them."""
 
@@ -123,6 +140,16 @@ class ModelCounters:
         self.end_to_end_s.add(queue_s + compute_s)
         if outcome.budget_s is not None:
             self.budget_s.add(outcome.budget_s)
+
+    def stage_answered(self, stage: str, outcome: Outcome) -> None:
+        counters, reason = self.stages.get(stage), outcome.reason
+        if counters is None:
+            counters = self.stages[stage] = StageCounters()
+        counters.by_reason[reason] = counters.by_reason.get(reason, 0) + 1
+        if reason.kind is OutcomeKind.SERVED or reason.kind is OutcomeKind.LATE:
+            counters.request_s.add(outcome.queue_s + outcome.compute_s)
+            if outcome.budget_s is not None:
+                counters.slack_s.add(max(0.0, outcome.budget_s))
 
     def executed(self, rows: int, timing: BatchTiming, at_ms: int, variant: str = "") -> None:
         self.executions += 1

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from slacktide.domain import OutcomeKind
-from slacktide.models.pipeline_version import PipelineVersion, StageCounters
+from slacktide.models.calls.model_counters import StageCounters
 from slacktide.models.versions import Catalog
 from slacktide.observability.metrics.families import MetricFamily, family
 from slacktide.runtime import Runtime
@@ -18,12 +18,12 @@ def stage_families(catalog: Catalog, runtime: Runtime) -> Iterable[MetricFamily]
     requests, loop = family("stage_requests_total"), family("stage_loop_seconds_total")
     seconds, slack = family("stage_seconds"), family("stage_slack_seconds")
     for version in catalog.all():
-        if not isinstance(version, PipelineVersion):
+        if not version.stages:
             continue
         labels = {"model": version.name, "version": version.version}
-        counters = version.frame_counters
+        counters = version.counters
         loop.add(counters.loop_s, **labels)
-        for stage in version.pipeline.order:
+        for stage in version.stages:
             ended: Counter[OutcomeKind] = Counter()
             counts = counters.stages.get(stage) or StageCounters()
             for reason, count in counts.by_reason.items():

@@ -16,18 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from slacktide.domain import Cancelled, Outcome, OutcomeKind, Reason, Refused
-from slacktide.domain.frames import FrameCancelled
+from slacktide.domain import Outcome, OutcomeKind, Reason, Refused
 from slacktide.executors.hand_over.arena import Slot
 from slacktide.executors.ports import Payload
 from slacktide.models.calls.input_blocklist import BLOCK_S
 from slacktide.models.calls.input_check import CheckedInputs
-from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.models.versions import LoadedVersion
 from slacktide.observability.observers import AnsweredRequest
 from slacktide.server.calls.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
 from slacktide.server.calls.descriptors import notice_of, refer_payload, request_of, write_payload
 from slacktide.server.calls.pending import PendingRequest
+from slacktide.server.calls.route import CallRoute
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
 from slacktide.wire.errors import WireError
 from slacktide.wire.parameters import (
@@ -76,7 +75,8 @@ class ServerCall(PendingRequest):
 
     __slots__ = (
         "_answer", "_call_id", "_early", "_length", "_options", "_plane", "_released", "_reply",
-        "_rows", "_slots", "_version", "_version_name", "_wanted", "context", "model", "state",
+        "_route", "_rows", "_slots", "_version", "_version_name", "_wanted", "context", "model",
+        "state",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,8 @@ class ServerCall(PendingRequest):
         """What the answer goes to; None: it is not wanted yet, or no more."""
         self._answer: InferReply | None = None
         self._version: LoadedVersion | None = None
+        self._route: CallRoute
+        """The way to the engine; set together with the version."""
         self._options = PLAIN_OPTIONS
         self._wanted: Sequence[int] = ()
         """Indices of the outputs asked for."""
@@ -136,10 +138,7 @@ class ServerCall(PendingRequest):
                     client, length, now=now
                 )
             notice = notice_of(self.id, context, version, length, complete_at, options)
-            if isinstance(version, PipelineVersion):
-                plane.driver.frames.announce(notice, self, version)
-            else:
-                plane.driver.announce(notice, self)
+            self._route.announce(notice, self)
         except WireError as error:
             self._refuse(error.reason, error.message)
         plane.driver.flush()
@@ -180,10 +179,7 @@ class ServerCall(PendingRequest):
             self.payload = self._store(version, checked)
             request = request_of(self.id, context, version, checked, options, self._wanted)
             self._early = inf if request.best_effort else (request.arrival + request.deadline) / 2.0
-            if isinstance(version, PipelineVersion):
-                plane.driver.frames.submit(request, self, version)
-            else:
-                plane.driver.submit(request, self)
+            self._route.submit(request, self)
         except WireError as error:
             self._refuse(error.reason, error.message)
         except BaseException:
@@ -196,15 +192,16 @@ class ServerCall(PendingRequest):
             self._step(_REFUSE)
             return
         if self._version is None:
-            self._version = self._plane.catalog.find(self.model, self._version_name)
+            self._find_version()
         self._refuse(reason, message)
 
     def cancel(self, reason: Reason) -> None:
         if self.state in _KNOWN:
             version, driver = self._version, self._plane.driver
             assert version is not None
-            way = driver.frames if isinstance(version, PipelineVersion) else driver
-            if way.cancel(self, reason):
+            if self.waits:
+                self.waits = False
+                self._route.cancel(self.id, reason)
                 if reason in _LEFT and driver.clock() < self._early:
                     self._plane.limits.cancelled(self.context.client)
                 outcome = Outcome(reason, driver.clock())
@@ -261,10 +258,15 @@ class ServerCall(PendingRequest):
 
     def _find(self) -> LoadedVersion:
         """The version that answers. Raises WireError if there is none."""
-        plane = self._plane
-        version = self._version = plane.catalog.find(self.model, self._version_name)
+        version, plane = self._find_version(), self._plane
         if version is None or plane.draining:
             raise plane.absence(self.model, self._version_name)
+        return version
+
+    def _find_version(self) -> LoadedVersion | None:
+        version = self._version = self._plane.catalog.find(self.model, self._version_name)
+        if version is not None:
+            self._route = version.route(self._plane.driver)
         return version
 
     def _check_blocklist(self, version: LoadedVersion, checked: CheckedInputs | None) -> None:
@@ -296,8 +298,7 @@ class ServerCall(PendingRequest):
         version, plane = self._version, self._plane
         if version is not None:
             refused = Refused(self.id, version.name, reason, version.pin, message)
-            piped = isinstance(version, PipelineVersion)
-            (plane.driver.frames if piped else plane.driver).refuse(refused, self)
+            self._route.refuse(refused, self)
             return
         # No version can be blamed for it.
         plane.overload.count(reason)
@@ -341,9 +342,7 @@ class ServerCall(PendingRequest):
                 and waiting_call._version is version
                 and blocklist.contains(waiting_call._tensors(version))
             ):
-                piped = isinstance(version, PipelineVersion)
-                gone = FrameCancelled if piped else Cancelled
-                driver.post(gone(waiting_call.id, Reason.CRASHED_BEFORE))
+                self._route.cancel(waiting_call.id, Reason.CRASHED_BEFORE)
 
     def _tensors(self, version: LoadedVersion) -> list[tuple[tuple[int, ...], memoryview]]:
         """Shapes and bytes of its inputs, as they lie in shared memory."""
@@ -376,7 +375,7 @@ class ServerCall(PendingRequest):
         if options.report_timing:
             exits = version.exits
             exit_name = None if exits is None else exits.name(outcome.ramp)
-            variant = None if isinstance(version, PipelineVersion) else self.variant
+            variant = None if version.stages else self.variant
             reply.parameters = timing_parameters(outcome, variant, exit_name)
             reply.parameters |= {**stage_parameters(self.stages), **self.told}
         elif self.variant:

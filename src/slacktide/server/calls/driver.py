@@ -44,13 +44,15 @@ from slacktide.domain.frames import AnswerFrame, FreeFrame, PreparePayload
 from slacktide.engine import Engine
 from slacktide.executors.hand_over.loop_watch import loop_watch
 from slacktide.executors.ports import Payload
+from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime, RuntimeCommand, RuntimeEvent
 from slacktide.server.calls.driver_timing import DriverTimer, ReadCoalescing
 from slacktide.server.calls.pending import PendingRequest, PendingRequests
 from slacktide.server.calls.replicas import Launcher, ReplicaSupervisor
-from slacktide.server.frames import ServedFrames
+from slacktide.server.calls.route import CallRoute
+from slacktide.server.frames import PipelineRoute, ServedFrames
 from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.driver")
@@ -127,13 +129,18 @@ class Driver:
         """Requests that have come so far."""
         return self._next_id
 
+    def of_model(self) -> CallRoute:
+        """The route of every model: the driver itself."""
+        return self
+
+    def of_pipeline(self, version: PipelineVersion) -> CallRoute:
+        return PipelineRoute(self.frames, version)
+
     def announce(self, notice: Notice, call: PendingRequest) -> None:
-        """A request's headers are here. It has its outcome at its deadline at the latest."""
         self._requests.add(call)
         self.post(Announced(notice))
 
     def submit(self, request: Request, call: PendingRequest) -> None:
-        """A request is here, its payload written."""
         self._requests.add(call)
         self.coalescing.arrived(1, now=request.arrival)
         self.post(Submitted(request))
@@ -142,21 +149,15 @@ class Driver:
         self.coalescing.arrived(1, now=at)
 
     def refuse(self, event: Refused, call: PendingRequest) -> None:
-        """A request that never gets a payload: counted by the engine, like any other."""
         self._requests.add(call)
         self.post(event)
+
+    def cancel(self, id: int, reason: Reason) -> None:
+        self.post(Cancelled(id, reason))
 
     def waiting(self) -> list[PendingRequest]:
         """Those that are here and have no outcome yet."""
         return self._requests.waiting()
-
-    def cancel(self, call: PendingRequest, reason: Reason) -> bool:
-        """Withdraw a request: no outcome of it is reported. False if it waits for none."""
-        if not call.waits:
-            return False
-        call.waits = False
-        self.post(Cancelled(call.id, reason))
-        return True
 
     @property
     def in_flight(self) -> int:

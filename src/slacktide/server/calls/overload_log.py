@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 
 from slacktide.domain import Reason
-from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.models.versions import LoadedVersion
 from slacktide.wire.status import STATUS
 
@@ -56,7 +55,7 @@ class OverloadLog:
         if reason is not Reason.SHORTER_THAN_ALONE or version.counters.executions:
             return
         refused = version.counters.by_reason.get(reason, 0)
-        if refused == UNRUN and not isinstance(version, PipelineVersion):
+        if refused == UNRUN and not version.stages:
             self._log.warning(
                 "%s:%s: all of %d requests were refused as %s, and nothing has run: by its profile "
                 "a row takes %.3g ms. Some requests will run all the same, to see whether it does; "
