@@ -269,7 +269,7 @@ def test_the_end_of_a_process_is_told_once_for_all_sizes_and_why(
     told = [text for text in caplog.messages if text.startswith("replica")]
     assert len(told) == 1
     assert "64" in told[0]
-    assert "hung on a batch: it is ended" in told[0]
+    assert "hung on a batch: killing it" in told[0]
     os.kill(house.worker("sizes"), signal.SIGKILL)
     house.until(lambda app: len(caplog.messages) > 1, "it is lost")
     assert ask(house, "sizes", sized(32), variant="32").as_numpy("mean") == pytest.approx(7.0)

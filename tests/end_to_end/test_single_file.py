@@ -31,7 +31,7 @@ def test_a_file_is_served_and_its_profile_kept_below_the_state_folder(
         served.process.terminate()
         assert served.end() == 0
         said = "".join(served.said)
-        assert f"{file} is served as model my_net" in said
+        assert f"serving {file} as model my_net" in said
         assert "serving 1 of 1 models" in said
         assert ("measuring" in said) == (start == 0)
     (profile,) = set(state.rglob("profile.*.json")) - set(state.rglob("*.learnt.json"))

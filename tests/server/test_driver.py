@@ -793,7 +793,7 @@ class Brake:
         self.pauses: list[Sequence[int]] = []
         self.resumed = 0
 
-    def arrived(self, count: int, *, now: float) -> None:
+    def arrived(self, at: float) -> None:
         """Nothing is averaged."""
 
     def pause_for(self, **facts: Any) -> float:

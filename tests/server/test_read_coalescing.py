@@ -16,7 +16,7 @@ def busy(rate, *, cores=1):
     now = 0.0
     for _ in range(500):
         now += 1.0 / rate
-        coalescing.arrived(1, now=now)
+        coalescing.arrived(now)
     return coalescing, now
 
 

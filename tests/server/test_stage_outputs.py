@@ -25,7 +25,7 @@ from slacktide.server.stage_outputs import (
     joined,
     look_like_pixels,
     origins,
-    taken,
+    rows_of,
 )
 from slacktide.wire.calls import InputTensor
 
@@ -98,7 +98,7 @@ def test_rows_are_taken_as_they_are_named(rows: list[int], strings: bool) -> Non
         array = array.astype(str).astype(object)
         array[:] = [[each.encode() for each in row] for row in array]
     spec, rows = (STRINGS if strings else FLOATS), sorted(rows)
-    made = taken(spec, tensor(array), rows)
+    made = rows_of(spec, tensor(array), rows)
     assert back(spec, made).tolist() == array[rows].tolist()
 
 

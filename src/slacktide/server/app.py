@@ -1,7 +1,7 @@
-"""`App`: puts a server together, and takes it apart in the right order.
+"""`App`: assembles a server, and shuts it down in order.
 
-Order of the end: readiness fails; after a delay the listeners close; what is in
-flight is answered; then replicas stop.
+Shutdown: readiness fails; after a delay the listeners close; requests in flight are answered; then
+replicas stop.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from slacktide.wire.parameters import LOOK_ALIKES
 log = logging.getLogger("slacktide.server")
 
 _SHOWN = 8
-"""Models that the start's line names at most."""
+"""Most models that the log line at the start names."""
 
 
 class App:
@@ -68,8 +68,8 @@ class App:
     def __init__(
         self, repository: Path, settings: ServerSettings, parts: ServerParts | None = None
     ) -> None:
-        """Raises ValueError, SecurityError or TracingUnavailable for settings that cannot be used,
-        and RepositoryError if there is no such repository."""
+        """Raises ValueError, SecurityError or TracingUnavailable for unusable settings, and
+        RepositoryError if the repository does not exist."""
         self.settings = settings
         self._parts = ServerParts() if parts is None else parts
         # Before anything listens.
@@ -84,12 +84,12 @@ class App:
             )
 
     async def start(self) -> None:
-        """Listen, then load the models. Returns when they serve or have failed to.
+        """Listen, then load the models. Returns when each serves or has failed.
 
-        Raises OSError if a port or the state folder cannot be had, RecordingError if the recording
-        cannot, PodError if the pod is to be resized and cannot be read, SecurityError for
-        certificates and RepositoryError for a repository that cannot be used; then nothing is left
-        running. If it is cancelled, `close` is still to be called.
+        Raises OSError if a port or the state folder cannot be used, RecordingError for the
+        recording, PodError if the pod to resize cannot be read, SecurityError for certificates and
+        RepositoryError for the repository; then nothing is left running. After a cancellation,
+        call `close`.
         """
         settings = self.settings
         if settings.state_dir is not None:
@@ -127,7 +127,7 @@ class App:
         launcher = ReplicaLauncher(self.catalog, self._executors, self.engine)
         self.exits = ExitsPlanner()
         self.placement: ServerPipelinesPlanner | None = None
-        # Where pipelines are, which lanes there are, what is on them, how it is left.
+        # In order: placement of pipelines, lanes, variants, early exits.
         planners: list[Planner] = [self.scaling, self.variants, self.exits]
         if settings.placement != "none":
             self.placement = ServerPipelinesPlanner(
@@ -213,19 +213,19 @@ class App:
         )
         if settings.exposed:
             log.warning(
-                "listening on %s without TLS and without a token: every client that reaches "
+                "listening on %s without TLS and without a token: every client that can reach "
                 "this machine can use it",
                 settings.host,
             )
         if settings.control_exposed:
             log.warning(
-                "the control port listens on %s without a token: every client that reaches it "
+                "the control port listens on %s without a token: every client that can reach it "
                 "can load models",
                 settings.control_host,
             )
         if isinstance(self.repository, SingleModel):
             log.info(
-                "%s is served as model %s, with default settings; its profile is kept in %s",
+                "serving %s as model %s with default settings; its profile is stored in %s",
                 *(self.repository.file, self.repository.model, self.repository.profile_folder),
             )
         try:
@@ -244,7 +244,7 @@ class App:
         self._report_models(self.front_ends.addresses())
 
     def _report_models(self, addresses: str) -> None:
-        """Say in the log how many models serve, why the others do not, and where to connect."""
+        """Log how many models serve, why others do not, and where to connect."""
         catalog, expected = self.catalog, sorted(self.catalog.expected)
         failed = [
             f"{name} ({catalog.absence(name, None) or 'it is gone'})"
@@ -275,14 +275,14 @@ class App:
         return Staging(Path(folder))
 
     async def drain(self) -> None:
-        """Fail readiness, stop listening, answer what is in flight."""
+        """Fail readiness, stop listening, and answer requests in flight."""
         self.control.draining = True
         await asyncio.sleep(self.settings.drain_delay_s)
         log.info("draining: %d requests in flight", self.driver.in_flight)
         await self.front_ends.drain(self.settings.drain_timeout_s)
 
     async def close(self) -> None:
-        """Stop everything now. What is still in flight is refused. Safe after a failed start."""
+        """Stop everything now and refuse requests in flight. Safe after a failed start."""
         if hasattr(self, "front_ends"):
             await self._close_parts()
         if self._tracer is not None:
@@ -309,15 +309,15 @@ class App:
 def _report_unmapped(model: str, unmapped: int, sessions: int) -> None:
     if unmapped:
         log.warning(
-            "%s: %d of %d sessions are mapped to no variant: there is no time for their frames",
+            "%s: %d of %d sessions are mapped to no variant: no time is left for their frames",
             *(model, unmapped, sessions),
         )
     else:
-        log.info("%s: all of %d sessions are mapped to a variant", model, sessions)
+        log.info("%s: all %d sessions are mapped to a variant", model, sessions)
 
 
 def _require_writable(folder: Path) -> None:
-    """Make the state folder if it is not there. Raises OSError naming the setting."""
+    """Create the state folder if needed. Raises OSError naming the setting."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -329,10 +329,10 @@ def _require_writable(folder: Path) -> None:
 
 
 def profiled_executor(catalog: Catalog) -> ProfiledExecutor:
-    """Replicas that take as long as their version's profile says, and answer zeros."""
+    """Return an executor whose replicas take the time in their profile and answer zeros."""
 
     def times(replica: Replica) -> CorrectedTimes:
-        # A table of its own: what the server learns must not change what is simulated.
+        # Separate times: what the server learns must not change the simulation.
         return CorrectedTimes(catalog.loaded(replica.pool).times.table)
 
     def interface(replica: Replica) -> ModelInterface:
@@ -342,19 +342,18 @@ def profiled_executor(catalog: Catalog) -> ProfiledExecutor:
 
 
 EXECUTORS = ("worker", "in_process", "profiled")
-"""Names of executors, as models' settings state them."""
+"""Executors that models' settings may name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
-    """Objects of the program around a server. They are called on the server's loop alone. Raises
-    ValueError for an executor's name that no model can state, TypeError for what is no such object.
-    """
+    """Objects from the program that embeds a server, called only on the server's loop. Raises
+    ValueError for an unknown executor name, TypeError for objects of the wrong kind."""
 
     executors: Mapping[str, Executor] = field(default_factory=dict)
-    """By name: those that take the place of the server's own, which closes them at the end."""
+    """Replacements for the server's executors, by name. The server closes them."""
     cpu_allocator: CpuAllocator | None = None
-    """Gives worker processes their cores, in place of the one that the settings name."""
+    """Gives worker processes their cores, instead of the allocator that the settings name."""
     observers: Sequence[RequestObserver] = ()
     """Notified of every answered request."""
 
@@ -380,24 +379,24 @@ def _require_methods(where: str, expected: str, part: object, *methods: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class MachineCores:
-    """What the settings come to here."""
+    """Cores and their allocator on this machine."""
 
     numbers: tuple[int, ...]
-    """Processors that lanes may have, ascending."""
+    """Processors that lanes may use, ascending."""
     allocator: CpuAllocator
     pod: PodAllocator | None = None
-    """The allocator, if it resizes our pod."""
+    """The allocator, if it resizes the server's pod."""
 
 
 def open_cores(settings: ServerSettings, allocator: CpuAllocator | None = None) -> MachineCores:
-    """Find out; `allocator` takes the place of the one that settings name. May take a call to a
-    Kubernetes API server; raises PodError if that fails."""
+    """Return the cores and their allocator; `allocator` replaces the one that settings name. May
+    call a Kubernetes API server; raises PodError if that fails."""
     if allocator is not None:
         machine_cores = MachineCores(available_cores()[: settings.cores], allocator)
     elif settings.cpu_allocator == "kubernetes":
         pod = PodAllocator(PodClient(PodName.from_environment()), overhead=settings.pod_overhead)
         pod.start()
-        # Not cut to the quota: that is what is to grow.
+        # Ignore the quota: it will grow.
         machine_cores = MachineCores(
             tuple(sorted(os.sched_getaffinity(0)))[: settings.cores], pod, pod
         )
@@ -406,8 +405,7 @@ def open_cores(settings: ServerSettings, allocator: CpuAllocator | None = None) 
         machine_cores = MachineCores(available_cores()[: settings.cores], choose_allocator(share))
     if settings.cores is not None and len(machine_cores.numbers) < settings.cores:
         log.warning(
-            "--cores %d: this process may use only %d (affinity and quota count too); models get "
-            "those",
+            "--cores %d: affinity and quota let this process use only %d, which models get",
             *(settings.cores, len(machine_cores.numbers)),
         )
     return machine_cores

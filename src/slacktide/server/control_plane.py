@@ -29,11 +29,10 @@ EXTENSIONS = (
     "model_repository", "model_repository(unload_dependents)", "schedule_policy",
     "model_configuration", "binary_tensor_data", "parameters", "statistics",
 )  # fmt: skip
-"""Only what works, in Triton's order."""
-
+"""Supported extensions, in Triton's order."""
 
 LISTING_S = 1.0
-"""Longest that the index waits for the repository's folder: a network disk may stand still."""
+"""Longest wait of the index for the repository's folder: a network disk may stall."""
 
 
 class ServerControlPlane:
@@ -52,10 +51,9 @@ class ServerControlPlane:
         exits: Callable[[], Mapping[PoolId, ExitsStatus]] = dict,
         placement: Callable[[], PlacementStatus] | None = None,
     ) -> None:
-        """`broken`: set when the engine cannot go on. `staging`: where models that come with the
-        load call go; None refuses them. `sessions` describes the clients that stream frames,
-        `exits` says how models are left early, `placement` how pipelines are placed; None: they
-        are not."""
+        """`broken`: set when the engine cannot go on. `staging`: holds models uploaded with load
+        calls; None refuses them. `sessions`, `exits` and `placement` return the status of frame
+        streams, early exits and placed pipelines; None: pipelines are not placed."""
         self.draining = False
         self._ready_when = ready_when
         self._catalog = catalog
@@ -67,18 +65,17 @@ class ServerControlPlane:
         self._exits = exits
         self._placement = placement
         self._listing: asyncio.Task[tuple[str, ...]] | None = None
-        """Reads the names in the repository's folder, for every call that waits."""
+        """Lists the repository's folder, for all waiting calls together."""
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
 
     def live(self) -> bool:
-        """The process answers, and its engine works; says nothing of models."""
+        """Whether the engine works, whatever the state of the models."""
         return not self._broken.is_set()
 
     def ready(self) -> bool:
-        """What `--ready-when` asks of the models that were there at the start and have not been
-        unloaded since; if there are none, the server is ready. A model that clients load or fail to
-        load later may be the one that serves, and is never the one that is missing."""
+        """Whether the models of the start, except those unloaded since, meet `--ready-when`. True
+        if there are none. A model loaded later can count as serving, but never as missing."""
         if self.draining or self._broken.is_set():
             return False
         catalog = self._catalog
@@ -92,7 +89,7 @@ class ServerControlPlane:
         return any(self._serves(name, any) for name in catalog.names())
 
     def _serves(self, name: str, enough: Callable[[Iterable[bool]], bool]) -> bool:
-        """Whether a model is loaded, and `all` of its versions are up, or `any`."""
+        """Whether a model is loaded and `all` or `any` (`enough`) of its versions are up."""
         versions = self._versions(name)
         return bool(versions) and enough(version.is_up for version in versions)
 
@@ -113,7 +110,7 @@ class ServerControlPlane:
             loaded.version,
             tuple(self._catalog.serving(model)),
             loaded.platform,
-            _as_stated(loaded.interface),
+            _protocol_interface(loaded.interface),
         )
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:
@@ -146,8 +143,8 @@ class ServerControlPlane:
     # ── repository ───────────────────────────────────────────────────────────────────────────
 
     async def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
-        """One entry a version that was ever tried. Of models never tried there is one without a
-        version, as LOADING if the start has yet to load them, else with a name only."""
+        """Return an entry for each version ever tried. A model never tried has one entry without
+        version: LOADING if the start has yet to load it, else only its name."""
         names = () if ready_only else await self._names()
         index = [
             _entry(version.name, version.version, version)
@@ -167,7 +164,7 @@ class ServerControlPlane:
         return sorted(index, key=lambda entry: (entry["name"], entry.get("version", "")))
 
     async def _names(self) -> tuple[str, ...]:
-        """Of the models in the repository; none if its folder has gone or does not answer."""
+        """Return the models in the repository; none if its folder is gone or stalls."""
         if self._listing is None or self._listing.done():
             self._listing = asyncio.create_task(asyncio.to_thread(self._repository.names))
         await asyncio.wait((self._listing,), timeout=LISTING_S)
@@ -215,8 +212,8 @@ def _entry(name: str, version: str, of: LoadedVersion | Absent) -> dict[str, str
     return {"name": name, "version": version, "state": of.state.value, "reason": of.reason}
 
 
-def _as_stated(interface: ModelInterface) -> ModelInterface:
-    """The interface with shapes as the protocol states them: a leading −1 where it batches."""
+def _protocol_interface(interface: ModelInterface) -> ModelInterface:
+    """Return the interface with shapes as in the protocol: a leading −1 if it batches."""
 
     def stated(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         return tuple(

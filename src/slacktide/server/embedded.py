@@ -3,7 +3,7 @@
     with slacktide.Server("models/", http_port=0) as server:
         requests.get(f"http://127.0.0.1:{server.http_port}/v2")
 
-It runs on an event loop of its own in a thread; models run in processes of their own as always.
+The server runs on its own event loop in a thread; models run in worker processes as usual.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Server:
-    """Started on entry, when its models are ready; drained and closed on exit."""
+    """A server that starts on entry, and drains and closes on exit."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class Server:
         observers: Iterable[RequestObserver] = (),
         **settings: Any,
     ) -> None:
-        """`executors` take the place of the server's own by name (`worker`, `in_process` or
-        `profiled`), an object as `cpu_allocator` that of the one by name; `observers` are notified
-        of every answered request. `settings` are the other fields of `ServerSettings`; ports
-        default to free ones here. Raises ValueError for settings that cannot be, TypeError for
-        unknown ones and for objects without the methods of their contract."""
+        """`executors` replace the server's own by name (`worker`, `in_process` or `profiled`);
+        `cpu_allocator` is a name or an object; `observers` are notified of every answered request.
+        `settings` are the other fields of `ServerSettings`; ports default to free ones. Raises
+        ValueError for invalid settings, TypeError for unknown ones and for objects that lack
+        methods of their contract."""
         ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
         allocator = None
         if isinstance(cpu_allocator, str):
@@ -59,7 +59,7 @@ class Server:
 
     @property
     def app(self) -> App:
-        """The parts; they belong to the server's own thread. Raises RuntimeError if not started."""
+        """The parts, which belong to the server's thread. Raises RuntimeError before `start`."""
         if self._app is None:
             raise RuntimeError("the server has not been started")
         return self._app
@@ -81,8 +81,8 @@ class Server:
         return self.app.front_ends.port("control") or 0
 
     def start(self) -> None:
-        """Start, and return when the models serve or have failed to. Raises OSError if a port
-        cannot be had, and RuntimeError if called twice."""
+        """Start, and return when each model serves or has failed. Raises OSError if a port cannot
+        be bound, and RuntimeError if called twice."""
         if self._thread is not None:
             raise RuntimeError("the server has been started already")
         ready = threading.Event()
@@ -105,16 +105,16 @@ class Server:
             thread.join()
 
     def call(self, work: Callable[[App], Coroutine[Any, Any, T]]) -> T:
-        """Run `work(app)` on the server's loop, and return what it gives."""
+        """Run `work(app)` on the server's loop, and return its result."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work(self.app), self._loop).result()
 
     def load(self, model: str) -> None:
-        """Load a model of the repository, or load it anew. Raises ControlError."""
+        """Load or reload a model of the repository. Raises ControlError."""
         self.call(lambda app: app.models.load(app.repository, model))
 
     def unload(self, model: str) -> None:
-        """Answer what a model has, then let it go. Raises ControlError."""
+        """Answer a model's requests in flight, then unload it. Raises ControlError."""
         self.call(lambda app: app.models.unload(model))
 
     def _run(self, ready: threading.Event, failure: list[BaseException]) -> None:

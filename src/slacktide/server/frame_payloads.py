@@ -1,8 +1,8 @@
-"""`FramePayloads`: what the stages of one frame are given: crops of it, or rows of outputs.
+"""`FramePayloads`: the inputs of one frame's stages: crops of the frame, or rows of outputs.
 
-What a frame brought lies in one slot. Stages that cut crops get that slot and boxes. Where outputs
-go on, their rows are written into the arena of the stage behind as soon as they are there; they
-and what else was written for a frame are freed with it.
+The payload of a frame is in one slot. Stages that take crops get that slot and boxes. Outputs that
+go to another stage are written into its arena as soon as they exist. Everything written for a frame
+is freed with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slacktide.server.stage_outputs import (
     chosen_boxes,
     chosen_rows,
     look_like_pixels,
-    taken,
+    rows_of,
 )
 from slacktide.wire.calls import Buffer, InputTensor
 from slacktide.wire.errors import WireError
@@ -39,39 +39,39 @@ from slacktide.wire.errors import WireError
 log = logging.getLogger("slacktide.models")
 
 _PIXEL_FRAMES = 20
-"""Frames whose boxes look like pixels before that is said."""
+"""Frames with boxes that look like pixels before the log warns."""
 
 
 class HandedOn:
-    """What one request handed on along one edge."""
+    """Rows or boxes that one request handed on along one edge."""
 
     __slots__ = ("chosen", "tensors")
 
     def __init__(self, chosen: Chosen, tensors: dict[str, TensorRef] | None = None) -> None:
         self.chosen = chosen
         self.tensors = tensors or {}
-        """By input of the stage behind, in its version's arena; none where crops are cut."""
+        """Tensors in the downstream stage's arena, by input; empty for crops."""
 
 
 class FramePayloads:
-    """Of one frame, until nothing names what it brought."""
+    """Payloads of one frame's stages, until the frame is freed."""
 
     __slots__ = ("_extent", "_slots", "handed", "version")
 
     def __init__(self, version: PipelineVersion) -> None:
         self.version = version
         self.handed: dict[tuple[int, int], HandedOn] = {}
-        """By the number of the edge, and the request that handed it on."""
+        """By number of the edge and id of the request."""
         self._slots: list[tuple[Arena, Slot]] = []
         self._extent: tuple[int, int] | None = None
 
     def free(self) -> None:
-        """Nothing names what was written for it any more."""
+        """Free everything written for the frame."""
         slots, self._slots = self._slots, []
         for arena, slot in slots:
             arena.free(slot)
 
-    # ── on the way out of a stage ────────────────────────────────────────────────────────────
+    # ── outputs of a stage ───────────────────────────────────────────────────────────────────
 
     def hand_on(
         self,
@@ -81,12 +81,12 @@ class FramePayloads:
         outputs: Sequence[OutputTensor | None],
         frame: Payload | None,
     ) -> Yield:
-        """Take along an edge what the outputs of a `request` of so many rows hand on.
-        `frame`: what the frame brought. Raises MemoryLimitExceeded; WireError or ValueError
-        where they do not fit."""
+        """Hand on outputs of a `request` along an edge. `rows`: rows of the request; `frame`: the
+        frame's payload. Raises MemoryLimitExceeded, and WireError or ValueError if the outputs do
+        not fit."""
         number = self.version.numbers[edge.upstream, edge.downstream]
         if edge.each:
-            # Often the same goes on to several stages.
+            # Several stages often get the same boxes.
             handed = self.handed.get((self.version.alike[number], request))
             if handed is None:
                 arrays = self._arrays(edge.upstream, outputs)
@@ -102,7 +102,7 @@ class FramePayloads:
         return handed_yield
 
     def _look_at_units(self, number: int, edge: Edge, arrays: StageArrays) -> None:
-        """Warn once where boxes are pixels, frame after frame: no crop could be made of them."""
+        """Warn once if boxes are pixels frame after frame: no crop can be cut with them."""
         boxes, frames = arrays.get(edge.boxes), self.version.pixel_frames
         if boxes is None or (pixels := look_like_pixels(boxes)) is None:
             return
@@ -111,8 +111,8 @@ class FramePayloads:
             frames[number] = None
             log.warning(
                 "pipeline %s: boxes of %s look like pixels, such as %s; expected fractions of the "
-                "frame, 0 to 1: have the model divide them by its width and height, else nothing "
-                "is cut out for %s",
+                "frame, 0 to 1. Have the model divide them by its width and height; until then "
+                "%s gets no crops",
                 self.version.name,
                 edge.upstream,
                 boxes.reshape(-1, boxes.shape[-1])[0].round().tolist(),
@@ -125,7 +125,7 @@ class FramePayloads:
             return Yield(0)
         check = self.version.stages[edge.downstream].check
         most = check.most_rows
-        if rows > most:  # the widest say what they are
+        if rows > most:  # the widest ones decide the signature
             array = np.frombuffer(boxes, np.float32).reshape(-1, 4)
             sides = array[:, 2:] - array[:, :2]
             widest = np.argsort(-sides[:, 0] / sides[:, 1], kind="stable")[:most]
@@ -149,19 +149,19 @@ class FramePayloads:
         for output, name in edge.tensors or zip(names, names, strict=True):
             if (output_tensor := arrays.tensor(output)) is not None:
                 spec, tensor = output_tensor
-                inputs.append(InputTensor(name, spec.datatype, *taken(spec, tensor, chosen.rows)))
+                inputs.append(InputTensor(name, spec.datatype, *rows_of(spec, tensor, chosen.rows)))
         if len(self.version.pipeline.into[edge.downstream]) == 1:
             checked = _checked(version, inputs, count)
             signature, hint = checked.signature, checked.work_hint
             masks = [tensor for tensor in checked.tensors if tensor.data is LEFT_OUT]
         else:
             signature, hint, masks = _checked_alone(version, inputs), None, []
-        slot = self._slot(version, sum(_room(tensor.data) for tensor in inputs))
+        slot = self._slot(version, sum(_aligned_size(tensor.data) for tensor in inputs))
         at, tensors = slot.offset, {}
         for row_tensor in inputs:
             version.arena.write(at, row_tensor.data)
             tensors[row_tensor.name] = TensorRef(at, len(row_tensor.data), row_tensor.shape)
-            at += _room(row_tensor.data)
+            at += _aligned_size(row_tensor.data)
         for row_tensor in masks:
             tensors[row_tensor.name] = TensorRef(0, 0, (count, *row_tensor.shape[1:]))
         return Yield(count, signature, hint), HandedOn(chosen, tensors)
@@ -170,10 +170,10 @@ class FramePayloads:
         version = self.version.stages[stage]
         return StageArrays(version.interface.outputs, version.check.output_places, outputs)
 
-    # ── on the way into a stage ──────────────────────────────────────────────────────────────
+    # ── inputs of a stage ────────────────────────────────────────────────────────────────────
 
     def payload(self, command: PreparePayload, frame: Payload | None) -> Payload:
-        """The payload of a stage's request. `frame`: what the frame brought. Raises
+        """Return the payload of a stage's request. `frame`: the frame's payload. Raises
         MemoryLimitExceeded."""
         rows, feeds = command.request.rows, command.feeds
         first = feeds[0]
@@ -182,7 +182,7 @@ class FramePayloads:
             whole = rows == frame.rows
             return frame if whole else Payload(rows, tuple(_part(t, first) for t in frame.tensors))
         number = self.version.attached.get(command.stage)
-        if number is not None:  # no join takes crops
+        if number is not None:  # crops have one upstream
             boxes = self.handed[first.edge, first.request].chosen.boxes
             boxes = boxes[BOX_BYTES * first.first : BOX_BYTES * first.end]
             return CropPayload(rows, (self._frame(frame),), number, boxes)
@@ -203,7 +203,7 @@ class FramePayloads:
         return Payload(rows, tuple(tensors))
 
     def _joined(self, stage: LoadedVersion, parts: Sequence[TensorRef]) -> TensorRef:
-        """Rows of several requests as one tensor."""
+        """Write rows of several requests as one tensor."""
         slot = self._slot(stage, sum(part.nbytes for part in parts))
         at = slot.offset
         for part in parts:
@@ -218,14 +218,14 @@ class FramePayloads:
         return slot
 
     def _frame(self, frame: Payload | None) -> TensorRef:
-        """The picture that a frame brought. Raises ValueError where it brought none."""
+        """Return the frame's picture. Raises ValueError if it has none."""
         index = self.version.picture
         if index is None or frame is None:
-            raise ValueError("the frame is no picture that crops could be cut out of")
+            raise ValueError("the frame has no picture to cut crops from")
         return frame.tensors[index]
 
     def _size_of(self, frame: TensorRef) -> tuple[int, int]:
-        """Height and width."""
+        """Return height and width in pixels."""
         if len(frame.shape) == 4:
             return frame.shape[1], frame.shape[2]
         view = self.version.arena.view(Slot(frame.offset, frame.nbytes))
@@ -234,14 +234,14 @@ class FramePayloads:
 
 
 def no_payload(version: LoadedVersion, rows: int) -> Payload:
-    """What a request has that could not be given its input, and is withdrawn: no worker runs it."""
+    """Return the placeholder payload of a withdrawn request whose input could not be made."""
     shapes = [(rows, *(max(1, n) for n in spec.shape[1:])) for spec in version.interface.inputs]
     return Payload(rows, tuple([TensorRef(0, 0, shape) for shape in shapes]))
 
 
 def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -> CheckedInputs:
-    """All that a stage gets; of many rows, the first that it takes at a time. Raises WireError
-    where it does not fit."""
+    """Check all inputs of a stage; of many rows, return the first part that it takes at a time.
+    Raises WireError if they do not fit."""
     most = version.check.most_rows
     cuts = [
         [_cut(tensor, first, min(rows, first + most)) for tensor in inputs]
@@ -252,21 +252,21 @@ def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -
 
 
 def _checked_alone(version: LoadedVersion, inputs: Sequence[InputTensor]) -> Signature:
-    """The same of a part of what a join gets."""
+    """Check the inputs that a join gets from one upstream, and return their signature."""
     specs = {spec.name: spec for spec in version.interface.inputs}
     for tensor in inputs:
         if not fits(tensor.shape, specs[tensor.name].shape):
             shapes = f"{list(specs[tensor.name].shape)}, got {list(tensor.shape)}"
             raise WireError(Reason.BAD_INPUT, f"input {tensor.name!r} shape: expected {shapes}")
-    return tuple([checked_tensor.shape[1:] for checked_tensor in inputs])
+    return tuple([tensor.shape[1:] for tensor in inputs])
 
 
-def _room(data: Buffer) -> int:
+def _aligned_size(data: Buffer) -> int:
     return -(-len(data) // ALIGNMENT) * ALIGNMENT
 
 
 def _part(ref: TensorRef, feed: Feed) -> TensorRef:
-    """Rows of a tensor of numbers."""
+    """Return the rows of a numeric tensor that a feed takes."""
     rows = feed.end - feed.first
     if rows == ref.shape[0]:
         return ref
@@ -283,7 +283,7 @@ def _part_of_strings(arena: Arena, ref: TensorRef, feed: Feed) -> TensorRef:
 
 
 def _cut(tensor: InputTensor, first: int, end: int) -> InputTensor:
-    """Rows of a tensor that is not in an arena."""
+    """Return rows of a tensor outside of arenas."""
     rows, data = tensor.shape[0], memoryview(tensor.data)
     if end - first == rows:
         return tensor
@@ -295,7 +295,7 @@ def _cut(tensor: InputTensor, first: int, end: int) -> InputTensor:
 
 
 def _bounds(data: memoryview, shape: Sequence[int], first: int, end: int) -> tuple[int, int]:
-    """Where rows of a BYTES tensor begin and end."""
+    """Return the offsets at which rows of a BYTES tensor begin and end."""
     row_elements = int(np.prod(shape[1:]))
     ends = np.cumsum([0, *(4 + len(element) for element in split_elements(data))])
     return int(ends[first * row_elements]), int(ends[end * row_elements])

@@ -1,8 +1,8 @@
-"""`ServedFrames`: the driver's half of frames: the calls, requests of their stages, and answers.
+"""`ServedFrames`: the driver's half of pipelines: calls, requests of their stages, and answers.
 
-The machine above the engine (`pipelines`) knows frames and rows, no bytes: it commands what is to
-be prepared, answered and freed, and is told what was handed on. What stages gave is kept for the
-answer (`stage_outputs`), what they are given comes from `frame_payloads`.
+The state machine in `pipelines` knows frames and rows but no bytes: it commands which payloads to
+prepare, answer and free, and gets events about rows handed on. `frame_payloads` makes the inputs of
+stages; `stage_outputs` reads their outputs.
 """
 
 from __future__ import annotations
@@ -47,36 +47,35 @@ from slacktide.wire.errors import WireError
 log = logging.getLogger("slacktide.driver")
 
 QUIET_S = 10.0
-"""Seconds in which one stage of a pipeline is complained of once: a camera would have it said for
-each frame."""
+"""Seconds between warnings about one stage: a camera would repeat them with each frame."""
 
 
 class StageChild(PendingRequest):
-    """The request of one stage of a frame. Clients never hear of it."""
+    """The request of one stage of a frame. Clients do not see it."""
 
-    __slots__ = ("_of", "feeds", "outcome", "parent", "rows", "stage")
+    __slots__ = ("_frames", "feeds", "outcome", "parent", "rows", "stage")
 
-    def __init__(self, of: ServedFrames, command: PreparePayload) -> None:
+    def __init__(self, frames: ServedFrames, command: PreparePayload) -> None:
         super().__init__(command.request.id)
-        self._of = of
+        self._frames = frames
         self.parent = command.request.parent
         self.rows = command.request.rows
         self.stage = command.stage
         self.feeds = command.feeds
 
     outcome: Outcome
-    """Once it is answered."""
+    """Set when it is answered."""
 
     def answered(self, outcome: Outcome) -> None:
         self.outcome = outcome
-        self._of.child_answered(self, outcome)
+        self._frames.child_answered(self, outcome)
 
     def released(self) -> None:
-        """What it was given goes with its frame."""
+        """Do nothing: its payload is freed with the frame."""
 
 
 class OpenFrame:
-    """What is kept of a frame until nothing names what it brought."""
+    """A frame whose payload is still in use."""
 
     __slots__ = ("answered", "call", "children", "ended", "loop_s", "payloads", "version")
 
@@ -85,10 +84,10 @@ class OpenFrame:
         self.version = version
         self.payloads = FramePayloads(version)
         self.children: dict[str, list[StageChild]] = {}
-        """Those with a result, by stage."""
+        """Requests with a result, by stage."""
         self.answered: list[StageChild] = []
-        """All that have an outcome. They are counted together, when nothing waits for it: in
-        between models have the caches."""
+        """Requests with an outcome. They are counted together when the frame has ended: nothing
+        waits then, and the models are not pushed out of the caches."""
         self.ended = False
         self.loop_s = 0.0
 
@@ -107,12 +106,12 @@ class ServedFrames:
         self.post = post
         self.arrived = arrived
         self._records: dict[int, OpenFrame] = {}
-        self._told: dict[tuple[str, str], float] = {}
-        """When a stage of a pipeline was last complained of."""
+        self._warned_at: dict[tuple[str, str], float] = {}
+        """Time of the last warning, by pipeline and stage."""
 
     @property
     def open_frames(self) -> int:
-        """Those whose payload is still named."""
+        """Number of frames whose payload is still in use."""
         return len(self._records)
 
     def add(self, call: PendingRequest, version: PipelineVersion | None = None) -> None:
@@ -123,10 +122,10 @@ class ServedFrames:
             version.hold()
             self._records[call.id] = OpenFrame(call, version)
 
-    # ── what is commanded ────────────────────────────────────────────────────────────────────
+    # ── commands ────────────────────────────────────────────────────────────────────
 
     def prepare(self, command: PreparePayload) -> None:
-        """Make the payload of a stage's request, which is about to be submitted."""
+        """Make the payload of a stage's request that is about to be submitted."""
         begin = time.perf_counter()
         assert command.request.parent is not None
         record = self._records[command.request.parent]
@@ -139,29 +138,29 @@ class ServedFrames:
                 reason = error.reason
                 self.post(MemoryShort())
             else:
-                log.exception("stage %r cannot be given what it is to run", command.stage)
+                log.exception("the input of stage %r cannot be made", command.stage)
             child.payload = no_payload(record.version.stages[command.stage], command.request.rows)
             self.post(Cancelled(child.id, reason, f"stage {command.stage!r}: {error}"))
         self._requests.add(child)
         record.loop_s += time.perf_counter() - begin
 
     def answer(self, command: AnswerFrame) -> None:
-        """A frame has its outcome: what its stages gave is its answer."""
+        """Answer a frame with the outputs of its stages."""
         record = self._records.get(command.id)
         if record is not None:
             begin = time.perf_counter()
             record.ended = True
             if command.reason.kind in HAS_RESULT and record.call.waits:
                 record.version.counters.last_at_ms = int(time.time() * 1000)
-                record.call.lacks = command.missing
-                _tell(record)
+                record.call.missing_stages = command.missing
+                _describe(record)
                 record.call.outputs = _outputs(record, command.missing)
             record.children = {}
             record.loop_s += time.perf_counter() - begin
         self._requests.answer(command)
 
     def free(self, id: int) -> None:
-        """Nothing names what a frame brought any more."""
+        """Release a frame whose payload is no longer in use, and count its stages' requests."""
         self._requests.free((id,))
         record = self._records.pop(id, None)
         if record is not None:
@@ -170,16 +169,15 @@ class ServedFrames:
             version, counters = record.version, record.version.counters
             for child in record.answered:
                 counters.stage_answered(child.stage, child.outcome)
-                # It is a request to that model as well.
-                of_model = version.stages[child.stage].counters
-                of_model.answered(child.outcome, child.rows, child.timing)
+                model_counters = version.stages[child.stage].counters
+                model_counters.answered(child.outcome, child.rows, child.timing)
             version.let_go()
             counters.loop_s += record.loop_s + time.perf_counter() - begin
 
     # ── stages ───────────────────────────────────────────────────────────────────────────────
 
     def child_answered(self, child: StageChild, outcome: Outcome) -> None:
-        """A stage's request has its outcome: keep what it gave, and say what that hands on."""
+        """Keep the outputs of a stage's request, and report the rows that they hand on."""
         record = None if child.parent is None else self._records.get(child.parent)
         if record is None:
             return
@@ -199,29 +197,29 @@ class ServedFrames:
         if outcome.reason is Reason.CRASHED:
             record.call.crashed = child.stage
         if outcome.reason is Reason.RUNTIME_ERROR and outcome.detail:
-            self._complain(record.version.name, child.stage, outcome.detail)
+            self._warn(record.version.name, child.stage, outcome.detail)
 
     def _hand_on(self, record: OpenFrame, child: StageChild, edge: Edge) -> Yield:
         outputs, frame_payload = child.outputs, record.call.payload
         try:
             if outputs is None:
-                raise ValueError("there is nothing")
+                raise ValueError("there are no outputs")
             return record.payloads.hand_on(edge, child.id, child.rows, outputs, frame_payload)
         except MemoryLimitExceeded as error:
-            self.post(MemoryShort())  # there is room for the next if something is kept
+            self.post(MemoryShort())  # makes room for the next if there is reclaimable memory
             return Yield(0, refused=error.reason)
         except WireError as error:
             why, reason = str(error), error.reason
-        except Exception as error:  # what a model gives need not be what it should
+        except Exception as error:  # outputs of models may be anything
             why, reason = str(error), Reason.RUNTIME_ERROR
         stage = edge.downstream
-        self._complain(record.version.name, stage, f"what {edge.upstream} gave it: {why}")
+        self._warn(record.version.name, stage, f"outputs of {edge.upstream}: {why}")
         return Yield(0, refused=reason)
 
-    def _complain(self, pipeline: str, stage: str, why: str) -> None:
+    def _warn(self, pipeline: str, stage: str, why: str) -> None:
         now = time.perf_counter()
-        if now - self._told.get((pipeline, stage), -math.inf) >= QUIET_S:
-            self._told[pipeline, stage] = now
+        if now - self._warned_at.get((pipeline, stage), -math.inf) >= QUIET_S:
+            self._warned_at[pipeline, stage] = now
             log.warning("%s: stage %r has no result: %s", pipeline, stage, why)
 
 
@@ -269,10 +267,10 @@ class PipelineRoute:
 
 
 def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | None]:
-    """Of a frame, in its pipeline's order; None of stages that are missing."""
+    """Return a frame's outputs in its pipeline's order; None for those of missing stages."""
     version, by_stage = record.version, record.children
     before: dict[int, int] = {}
-    """By child, rows of the same stage in front of its own."""
+    """Rows of the same stage before those of each child."""
     if sum(map(len, by_stage.values())) > len(by_stage):
         _sort(record)
     for children in by_stage.values():
@@ -294,13 +292,13 @@ def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | N
                 frame_outputs.append(only)
             else:
                 spec = version.stages[stage].interface.outputs[index]
-                parts = [of_child[index] for of_child in child_outputs]
+                parts = [outputs[index] for outputs in child_outputs]
                 frame_outputs.append(joined(spec, [part for part in parts if part is not None]))
     return frame_outputs
 
 
 def _sort(record: OpenFrame) -> None:
-    """The requests of each stage, as rows lie in what the stages in front gave."""
+    """Sort the requests of each stage in the order of their rows in the upstream outputs."""
     ranks = {record.call.id: 0}
     for stage in record.version.pipeline.order:
         children = record.children.get(stage, [])
@@ -311,7 +309,7 @@ def _sort(record: OpenFrame) -> None:
 def _origins(
     record: OpenFrame, children: Sequence[StageChild], before: Mapping[int, int]
 ) -> OutputTensor:
-    """Which rows of the stage in front these children got."""
+    """Return which upstream rows these children got."""
     handed_rows = []
     for child in children:
         edge = child.feeds[0].edge
@@ -322,10 +320,9 @@ def _origins(
     return origins(handed_rows)
 
 
-def _tell(record: OpenFrame) -> None:
-    """Say in a call how its stages ended, which variants and early exits answered, where there are
-    such, and the time in all their batches. Of several requests of one stage, the one that was
-    answered last counts."""
+def _describe(record: OpenFrame) -> None:
+    """Fill in a call the outcomes of its stages, their variants and early exits, and the time in
+    all their batches. If a stage had several requests, the last one answered counts."""
     ended, details = {}, {}
     input_s = infer_s = output_s = 0.0
     for stage, children in record.children.items():
@@ -344,4 +341,4 @@ def _tell(record: OpenFrame) -> None:
         if exits is not None:
             details[f"{stage}.exit"] = exits.name(last.outcome.ramp)
     call = record.call
-    call.stages, call.told, call.timing = ended, details, BatchTiming(input_s, infer_s, output_s)
+    call.stages, call.details, call.timing = ended, details, BatchTiming(input_s, infer_s, output_s)

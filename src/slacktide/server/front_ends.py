@@ -1,4 +1,4 @@
-"""The listening ports of a server: HTTP, gRPC, metrics, control; one gate before all of them."""
+"""The listening ports of a server: HTTP, gRPC, metrics and control, behind one gate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slacktide.observability.metrics import Metrics, metrics_routes
 from slacktide.server.settings import ServerSettings
 
 _FROM_HERE = {**dict.fromkeys(EVERY_ADDRESS, "localhost"), "0.0.0.0": "127.0.0.1"}
-"""What to connect to on this machine, by addresses that stand for all."""
+"""Address to connect to on this machine, by wildcard address."""
 
 
 class FrontEnds:
@@ -39,7 +39,7 @@ class FrontEnds:
         clock: Callable[[], float],
         budget: MemoryBudget,
     ) -> None:
-        """`clock`: monotonic seconds at which what is read now has come."""
+        """`clock`: arrival time of what is read now, in monotonic seconds."""
         self._settings = settings
         self._credentials, gate = credentials, credentials.gate
         rules, for_control = settings.rules(), settings.rules(control_port=True)
@@ -78,41 +78,40 @@ class FrontEnds:
             self._servers["control"] = http(control_routes, for_control, access)
 
     async def start(self) -> None:
-        """Bind every port. Raises OSError naming the flag of one that cannot be had."""
-        settings, held = self._settings, self._credentials
-
+        """Bind every port. Raises OSError naming the flag of a port that cannot be bound."""
+        settings, credentials = self._settings, self._credentials
         for name, server in self._servers.items():
             host, port = settings.host_of(name), getattr(settings, f"{name}_port")
-            context = held.http2_context if name == "grpc" else held.context
+            context = credentials.http2_context if name == "grpc" else credentials.context
             try:
                 await server.start(host, port, context)
             except OSError as error:
                 raise bind_error(error, name, host, port) from None
 
     def port(self, name: str) -> int | None:
-        """What `http`, `grpc`, `metrics` or `control` listens on; None if it does not."""
+        """Port of `http`, `grpc`, `metrics` or `control`; None if it does not listen."""
         server = self._servers.get(name)
         return None if server is None else server.port
 
     def addresses(self) -> str:
-        """Where to connect from this machine, for people to copy."""
+        """Return addresses to connect to from this machine, for the log."""
         host_of = self._settings.host_of
         places = ((name, host_of(name), server.port) for name, server in self._servers.items())
         return ", ".join(f"{name} {address_of(host, port)}" for name, host, port in places)
 
     async def drain(self, timeout_s: float) -> None:
-        """Stop listening; answer what is in flight, for at most so many seconds."""
+        """Stop listening, and answer requests in flight for at most `timeout_s` seconds."""
         served = (server for name, server in self._servers.items() if name != "metrics")
         await asyncio.gather(*(server.drain(timeout_s) for server in served))
 
     async def close(self) -> None:
-        """Close every port and cut what is connected."""
+        """Close every port and connection."""
         for server in self._servers.values():
             await server.close()
 
 
 def address_of(host: str, port: int) -> str:
-    """How this machine reaches a port that listens on `host`."""
+    """Return how this machine reaches a port that listens on `host`."""
     if host in _FROM_HERE:
         return f"{_FROM_HERE[host]}:{port} (all addresses)"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -126,7 +125,7 @@ _ADVICE = {
 
 
 def bind_error(error: OSError, name: str, host: str, port: int) -> OSError:
-    """What to say of a port that cannot be had: the flag that is to blame, and its value."""
+    """Return an error that names the flag and value of a port that cannot be bound."""
     number, flag = error.errno, f"--{name}-port {port}"
     if isinstance(error, socket.gaierror) or number in (errno.EADDRNOTAVAIL, errno.EINVAL):
         flag = f"--{'control-' if name == 'control' else ''}host {host}"
@@ -140,7 +139,7 @@ def http_settings_of(settings: ServerSettings, rules: PortRules) -> HttpSettings
     return HttpSettings(
         **_common(settings),
         idle_timeout_s=settings.idle_timeout_s,
-        # A load call that brings files is as large as they are.
+        # Load calls may contain model files.
         max_control_bytes=(
             settings.max_request_bytes if settings.allow_uploads and rules.control else control
         ),

@@ -1,4 +1,4 @@
-"""`PipelineService`: which pipelines answer, in the catalog and to the machine above the engine."""
+"""`PipelineService`: starts and ends the service of pipelines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ log = logging.getLogger("slacktide.models")
 
 
 class PipelineService:
-    """The `PipelineHost` of a server. Belongs to its loop."""
+    """The `PipelineHost` of a server: tells catalog and engine which pipelines answer."""
 
     def __init__(self, catalog: Catalog, post: Callable[[PipelinesChanged], None]) -> None:
         self._catalog = catalog
         self._post = post
         self._serving: dict[str, PipelineVersion] = {}
         self._counters: dict[str, ModelCounters] = {}
-        """They never fall: a pipeline that comes back goes on where it was."""
+        """Kept across reloads: counters never fall."""
         self._loads = 0
         self._next_number = 1
-        """By which replicas are to know the next arena of frames."""
+        """Number for the next arena of frames that replicas attach."""
 
     def serve(self, loaded: LoadedPipeline) -> None:
-        """It answers from now on; frames that are here end with the one before."""
+        """Answer with this pipeline from now on. Frames in flight stay with the one before."""
         self._loads += 1
         before = self._serving.get(loaded.name)
         counters = self._counters.setdefault(loaded.name, ModelCounters())
@@ -38,18 +38,18 @@ class PipelineService:
         self._catalog.serve(loaded.name, {version.version: version})
         if before is not None:
             before.withdraw()
-        self._tell()
+        self._publish()
         log.info("pipeline %s is ready (%s)", loaded.name, ", ".join(loaded.pipeline.order))
 
     def withdraw(self, name: str, reason: str) -> None:
-        """It does not answer any more, and the index says why. Of no effect where it did not."""
+        """Stop answering; the index states the reason. No effect if it does not answer."""
         version = self._serving.pop(name, None)
         if version is None:
             return
         self._catalog.serve(name, {})
         self._catalog.mark_absent(name, version.version, VersionState.UNAVAILABLE, reason)
         version.withdraw()
-        self._tell()
+        self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._post(PipelinesChanged(tuple(version.pipeline for version in self._serving.values())))

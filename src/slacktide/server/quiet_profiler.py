@@ -1,8 +1,8 @@
-"""`QuietProfiler`: measures again, in quiet gaps, what was profiled on a busy machine.
+"""`QuietProfiler`: repeats profiles that were measured on a busy machine, when it is quiet.
 
-A gap is quiet when no request has come for `QUIET_S` seconds and the processors were mostly idle
-meanwhile. The measurement ends at once when a request comes. A profile that is better is stored,
-and its model loaded anew, which answers all requests meanwhile.
+The machine is quiet when no request has come for `QUIET_S` seconds and the processors were mostly
+idle. A request ends the measurement at once. A better profile is stored and its model reloaded,
+which keeps answering meanwhile.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from slacktide.wire.errors import ControlError
 log = logging.getLogger("slacktide.profiles")
 
 LOOK_S = 1.0
-"""Seconds between two looks at the machine."""
+"""Seconds between checks of the machine."""
 QUIET_S = 5.0
 MOST_BUSY = 0.25
-"""Share of the processors in use above which the machine is not idle."""
+"""CPU utilisation above which the machine is not idle."""
 CANCEL_S = 0.01
-"""Seconds after which a request that came is noticed by a measurement."""
+"""Seconds until a measurement notices a request."""
 MOST_PAUSE_S = 600.0
-"""Longest pause after measurements that were cut short or no quieter; the first is `QUIET_S`."""
+"""Longest pause after measurements that were cut short or no better; the first is `QUIET_S`."""
 
 
 class QuietProfiler:
@@ -45,7 +45,7 @@ class QuietProfiler:
         look_s: float = LOOK_S,
         quiet_s: float = QUIET_S,
     ) -> None:
-        """`requests` counts those that have come; the rest is for tests."""
+        """`requests` returns the number of requests so far; the rest is for tests."""
         self._profiles = profiles
         self._models = models
         self._requests = requests
@@ -53,7 +53,7 @@ class QuietProfiler:
         self._look_s, self._quiet_s = look_s, quiet_s
 
     async def run(self) -> None:
-        """Look for gaps."""
+        """Wait for quiet times and measure in them."""
         pause_s, quiet_since, requests = self._quiet_s, time.monotonic(), self._requests()
         while True:
             await asyncio.sleep(self._look_s)
@@ -69,11 +69,11 @@ class QuietProfiler:
                 quiet_since = time.monotonic()
 
     async def _measure(self) -> bool:
-        """Measure one model; whether its profile is better than before."""
+        """Measure one model. Returns whether its profile is better than before."""
         label, busy = next(iter(self._profiles.busy.items()))
         requests = self._requests()
         needed = sum(session.nbytes for session in busy.profiled.sessions)
-        if self._machine.memory().free < 2 * needed:  # it is in memory twice meanwhile
+        if self._machine.memory().free < 2 * needed:  # the model is in memory twice
             return False
         task = asyncio.create_task(self._profiles.measure_again(busy))
         try:
@@ -88,7 +88,7 @@ class QuietProfiler:
         try:
             profiled = task.result()
             if profiled is None:
-                self._profiles.busy[label] = busy  # after the others
+                self._profiles.busy[label] = busy  # try the others first
                 return False
             before, after = busy.profiled.record.table, profiled.record.table
             times = [1e3 * table.expected(1, table.cores[0]) for table in (after, before)]
@@ -96,6 +96,6 @@ class QuietProfiler:
             await self._models.refresh(busy.definition.name)
         except (ControlError, MeasuringError, RepositoryError) as error:
             log.warning("%s cannot be measured again: %s", label, error)
-        except Exception:  # a fault of ours: serving goes on
+        except Exception:  # an error of ours must not end serving
             log.exception("measuring %s again", label)
         return True

@@ -1,4 +1,4 @@
-"""What can be set on a server; the command line and the Python API fill the same class."""
+"""`ServerSettings`: the settings of a server, for the command line and the Python API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PORT: Mapping[str, Any] = {"unit": PORT, "least": 0, "most": 65535}
 
 
 def _options_of(kind: str) -> Any:
-    """Of what `--KIND` names."""
+    """Options of the extension that `--KIND` names."""
     flag = kind.replace("_", "-")
     text = f"KEY=VALUE for --{flag}; may be given several times."
     return _model({}, text, flag=f"{flag}-option", metavar="KEY=VALUE", repeated=True)
@@ -42,7 +42,7 @@ def _options_of(kind: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings(Options):
-    """Everything but the models. Seconds and bytes. Raises OptionError for what cannot be."""
+    """All settings except those of models, in seconds and bytes. Raises OptionError."""
 
     host: str = _listen("127.0.0.1", "Address to listen on.", metavar="ADDRESS")
     http_port: int | None = _listen(8000, "HTTP port; 0: a free one; -1: none.", **_PORT)
@@ -184,7 +184,7 @@ class ServerSettings(Options):
     )
 
     def check(self) -> None:
-        """What several say together."""
+        """Check settings that depend on each other. Raises OptionError."""
         ports = ("http_port", "grpc_port", "metrics_port", "control_port")
         stated = [port for name in ports if (port := getattr(self, name))]
         if len(set(stated)) != len(stated):
@@ -218,7 +218,7 @@ class ServerSettings(Options):
     def _check_choices(self) -> None:
         kinds = {"scheduler": None, "scaling_policy": None, "placement": "none"}
         chosen = [kind for kind, default in kinds.items() if getattr(self, kind) != default]
-        if chosen:  # only here: the flags of a command line are listed without the schedulers
+        if chosen:  # imported only here: listing flags must not import schedulers
             from slacktide.planning.pipelines.policies import PLACEMENTS
             from slacktide.planning.scaling.policies import SCALING_POLICIES
             from slacktide.scheduling import POLICIES
@@ -258,12 +258,12 @@ class ServerSettings(Options):
 
     @property
     def exposed(self) -> bool:
-        """Reachable from elsewhere with neither a token nor TLS in the way."""
+        """Whether other machines can connect without token or TLS."""
         return not self.loopback and self.token_file is None and self.tls is None
 
     @property
     def control_exposed(self) -> bool:
-        """Whether others than this machine's users may load models without a token."""
+        """Whether other machines can load models without a token."""
         return (
             self.control_port is not None
             and not is_loopback(self.host_of("control"))
@@ -272,12 +272,13 @@ class ServerSettings(Options):
         )
 
     def host_of(self, port: str) -> str:
-        """The address that `http`, `grpc`, `metrics` or `control` binds, without brackets."""
+        """Return the address that `http`, `grpc`, `metrics` or `control` binds, without
+        brackets."""
         host = self.control_host if port == "control" else self.host
         return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
     def rules(self, *, control_port: bool = False) -> PortRules:
-        """What the gate goes by on the control port, or on the others."""
+        """Return the gate's rules for the control port, or for the others."""
         local = is_loopback(self.host_of("control")) if control_port else self.loopback
         hosts = frozenset(map(host_name, self.allowed_hosts))
         return PortRules(

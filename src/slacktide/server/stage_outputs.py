@@ -1,6 +1,5 @@
-"""What a stage's outputs say: which boxes or rows go on along an edge, and what several requests of
-one stage come to when they are joined for the frame's answer.
-"""
+"""Reads stage outputs: chooses boxes or rows for an edge, joins requests of a stage for the
+answer."""
 
 from __future__ import annotations
 
@@ -21,24 +20,24 @@ from slacktide.executors.ports import OutputTensor
 _ALL = BoxChoice()
 _FAR = 2.0
 _CLASSES = {Datatype.FP32: "f", Datatype.INT64: "q", Datatype.INT32: "i"}
-"""Datatypes that are read without arrays, as `struct` names them."""
+"""Datatypes read without arrays, with their `struct` codes."""
 
 
 class Chosen(NamedTuple):
-    """What goes on along one edge, of the rows of one request."""
+    """Rows or boxes of one request that go on along one edge."""
 
     rows: Sequence[int]
-    """Of the upstream: where each comes from."""
+    """Upstream row that each comes from."""
     places: Sequence[int] | None = None
-    """Of boxes: which one of its row's."""
+    """Place of each box among its row's boxes."""
     boxes: bytes = b""
-    """[n, 4] floats of 32 bits."""
+    """[n, 4] float32."""
     width: int = 1
-    """Boxes that each row has, whether they go on or not."""
+    """Boxes per row, chosen or not."""
 
 
 class StageArrays:
-    """One request's outputs as arrays, made when they are asked for."""
+    """One request's outputs as arrays, made on demand."""
 
     __slots__ = ("_outputs", "_places", "_specs")
 
@@ -48,13 +47,14 @@ class StageArrays:
         places: Mapping[str, int],
         outputs: Sequence[OutputTensor | None],
     ) -> None:
-        """`places` in `specs`, by name."""
+        """`places`: index in `specs` by name."""
         self._specs = specs
         self._places = places
         self._outputs = outputs
 
     def get(self, name: str) -> NDArray[Any] | None:
-        """None where the model has no such output. Raises ValueError if it is not of numbers."""
+        """Return an output as array; None if the model lacks it. Raises ValueError if it is not
+        numeric."""
         output = self.tensor(name)
         if output is None:
             return None
@@ -64,30 +64,31 @@ class StageArrays:
         return np.frombuffer(data, spec.datatype.dtype).reshape(shape)
 
     def tensor(self, name: str) -> tuple[TensorSpec, OutputTensor] | None:
-        """None where the model has no such output."""
+        """Return an output as it came; None if the model lacks it."""
         index = self._places.get(name)
         if index is None:
             return None
         tensor = self._outputs[index]
-        assert tensor is not None  # of a model, not of a pipeline
+        assert tensor is not None  # only outputs of pipelines may be None
         return self._specs[index], tensor
 
 
 def look_like_pixels(boxes: NDArray[Any]) -> bool | None:
-    """Whether most of these boxes lie far outside of a frame that is 1 high and wide. None: there
-    is nothing but boxes without an extent, such as zeros or -1, with which models fill up."""
+    """Return whether most boxes lie far outside a frame of height and width 1. None: all boxes are
+    empty, such as the zeros or -1 that models pad with."""
     boxes = boxes.reshape(-1, boxes.shape[-1])
     boxes = boxes[boxes.min(1) < boxes.max(1)]
     return None if not len(boxes) else bool((np.abs(boxes).max(1) > _FAR).mean() > 0.5)
 
 
 def chosen_boxes(edge: Edge, arrays: StageArrays) -> Chosen:
-    """The boxes that `edge` hands on. Raises ValueError where the outputs do not fit together."""
+    """Return the boxes that `edge` hands on. Raises ValueError if the outputs do not fit
+    together."""
     return _of_few(edge, arrays) or _of_arrays(edge, arrays)
 
 
 def _of_few(edge: Edge, arrays: StageArrays) -> Chosen | None:
-    """Of one frame with few boxes, as a rule; None: of anything else."""
+    """Choose without arrays among few boxes of one frame, the usual case; None: not that case."""
     output = arrays.tensor(edge.boxes)
     if output is None:
         return None
@@ -121,10 +122,10 @@ def _of_arrays(edge: Edge, arrays: StageArrays) -> Chosen:
     if boxes is None:
         raise ValueError(f"there is no output {edge.boxes!r}")
     scores, classes = arrays.get(edge.scores), arrays.get(edge.classes)
-    if scores is not None and scores.ndim == boxes.ndim:  # of each class
+    if scores is not None and scores.ndim == boxes.ndim:  # one score per class
         classes = scores.argmax(-1) if classes is None else classes
         scores = scores.max(-1)
-    if boxes.ndim == 2:  # of a model without rows
+    if boxes.ndim == 2:  # a model without batch axis
         boxes = boxes[None]
         scores = None if scores is None else scores[None]
         classes = None if classes is None else classes[None]
@@ -136,9 +137,9 @@ def _of_arrays(edge: Edge, arrays: StageArrays) -> Chosen:
     choice = edge.when or _ALL
     rows: list[int] = []
     places: list[int] = []
-    for row, of_row in enumerate(boxes):
+    for row, row_boxes in enumerate(boxes):
         chosen = choice.choose(
-            of_row,
+            row_boxes,
             None if scores is None else scores[row],
             None if classes is None else classes[row],
         )
@@ -148,7 +149,7 @@ def _of_arrays(edge: Edge, arrays: StageArrays) -> Chosen:
 
 
 def chosen_rows(edge: Edge, arrays: StageArrays, rows: int) -> Chosen:
-    """The rows that `edge` hands on, in their order. Raises ValueError as above."""
+    """Return the rows that `edge` hands on, in order. Raises ValueError as `chosen_boxes` does."""
     choice = edge.when
     if choice is None:
         return Chosen(range(rows))
@@ -172,8 +173,8 @@ def chosen_rows(edge: Edge, arrays: StageArrays, rows: int) -> Chosen:
     return Chosen(chosen.tolist())
 
 
-def taken(spec: TensorSpec, tensor: OutputTensor, rows: Sequence[int]) -> OutputTensor:
-    """These rows of an output."""
+def rows_of(spec: TensorSpec, tensor: OutputTensor, rows: Sequence[int]) -> OutputTensor:
+    """Return these rows of an output."""
     shape, data = tensor
     if len(rows) == shape[0]:
         return tensor
@@ -184,8 +185,7 @@ def taken(spec: TensorSpec, tensor: OutputTensor, rows: Sequence[int]) -> Output
 
 
 def joined(spec: TensorSpec, parts: Sequence[OutputTensor]) -> OutputTensor:
-    """One output of a stage, from those of its requests, one behind the other; those that are
-    shorter than others are filled up, with 0 or empty."""
+    """Join the output of a stage's requests along rows; shorter ones are padded with 0 or empty."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -211,10 +211,10 @@ def joined(spec: TensorSpec, parts: Sequence[OutputTensor]) -> OutputTensor:
 
 
 def origins(chosen: Sequence[tuple[Chosen, int, int, int]]) -> OutputTensor:
-    """`rows` of a stage: of (what an upstream request handed on, first, end, rows of the upstream
-    before it), where each row comes from in the upstream's own outputs."""
+    """Return the `rows` output of a stage: each row's index in the upstream outputs. `chosen` has
+    (choice of an upstream request, first, end, upstream rows before that request)."""
     width = max([handed_on.width for handed_on, _, _, _ in chosen], default=1)
-    flat: list[int] = []  # they are few: see `BoxChoice`
+    flat: list[int] = []  # few: see `BoxChoice`
     for parent, first, end, before in chosen:
         rows = parent.rows[first:end]
         if parent.places is None:

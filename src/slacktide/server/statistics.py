@@ -1,5 +1,4 @@
-"""Statistics of versions, as the protocol has them, with what is ours beside: plain numbers,
-cumulative since the start."""
+"""Statistics of versions in the protocol's form, with our additions. Plain numbers, cumulative."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from slacktide.planning.pipelines import PlacementStatus
 def stage_statistics(
     version: LoadedVersion, placement: PlacementStatus | None = None
 ) -> dict[str, Any]:
-    """What became of the requests of its stages, and how they are placed, beside the rest of its
-    statistics; ours."""
+    """Return our additions for a pipeline: requests of its stages and their placement."""
     stage_stats = []
     for stage, stage_version in version.stages.items():
         sums = version.counters.stages.get(stage) or StageCounters()
@@ -33,7 +31,7 @@ def stage_statistics(
 
 
 def _placed(version: LoadedVersion, placement: PlacementStatus) -> dict[str, Any]:
-    """Counts are of all pipelines, which are placed together."""
+    """Return the placement. Counts are totals of all pipelines, which are placed together."""
     stages = []
     for stage, stage_version in version.stages.items():
         model = stage_version.name
@@ -61,7 +59,7 @@ def _placed(version: LoadedVersion, placement: PlacementStatus) -> dict[str, Any
 
 
 def model_statistics(version: LoadedVersion) -> dict[str, Any]:
-    """One entry of `model_stats`; every number a plain one, cumulative since the start."""
+    """Return one entry of `model_stats`."""
     counters = version.counters
     served = counters.end_to_end_s.count
     return {
@@ -92,8 +90,7 @@ def model_statistics(version: LoadedVersion) -> dict[str, Any]:
 
 
 def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[str, Any]:
-    """How it is left early, beside the rest of its statistics; nothing if its settings state no
-    early exits. Ours as well, over HTTP."""
+    """Return our addition for early exits, over HTTP only; empty without exits in the settings."""
     exits, counters = version.exits, version.counters
     if exits is None:
         return {}
@@ -110,7 +107,7 @@ def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[
         {
             "position": ramp,
             "tensor": exits.name(ramp),
-            "threshold": active.get(ramp),  # null: it is not active now
+            "threshold": active.get(ramp),  # null: not active now
             "request_count": counters.exits.get(ramp, 0),
             "judged_rows": counters.judged.get(ramp, (0, 0))[0],
             "agreeing_rows": counters.judged.get(ramp, (0, 0))[1],
@@ -121,7 +118,7 @@ def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[
 
 
 def _variants(version: LoadedVersion) -> list[dict[str, Any]]:
-    """What each variant of a family has run; ours as well."""
+    """Return our addition for a family: what each variant has run."""
     variant_stats = []
     for pool in version.pools:
         batches, rows = version.counters.by_variant.get(pool.variant, (0, 0))

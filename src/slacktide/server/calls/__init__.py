@@ -1,4 +1,1 @@
-"""The way of every call: from its descriptor to the engine's driver and back.
-
-The folder is compiled whole.
-"""
+"""Calls, from their headers to their answers, and the driver of the engine. Compiled as a whole."""

@@ -1,12 +1,13 @@
-"""`ServerCall`: one inference call as one state machine, from its headers to its one reply.
+"""`ServerCall`: an inference call as a state machine, from its headers to its one reply.
 
-Theory of operation. A front end opens a call when it has read the headers. A body that is still on
-its way is *announced*: it gets a slot of shared memory to come into, and the scheduler may refuse
-the call before the body is read. A whole call is *submitted*: checked, dated, its tensors written
-into a slot (or found in the one they came into), and handed to the engine. `call_states.py` has
-the table of states and steps; a step gives back what the next state does not hold.
+A front end opens a call when it has read the headers. A call whose body is still arriving is
+*announced*: it gets a slot of shared memory for the body, and the scheduler may refuse it before
+the body is read. A complete call is *submitted*: it is checked, gets its deadline, its tensors are
+written into a slot (or found in the one that received the body), and it goes to the engine by the
+route of its version. `call_states.py` has the table of states and steps; a step releases what the
+next state does not hold.
 
-The engine knows a call by the id of its request, and the driver keeps the call itself under it.
+The engine knows a call by the id of its request, under which the driver keeps the call.
 """
 
 from __future__ import annotations
@@ -45,10 +46,9 @@ log = logging.getLogger("slacktide.models")
 Reply = Callable[[InferReply], None]
 
 _HEADER_ALLOWANCE: Final = 64 * 1024
-"""Bytes of JSON that may come on top of a request's tensors."""
-_HAS_A_WAIT = frozenset((Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.MEMORY_LIMIT))
-"""Refusals after which it is worth trying again once a request is done."""
-
+"""Bytes of JSON allowed on top of a request's tensors."""
+_RETRYABLE = frozenset((Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.MEMORY_LIMIT))
+"""Refusals that suggest a retry after the time of one request."""
 
 _SERVED, _LATE = OutcomeKind.SERVED, OutcomeKind.LATE
 _OPEN, _ANNOUNCED, _RECEIVING, _DROPPED, _SUBMITTED, _REFUSED, _ANSWERED, _CANCELLED = CallState
@@ -56,7 +56,7 @@ _ANNOUNCE, _ACCEPT, _SUBMIT, _REFUSE, _ANSWER, _CANCEL = CallStep
 
 
 def _entry(before: CallState, after: CallState) -> tuple[CallState, bool, bool, bool]:
-    """The state after a step, and whether body, client's place and version are then given back."""
+    """Return the state after a step, and whether it releases body, client and version."""
     released = HOLDS[before] - HOLDS[after]
     return after, Held.BODY in released, Held.CLIENT in released, Held.VERSION in released
 
@@ -65,17 +65,31 @@ _TABLE = {
     before: {step: _entry(before, after) for step, after in steps.items()}
     for before, steps in STEPS.items()
 }
-_KNOWN = frozenset((_ANNOUNCED, _RECEIVING, _SUBMITTED))
-"""The engine has the call and owes it an outcome."""
+_IN_ENGINE = frozenset((_ANNOUNCED, _RECEIVING, _SUBMITTED))
+"""States in which the engine owes the call an outcome."""
 _LEFT = frozenset((Reason.CLIENT_CANCELLED, Reason.DISCONNECTED))
 
 
 class ServerCall(PendingRequest):
-    """The `InferenceCall` of a server, and its own request (`PendingRequest`)."""
+    """The `InferenceCall` of a server, and at the same time its `PendingRequest`."""
 
     __slots__ = (
-        "_answer", "_call_id", "_early", "_length", "_options", "_plane", "_released", "_reply",
-        "_route", "_rows", "_slots", "_version", "_version_name", "_wanted", "context", "model",
+        "_answer",
+        "_call_id",
+        "_early_until",
+        "_length",
+        "_options",
+        "_output_indices",
+        "_payload_released",
+        "_plane",
+        "_reply",
+        "_route",
+        "_rows",
+        "_slots",
+        "_version",
+        "_version_name",
+        "context",
+        "model",
         "state",
     )  # fmt: skip
 
@@ -86,28 +100,28 @@ class ServerCall(PendingRequest):
         self._plane = plane
         self.model = model
         self._version_name = version
-        """As the client named it."""
+        """Version as the client stated it."""
         self.context = context
         self.state = _OPEN
         self._call_id = ""
-        """As the client called it."""
+        """The client's id of the call."""
         self._reply: Reply | None = None
-        """What the answer goes to; None: it is not wanted yet, or no more."""
+        """Receives the answer; None before it may, and after the call has ended."""
         self._answer: InferReply | None = None
         self._version: LoadedVersion | None = None
         self._route: CallRoute
-        """The way to the engine; set together with the version."""
+        """Set together with the version."""
         self._options = PLAIN_OPTIONS
-        self._wanted: Sequence[int] = ()
-        """Indices of the outputs asked for."""
+        self._output_indices: Sequence[int] = ()
+        """Indices of the requested outputs."""
         self._rows = 1
-        self._early = -inf
-        """Until when a client that leaves has not given the request half of its time."""
+        self._early_until = -inf
+        """Time until which a client that leaves counts as cancelling early."""
         self._length = 0
-        """Bytes of an announced body."""
+        """Bytes of the announced body."""
         self._slots: tuple[Slot, ...] = ()
-        self._released = False
-        """The engine names the payload no more, but the body still comes into its slot."""
+        self._payload_released = False
+        """Whether the engine has released the payload while the body still arrives in its slot."""
 
     # ── for front ends ───────────────────────────────────────────────────────────────────────
 
@@ -151,7 +165,7 @@ class ServerCall(PendingRequest):
     def submit(self, call: InferCall, reply: Reply) -> None:
         plane, context, before = self._plane, self.context, self.state
         self._call_id = call.id
-        if before is not _OPEN and not context.session:  # it was announced
+        if before is not _OPEN and not context.session:  # announced
             now = plane.driver.clock()
             plane.links.observe(context.client, self._length, now - context.first_byte, now=now)
         self._reply = reply
@@ -168,7 +182,7 @@ class ServerCall(PendingRequest):
                 options = parse_parameters(call.parameters, plane.look_alikes)
             self._options = options
             checked = version.check.check(call.inputs)
-            self._wanted = version.check.check_outputs(call.outputs)
+            self._output_indices = version.check.check_outputs(call.outputs)
             self._rows = checked.rows
             if version.blocklist.inputs:
                 self._check_blocklist(version, checked)
@@ -177,8 +191,10 @@ class ServerCall(PendingRequest):
                 version.enter()
             self._step(_SUBMIT)
             self.payload = self._store(version, checked)
-            request = request_of(self.id, context, version, checked, options, self._wanted)
-            self._early = inf if request.best_effort else (request.arrival + request.deadline) / 2.0
+            request = request_of(self.id, context, version, checked, options, self._output_indices)
+            self._early_until = (
+                inf if request.best_effort else (request.arrival + request.deadline) / 2.0
+            )
             self._route.submit(request, self)
         except WireError as error:
             self._refuse(error.reason, error.message)
@@ -196,18 +212,18 @@ class ServerCall(PendingRequest):
         self._refuse(reason, message)
 
     def cancel(self, reason: Reason) -> None:
-        if self.state in _KNOWN:
+        if self.state in _IN_ENGINE:
             version, driver = self._version, self._plane.driver
             assert version is not None
             if self.waits:
                 self.waits = False
                 self._route.cancel(self.id, reason)
-                if reason in _LEFT and driver.clock() < self._early:
+                if reason in _LEFT and driver.clock() < self._early_until:
                     self._plane.limits.cancelled(self.context.client)
                 outcome = Outcome(reason, driver.clock())
                 version.counters.answered(outcome, self._rows, None)
                 self._observe(version, outcome, has_result=False)
-            else:  # a fault came before the engine knew of it
+            else:  # an error came before the engine knew the call
                 self._free()
         self._reply = None
         self._step(_CANCEL)
@@ -223,7 +239,7 @@ class ServerCall(PendingRequest):
         if kind is _SERVED:
             self._plane.limits.served(self.context.client)
         if kind is not _SERVED and kind is not _LATE:
-            self.outputs = None  # it was withdrawn in the turn in which its result came
+            self.outputs = None  # withdrawn in the same turn in which its result came
         if (outcome.reason is Reason.CRASHED or self.crashed) and self.payload is not None:
             self._block_inputs(version)
         elif version.blocklist.inputs and self.outputs is not None:
@@ -234,21 +250,21 @@ class ServerCall(PendingRequest):
 
     def released(self) -> None:
         if Held.BODY in HOLDS[self.state]:
-            self._released = True
+            self._payload_released = True
         else:
             self._free()
 
     # ── its steps ────────────────────────────────────────────────────────────────────────────
 
     def _step(self, step: CallStep) -> None:
-        """Go to the next state and give back what it does not hold. Raises CallError."""
+        """Go to the next state and release what it does not hold. Raises CallError."""
         transition = _TABLE[self.state].get(step)
         if transition is None:
             raise CallError(f"a call that is {self.state} cannot {step}")
         self.state, body, client, version = transition
-        if body:  # the front end writes into the slot no more
+        if body:  # the front end no longer writes into the slot
             self._plane.limits.arrived(self.context.client, self._length)
-            if self._released:
+            if self._payload_released:
                 self._free()
         if client:
             self._plane.limits.release(self.context.client)
@@ -257,7 +273,7 @@ class ServerCall(PendingRequest):
             self._version.leave()
 
     def _find(self) -> LoadedVersion:
-        """The version that answers. Raises WireError if there is none."""
+        """Return the version that answers. Raises WireError if there is none."""
         version, plane = self._find_version(), self._plane
         if version is None or plane.draining:
             raise plane.absence(self.model, self._version_name)
@@ -270,8 +286,8 @@ class ServerCall(PendingRequest):
         return version
 
     def _check_blocklist(self, version: LoadedVersion, checked: CheckedInputs | None) -> None:
-        """Raises WireError if its input (where it is known), or several from its connection, have
-        crashed `version` lately."""
+        """Raises WireError if this input (once known), or several inputs of this connection,
+        crashed `version` recently."""
         blocklist = version.blocklist
         now = self._plane.driver.clock()
         if not blocklist.is_active(now=now):
@@ -282,25 +298,25 @@ class ServerCall(PendingRequest):
             raise WireError(Reason.CONNECTION_BLOCKED, "")
 
     def _store(self, version: LoadedVersion, checked: CheckedInputs) -> Payload:
-        """Its tensors: as parts of the body that came into its slot, else copied into another."""
+        """Return the payload: parts of the received body, or a copy in a new slot."""
         arena = version.arena
         for slot in self._slots:
             payload = refer_payload(slot, arena.view(slot), checked)
-            if payload is not None:  # else one was written as JSON: its bytes are elsewhere
+            if payload is not None:  # else a tensor came as JSON: its bytes are elsewhere
                 return payload
         slot = self._plane.allocate(version, checked.nbytes, self.context.client)
         self._slots += (slot,)
         return write_payload(arena, slot, checked)
 
     def _refuse(self, reason: Reason, message: str) -> None:
-        """Have the engine count a refusal; the reply comes the usual way."""
+        """Have the engine count a refusal; `answered` then replies as usual."""
         self._step(_REFUSE)
         version, plane = self._version, self._plane
         if version is not None:
             refused = Refused(self.id, version.name, reason, version.pin, message)
             self._route.refuse(refused, self)
             return
-        # No version can be blamed for it.
+        # There is no version to count it for.
         plane.overload.count(reason)
         outcome = Outcome(reason, plane.driver.clock(), detail=message)
         named = self._version_name or ""
@@ -312,7 +328,7 @@ class ServerCall(PendingRequest):
         reply, answer = self._reply, self._answer
         if reply is not None:
             assert answer is not None
-            # The reply refers back to this call, which may outlive it as the owner of its slots.
+            # The reply refers back to this call, which owns slots and may outlive the reply.
             self._reply = self._answer = None
             reply(answer)
 
@@ -322,10 +338,11 @@ class ServerCall(PendingRequest):
             assert self._version is not None
             self._version.arena.free(slot)
 
-    # ── its end ──────────────────────────────────────────────────────────────────────────────
+    # ── the end ──────────────────────────────────────────────────────────────────────────────
 
     def _block_inputs(self, version: LoadedVersion) -> None:
-        """It has crashed `version`: refuse its input for a while, also where that waits."""
+        """Refuse inputs that crashed `version` for a while, including waiting requests with
+        them."""
         driver, context = self._plane.driver, self.context
         blocklist = version.blocklist
         blocklist.add(self._tensors(version), context.connection, now=driver.clock())
@@ -345,7 +362,7 @@ class ServerCall(PendingRequest):
                 self._route.cancel(waiting_call.id, Reason.CRASHED_BEFORE)
 
     def _tensors(self, version: LoadedVersion) -> list[tuple[tuple[int, ...], memoryview]]:
-        """Shapes and bytes of its inputs, as they lie in shared memory."""
+        """Return shapes and bytes of the inputs, as views of shared memory."""
         assert self.payload is not None
         view = version.arena.view
         return [(ref.shape, view(Slot(ref.offset, ref.nbytes))) for ref in self.payload.tensors]
@@ -377,16 +394,16 @@ class ServerCall(PendingRequest):
             exit_name = None if exits is None else exits.name(outcome.ramp)
             variant = None if version.stages else self.variant
             reply.parameters = timing_parameters(outcome, variant, exit_name)
-            reply.parameters |= {**stage_parameters(self.stages), **self.told}
+            reply.parameters |= {**stage_parameters(self.stages), **self.details}
         elif self.variant:
             reply.parameters = {"variant": self.variant}
-        if self.lacks and outputs is not None:
-            reply.parameters["partial"] = ",".join(self.lacks)
+        if self.missing_stages and outputs is not None:
+            reply.parameters["partial"] = ",".join(self.missing_stages)
         if outputs is None or (options.discard_late and outcome.kind is _LATE):
             self._plane.overload.count(outcome.reason)
             self._plane.overload.count_unrun(version, outcome.reason)
             reply.message = message_for(outcome, version.name)
-            if outcome.reason in _HAS_A_WAIT:
+            if outcome.reason in _RETRYABLE:
                 reply.retry_after_s = version.expected_alone
             elif outcome.reason is Reason.CONNECTION_BLOCKED:
                 at, connection = outcome.at, self.context.connection
@@ -395,7 +412,7 @@ class ServerCall(PendingRequest):
         specs = version.interface.outputs
         reply.outputs = [
             OutputValue(specs[i].name, specs[i].datatype, *tensor)
-            for i in self._wanted
+            for i in self._output_indices
             if (tensor := outputs[i]) is not None
         ]
         return reply

@@ -13,17 +13,17 @@ class CallState(StrEnum):
     __hash__ = str.__hash__  # Enum's own is written in Python
 
     OPEN = "open"
-    """Its headers are here."""
+    """Its headers have arrived."""
     ANNOUNCED = "announced"
-    """The engine has its notice, and may refuse it before its body comes."""
+    """The engine has its notice, and may refuse it before its body arrives."""
     RECEIVING = "receiving"
-    """Its body comes into its slot."""
+    """Its body is written into its slot."""
     DROPPED = "dropped"
-    """The engine has given it up while its body comes; the reply waits for the body's end."""
+    """The engine dropped it while its body arrives; the answer waits for the body's end."""
     SUBMITTED = "submitted"
     """The engine has its request."""
     REFUSED = "refused"
-    """The data plane or the front end has refused it; the engine is to count that."""
+    """The data plane or the front end refused it, and the engine will count that."""
     ANSWERED = "answered"
     CANCELLED = "cancelled"
 
@@ -74,11 +74,11 @@ STEPS: Mapping[CallState, Mapping[CallStep, CallState]] = {
     CallState.ANSWERED: {CallStep.CANCEL: CallState.ANSWERED},
     CallState.CANCELLED: {CallStep.CANCEL: CallState.CANCELLED},
 }
-"""The state after each step. A pair that is not here is a fault of the server's (`CallError`)."""
+"""The state after each step. Any other step is a fault of the server (`CallError`)."""
 
 
 class Held(StrEnum):
-    """What is counted as long as a call holds it."""
+    """Resources that a call holds and must give back."""
 
     __hash__ = str.__hash__
 
@@ -100,4 +100,4 @@ HOLDS: Mapping[CallState, frozenset[Held]] = {
 
 
 class CallError(Exception):
-    """A step that a call in its state cannot take."""
+    """Raised for a step that a call cannot take in its state."""

@@ -1,4 +1,4 @@
-"""`ServerDataPlane`: what all calls share, whatever the protocol: driver, models, limits."""
+"""`ServerDataPlane`: the driver, models and limits that calls of all protocols share."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from slacktide.wire.link_estimate import LinkEstimates
 from slacktide.wire.parameters import LOOK_ALIKES
 
 MOST_BODIES = 4096
-"""Bodies of one client that may arrive at a time, however small: each holds a place in a queue."""
-
+"""Most bodies that one client may be sending at a time, however small: each is in a queue."""
 
 MOST_CANCELLED = 500.0
-"""Requests that one address may have cancelled early before further ones are refused."""
+"""Early cancellations after which requests of an address are refused."""
 FORGIVEN_PER_S = 20.0
-"""Of these, as many are forgotten each second, and one for each request that is served."""
+"""Early cancellations forgotten each second; each served request also forgets one."""
 MOST_ADDRESSES = 4096
-"""With cancelled requests, above which those are dropped for which nothing is left."""
+"""Addresses with cancellations above which those with none left are dropped."""
 
 
 class ClientLimits:
-    """What each client has in flight and has cancelled, and what it may have."""
+    """Limits on requests, bodies and cancellations of each client."""
 
     def __init__(
         self,
@@ -40,8 +39,8 @@ class ClientLimits:
         arriving: int | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`requests`: most in flight for one client address; `arriving`: most bytes of announced
-        bodies that it may be sending at a time. None: no limit."""
+        """`requests`: most requests in flight per client address; `arriving`: most bytes of
+        announced bodies that it may be sending at a time. None: no limit."""
         self._clock = clock
         self._cancelled: dict[str, tuple[float, float]] = {}
         """Requests cancelled early, and when that was counted, by client."""
@@ -61,7 +60,7 @@ class ClientLimits:
         self._requests[client] = count + 1
 
     def release(self, client: str) -> None:
-        """One request fewer is in flight."""
+        """Count one request fewer in flight."""
         remaining = self._requests[client] - 1
         if remaining:
             self._requests[client] = remaining
@@ -80,7 +79,7 @@ class ClientLimits:
         self._arriving[client] = nbytes + length, count + 1
 
     def arrived(self, client: str, length: int) -> None:
-        """That body is here, or will not come."""
+        """Count one arriving body fewer: it has arrived or never will."""
         nbytes, count = self._arriving[client]
         if count > 1:
             self._arriving[client] = nbytes - length, count - 1
@@ -88,14 +87,14 @@ class ClientLimits:
             del self._arriving[client]
 
     def cancelled(self, client: str) -> None:
-        """A client has sent a whole request and left at once: its batch may run on for nobody."""
+        """Count a client that sent a whole request and left early: its batch may run for nobody."""
         if len(self._cancelled) >= MOST_ADDRESSES:
             counts = {address: self._cancelled_by(address) for address in self._cancelled}
             self._cancelled = {a: self._cancelled[a] for a, count in counts.items() if count}
         self._cancelled[client] = self._cancelled_by(client) + 1.0, self._clock()
 
     def served(self, client: str) -> None:
-        """A client has got an answer."""
+        """Forget one cancellation for a served request."""
         if client in self._cancelled:
             count = self._cancelled_by(client) - 1.0
             if count > 0.0:
@@ -114,7 +113,7 @@ class ClientLimits:
 
 
 def why_absent(catalog: Catalog, model: str, version: str | None) -> tuple[Reason, str]:
-    """Why no version of `catalog` answers for a model, as a reason and in a sentence."""
+    """Return the reason why no version of a model answers, and a sentence for it."""
     tried = catalog.absence(model, version)
     if tried is not None:
         return Reason.UNAVAILABLE, f"model {model!r} is unavailable: {tried}"
@@ -138,8 +137,8 @@ class ServerDataPlane:
         look_alikes: Mapping[str, str] = LOOK_ALIKES,
         max_sessions: int = 4096,
     ) -> None:
-        """`look_alikes`: parameters that are refused, and what to use instead. `max_sessions`: at a
-        time."""
+        """`look_alikes`: parameters that are refused, and what to use instead. `max_sessions`: most
+        sessions at a time."""
         self.draining = False
         self.look_alikes = look_alikes
         self.driver = driver
@@ -178,13 +177,14 @@ class ServerDataPlane:
         return self.sessions.open(terms, address, advise)
 
     def absence(self, model: str, version: str | None) -> WireError:
-        """Why no version answers a call."""
+        """Return the error for a call that no version answers."""
         if self.draining:
             return WireError(Reason.DRAINING, "the server is shutting down")
         return WireError(*why_absent(self.catalog, model, version))
 
     def allocate(self, version: LoadedVersion, nbytes: int, client: str) -> Slot:
-        """Room for a payload; what is kept for profiling makes room for it. Raises WireError."""
+        """Allocate memory for a payload, if need be by giving up payloads kept for profiling.
+        Raises WireError."""
         arena = version.arena
         try:
             try:

@@ -1,4 +1,4 @@
-"""A call as engine and workers see it: when it is due, what it is, where its payload lies."""
+"""Requests, notices and payloads of calls, as the engine and workers see them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from slacktide.wire.parameters import CallOptions
 def due(
     context: CallContext, options: CallOptions, settings: ModelSettings, default_slo: float | None
 ) -> float | None:
-    """deadline = first byte + SLO − network time already spent. None: the request is best effort.
-    The SLO is the smallest of what the client sent (parameter, transport, headers); without any,
-    `default_slo`; never above the model's `max_slo`. All in seconds."""
+    """Return the deadline: first byte + SLO − network time already spent; None for best effort. The
+    SLO is the smallest that the client sent (parameter, transport, headers), else `default_slo`,
+    and never above the model's `max_slo`. All in seconds."""
     slo, budget = options.timeout_s, context.transport_budget_s
     if budget is not None and (slo is None or budget < slo):
         slo = budget
@@ -34,14 +34,15 @@ def due(
 
 
 def best_effort_due(context: CallContext, p99_alone: float) -> float:
-    """A best-effort request is ordered as if due at first byte + max(1 s, 10 × p99 alone)."""
+    """Return the deadline by which a best-effort request is ordered:
+    first byte + max(1 s, 10 × p99 alone)."""
     return context.first_byte + max(1.0, 10.0 * p99_alone)
 
 
 def size_asked(version: LoadedVersion, options: CallOptions, image_size: int = 0) -> int:
-    """What a call asks for of a family (`LoadedPool.size`): the variant that it names, else that of
-    the size of its image, where variants are sizes; 0: the route decides. So it does of a pipeline:
-    its picture is as large as crops of it are to be sharp. Raises BadField."""
+    """Return the variant that a call asks for (`LoadedPool.size`): the one that it names, else the
+    one of its image's size where variants are image sizes. 0: the planner decides, as it does for
+    images of a pipeline, which are as large as their crops need. Raises BadField."""
     front = version.front
     if not options.variant:
         return image_size if front is version and front.pools[0].definition.image_size else 0
@@ -61,7 +62,8 @@ def request_of(
     options: CallOptions,
     output_indices: Sequence[int] = (),
 ) -> Request:
-    """A call whose tensors are here. `output_indices`: indices of the outputs that it asks for."""
+    """Return the request of a call whose tensors have arrived. `output_indices`: outputs asked
+    for."""
     settings, front = version.definition.settings, version.front
     exits = front.exits
     deadline = due(context, options, settings, settings.slo)
@@ -96,9 +98,9 @@ def notice_of(
     complete_at: float,
     options: CallOptions,
 ) -> Notice:
-    """A call whose body of `length` bytes is expected to be here at `complete_at`. The body may
-    name a timeout longer than the model's `slo`, so that one is left out of its deadline: nothing
-    that could still be met is refused by it."""
+    """Return the notice of a call whose body of `length` bytes should arrive by `complete_at`. Its
+    deadline ignores the model's `slo`: the body may state a longer timeout, and a notice must not
+    refuse a call that could still be met."""
     settings = version.definition.settings
     deadline = due(context, options, settings, None)
     return Notice(
@@ -120,7 +122,7 @@ def notice_of(
 
 
 def write_payload(arena: Arena, slot: Slot, checked: CheckedInputs) -> Payload:
-    """Copy the tensors into `slot`, one behind the other."""
+    """Copy the tensors into `slot`, one after another."""
     at = slot.offset
     refs = []
     for tensor in checked.tensors:
@@ -132,7 +134,7 @@ def write_payload(arena: Arena, slot: Slot, checked: CheckedInputs) -> Payload:
 
 
 def refer_payload(slot: Slot, body: memoryview, checked: CheckedInputs) -> Payload | None:
-    """The tensors as parts of the body that was received into `slot`; None if one is not."""
+    """Return the tensors as parts of the body received into `slot`; None if one is elsewhere."""
     start = _address(body)
     refs = []
     for tensor in checked.tensors:
@@ -145,5 +147,5 @@ def refer_payload(slot: Slot, body: memoryview, checked: CheckedInputs) -> Paylo
 
 
 def _address(data: Buffer) -> int:
-    """Where `data` lies in memory."""
+    """Return the memory address of `data`."""
     return np.frombuffer(data, np.uint8).ctypes.data if len(data) else 0

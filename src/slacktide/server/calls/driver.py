@@ -1,9 +1,9 @@
-"""The wall-clock driver: delivers events to the engine, carries its commands out, keeps its timer.
+"""`Driver`: delivers events to the engine, carries out its commands and keeps its timer.
 
-Requests that come in one turn of the event loop are handed over together at its end, so that
-they can share a batch; what a replica reports is handed over at once. Everything runs on one event
-loop and nothing here waits; what planners want computed is computed on a thread. Payloads and
-answers are kept by `pending.py`, replicas by `replicas.py`.
+Requests that arrive in one turn of the event loop are delivered together at its end, so that they
+can share a batch; reports of replicas are delivered at once. Everything runs on one event loop and
+nothing here blocks; planners compute on a thread. `pending.py` keeps payloads and answers,
+`replicas.py` the replicas.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from slacktide.wire.errors import ControlError
 log = logging.getLogger("slacktide.driver")
 
 EXPIRY_PATIENCE: Final = 0.004
-"""Seconds by which the refusal of a hopeless request may be delayed while every lane is busy."""
+"""Seconds by which a refusal may be delayed while every lane is busy."""
 
 LONG_BATCH_S: Final = 0.001
-"""A shorter batch holds answers up for less than it costs to let them go first."""
+"""Seconds of a batch from which sending answers first costs less than they would wait."""
 
 
 class Driver:
-    """One engine on one event loop."""
+    """Runs one engine on one event loop. It is the `CallRoute` of models."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Driver:
         planners: Sequence[Planner] = (),
         recorder: Recorder | None = None,
     ) -> None:
-        """`planners` plan while models serve; without, only loads and unloads do. Raises
-        PlannerError if two of them own one field."""
+        """Without `planners`, plans change only with loads and unloads. Raises PlannerError if two
+        planners own one field."""
         self.engine = engine
         self.runtime = Runtime(
             engine,
@@ -97,7 +97,8 @@ class Driver:
         self._flush_due = False
         self._timer = DriverTimer(self._loop, self.clock, self._wake)
         self._requests = PendingRequests()
-        self.frames = ServedFrames(self._requests, self.post, self._frame_came)
+        self.coalescing = ReadCoalescing(cores=len(os.sched_getaffinity(0)))
+        self.frames = ServedFrames(self._requests, self.post, self.coalescing.arrived)
         """Calls of pipelines."""
         self.replicas = ReplicaSupervisor(
             launcher,
@@ -109,14 +110,13 @@ class Driver:
         self._next_id = 0
         self._closed = False
         self.broken = asyncio.Event()
-        """Set when a plan could be neither put in force nor taken back: no state to serve from."""
+        """Set when a plan could neither be applied nor undone: the engine cannot go on."""
         self._plan = engine.plan
         self.on_plan: Callable[[Plan], None] = lambda plan: None
-        """Called when another plan is in force."""
+        """Called with each plan that takes effect."""
         self._pause_due = False
-        self._decided: list[tuple[Batch, list[Payload]]] = []
-        """Batches that their workers are still to be given."""
-        self.coalescing = ReadCoalescing(cores=len(os.sched_getaffinity(0)))
+        self._unsent_batches: list[tuple[Batch, list[Payload]]] = []
+        """Batches that their workers have yet to get."""
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
 
@@ -126,7 +126,7 @@ class Driver:
 
     @property
     def requests(self) -> int:
-        """Requests that have come so far."""
+        """Number of requests so far."""
         return self._next_id
 
     def of_model(self) -> CallRoute:
@@ -142,11 +142,8 @@ class Driver:
 
     def submit(self, request: Request, call: PendingRequest) -> None:
         self._requests.add(call)
-        self.coalescing.arrived(1, now=request.arrival)
+        self.coalescing.arrived(request.arrival)
         self.post(Submitted(request))
-
-    def _frame_came(self, at: float) -> None:
-        self.coalescing.arrived(1, now=at)
 
     def refuse(self, event: Refused, call: PendingRequest) -> None:
         self._requests.add(call)
@@ -156,16 +153,16 @@ class Driver:
         self.post(Cancelled(id, reason))
 
     def waiting(self) -> list[PendingRequest]:
-        """Those that are here and have no outcome yet."""
+        """Requests that have a payload and no outcome yet."""
         return self._requests.waiting()
 
     @property
     def in_flight(self) -> int:
-        """Requests that have no answer yet or whose payload is still named."""
+        """Number of requests that have no answer yet or whose payload is still in use."""
         return len(self._requests)
 
     def reclaim(self) -> bool:
-        """Have what is kept for profiling given back, now; False if nothing is."""
+        """Release payloads kept for profiling, now. Returns False if there are none."""
         if not any(pool.held for pool in self.engine.snapshot().pools.values()):
             return False
         self.post(MemoryShort())
@@ -175,9 +172,8 @@ class Driver:
     # ── plans ────────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, base: Plan, stated: Stated | None = None) -> None:
-        """Put a plan in force, now: `base`, and what planners make of it where models are `stated`
-        to be planned for. Raises ControlError if that cannot be; then the plan before it is in
-        force again."""
+        """Put a plan in force now: `base`, changed by the planners of the models in `stated`.
+        Raises ControlError if that fails, and the previous plan stays in force."""
         self.flush()
         try:
             plan = self.runtime.rebase(base, stated or {}, now=self.clock())
@@ -198,17 +194,17 @@ class Driver:
     # ── events in ────────────────────────────────────────────────────────────────────────────
 
     def post(self, event: RuntimeEvent) -> None:
-        """Deliver an event at the end of this turn of the loop, with others that come in it."""
+        """Deliver an event at the end of this turn of the loop, with the turn's other events."""
         self._events.append(event)
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Deliver what was posted, now."""
+        """Deliver posted events now."""
         self._flush_due = False
         if self._events:
-            while self._events:  # what stages hand on comes while commands are carried out
+            while self._events:  # commands of pipelines post further events
                 events, self._events = self._events, []
                 self._deliver(events)
             self._arm()
@@ -217,9 +213,9 @@ class Driver:
                 self._loop.call_soon(self._pause)
 
     def _pause(self) -> None:
-        """While every lane is busy, leave a shared core to the models for a moment."""
+        """While every lane is busy, leave a shared core to the models briefly."""
         self._pause_due = False
-        self._hand_over()  # else a worker would sit idle through the pause
+        self._send_batches()  # else a worker would idle through the pause
         if self.engine.has_idle_lane:
             return
         running = self.engine.snapshot().batches()
@@ -236,17 +232,17 @@ class Driver:
             descriptors = [descriptor for descriptor in reports if descriptor is not None]
             if len(descriptors) == len(running):
                 self.coalescing.pause(seconds, descriptors, now=now)
-                # Called after what came meanwhile has been read.
+                # Called after the loop has read what arrived during the pause.
                 self._loop.call_soon(self.coalescing.resume)
 
     def _deliver(self, events: Sequence[RuntimeEvent]) -> None:
         if self._closed:
             return
         stalled = self._watch.look()
-        if stalled > self._stalled:  # before what was read since: it is not as late as it looks
+        if stalled > self._stalled:  # before events read since: they are not as late as they look
             events = [DriverStalled(stalled - self._stalled), *events]
             self._stalled = stalled
-        # Never earlier than the engine's last time: clocks of callers may be a hair behind.
+        # Never before the engine's last time: clocks of callers may be slightly behind.
         now = max(self.clock(), self.engine.now)
         if self._timer.take_due(now=now):
             events = [*events, TimerFired()]  # one turn for both
@@ -272,21 +268,21 @@ class Driver:
             return
         at = self.runtime.next_wakeup()
         if at is not None:
-            # While every lane is busy only expiries are due. Their answers can wait for the next
-            # arrival or the end of a batch, a moment: waking up costs more than the answer.
-            # Those of frames carry results, and cannot.
+            # While every lane is busy only expiries are due. Their answers can wait briefly for the
+            # next arrival or end of a batch: waking up costs more than the answer. Answers of
+            # frames carry results and cannot wait.
             prompt = self.engine.has_idle_lane or at == self._frames_due
             self._timer.set(at, patience=0.0 if prompt else EXPIRY_PATIENCE)
 
     @property
     def _frames_due(self) -> float:
-        """When the next frame is to be answered with what it has."""
+        """Time at which the next frame is answered with the results it has."""
         frames = self.runtime.frames
         return math.inf if frames is None else frames.next_deadline
 
     def _wake(self) -> None:
         at = self.runtime.next_wakeup()
-        # The loop's clock is coarse and may fire a hair early: wait for the rest.
+        # The loop's clock is coarse and may fire slightly early: wait for the rest.
         if at is not None and self.clock() < at:
             self._arm()
         elif at is not None:
@@ -305,10 +301,10 @@ class Driver:
                 batch, payloads = command.batch, self._requests.payloads(command.batch)
                 self.coalescing.expected = command.expected
                 if self.coalescing.shares_core and command.expected >= LONG_BATCH_S:
-                    # A worker that is given a batch takes the core at once, and the transports
-                    # write what they were given at the end of this turn: answers go first.
-                    self._decided.append((batch, payloads))
-                    self._loop.call_soon(self._hand_over)
+                    # A worker takes the core as soon as it gets a batch, but transports write at
+                    # the end of this turn: let answers go first.
+                    self._unsent_batches.append((batch, payloads))
+                    self._loop.call_soon(self._send_batches)
                 else:
                     self.replicas.run(batch, payloads)
             case AbortBatch():
@@ -328,18 +324,18 @@ class Driver:
             case FreeFrame():
                 self.frames.free(command.id)
             case PublishExits():
-                self._hand_over()  # batches that were decided before go by the policy of then
+                self._send_batches()  # earlier batches go by the earlier policy
                 self.replicas.publish(command)
 
-    def _hand_over(self) -> None:
-        decided, self._decided = self._decided, []
-        for batch, payloads in decided:
+    def _send_batches(self) -> None:
+        batches, self._unsent_batches = self._unsent_batches, []
+        for batch, payloads in batches:
             self.replicas.run(batch, payloads)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Stop every replica and answer nothing more."""
+        """Stop every replica and refuse the waiting requests."""
         self._closed = True
         self._timer.clear()
         self.replicas.close()

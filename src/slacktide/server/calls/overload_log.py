@@ -1,4 +1,4 @@
-"""`OverloadLog`: overload in the log, in one line for ten seconds, however many are refused."""
+"""`OverloadLog`: one warning per ten seconds of overload, however many requests are refused."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from slacktide.wire.status import STATUS
 
 PERIOD_S = 10.0
 UNRUN = 5
-"""Refusals of a model of which nothing has run, after which the log says so."""
+"""Refusals after which the log warns of a model that has run nothing."""
 _COUNTED = {
     Reason.UNMEASURED,
     *(reason for reason, status in STATUS.items() if status.http in (429, 503, 504)),
 }
-"""Refusals after which another try may be served; the rest are mistakes of clients and models."""
+"""Refusals after which a retry may be served; the rest are mistakes of clients and models."""
 
 
 class OverloadLog:
-    """One warning line every 10 seconds in which requests are refused, with their number by reason:
-    overload is seen without any metrics system."""
+    """Logs a warning for every 10 seconds with refused requests, counted by reason, so that
+    overload is visible without a metrics system."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class OverloadLog:
         later: Callable[[float, Callable[[], None]], object],
         logger: logging.Logger | None = None,
     ) -> None:
-        """`later` calls a function after so many seconds of `clock`."""
+        """`later(seconds, function)` calls the function after that time."""
         self._clock = clock
         self._later = later
         self._log = logger or logging.getLogger("slacktide.requests")
@@ -38,7 +38,7 @@ class OverloadLog:
         self._counts: dict[Reason, int] = {}
 
     def count(self, reason: Reason) -> None:
-        """A request has ended without a result."""
+        """Count a request that ended without a result."""
         counts = self._counts
         if reason not in _COUNTED:
             return
@@ -50,16 +50,16 @@ class OverloadLog:
         counts[reason] = counts.get(reason, 0) + 1
 
     def count_unrun(self, version: LoadedVersion, reason: Reason) -> None:
-        """A request of `version` was refused: say so once if its profile refuses all of them, so
-        that nothing has run that could correct it."""
+        """Warn once if the profile of `version` refuses all its requests: nothing runs that could
+        correct the profile."""
         if reason is not Reason.SHORTER_THAN_ALONE or version.counters.executions:
             return
         refused = version.counters.by_reason.get(reason, 0)
         if refused == UNRUN and not version.stages:
             self._log.warning(
-                "%s:%s: all of %d requests were refused as %s, and nothing has run: by its profile "
-                "a row takes %.3g ms. Some requests will run all the same, to see whether it does; "
-                "to measure anew, run slacktide profile",
+                "%s:%s: all %d requests so far were refused as %s, because a row takes %.3g ms "
+                "according to the profile. Some requests will run anyway to check the profile; to "
+                "measure it again, run slacktide profile",
                 *(version.name, version.version, refused, reason.label),
                 1e3 * version.expected_alone,
             )
@@ -69,7 +69,7 @@ class OverloadLog:
         self.report()
 
     def report(self) -> None:
-        """Log what has been counted since the last line, if anything has."""
+        """Log the counts since the last line, if any."""
         counts, self._counts = self._counts, {}
         if not counts:
             return

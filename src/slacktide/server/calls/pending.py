@@ -1,4 +1,4 @@
-"""`PendingRequests`: what a driver keeps of each request until nothing names its payload any more.
+"""`PendingRequests`: the requests of a driver whose payloads are still in use.
 
 The engine sees descriptors only: payloads, results and the calls themselves stay here.
 """
@@ -17,58 +17,49 @@ from slacktide.executors.ports import BatchOutputs, OutputTensor, Payload
 log = logging.getLogger("slacktide.driver")
 
 NO_STAGES: Mapping[str, Outcome] = MappingProxyType({})
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NO_DETAILS: Mapping[str, str] = MappingProxyType({})
 
 
 class PendingRequest(ABC):
-    """A request that a driver knows, until nothing names its payload any more: a call, or what a
-    stage of a pipeline's call is to run."""
+    """A call, or the request of one stage of a pipeline's call."""
 
     __slots__ = (
-        "crashed",
-        "id",
-        "lacks",
-        "outputs",
-        "payload",
-        "stages",
-        "timing",
-        "told",
-        "variant",
-        "waits",
+        "crashed", "details", "id", "missing_stages", "outputs", "payload", "stages", "timing",
+        "variant", "waits",
     )  # fmt: skip
 
     def __init__(self, id: int) -> None:
         self.id = id
         self.waits = False
-        """For its outcome."""
+        """Whether it still waits for its outcome."""
         self.payload: Payload | None = None
         self.outputs: Sequence[OutputTensor | None] | None = None
-        """None unless a result was computed; of a pipeline's call, those of stages that are missing
-        are."""
+        """None unless a result was computed. A stage that a pipeline's answer lacks has None for
+        each of its outputs."""
         self.timing: BatchTiming | None = None
-        """Of the batch that computed it."""
+        """Timing of the batch that computed the result."""
         self.variant = ""
-        """Of the model, that computed it."""
-        self.lacks: tuple[str, ...] = ()
-        """Of a pipeline's call: the stages that are missing in its outputs."""
+        """The model's variant that computed the result."""
+        self.missing_stages: tuple[str, ...] = ()
+        """Stages of a pipeline whose outputs are missing."""
         self.stages: Mapping[str, Outcome] = NO_STAGES
-        """And how the others ended."""
-        self.told: Mapping[str, str] = NOTHING
-        """Which variants of families answered stages, and which early exits, by parameter."""
+        """Outcomes of the other stages."""
+        self.details: Mapping[str, str] = NO_DETAILS
+        """Response parameters: variants and early exits that answered stages."""
         self.crashed = ""
-        """A stage whose workers have died of it twice."""
+        """The stage whose workers this request has crashed twice."""
 
     @abstractmethod
     def answered(self, outcome: Outcome) -> None:
-        """Its outcome, once, unless it was cancelled before."""
+        """Called once with the outcome, unless the request was cancelled before."""
 
     @abstractmethod
     def released(self) -> None:
-        """Nothing names its payload any more. Once, after `answered` if that comes at all."""
+        """Called once when its payload is no longer in use, after `answered` if that is called."""
 
 
 class PendingRequests:
-    """By id, from the moment a request is known. Belongs to the driver's loop."""
+    """Requests by id. Belongs to the driver's loop."""
 
     def __init__(self) -> None:
         self._pending: dict[int, PendingRequest] = {}
@@ -77,24 +68,23 @@ class PendingRequests:
         return len(self._pending)
 
     def add(self, request: PendingRequest) -> None:
-        """It is known, or its payload is here."""
+        """Add a request, or note that its payload has arrived."""
         request.waits = True
         self._pending[request.id] = request
 
     def waiting(self) -> list[PendingRequest]:
-        """Those whose payload is here and that have no outcome yet."""
+        """Requests that have a payload and no outcome yet."""
         return [call for call in self._pending.values() if call.waits and call.payload is not None]
 
     def payloads(self, batch: Batch) -> list[Payload]:
-        """Of its members, in their order."""
+        """Payloads of a batch's members, in order."""
         payloads = [self._pending[member.id].payload for member in batch.members]
         return [payload for payload in payloads if payload is not None]
 
     def store_outputs(
         self, batch: Batch, members: Sequence[Request], results: BatchOutputs, timing: BatchTiming
     ) -> None:
-        """Keep the results of these `members` of a batch for their answers; of those that have had
-        theirs, nothing."""
+        """Keep the results of these `members` of a batch, except of those already answered."""
         variant = batch.replica.pool.variant
         for member, outputs in zip(members, results, strict=True):
             request = self._pending.get(member.id)
@@ -104,7 +94,7 @@ class PendingRequests:
                 request.variant = variant
 
     def answer(self, command: Answer | AnswerFrame) -> None:
-        """Report an outcome to the request, if it waits for it."""
+        """Report an outcome to the request, if it still waits for one."""
         request = self._pending.get(command.id)
         if request is None or not request.waits:
             return
@@ -115,14 +105,14 @@ class PendingRequests:
             log.exception("the answer to request %d could not be delivered", command.id)
 
     def free(self, ids: tuple[int, ...]) -> None:
-        """Nothing names these payloads any more."""
+        """Forget requests whose payloads are no longer in use."""
         for id in ids:
             request = self._pending.pop(id, None)
             if request is not None:
                 request.released()
 
     def refuse_all(self, *, now: float) -> None:
-        """The server ends: no outcome will come any more."""
+        """Refuse all waiting requests because the server stops."""
         for request in self._pending.values():
             if request.waits:
                 request.waits = False

@@ -1,6 +1,6 @@
-"""`ReplicaSupervisor`: starts, resizes and stops the replicas of a driver, and takes their reports.
+"""`ReplicaSupervisor`: starts, resizes and stops a driver's replicas, and handles their reports.
 
-What a replica reports is handed to the engine at once.
+Reports go to the engine at once.
 """
 
 from __future__ import annotations
@@ -57,48 +57,51 @@ from slacktide.planning.exits import ExitsArranged
 log = logging.getLogger("slacktide.driver")
 
 START_AGAIN_S = 1.0
-"""Seconds until a replica that found no free file descriptor is tried again."""
+"""Seconds until a replica that found no free file descriptor is started again."""
 
 
 def arranged(replica: Replica, event: Arranged) -> ExitsArranged:
-    """What planners are told of a replica's stages."""
+    """Return the planners' event for a replica's new stages."""
     details = (event.revision, event.ramps, event.detail, event.rows, event.whole_s, event.stage_s)
     return ExitsArranged(replica.pool, replica.id, *details)
 
 
 class Launcher(Protocol):
-    """Starts replicas, and is notified of what becomes of them."""
+    """Starts replicas and is notified of their events."""
 
     def start(self, replica: Replica, report: Reporter) -> ReplicaHandle: ...
 
     def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
-        """A replica is warm. A sentence refuses it for good."""
+        """Called when a replica is warm. A returned sentence refuses it for good."""
 
     def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None: ...
 
     def stopped(self, replica: Replica) -> None:
-        """A replica is no longer wanted; nothing more is reported of it."""
+        """Called when a replica is stopped on purpose; it reports nothing more."""
 
     def finished(
         self, batch: Batch, timing: BatchTiming, seconds: float, exits: ExitReport | None = None
     ) -> None:
-        """A batch is done, `seconds` after it was handed over. `exits`: what its ramps said."""
+        """Called when a batch is done, `seconds` after it was sent. `exits`: report of its
+        ramps."""
 
     def early_exits(self, replica: Replica, event: Arranged | FeaturesSeen) -> None:
-        """Its batches run through other stages, or show what ramps can be learnt from."""
+        """Called when its batches run through other stages, or show features to learn ramps
+        from."""
 
     def rows_mismatch(self, replica: Replica, event: RowsMismatch) -> None:
-        """An output has not as many rows as were given."""
+        """Called when an output has more or fewer rows than the input."""
 
     def pictures_damaged(self, replica: Replica, event: PicturesDamaged) -> None:
-        """A batch had pictures that may be damaged."""
+        """Called when pictures of a batch may be damaged."""
 
     def circuit(self, command: TellCircuit) -> None:
-        """A version has become unavailable, or is no longer."""
+        """Called when a version becomes unavailable or available again."""
 
 
 class ReplicaSupervisor:
-    """By id, from StartReplica to StopReplica or their end. Belongs to the driver's loop."""
+    """Replicas by id, from StartReplica to StopReplica or their end. Belongs to the driver's
+    loop."""
 
     def __init__(
         self,
@@ -109,7 +112,7 @@ class ReplicaSupervisor:
         post: Callable[[Event | ExitsArranged], None],
         flush: Callable[[], None],
     ) -> None:
-        """`keep` takes the results of members of a batch; `post` and `flush` are the driver's."""
+        """`keep` stores results of batch members; `post` and `flush` are the driver's."""
         self._launcher = launcher
         self._clock = clock
         self._keep = keep
@@ -120,14 +123,13 @@ class ReplicaSupervisor:
         self._replicas: dict[int, Replica] = {}
         self._batches: dict[int, Batch] = {}
         self._mismatches: dict[int, str] = {}
-        """By running batch, which of its outputs has other rows than were given."""
-        self._told: set[int | None] = set()
-        """Processes whose end the log has told. Several replicas may be one."""
+        """Message about an output with the wrong number of rows, by running batch."""
+        self._logged_pids: set[int | None] = set()
+        """Processes whose end is logged already. Several replicas may share one."""
         self.resizes = ResizeTracker(clock, post)
 
     def descriptor(self, id: int) -> int | None:
-        """File descriptor that is readable when the replica has something to report; None if there
-        is none."""
+        """File descriptor that becomes readable when the replica reports; None if there is none."""
         handle = self._handles.get(id)
         return None if handle is None else handle.descriptor
 
@@ -140,9 +142,9 @@ class ReplicaSupervisor:
             self._handles[replica.id] = self._launcher.start(replica, report)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-                # Clients hold them all: no fault of the model's, so none of its five crashes.
+                # Clients use them all: this is not one of the model's five crashes.
                 log.warning(
-                    "no file descriptor left for a replica of %s; it starts later", replica.pool
+                    "no file descriptor left for a replica of %s; it will start later", replica.pool
                 )
                 self._loop.call_later(START_AGAIN_S, self._start_again, replica.id)
                 return
@@ -161,12 +163,12 @@ class ReplicaSupervisor:
             handle = self._handles.get(replica.id)
             if handle is not None:
                 if handle.pid is not None:
-                    self._told.add(handle.pid)
+                    self._logged_pids.add(handle.pid)
                 runs = any(batch.replica.id == replica.id for batch in self._batches.values())
                 why = "hung on a batch" if runs else "was not up in time"
-                log.warning("replica %d of %s %s: it is ended", replica.id, replica.pool, why)
+                log.warning("replica %d of %s %s: killing it", replica.id, replica.pool, why)
                 handle.kill()
-            elif replica.id in self._replicas:  # it waits for a file descriptor
+            elif replica.id in self._replicas:  # waiting for a file descriptor
                 lost = ReplicaLost(replica.id, "the server has no file descriptor left")
                 self._loop.call_soon(self._reported, replica, lost)
         else:
@@ -180,7 +182,7 @@ class ReplicaSupervisor:
 
     def run(self, batch: Batch, payloads: list[Payload]) -> None:
         handle = self._handles.get(batch.replica.id)
-        if handle is not None:  # else it was lost since
+        if handle is not None:  # else it was lost meanwhile
             self._batches[batch.id] = batch
             final: list[int] = []
             if batch.leaving is not Leaving.NONE:
@@ -189,32 +191,32 @@ class ReplicaSupervisor:
 
     def publish(self, command: PublishExits) -> None:
         handle = self._handles.get(command.replica.id)
-        if handle is not None:  # else it was lost in the same breath
+        if handle is not None:  # else it was lost in the same turn
             handle.publish(command.policy)
 
     def abort(self, batch: Batch) -> None:
         handle = self._handles.get(batch.replica.id)
-        if handle is not None:  # else it was lost in the same breath
+        if handle is not None:  # else it was lost in the same turn
             handle.abort(batch.id)
 
     def resize(self, command: ResizeLane) -> None:
         ids = [replica.id for replica in command.replicas]
         handles = {id: self._handles[id] for id in ids if id in self._handles}
         for id in ids:
-            if id in self._replicas and id not in handles:  # it waits for a file descriptor
+            if id in self._replicas and id not in handles:  # waiting for a file descriptor
                 self._replicas[id] = replace(self._replicas[id], cores=command.cores)
         self.resizes.begin(command.lane, command.cores, handles)
         for handle in handles.values():
             handle.resize(command.cores)
 
     def close(self) -> None:
-        """Stop every replica, and ignore what they still report."""
+        """Stop every replica and ignore later reports."""
         for handle in self._handles.values():
             handle.stop()
         self._handles.clear()
         self._replicas.clear()
 
-    # ── what replicas report ─────────────────────────────────────────────────────────────────
+    # ── reports of replicas ─────────────────────────────────────────────────────────────────
 
     def _reported(
         self,
@@ -227,7 +229,7 @@ class ReplicaSupervisor:
         faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
         if replica.id not in self._replicas:
-            return  # it was stopped
+            return  # stopped
         match event:
             case Resized():
                 self.resizes.reported(replica.lane, replica.id, event, intended=replica.cores)
@@ -242,7 +244,7 @@ class ReplicaSupervisor:
                 self._post(event)
             case BatchAborted():
                 batch = self._batches.pop(event.batch)
-                if event.exits is not None:  # all of it was answered, and other requests wait
+                if event.exits is not None:  # all members were answered, and others wait
                     seconds = self._clock() - batch.started
                     timing = BatchTiming(infer_s=seconds)
                     self._launcher.finished(batch, timing, seconds, event.exits)
@@ -277,7 +279,7 @@ class ReplicaSupervisor:
         mismatch = self._mismatches.pop(event.batch, "")
         if mismatch and batch.members[0].parent is not None:  # pipelines count rows
             faults = {0: MemberFault(mismatch, of_glue=True)}
-        if faults:  # of images most likely: they fail alone, and their batch is answered
+        if faults:  # mostly bad images: only these members fail
             for member, fault in faults.items():
                 reason = Reason.RUNTIME_ERROR if fault.of_glue else Reason.BAD_INPUT
                 self._post(Cancelled(batch.members[member].id, reason, fault.detail))
@@ -296,10 +298,10 @@ class ReplicaSupervisor:
         del self._replicas[replica.id]
         handle = self._handles.get(replica.id)
         pid = None if handle is None else handle.pid
-        if pid not in self._told:
+        if pid not in self._logged_pids:
             log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, event.detail)
         if pid is not None:
-            self._told.add(pid)
+            self._logged_pids.add(pid)
         self._let_go(replica)
         for id in [id for id, batch in self._batches.items() if batch.replica.id == replica.id]:
             del self._batches[id]
@@ -310,5 +312,5 @@ class ReplicaSupervisor:
 
     def _let_go(self, replica: Replica) -> None:
         handle = self._handles.pop(replica.id, None)
-        if handle is not None and self._told:
-            self._told &= {handle.pid for handle in self._handles.values()}
+        if handle is not None and self._logged_pids:
+            self._logged_pids &= {handle.pid for handle in self._handles.values()}
