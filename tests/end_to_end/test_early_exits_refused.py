@@ -209,7 +209,7 @@ def test_requests_from_which_nothing_can_be_learnt_are_told_of(
 
 def test_too_few_rows_are_told_by_their_number(house: Any) -> None:
     data = rows(8)
-    told = "ramps are learnt from 512 rows on, there are "
+    told = "ramps need 512 rows, there are "
     full = said(house, "few", told, lambda: ask(house, "few", x=data))
     assert 0 < int(full.removeprefix(told)) < 512
     served_as_it_is(house, "few", x=data)
@@ -229,7 +229,7 @@ def test_files_of_ramps_that_cannot_be_used_are_told_by_name(
 ) -> None:
     with caplog.at_level(logging.WARNING, "slacktide"):
         assert house.post(f"/v2/repository/models/{model}/load").status == 200
-    assert f"{model}: ramps are learnt anew: {sentence}" in caplog.text
+    assert f"{model}: stored ramps are ignored: {sentence}" in caplog.text
     served_as_it_is(house, model, x=rows(2))
 
 

@@ -225,7 +225,7 @@ def test_five_crashes_make_a_model_unavailable_and_loading_it_again_helps(fragil
     entry = fragile.index()["five"]
     assert entry["state"] == "UNAVAILABLE"
     assert "5 crashes within 60 s" in entry["reason"]
-    assert entry["reason"].endswith("; it is tried again in 10 s")
+    assert entry["reason"].endswith("; next try in 10 s")
     answer = fragile.infer("five", fragile.matmul_call())
     assert answer.status == 503
     assert "5 crashes" in answer.error

@@ -152,7 +152,7 @@ def test_a_fixed_batch_is_told_how_to_be_exported(tmp_path: Path) -> None:
     assert findings(tmp_path) == [
         "one/1/model.onnx: the first axis of all inputs and outputs is always 1, so requests never "
         "share a batch; export the model with a free one (torch.onnx.export: dynamic_axes={'x': "
-        "{0: 'batch'}, …}), or state 'max_batch: 0' if that is meant"
+        "{0: 'batch'}, …}), or state 'max_batch: 0' if this is intended"
     ]
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from slacktide.domain import PoolId
 from slacktide.executors.ports import ExitSource, FeaturesSeen
 from slacktide.models.exit_files import find_ramps, save_ramps
-from slacktide.models.exit_learner import FIRST_LOOK, MOST_BEHIND, RampLearner
+from slacktide.models.exit_learner import FIRST_TRAINING, MOST_BEHIND, RampLearner
 from slacktide.models.repository.repository import Repository
 from slacktide.models.versions import LoadedExits
 from slacktide.planning.exits import RampsJudged, RampsLearnt, RampsRefused
@@ -102,9 +102,9 @@ async def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository:
     async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
-        await world.see(*world.rows(FIRST_LOOK - 8))
+        await world.see(*world.rows(FIRST_TRAINING - 8))
         assert world.posted == []
-        assert pool.exits.refusal == "ramps are learnt from 512 rows on, there are 504"
+        assert pool.exits.refusal == "ramps need 512 rows, there are 504"
         assert not (repository / "m" / "1" / "exits").exists()
         await world.see(*world.rows(8))
         (learnt,) = world.posted
@@ -125,7 +125,7 @@ async def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository:
 async def test_what_was_learnt_before_serves_at_once(repository: Path) -> None:
     async with watched() as world:
         await world.learner.begin(loaded(repository))
-        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
     async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
@@ -137,14 +137,14 @@ async def test_what_was_learnt_before_serves_at_once(repository: Path) -> None:
 async def test_ramps_that_are_no_better_are_not_published_again(repository: Path) -> None:
     async with watched() as world:
         await world.learner.begin(loaded(repository))
-        await world.see(*world.rows(4 * FIRST_LOOK), size=64)
+        await world.see(*world.rows(4 * FIRST_TRAINING), size=64)
         assert [each.revision for each in world.posted if isinstance(each, RampsLearnt)] == [1]
 
 
 async def test_every_ramp_judges_rows_that_it_has_not_learnt_from(repository: Path) -> None:
     async with watched() as world:
         await world.learner.begin(loaded(repository))
-        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
         assert not any(isinstance(each, RampsJudged) for each in world.posted)
         await world.see(*world.rows(256))
         judged = [each for each in world.posted if isinstance(each, RampsJudged)]
@@ -159,8 +159,8 @@ async def test_after_a_change_better_ramps_get_a_revision(repository: Path) -> N
     async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
-        await world.see(*world.rows(FIRST_LOOK), size=64)
-        await world.see(*world.rows(4 * FIRST_LOOK, -MIXING), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
+        await world.see(*world.rows(4 * FIRST_TRAINING, -MIXING), size=64)
         learnt = [each for each in world.posted if isinstance(each, RampsLearnt)]
         assert learnt[-1].revision == pool.exits.revision > 1
         assert learnt[-1].ramps[1].agreement > 0.8
@@ -170,15 +170,15 @@ async def test_a_look_that_takes_long_is_not_soon_followed_by_another(repository
     async with watched() as world:
         world.look_s = 1.0
         await world.learner.begin(loaded(repository))
-        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
         pool = world.learner._pools[POOL]
         world.look_s = 0.0
-        assert pool.next_look == 2 * FIRST_LOOK
-        await world.see(*world.rows(3 * FIRST_LOOK), size=64)
-        assert pool.next_look == 2 * FIRST_LOOK, "it rests"
+        assert pool.next_training == 2 * FIRST_TRAINING
+        await world.see(*world.rows(3 * FIRST_TRAINING), size=64)
+        assert pool.next_training == 2 * FIRST_TRAINING, "it rests"
         world.now += 20.0
         await world.see(*world.rows(8), size=8)
-        assert pool.next_look > 4 * FIRST_LOOK
+        assert pool.next_training > 4 * FIRST_TRAINING
 
 
 async def test_files_of_another_model_are_replaced_and_the_log_says_so(
@@ -186,14 +186,14 @@ async def test_files_of_another_model_are_replaced_and_the_log_says_so(
 ) -> None:
     async with watched() as world:
         await world.learner.begin(loaded(repository))
-        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
     (repository / "m" / "1" / "model.onnx").write_bytes(b"another network")
     async with watched() as world:
         await world.learner.begin(loaded(repository))
         assert world.posted == []
-        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
         assert len(world.posted) == 1
-    assert "m: ramps are learnt anew: manifest.json: model_sha256: these are" in caplog.text
+    assert "m: stored ramps are ignored: manifest.json: model_sha256: these are" in caplog.text
 
 
 async def test_answers_that_are_all_alike_are_waited_out(
@@ -202,12 +202,12 @@ async def test_answers_that_are_all_alike_are_waited_out(
     async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
-        features, logits = world.rows(FIRST_LOOK)
+        features, logits = world.rows(FIRST_TRAINING)
         logits[:, 1] = 50.0
         await world.see(features, logits, size=64)
         assert world.posted == []
         assert pool.exits.refusal == "the model answers the first 512 rows alike (class 1)"
-        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
         assert len(world.posted) == 1
         assert pool.exits.refusal == ""
     assert caplog.text.count("no early exits yet") == 1
@@ -217,7 +217,7 @@ async def test_rows_that_are_not_finite_are_told_of(repository: Path) -> None:
     async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
-        features, logits = world.rows(FIRST_LOOK)
+        features, logits = world.rows(FIRST_TRAINING)
         features[0][:] = np.nan
         await world.see(features, logits, size=64)
         assert pool.exits.refusal == (
@@ -234,7 +234,7 @@ async def test_a_folder_that_cannot_be_read_does_not_stop_a_load(
     async with watched() as world:
         await world.learner.begin(loaded(repository))
         assert world.posted == []
-    assert "m: ramps are learnt anew" in caplog.text
+    assert "m: stored ramps are ignored" in caplog.text
 
 
 @pytest.mark.parametrize("case", ["one logit", "sizes that change", "a folder that is gone"])
@@ -244,7 +244,7 @@ async def test_where_no_ramps_can_be_had_planners_are_told_once(
     async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
-        features, logits = world.rows(FIRST_LOOK)
+        features, logits = world.rows(FIRST_TRAINING)
         if case == "one logit":
             logits = logits[:, :1].copy()
         await world.see(features, logits[:8])
@@ -263,7 +263,7 @@ async def test_a_pool_that_is_gone_teaches_nothing(repository: Path) -> None:
     async with watched() as world:
         await world.learner.begin(loaded(repository))
         world.learner.forget(POOL)
-        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
         assert world.posted == []
 
 
@@ -272,10 +272,10 @@ async def test_once_a_model_is_loaded_again_its_old_generation_writes_nothing(
 ) -> None:
     async with watched() as world:
         await world.learner.begin(loaded(repository))
-        await world.see(*world.rows(FIRST_LOOK - 8), size=64)
+        await world.see(*world.rows(FIRST_TRAINING - 8), size=64)
         again = PoolId("m", "1", generation=2)
         await world.learner.begin(loaded(repository, again))
-        await world.see(*world.rows(FIRST_LOOK), size=64)  # still reported by its workers
+        await world.see(*world.rows(FIRST_TRAINING), size=64)  # still reported by its workers
         assert world.posted == []
         assert not (repository / "m" / "1" / "exits").exists()
         assert list(world.learner._pools) == [again]
@@ -285,13 +285,13 @@ async def test_ramps_that_others_have_written_meanwhile_stay(repository: Path) -
     async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
-        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
         (learnt,) = world.posted
         manifest = find_ramps(pool.definition, pool.source.exits.folder)
         assert manifest is not None
         added = replace(manifest, revision=7, source="samples")
         save_ramps(pool.definition, pool.source.exits.folder, added)
-        await world.see(*world.rows(4 * FIRST_LOOK, -MIXING), size=64)
+        await world.see(*world.rows(4 * FIRST_TRAINING, -MIXING), size=64)
         others = [each for each in world.posted if not isinstance(each, RampsJudged)]
         assert others == [learnt], "what it has stays in force"
         found = find_ramps(pool.definition, pool.source.exits.folder)
@@ -305,10 +305,10 @@ async def test_ramps_that_were_written_before_any_were_learnt_are_told_of(reposi
         await world.learner.begin(pool)
         (repository / "m" / "1" / "exits").mkdir()
         (repository / "m" / "1" / "exits" / "manifest.json").write_text("{}")
-        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
         (refused,) = world.posted
         assert isinstance(refused, RampsRefused)
-        assert refused.reason == "other ramps were written beside it; load it again to use them"
+        assert refused.reason == "another program wrote ramps; reload the model to use them"
 
 
 async def test_reports_that_the_thread_has_no_time_for_are_let_go(repository: Path) -> None:

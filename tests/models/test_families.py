@@ -59,22 +59,21 @@ def test_what_is_stated_wins_over_what_was_measured_and_that_over_the_order() ->
     found, notes = accuracies(settings, {"128": 0.9, "512": 0.7})
     assert found == {"128": 0.3, "256": pytest.approx(0.5), "512": 0.7}
     (note,) = notes
-    assert "the accuracy of 256 is not known" in note
+    assert "the accuracy of 256 is unknown" in note
     assert accuracies(settings, {"256": 0.4, "512": 0.7})[1] == []
 
 
 def test_without_any_accuracy_variants_are_the_better_the_later_they_are_listed() -> None:
     found, notes = accuracies(VariantSettings(files={"a": "a.onnx", "b": "b.onnx"}), {})
     assert found == {"a": pytest.approx(1 / 3), "b": pytest.approx(2 / 3)}
-    assert "the accuracy of a, b is not known" in notes[0]
+    assert "the accuracy of a, b is unknown" in notes[0]
 
 
 def test_a_larger_variant_that_is_no_more_accurate_is_dropped_with_a_note() -> None:
     kept, notes = worth_serving({"a": 0.5, "b": 0.5, "c": 0.6, "d": 0.55})
     assert kept == ("a", "c")
     assert notes[0] == (
-        "variants: 'b' is not served: its accuracy is 0.5, no more than that of 'a', 0.5, which is "
-        "smaller"
+        "variants: 'b' is not served: its accuracy, 0.5, is not above that of the smaller 'a', 0.5"
     )
     assert len(notes) == 2
 

@@ -120,7 +120,7 @@ def test_what_is_remembered_of_a_form_is_what_a_check_finds_and_is_bounded(monke
         assert checked.tensors is given
         with pytest.raises(BadField, match="'words' data"):
             check.check([image(2), replace(words(2, length), data=b"")])
-    assert 0 < len(check._known) <= 3
+    assert 0 < len(check._checked_forms) <= 3
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -151,7 +151,7 @@ def test_the_output_of_the_most_classes_has_the_scores() -> None:
 def test_an_unclear_output_and_a_label_beyond_it_are_named() -> None:
     both = interface(one=(FP32, (-1, 2)), two=(FP32, (-1, 2)))
     pair = [outputs(one=np.zeros((1, 2), "f4"), two=np.zeros((1, 2), "f4"))]
-    with pytest.raises(DataError, match=r"state it as variants\.output, one of 'one', 'two'"):
+    with pytest.raises(DataError, match=r"state one of 'one', 'two' as variants\.output"):
         _scored("a", pair, labelled(1), both, None)
     with pytest.raises(DataError, match=r"variants\.output: the model has no output 'three'"):
         _scored("a", pair, labelled(1), both, "three")

@@ -133,7 +133,7 @@ def test_a_model_that_fits_no_more_takes_it_along_as_well(
     house.put("first", interface("x", "y", width=5))
     assert house.host.serving == {}
     assert "edges[0].tensors" in (house.catalog.absence("chain", None) or "")
-    assert "chain does not answer any more" in caplog.text
+    assert "chain no longer answers" in caplog.text
 
 
 def test_an_accuracy_is_wanted_of_variants_only(house: House) -> None:

@@ -207,7 +207,7 @@ def test_papers_of_another_version_are_mentioned_once(
         plugins.warn_of_mismatches.cache_clear()
     assert [record.getMessage() for record in caplog.records] == [
         f"slacktide-papers 0.0.9 does not fit slacktide {__version__}; install both of one "
-        "version; until then, nothing of it can be used"
+        "version; until then it cannot be used"
     ]
 
 

@@ -110,7 +110,7 @@ async def test_a_replica_that_fits_fewer_rows_makes_every_batch_smaller(
     assert ready(16) is None  # another has room for more; one for all holds
     assert house.plans == [8]
     assert ready(0) is not None  # no batch axis: another model
-    assert caplog.messages == ["m: memory has room for batches of 8 rows, not 32"]
+    assert caplog.messages == ["m: memory suffices for batches of 8 rows, not 32"]
 
 
 def test_batching_stops_where_rows_of_an_output_are_not_those_of_the_inputs(

@@ -1,11 +1,11 @@
-"""How good answers are: mean average precision and F1 of detectors, top-1 of classifiers.
+"""Accuracy of answers: mean average precision and F1 of detectors, top-1 of classifiers.
 
-A found box is right if it covers a box of its class that no better one has taken, with an
-intersection of half of their union or more. Boxes are matched within their image, by falling score,
-each to the free box that it covers best. Equal scores are one step of the curve, so that no order
-among them counts. Average precision is the area below the precision that is reached at a recall or
-beyond it (all points, as PASCAL VOC has it from 2010 on), and its mean is over the classes that
-have boxes. F1 is that of the best threshold on the score, over all classes together.
+Detections are matched within an image by falling score, each to the free true box of its class that
+it overlaps most. A detection is right if the intersection is at least half of the union. Equal
+scores are one step of the curve, so that their order does not matter. Average precision is the
+area under the best precision at a recall or beyond it (all points, as in PASCAL VOC since 2010),
+averaged over the classes that have boxes. F1 is that of the best score threshold, over all classes
+together.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.floating[Any]]
 OVERLAP = 0.5
-"""Least intersection over union of a box that is right."""
+"""Least intersection over union of a right detection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Of one image, n of them. Scores that are not above 0 are padding, and so are no numbers."""
+    """The n boxes of one image. Scores of 0 or less, and NaN, mark padding."""
 
     boxes: Numbers
     """[n, 4]: left, top, right and bottom, in fractions of the image."""
     classes: NDArray[Any]
     """[n], whole numbers."""
     scores: Numbers | None = None
-    """[n]; None: this is how it is, not what was found."""
+    """[n]; None for true boxes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetectionScore:
-    """How good found boxes are, 0 to 1."""
+    """Accuracy of detections, 0 to 1."""
 
     mean_average_precision: float
     f1: float
     threshold: float
-    """Score from which on found boxes give that F1."""
+    """Score threshold of that F1."""
 
 
 def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> DetectionScore:
-    """`detections` and `truth` of the same images. Raises ValueError if no image has a box."""
+    """Score detections against the true boxes of the same images. Raises ValueError if no image has
+    a box."""
     classes = np.concatenate([boxes.classes for boxes in truth]) if truth else np.zeros(0)
     if not len(classes):
         raise ValueError("no image has a box")
     hits, kinds, scores = [np.zeros(0, bool)], [np.zeros(0)], [np.zeros(0)]
-    for ours, theirs in zip(detections, truth, strict=True):
-        counted, right = _matched(ours, theirs)
+    for found_boxes, true_boxes in zip(detections, truth, strict=True):
+        counted, right = _matched(found_boxes, true_boxes)
         hits.append(right)
-        kinds.append(np.asarray(ours.classes)[counted])
-        scores.append(np.asarray(ours.scores, float)[counted])
+        kinds.append(np.asarray(found_boxes.classes)[counted])
+        scores.append(np.asarray(found_boxes.scores, float)[counted])
     right, kind, score = map(np.concatenate, (hits, kinds, scores))
     precisions = []
     for class_number in np.unique(classes):
@@ -75,18 +76,19 @@ def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> Det
 
 
 def top1(scores: Sequence[Numbers], labels: Sequence[int]) -> float:
-    """The part of images whose class has the highest score; the first of several counts."""
+    """Return the share of images whose class has the highest score; the first if several do."""
     pairs = zip(scores, labels, strict=True)
     return float(np.mean([int(np.argmax(class_scores)) == label for class_scores, label in pairs]))
 
 
-def overlaps(ours: Numbers, theirs: Numbers) -> Numbers:
-    """[n, m]: intersection over union of each of n boxes with each of m."""
-    low = np.maximum(ours[:, None, :2], theirs[None, :, :2])
-    high = np.minimum(ours[:, None, 2:], theirs[None, :, 2:])
+def overlaps(found_boxes: Numbers, true_boxes: Numbers) -> Numbers:
+    """Return [n, m]: intersection over union of each of n boxes with each of m."""
+    low = np.maximum(found_boxes[:, None, :2], true_boxes[None, :, :2])
+    high = np.minimum(found_boxes[:, None, 2:], true_boxes[None, :, 2:])
     both = np.clip(high - low, 0.0, None).prod(axis=2)
     areas = [
-        np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1) for boxes in (ours, theirs)
+        np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1)
+        for boxes in (found_boxes, true_boxes)
     ]
     union = areas[0][:, None] + areas[1][None, :] - both
     ratios: Numbers = np.divide(both, union, out=np.zeros_like(both), where=union > 0.0)
@@ -94,7 +96,7 @@ def overlaps(ours: Numbers, theirs: Numbers) -> Numbers:
 
 
 def _matched(detections: Boxes, truth: Boxes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Which of the found boxes count, and whether each of those is right."""
+    """Return the indices of detections that count, and whether each is right."""
     scores = np.asarray(detections.scores, float)
     counted = np.flatnonzero(np.isfinite(scores) & (scores > 0.0))
     right = np.zeros(len(counted), bool)
@@ -109,12 +111,12 @@ def _matched(detections: Boxes, truth: Boxes) -> tuple[NDArray[np.intp], NDArray
         best = int(covered[box].argmax())
         if covered[box, best] >= OVERLAP:
             right[box] = True
-            covered[:, best] = 0.0  # it is taken
+            covered[:, best] = 0.0  # no longer free
     return counted, right
 
 
 def _curve(right: NDArray[np.bool_], scores: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """(found boxes, right ones, score) at each threshold, the highest first."""
+    """Return (detections, right ones, score) at each threshold, highest first."""
     order = np.argsort(-scores, kind="stable")
     right, scores = right[order], scores[order]
     ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)[: len(scores)])

@@ -1,9 +1,8 @@
-"""`slacktide models check DIR`: everything that can be found wrong without serving.
+"""`slacktide models check DIR`: finds errors in a repository without serving it.
 
-Files are read first. Then each model is opened, warmed up and run in a worker process, by what a
-load measures a profile with: so what a load refuses is refused here (a size that memory cannot
-hold, a device that is not there), and a file that ends its process ends a worker only. Nothing is
-stored.
+Files are read first. Then each model is opened, warmed up and run in a worker process, with the
+code that measures profiles. So the check refuses what a load would refuse (too little memory, a
+missing device), and a crashing model ends only a worker. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -52,32 +51,32 @@ from slacktide.models.repository.settings_file import SETTINGS_FILE
 from slacktide.models.repository.single_model import open_repository
 
 _BUDGET_S = 0.01
-"""Of measuring: so little that one row is all that is sure to be run."""
+"""Seconds to measure: enough to run one row."""
 
 
 class Severity(Enum):
     ERROR = "error"
-    """The model would not be served."""
+    """The model cannot be served."""
     WARNING = "warning"
-    """It would, but perhaps not as its owner thinks."""
+    """The model can be served, but perhaps not as its owner expects."""
     NOTE = "note"
-    """Nothing is wrong: where a model can be left early."""
+    """Information, such as positions for early exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found. `message` names the file relative to the repository."""
+    """A finding. `message` names the file relative to the repository."""
 
     model: str
-    """Its name; empty for the repository as a whole."""
+    """Name of the model; empty for the repository."""
     severity: Severity
     message: str
 
 
 def check_repository(root: Path) -> list[Finding]:
-    """Folders, settings, config.pbtxt and the ONNX files of every model, and the stages of every
-    pipeline, in the order of names; `root` may be one ONNX file. An empty list, or one of notes:
-    nothing is wrong. Never raises for what it finds. Loads onnx."""
+    """Check folders, settings, config.pbtxt and ONNX files of every model, and the stages of every
+    pipeline; `root` may be one ONNX file. Returns findings sorted by model; no errors are raised.
+    Loads onnx."""
     try:
         repository = open_repository(root)
         listed = repository.scan()
@@ -110,7 +109,7 @@ def _model(listed: ListedModel) -> Iterator[Finding]:
 def _pipeline(
     pipeline: PipelineDefinition, repository: Repository, listed: Mapping[str, ListedModel]
 ) -> Iterator[Finding]:
-    """What is wrong with a pipeline, beside its models."""
+    """Check a pipeline, except for its models."""
     stages: dict[str, StageTensors] = {}
     problems: list[Problem] = []
     unknown = False
@@ -134,7 +133,7 @@ def _pipeline(
                     stages[stage.name] = StageTensors(interface, model.settings.masks)
                 stated = pipeline.settings.stages[stage.name].accuracy
                 most = None
-                if family is not None:  # of what is not stated nothing is known here
+                if family is not None:  # unstated accuracies are unknown here
                     most = max(family.accuracy.get(variant, 1.0) for variant in family.names)
                 problems += accuracy_problems(stage.name, stated, most)
         if problem_text:
@@ -186,7 +185,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
 
 
 def _positions(definition: ModelDefinition) -> Iterator[Finding]:
-    """Where a model that states early exits can be left."""
+    """Yield the positions of a model that states early exits."""
     name, where = definition.name, definition.where
     if definition.settings.exits is None or definition.own_exits:
         return
@@ -203,7 +202,8 @@ def _positions(definition: ModelDefinition) -> Iterator[Finding]:
 
 
 def _declared(definition: ModelDefinition) -> ModelInterface | None:
-    """What the model file declares; None if that is not all. Raises ModelFileError."""
+    """Return the interface that a model file declares; None if incomplete. Raises
+    ModelFileError."""
     function = definition.settings.function
     if function is not None:
         return function.interface(definition.settings.max_batch)
@@ -221,9 +221,9 @@ def _declared(definition: ModelDefinition) -> ModelInterface | None:
 async def try_loading(
     root: Path, cores: Sequence[int], *, skip: Collection[str] = ()
 ) -> list[Finding]:
-    """An error for each model, other than those of `skip`, that would not load on these `cores`; a
-    warning for what is assumed of those that would. Models share the cores in the order of their
-    names, as a start of the server has it. Raises RepositoryError if the folder cannot be read."""
+    """Load each model except `skip` on these `cores`. Returns an error for each model that fails,
+    and warnings about assumptions. Models share the cores in the order of their names, as at the
+    start of a server. Raises RepositoryError if the folder cannot be read."""
     findings: list[Finding] = []
     fitting: dict[str, ModelSettings] = {}
     executor, profiles = ProcessExecutor(), ProfileCache(ProfileStore())
@@ -275,7 +275,7 @@ async def try_loading(
 
 
 def _unmeasured(source: ModelSource) -> str:
-    """A sentence on a family of which this machine has no profile."""
+    """Return a sentence about a family without a profile of this machine."""
     how = "measured when it is loaded"
     if len(source.image_sizes) > MOST_SIZES:
         how += f" at {MOST_SIZES} of {len(source.image_sizes)} sizes, and for the others read off"

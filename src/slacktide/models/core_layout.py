@@ -1,20 +1,19 @@
-"""Which cores or device a model's replicas run on, and the plan that follows. Pure.
+"""Assigns models to lanes of cores or devices, and builds the base plan. Pure.
 
-- A device, such as `cuda:1`, is one lane, shared by all models on it: each has one replica there.
-- A model that states `cores` gets a lane of its own; models that name the same `lane` share one and
-  must agree on its size.
-- Where cores or replicas have a range, the lane is *scaled*: it starts as small as it may be, and a
-  planner decides from then on. Scaled lanes compete for the cores set aside for them.
-- All others share what is left: what the scaled lanes could not use together, at least one core.
-  That is split into as many lanes as the model with the most replicas wants (never more than there
-  are cores); a model with r replicas sits on r of them, on those with the fewest replicas first.
-- Where models on a lane state a `window`, all of them do, and the lane has a timetable.
+- A device, such as `cuda:1`, is one lane, shared by all its models with one replica each.
+- A model that states `cores` gets its own lane; models that name the same `lane` share one and must
+  agree on its size.
+- If cores or replicas have a range, the lane is *scaled*: it starts at its smallest size, and a
+  planner resizes it. Scaled lanes compete for the cores set aside for them.
+- The other models share the rest: the cores that the scaled lanes could not use together, at least
+  one. They are split into as many lanes as the model with the most replicas wants (at most one per
+  core). A model with r replicas is on r of these lanes, on those with the fewest replicas first.
+- If one model of a lane states a `window`, all must, and the lane has a timetable.
 
-Core sets are disjoint, always.
+Core sets are always disjoint.
 
-A lane is called what it is: `cuda:1`, `shared`, or the model or `lane` that it belongs to; one of
-several has a number, as `shared/0`. No name of a model holds a colon or a slash, so no two lanes
-share a name.
+A lane is named after its device, its model or its `lane`, or is `shared`; one of several has a
+number, as in `shared/0`. Model names contain no colon or slash, so names of lanes are unique.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import session_sizes
 
 SHARED = "shared"
-"""Name of the lane that models without cores of their own share; `shared/0` … if it is split."""
+"""Name of the lane that models without own cores share; `shared/0` … if it is split."""
 
 
 class LaneError(ValueError):
-    """The models do not fit the machine. `model` is the one that does not."""
+    """Raised when `model` does not fit on the machine."""
 
     def __init__(self, model: str, message: str) -> None:
         super().__init__(message)
@@ -46,52 +45,52 @@ class LaneError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ScaledLane:
-    """A lane, or several alike, whose size or number changes while it serves."""
+    """One or more equal lanes whose size or number changes while they serve."""
 
     name: str
     models: tuple[str, ...]
-    """Those that sit on it; they agree on its limits."""
+    """Models on the lane; they agree on its limits."""
     limits: ScalingLimits
-    """Its `batch_max` is 1: that is the models' own business."""
+    """`batch_max` is 1 here; each model has its own."""
 
     @property
     def session_sizes(self) -> tuple[int, ...]:
-        """The sizes for which a replica has sessions."""
+        """Numbers of cores for which a replica has sessions."""
         return session_sizes(self.limits.cores_min, self.limits.cores_max)
 
     def threads(self, settings: ModelSettings) -> tuple[int, ...]:
-        """Threads of each session that a replica of a model with these settings has."""
+        """Return the threads of each session of a replica with these settings."""
         return self.session_sizes if settings.sessions == "ladder" else self.session_sizes[-1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Lanes, and for every model the names of those it sits on."""
+    """Lanes, and the lanes of each model."""
 
     lanes: tuple[LaneSpec, ...]
-    """Scaled ones as few and as small as they may be."""
+    """Lanes; scaled ones at their fewest and smallest."""
     lanes_of: Mapping[str, tuple[str, ...]]
     scaled: tuple[ScaledLane, ...] = ()
     spare: tuple[int, ...] = ()
-    """Processor numbers that the scaled lanes share, those they have in `lanes` included."""
-    others: tuple[int, ...] = ()
+    """Processor numbers that scaled lanes share, including those in `lanes`."""
+    unscaled: tuple[int, ...] = ()
     """All other processor numbers."""
     warnings: Mapping[str, str] = field(default_factory=dict)
-    """By model: what it asked for beyond the machine, where that is allowed."""
+    """By model: what it asked for beyond the machine, if that is allowed."""
 
     def scaled_lane(self, model: str) -> ScaledLane | None:
-        """The scaled lane that `model` sits on; None if its lanes stay as they are."""
+        """Return the scaled lane of `model`; None if its lanes are fixed."""
         return next((lane for lane in self.scaled if model in lane.models), None)
 
     def core_sets(self, model: str) -> tuple[tuple[int, ...], ...]:
-        """Sets to measure a model on: what its lanes have; where they are scaled, one of each size
-        for which a replica has a session, if need be with cores of others. Empty on an
-        accelerator."""
+        """Return the core sets to measure a model on: that of its lanes, or one for each session
+        size of scaled lanes, if necessary with cores of other lanes. An accelerator has one empty
+        set."""
         lane = self.scaled_lane(model)
         if lane is None:
             place = next(spec for spec in self.lanes if spec.name in self.lanes_of[model])
             return (place.cores,)
-        cores = (*self.spare, *self.others)
+        cores = (*self.spare, *self.unscaled)
         return tuple(cores[:size] for size in lane.session_sizes)
 
 
@@ -102,9 +101,9 @@ def assign_lanes(
     allow_fewer: bool = False,
     remedy: str = "--allow-fewer-cores serves it with those",
 ) -> Layout:
-    """Divide `cores` (processor numbers, ascending) among `models`. Raises LaneError.
-    `allow_fewer`: a model that asks for more than the machine has gets what there is, and a
-    warning; otherwise the error ends in `remedy`."""
+    """Divide `cores` (processor numbers, ascending) among `models`. Raises LaneError, ending in
+    `remedy`, if a model asks for more cores than there are, unless `allow_fewer`: then it gets
+    those there are, and a warning."""
     total = len(cores)
     free = list(cores)
     lanes: list[LaneSpec] = []
@@ -157,7 +156,7 @@ def assign_lanes(
 def _timetable(
     lane: str, models: Mapping[str, ModelSettings], lanes_of: Mapping[str, Sequence[str]]
 ) -> Timetable | None:
-    """The windows of the models on `lane`; None where they state none. Raises LaneError."""
+    """Return the windows of the models on `lane`; None if they state none. Raises LaneError."""
     windows: list[tuple[str, WindowSettings]] = []
     without = ""
     for name in sorted(name for name in models if lane in lanes_of[name]):
@@ -187,12 +186,12 @@ def _timetable(
 
 
 def _shares(settings: ModelSettings) -> bool:
-    """Whether the model sits on the lanes of those that state nothing."""
+    """Whether the model runs on the shared lanes."""
     return settings.on_cpu and settings.cores is None and settings.lane is None
 
 
 def lane_conflicts(models: Mapping[str, ModelSettings]) -> dict[str, str]:
-    """By model: why it cannot share the lane that it names with an earlier one."""
+    """Return, by model, why it cannot share its lane with an earlier model."""
     return {
         name: f"lane {label!r}: states other cores, replicas or scaling than model {names[0]!r}"
         for label, names in _owners(models).items()
@@ -202,7 +201,7 @@ def lane_conflicts(models: Mapping[str, ModelSettings]) -> dict[str, str]:
 
 
 def _owners(models: Mapping[str, ModelSettings]) -> dict[str, tuple[str, ...]]:
-    """The models of each lane that only those have which name it, by its name."""
+    """Return the models of each lane that is not shared by default, by its name."""
     owners: dict[str, tuple[str, ...]] = {}
     for name in sorted(models):
         settings = models[name]
@@ -213,27 +212,27 @@ def _owners(models: Mapping[str, ModelSettings]) -> dict[str, tuple[str, ...]]:
 
 
 def _size(settings: ModelSettings) -> object:
-    """What models on one lane must agree on."""
+    """Return the settings that models on one lane must agree on."""
     policy = settings.scaling_policy if settings.scaled else None
     return settings.cores, settings.replicas, policy
 
 
 def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimits, str | None]:
-    """How large and how many the lanes of a model may be on `total` cores, and a warning, naming
-    the field, if that is less than it asks for. Raises LaneError."""
+    """Return the limits of a model's lanes on `total` cores, and a warning, naming the field, if
+    they are below the settings. Raises LaneError."""
     copies = settings.replicas
     if settings.cores is None:
         return ScalingLimits(1, total, copies.min, copies.max), None
     least, most = settings.cores.min, settings.cores.max or total
     shortage = None
     if max(least, most) > total:
-        # The least is to blame first: a smaller most would not do.
+        # Name the minimum first: a smaller maximum would not help.
         field, needed = ("cores.min", least) if least > total else ("cores.max", most)
         field = "cores" if settings.cores.fixed else field
         shortage = f"{field}: needs {needed} cores, but the server may use only {total}"
         least, most = min(least, total), min(most, total)
     fewest, many = copies.min, copies.max
-    if copies.fixed:  # which divide the cores; where their number varies, each has so many
+    if copies.fixed:  # they divide the cores; a range of replicas has so many each
         if most < fewest:
             raise LaneError(name, f"cores: needs {fewest} for so many replicas, but states {most}")
         least, most = max(1, least // fewest), most // fewest
@@ -245,7 +244,7 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
             f"{field}: needs {needed * least} cores, {least} for each of {needed}, but the server "
             f"may use only {total}"
         )
-        if shortage is None and needed == fewest:  # with fewer cores it could not be served
+        if shortage is None and needed == fewest:  # fewer cores cannot serve it
             raise LaneError(name, short)
         shortage = shortage or short
         many = max(fewest, total // least)
@@ -253,8 +252,8 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
 
 
 def _left_by(scaled: Sequence[ScaledLane], free: int) -> int:
-    """How many of `free` cores go to models that state none: what the others could not use
-    together, and one if they can do with less."""
+    """Return how many of `free` cores go to models that state none: those that the scaled lanes
+    cannot use together, and one if these can spare it."""
     least = sum(lane.limits.replicas_min * lane.limits.cores_min for lane in scaled)
     most = sum(lane.limits.replicas_max * lane.limits.cores_max for lane in scaled)
     return max(0, free - most, min(1, free - least))
@@ -263,7 +262,7 @@ def _left_by(scaled: Sequence[ScaledLane], free: int) -> int:
 def _own_lanes(
     lane: ScaledLane, free: list[int], total: int, lanes: list[LaneSpec]
 ) -> dict[str, tuple[str, ...]]:
-    """Take its least from `free`; the lanes of its models. Raises LaneError."""
+    """Take the lane's smallest size from `free`. Returns its models' lanes. Raises LaneError."""
     count, size = lane.limits.replicas_min, lane.limits.cores_min
     if count * size > len(free):
         raise LaneError(
@@ -286,12 +285,12 @@ def _share(
     free: Sequence[int],
     lanes: list[LaneSpec],
 ) -> dict[str, tuple[str, ...]]:
-    """Split what is left into equal lanes, and spread the models over them."""
+    """Split the free cores into equal lanes, and spread the models over them."""
     count = min(len(free), max(models[name].replicas.min for name in sharing))
     names = _numbered(SHARED, count)
     share = len(free) // count
     for i, lane in enumerate(names):
-        # What does not divide goes to the last lane rather than to waste.
+        # The last lane gets the remainder.
         last = None if i == count - 1 else (i + 1) * share
         lanes.append(LaneSpec(lane, tuple(free[i * share : last])))
     load = dict.fromkeys(names, 0)
@@ -305,7 +304,7 @@ def _share(
 
 
 class PlanBuilder:
-    """The versions that have replicas, and the plan that follows."""
+    """Builds the base plan of all versions that have replicas."""
 
     def __init__(
         self,
@@ -315,7 +314,7 @@ class PlanBuilder:
         scaling_policy: tuple[str, Mapping[str, object]] | None = None,
     ) -> None:
         """`cores`: processor numbers that lanes may use. `allow_fewer`: see `assign_lanes`.
-        `scaling_policy`, with its options: for every scaled model, whatever its settings say."""
+        `scaling_policy`, with its options, replaces that of every scaled model."""
         self._cores = cores
         self._scaling_policy = scaling_policy
         self._allow_fewer = allow_fewer
@@ -323,29 +322,29 @@ class PlanBuilder:
         self._layout = Layout((), {})
 
     def layout_with(self, name: str, settings: ModelSettings) -> Layout:
-        """The lanes once model `name` is there with these settings. Raises LaneError."""
+        """Return the layout with model `name` in these settings. Raises LaneError."""
         return self._assign_lanes({**self._settings(), name: settings})
 
     def add(self, versions: Sequence[LoadedVersion]) -> None:
-        """`versions` of one model have replicas from now on. Raises LaneError, for want of cores
-        that other models have got since `layout_with`."""
+        """Add versions of one model. Raises LaneError if other models took their cores since
+        `layout_with`."""
         first = versions[0]
         self._layout = self.layout_with(first.name, first.definition.settings)
         self._versions.extend(versions)
 
     def remove(self, versions: Collection[LoadedVersion]) -> None:
-        """These have none any more. Raises LaneError, never while they fitted before."""
+        """Remove versions. Raises LaneError, but never if they fitted before."""
         self._versions = [version for version in self._versions if version not in versions]
         self._layout = self._assign_lanes(self._settings())
 
     def plan(self) -> Plan:
-        """What the engine is to have, scaled lanes as few and as small as they may be."""
+        """Return the base plan, with scaled lanes at their fewest and smallest."""
         deployments = []
         routes = []
         for version in self._versions:
             most = version.batch_cap
             for lane in self._layout.lanes_of[version.name]:
-                # The variants planner chooses among all of them; without it, these stay.
+                # The variants planner chooses among all variants; without it, the first stay.
                 planned = version.family is not None and version.family.planner != "none"
                 pools = (pool for pool in version.pools if planned or pool.at_first)
                 deployments += [Deployment(pool.id, lane, most) for pool in pools]
@@ -353,8 +352,8 @@ class PlanBuilder:
         return Plan(self._layout.lanes, tuple(deployments), tuple(routes))
 
     def stated(self) -> Stated:
-        """How models are scaled, of which variants they are, and how they are left early, by name;
-        those of which nothing is stated are not named."""
+        """Return what models state for planners, by name: scaling, variants and early exits. Models
+        that state none of these are left out."""
         stated: dict[str, tuple[object, ...]] = {}
         for version in self._versions:
             parts: list[object] = [] if version.family is None else [version.family]

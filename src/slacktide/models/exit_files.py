@@ -1,5 +1,6 @@
-"""Where the ramps of a model lie, and how they get there: the folder that
-`ProfileStore.exits_folder` names, with the files of `exits/manifest.py`.
+"""Finds and saves the ramps of a model, in the folder that `ProfileStore.exits_folder` names.
+
+`exits/manifest.py` defines the files.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import ModelDefinition
 
 LABELS = "labels.txt"
-"""In a model's folder: names of its classes, one a line."""
+"""File in a model's folder with the names of its classes, one per line."""
 _MOST_LABEL_BYTES = 4 << 20
 
 
 def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
-    """What is stated of a model's early exits; nothing is, where it states none."""
+    """Return the stated early exits of a model; without details if it states none."""
     stated = definition.settings.exits
     padding = definition.settings.pads
     padded = {} if padding is None else padding.inputs
@@ -40,8 +41,8 @@ def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
 
 
 def _label_counts(definition: ModelDefinition) -> tuple[int, ...]:
-    """Lines of the files of labels in the model's folder: of LABELS, and those that config.pbtxt
-    names. One that cannot be read counts for nothing."""
+    """Return the number of lines in each label file of the model's folder: LABELS, and those that
+    config.pbtxt names. Unreadable files are ignored."""
     home, counts = definition.folder.parent, []
     stated = (tensor.get("label_filename") for tensor in definition.config.get("output", []))
     for name in dict.fromkeys([LABELS, *filter(None, stated)]):
@@ -53,15 +54,15 @@ def _label_counts(definition: ModelDefinition) -> tuple[int, ...]:
 
 
 def find_ramps(definition: ModelDefinition, folder: Path) -> ExitManifest | None:
-    """What was learnt for these very files; None if nothing was yet. Blocks. Raises ExitError for
-    files that cannot be used, and RepositoryError for a model that cannot be read."""
+    """Return the ramps learnt for these model files; None if there are none. Blocks. Raises
+    ExitError for unusable files, and RepositoryError for an unreadable model."""
     if not (folder / MANIFEST).exists():
         return None
     return read_manifest(folder, model_sha256=model_hash(definition))
 
 
 def manifest_stamp(folder: Path) -> tuple[int, int] | None:
-    """What tells one manifest written there from the next; None if there is none. Blocks."""
+    """Return a stamp that changes with each written manifest; None without one. Blocks."""
     try:
         status = (folder / MANIFEST).stat()
     except OSError:
@@ -70,12 +71,11 @@ def manifest_stamp(folder: Path) -> tuple[int, int] | None:
 
 
 def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest) -> None:
-    """Write both files, so that a reader finds the ramps of before or these. The weights of the
-    revision before stay, for a worker that has read their manifest just now. Blocks. Raises
-    ExitError."""
+    """Write both files so that a reader finds either the old ramps or the new ones. The previous
+    weights stay, for workers that have just read their manifest. Blocks. Raises ExitError."""
     document, weights = manifest.encode()
     try:
-        # A version's folder that is gone stays gone: the model was deleted, or an upload.
+        # Do not recreate a version's folder: the model, or an upload, was deleted.
         beside = folder.parent == definition.folder and not definition.alone
         folder.mkdir(parents=not beside, exist_ok=True)
         current_files = {manifest.weights_file, _weights_before(folder)}
@@ -92,7 +92,7 @@ def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest
 
 
 def _weights_before(folder: Path) -> str:
-    """The file of weights that is in use; empty if none is."""
+    """Return the weights file in use; empty if there is none."""
     try:
         return read_manifest(folder).weights_file
     except ExitError:

@@ -1,11 +1,10 @@
-"""`RampLearner`: ramps learnt from what workers report of live batches, beside the event loop.
+"""`RampLearner`: learns ramps from features of live batches, on a thread beside the event loop.
 
-One thread adds rows to the running sums of a pool (`exits/training.py`). It is no nicer than the
-loop, which would wait for the interpreter's lock while a nicer thread holds it and does not run. At
-512 rows, at twice as many each time, and then every 1,024 rows it solves. The first ramps are
-published; later a position's ramp is replaced where the new one is clearly better on rows that
-neither has seen, and a revision is published where any is. Rows of long ago fade, so ramps follow a
-drift.
+The thread adds rows to the running sums of a pool (`exits/training.py`). It is no nicer than the
+loop: the loop would wait for the interpreter's lock while a nicer thread holds it without running.
+The thread trains at 512 rows, at each doubling, and then every 1,024 rows. It publishes the first
+ramps. Later it replaces a position's ramp if the new one is clearly better on rows that neither has
+seen, and publishes a new revision. Old rows fade, so ramps follow a drift.
 """
 
 from __future__ import annotations
@@ -40,21 +39,21 @@ log = logging.getLogger("slacktide.exits")
 
 T = TypeVar("T")
 
-FIRST_LOOK = 512
-STEADY_LOOK = 8192
-"""Rows from which on ramps are looked at every `LOOK_EVERY` rows."""
-LOOK_EVERY = 1024
-FORGET = 1 / STEADY_LOOK
-"""Share by which all rows before count less with each that comes."""
-REST = 20.0
-"""Times as long as a look has taken, no other follows: of wide networks it may take a minute."""
+FIRST_TRAINING = 512
+STEADY_TRAINING = 8192
+"""Rows after which ramps are trained every `TRAINING_ROWS` rows."""
+TRAINING_ROWS = 1024
+FORGET = 1 / STEADY_TRAINING
+"""Share by which earlier rows lose weight with each new row."""
+PAUSE = 20.0
+"""Pause after a training, as a multiple of its time: for wide networks it may take a minute."""
 MOST_BEHIND = 64
-"""Reports that wait for the thread; more are let go, since any rows will do."""
+"""Most reports that wait for the thread; more are dropped, since any rows will do."""
 
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """What is learnt of one pool. But for `behind` and `busy`, the thread's while that works."""
+    """Learning state of one pool. While the thread works it owns all but `behind` and `busy`."""
 
     loaded: LoadedPool
     definition: ModelDefinition
@@ -63,31 +62,32 @@ class _Pool:
     model_sha256: str = ""
     manifest: ExitManifest | None = None
     stamp: tuple[int, int] | None = None
-    """Of the manifest's file, as this has last read or written it."""
+    """Stamp of the manifest when it was last read or written here."""
     trainer: RampTrainer | None = None
-    next_look: int = FIRST_LOOK
-    rests_until: float = -math.inf
+    next_training: int = FIRST_TRAINING
+    paused_until: float = -math.inf
     hindrance: str = ""
-    """Why there were no ramps at the last look."""
+    """Why the last training gave no ramps."""
     judged: list[RampsJudged] = field(default_factory=list)
-    """Of the reports that were looked at last."""
+    """Judgements of the reports learnt last."""
     behind: deque[FeaturesSeen] = field(default_factory=deque)
     busy: bool = False
 
     @property
-    def lack(self) -> str:
+    def refusal(self) -> str:
         """Why there are no ramps yet."""
         rows = 0 if self.trainer is None else self.trainer.all_rows
-        return self.hindrance or f"ramps are learnt from {self.next_look} rows on, there are {rows}"
+        return self.hindrance or f"ramps need {self.next_training} rows, there are {rows}"
 
     def find(self) -> None:
-        """Read what was learnt before. Raises ExitError if it cannot be used."""
+        """Read the stored ramps. Raises ExitError if they are unusable."""
         self.stamp = manifest_stamp(self.folder)
         self.model_sha256 = model_hash(self.definition)
         self.manifest = find_ramps(self.definition, self.folder)
 
     def learn(self, reports: list[FeaturesSeen]) -> bool:
-        """Whether there are other ramps now. Raises ExitError if there can be none."""
+        """Learn from reports. Returns whether ramps changed. Raises ExitError if there can be
+        none."""
         better = False
         for report in reports:
             self._judge(report)
@@ -96,30 +96,32 @@ class _Pool:
             features = [_rows(part, report.rows) for part in report.features]
             self.trainer.add(features, _rows(report.logits, report.rows))
             rows = self.trainer.all_rows
-            if rows >= self.next_look and self.clock() >= self.rests_until:
-                self.next_look = rows + min(rows, LOOK_EVERY if rows >= STEADY_LOOK else rows)
+            if rows >= self.next_training and self.clock() >= self.paused_until:
+                self.next_training = rows + min(
+                    rows, TRAINING_ROWS if rows >= STEADY_TRAINING else rows
+                )
                 begin = self.clock()
-                better = self._look(self.trainer, report) or better
-                self.rests_until = begin + (1.0 + REST) * (self.clock() - begin)
+                better = self._train(self.trainer, report) or better
+                self.paused_until = begin + (1.0 + PAUSE) * (self.clock() - begin)
         return better
 
     def _judge(self, report: FeaturesSeen) -> None:
-        """Say what the ramps in force make of rows that they have not learnt from."""
+        """Judge the ramps in force on rows that they were not trained on."""
         ramps = () if self.manifest is None else self.manifest.ramps
         if self.manifest is None or report.tensors != tuple([ramp.tensor for ramp in ramps]):
             return
         answers = _rows(report.logits, report.rows).argmax(axis=1)
-        said, right = [], []
+        uncertainties, agreements = [], []
         for ramp, part in zip(ramps, report.features, strict=True):
             logits = ramp.logits(_rows(part, report.rows))
             judged = judged_rows(logits / ramp.temperature, answers)
-            said.append(np.nan_to_num(judged.uncertainty, nan=1.0))
-            right.append(judged.agrees)
-        uncertainty, agrees = np.array(said).T.tolist(), np.array(right).T.tolist()
-        rows = tuple(map(tuple, uncertainty)), tuple(map(tuple, agrees))
+            uncertainties.append(np.nan_to_num(judged.uncertainty, nan=1.0))
+            agreements.append(judged.agrees)
+        columns = (np.array(uncertainties).T.tolist(), np.array(agreements).T.tolist())
+        rows = tuple([tuple(map(tuple, column)) for column in columns])
         self.judged.append(RampsJudged(self.loaded.id, self.manifest.revision, *rows))
 
-    def _look(self, trainer: RampTrainer, report: FeaturesSeen) -> bool:
+    def _train(self, trainer: RampTrainer, report: FeaturesSeen) -> bool:
         try:
             ramps = trainer.train()
         except ExitError as error:
@@ -138,21 +140,21 @@ class _Pool:
             self.model_sha256, revision, trainer.rows, "traffic", report.outputs, ramps
         )
         if manifest_stamp(self.folder) not in (None, self.stamp):
-            raise ExitError("other ramps were written beside it; load it again to use them")
+            raise ExitError("another program wrote ramps; reload the model to use them")
         save_ramps(self.definition, self.folder, manifest)
         self.manifest, self.stamp = manifest, manifest_stamp(self.folder)
         return True
 
 
 class RampLearner:
-    """Every pool whose settings state early exits. All methods belong to the event loop."""
+    """Learns ramps of all pools that state early exits. All methods belong to the event loop."""
 
     def __init__(
         self,
         post: Callable[[RampsLearnt | RampsRefused | RampsJudged], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`post` takes what planners are to know."""
+        """`post` takes events for planners."""
         self._post = post
         self._clock = clock
         self._pools: dict[PoolId, _Pool] = {}
@@ -160,17 +162,17 @@ class RampLearner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self, loaded: LoadedPool) -> None:
-        """A pool is up: publish what was learnt before, and learn from now on; one that learns into
-        the same folder, the generation before, learns no more. Never raises for a file."""
+        """Publish the stored ramps of a new pool and start to learn; a previous load with the same
+        folder stops learning. Never raises for a file."""
         if loaded.source.exits is None:
             return
-        if exits := loaded.source.own_exits:  # nothing is to be learnt
+        if exits := loaded.source.own_exits:  # nothing to learn
             names = tuple(exit_.quality for exit_ in exits)
             if loaded.exits is not None:
                 loaded.exits.learnt(1, names, exits[0].outputs)
             costs = [
                 at / (len(exits) + 1) for at in range(1, len(exits) + 1)
-            ]  # until it is measured
+            ]  # until they are measured
             facts = zip(names, costs, strict=True)
             ramps = tuple(RampFacts(at, name, 1.0, cost) for at, (name, cost) in enumerate(facts))
             self._post(RampsLearnt(loaded.id, 1, ramps))
@@ -180,19 +182,19 @@ class RampLearner:
                 self.forget(id)
         pool = _Pool(loaded, loaded.definition, loaded.source.exits.folder, self._clock)
         try:
-            await self._beside(pool.find)
+            await self._on_thread(pool.find)
         except (ExitError, RepositoryError, OSError) as error:
-            log.warning("%s: ramps are learnt anew: %s", loaded.version.name, error)
+            log.warning("%s: stored ramps are ignored: %s", loaded.version.name, error)
         self._pools[loaded.id] = pool
         if pool.manifest is not None:
             self._publish(pool, pool.manifest)
 
     def forget(self, pool: PoolId) -> None:
-        """It is gone."""
+        """Stop learning for a pool."""
         self._pools.pop(pool, None)
 
     def seen(self, id: PoolId, report: FeaturesSeen) -> None:
-        """A batch's activations; they are looked at in the thread."""
+        """Hand a batch's features to the thread."""
         pool = self._pools.get(id)
         if pool is None or len(pool.behind) >= MOST_BEHIND:
             return
@@ -204,7 +206,7 @@ class RampLearner:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Learn nothing more."""
+        """Stop learning for all pools."""
         self._pools.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
         for task in self._tasks:
@@ -218,8 +220,8 @@ class RampLearner:
             pool.behind.clear()
             before = pool.hindrance
             try:
-                better = await self._beside(lambda: pool.learn(reports))  # noqa: B023  (awaited here)
-            except Exception as error:  # ramps are a gain: without them the model serves as it is
+                better = await self._on_thread(lambda: pool.learn(reports))  # noqa: B023  (awaited here)
+            except Exception as error:  # the model serves without ramps
                 if self._pools.get(loaded.id) is pool:
                     self._refuse(pool, error)
                 return
@@ -231,7 +233,7 @@ class RampLearner:
             if better and pool.manifest is not None:
                 self._publish(pool, pool.manifest)
             elif pool.manifest is None and loaded.exits is not None:
-                loaded.exits.refusal = pool.lack
+                loaded.exits.refusal = pool.refusal
                 if pool.hindrance not in (before, ""):
                     log.warning("%s: no early exits yet: %s", name, pool.hindrance)
         pool.busy = False
@@ -242,7 +244,7 @@ class RampLearner:
             loaded.exits.learnt(manifest.revision, manifest.positions, manifest.outputs)
         best = max(ramp.agreement for ramp in manifest.ramps)
         log.info(
-            "%s: ramps at %d positions, revision %d, of %d rows of %s; they agree on up to %.1f %%",
+            "%s: ramps at %d positions, revision %d, from %d rows of %s, agree on up to %.1f %%",
             *(loaded.version.name, len(manifest.ramps), manifest.revision, manifest.rows),
             *(manifest.source, best * 100),
         )
@@ -253,16 +255,16 @@ class RampLearner:
         self._post(RampsLearnt(loaded.id, manifest.revision, facts))
 
     def _refuse(self, pool: _Pool, error: Exception) -> None:
-        """Learn no more of it. Ramps that it has stay."""
+        """Stop learning for a pool. Existing ramps stay."""
         reason = (
             str(error) if isinstance(error, ExitError) else f"unexpected {type(error).__name__}"
         )
-        unforeseen = None if isinstance(error, ExitError) else error
+        unexpected = None if isinstance(error, ExitError) else error
         log.error(
-            "%s learns no more early exits: %s",
+            "%s: learning of early exits has stopped: %s",
             pool.loaded.version.name,
             reason,
-            exc_info=unforeseen,
+            exc_info=unexpected,
         )
         del self._pools[pool.loaded.id]
         if pool.manifest is None:
@@ -270,13 +272,13 @@ class RampLearner:
                 pool.loaded.exits.refusal = reason
             self._post(RampsRefused(pool.loaded.id, reason))
 
-    async def _beside(self, work: Callable[[], T]) -> T:
+    async def _on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
 def _better(trainer: RampTrainer, before: Ramp, after: Ramp) -> Ramp:
-    """The new ramp of a position if it is clearly better; else the one before, with the agreement
-    that it has now."""
+    """Return the new ramp of a position if it is clearly better, else the old one with its current
+    agreement."""
     then, now = trainer.judge(before), trainer.judged[after.position]
     return after if now.clearly_better(then) else replace(before, agreement=then.agreement)
 

@@ -1,8 +1,8 @@
-"""Ramps learnt from a file of samples, before a model serves (`slacktide exits add`).
+"""Learns ramps from a file of samples, before a model serves (`slacktide exits add`).
 
-The model is run with the pooled activations of its positions as further outputs, by a worker like
-those that serve, so that images, padding and crashes are a worker's as ever. Rows are learnt from
-in the order of the file, the last ones judge (`exits/training.py`).
+A worker runs the model with the pooled activations of its positions as further outputs, so images,
+padding and crashes are handled as in serving. Rows are learnt in the order of the file; the last
+ones judge the ramps (`exits/training.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from slacktide.models.repository.repository import ModelDefinition
 _ARENA_LIMIT = 1 << 30
 _PATIENCE_S = 60.0
 FIRST_ROWS = 300
-"""If the model answers so many alike, or they are not finite, the samples will not do."""
+"""Rows after which samples are refused if all answers are alike or not finite."""
 
 Progress = Callable[[float, str], None]
 Request = Mapping[str, NDArray[Any]]
@@ -47,11 +47,11 @@ Request = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class LearntRamps:
-    """What a file of samples came to."""
+    """Ramps learnt from a file of samples."""
 
     manifest: ExitManifest
     judged: tuple[JudgedRows, ...]
-    """By position: what its ramp says of the last samples."""
+    """Judgement of each position's ramp on the last samples."""
 
 
 async def learn_from_samples(
@@ -64,8 +64,8 @@ async def learn_from_samples(
     progress: Progress = lambda share, text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> LearntRamps:
-    """Run every sample and learn a ramp for every position. Raises ExitError, or MeasuringError if
-    the model cannot be run."""
+    """Run every sample and learn a ramp for every position. Raises ExitError, and MeasuringError if
+    the model cannot run."""
     if definition.own_exits:
         raise ExitError(f"{definition.where}: early_exit.judged: it has exits of its own")
     with tempfile.TemporaryDirectory(prefix="slacktide-exits-") as folder:
@@ -103,7 +103,7 @@ async def learn_from_samples(
                     raise ExitError(f"sample {at + 1}: {error}") from None
                 rows = [np.frombuffer(outputs[index][1], np.float32)[None] for index in indices]
                 trainer.add(rows[:-1], rows[-1])
-                if trainer.all_rows == FIRST_ROWS:  # not after hours that were for nothing
+                if trainer.all_rows == FIRST_ROWS:  # fail early, not after hours
                     trainer.check_rows()
         finally:
             replica.close()
@@ -122,7 +122,7 @@ async def learn_from_samples(
 
 
 def positions_of(definition: ModelDefinition, model: Any) -> ExitGraph:
-    """Where an onnx.ModelProto can be left, by what is stated of it. Raises ExitError."""
+    """Return the positions of an onnx.ModelProto, by the settings. Raises ExitError."""
     stated = exit_source(definition, Path())
     return find_positions(
         model,
@@ -137,7 +137,7 @@ def positions_of(definition: ModelDefinition, model: Any) -> ExitGraph:
 
 
 def _write_model(definition: ModelDefinition, folder: Path) -> ExitGraph:
-    """Write the model with the activations of its positions; raises ExitError."""
+    """Write the model with activations of its positions as outputs. Raises ExitError."""
     import onnx
 
     try:
@@ -152,7 +152,7 @@ def _write_model(definition: ModelDefinition, folder: Path) -> ExitGraph:
 async def _run(
     replica: TimedReplica, arena: Arena, interface: ModelInterface, request: Request
 ) -> Outputs:
-    """One request by itself, as its batch would run it. Raises BatchError."""
+    """Run one request by itself. Raises BatchError."""
     slots, refs = [], []
     for spec in interface.inputs:
         array = np.ascontiguousarray(request[spec.name])

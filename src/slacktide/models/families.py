@@ -1,7 +1,7 @@
-"""What is loaded of a model's files: one pool, or those of the variants of a family.
+"""Prepares a version to be loaded: its pool, or the pools of a family's variants.
 
-Sizes of one file share its profile, from which the law over sizes reads the times of each. Files
-have a profile each, and take and give the same but for the size of an image input.
+Variants that are sizes of one file share its profile, and the law over sizes gives the times of
+each. Variants that are files have a profile each, and the same interface except for image sizes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from slacktide.models.repository.variants import VariantSettings
 from slacktide.planning.variants import Family, FamilyVariant
 
 _LOADED_PER_BYTE = 1.5
-"""Memory of a session for each byte of its file, where it was not measured: ONNX Runtime keeps
-some weights in a second form."""
+"""Session memory per byte of the file, if not measured: ONNX Runtime keeps some weights twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedPool:
-    """What one pool is made of."""
+    """The parts of a pool."""
 
     definition: ModelDefinition
     source: ModelSource
@@ -44,20 +43,20 @@ class PreparedPool:
 
 @dataclass(frozen=True, slots=True)
 class PreparedVersion:
-    """A version that may be deployed."""
+    """A version that is ready to deploy."""
 
     interface: ModelInterface
-    """As clients see it: an image of a family may have any size."""
+    """Interface for clients: images of a family may have any size."""
     pools: tuple[PreparedPool, ...]
-    """Smallest first; the only one, if it is no family."""
+    """Pools of the variants, smallest first, or the only pool."""
     family: Family | None
     warnings: tuple[str, ...]
     dependence: str = ""
-    """Why requests may not share a batch, although the model has a batch axis."""
+    """Why requests may not share a batch although the model has a batch axis."""
 
 
 def profiled_files(definition: ModelDefinition) -> tuple[ModelDefinition, ...]:
-    """What has a profile each: the version's one file, or that of each variant."""
+    """Return the definitions that have a profile each: the version, or its variants with files."""
     return tuple(map(definition.of_variant, definition.files)) or (definition,)
 
 
@@ -68,9 +67,9 @@ async def prepare_version(
     executor: Executor,
     profiles: ProfileCache,
 ) -> PreparedVersion:
-    """Find or measure the profiles of a version, hold its files against each other, and choose the
-    variants worth serving. `executor` measures, on `core_sets`. Raises RepositoryError, naming the
-    file, or MeasuringError."""
+    """Find or measure the profiles of a version, compare its files, and choose the variants worth
+    serving. `executor` measures, on `core_sets`. Raises RepositoryError naming the file, and
+    MeasuringError."""
     settings = definition.settings.variants
     names = ("",) if settings is None else settings.names
     warnings: list[str] = []
@@ -82,7 +81,7 @@ async def prepare_version(
         names, dropped = worth_serving(accuracy)
         warnings += [*assumed, *dropped]
     profiled: dict[str, ProfiledModel] = {}
-    """By variant; of sizes, which share one, under no name."""
+    """Profiles by variant; that of sizes under an empty name."""
     pools: list[PreparedPool] = []
     for name in names:
         variant = definition.of_variant(name) if name else definition
@@ -108,16 +107,16 @@ async def prepare_version(
                 )
             shapes, guess = profile.record.shapes, profile.guess
             if settings is not None and not guess:
-                timed = replace(timed, warmup_shapes=shapes)  # of images they are not assumed
+                timed = replace(timed, warmup_shapes=shapes)  # image sizes are not assumed
             if profile.interface.batches or not profile.dependence:
                 warnings += await asyncio.to_thread(
                     assumptions_of, timed, profile.interface, shapes, guess
                 )
         times = await asyncio.to_thread(profiles.learnt.times, variant, profile)
-        # Replicas warm up with the row that was found to run, and need not look for it again.
+        # Replicas warm up with the measured row, and need not search for one again.
         batch = source.max_batch if profile.interface.batches else 0
         if profile.dependence and profile.interface.batches and definition.name in profiles.stages:
-            # Rows of one frame are not to influence each other either.
+            # Rows of one frame must not influence each other either.
             batch, profile = 1, replace(profile, interface=replace(profile.interface, max_batch=1))
         row = row_shapes(profile, variant.image_size)
         exits = await asyncio.to_thread(profiles.exit_source, variant)
@@ -136,7 +135,7 @@ async def prepare_version(
 def _family_of(
     settings: VariantSettings, accuracy: Mapping[str, float], pools: Mapping[str, PreparedPool]
 ) -> Family:
-    """What planners know of the variants in `pools`."""
+    """Return the variants in `pools` as planners see them."""
     return Family(
         tuple(
             FamilyVariant(
@@ -157,8 +156,8 @@ def _family_of(
 def accuracies(
     settings: VariantSettings, measured: Mapping[str, float]
 ) -> tuple[dict[str, float], list[str]]:
-    """How good each variant is: as stated, as `measured`, or between its neighbours by order; and a
-    sentence on those of which nothing is known."""
+    """Return the accuracy of each variant: stated, `measured`, or interpolated between neighbours,
+    and a sentence about interpolated ones."""
     stated = {name: settings.accuracy.get(name, measured.get(name)) for name in settings.names}
     places = {i: value for i, value in enumerate(stated.values()) if value is not None}
     at, values = [-1, *places, len(stated)], [0.0, *places.values(), 1.0]
@@ -167,22 +166,22 @@ def accuracies(
     if not unknown:
         return filled, []
     return filled, [
-        f"variants: the accuracy of {', '.join(unknown)} is not known, and is taken to rise in "
-        "their order; state variants.accuracy, or measure it with slacktide profile --accuracy"
+        f"variants: the accuracy of {', '.join(unknown)} is unknown and assumed to rise in their "
+        "order; state variants.accuracy, or measure it with slacktide profile --accuracy"
     ]
 
 
 def worth_serving(accuracy: Mapping[str, float]) -> tuple[tuple[str, ...], list[str]]:
-    """The variants that are more accurate than all smaller ones, smallest first, and a sentence on
-    each of the others."""
+    """Return the variants more accurate than all smaller ones, smallest first, and a sentence about
+    each other variant."""
     served: list[str] = []
     notes = []
     for name, value in accuracy.items():
         if served and value <= accuracy[served[-1]]:
             best = served[-1]
             notes.append(
-                f"variants: {name!r} is not served: its accuracy is {value:.3g}, no more than that "
-                f"of {best!r}, {accuracy[best]:.3g}, which is smaller"
+                f"variants: {name!r} is not served: its accuracy, {value:.3g}, is not above that "
+                f"of the smaller {best!r}, {accuracy[best]:.3g}"
             )
         else:
             served.append(name)
@@ -190,16 +189,16 @@ def worth_serving(accuracy: Mapping[str, float]) -> tuple[tuple[str, ...], list[
 
 
 def first_route(pools: Sequence[PreparedPool], cores: int, slo: float | None) -> int:
-    """The pool that serves until a planner decides: the most accurate whose p99 alone is within
-    half of the objective, else the smallest."""
+    """Return the index of the pool that serves until a planner decides: the most accurate whose p99
+    alone is within half of the `slo`, else the smallest."""
     most = math.inf if slo is None else slo / 2
     within = [i for i, pool in enumerate(pools) if pool.times.of(1, cores).p99 <= most]
     return max(within, default=0)
 
 
 def at_first(family: Family, route: int) -> tuple[bool, ...]:
-    """Which variants are loaded before a planner decides: all, if they share one copy; else those
-    of the `route`, the smallest, and what is nearest to the route, as far as a lane has room."""
+    """Return which variants to load before a planner decides: all if they share one copy, else the
+    `route`, the smallest, and those nearest to the route that fit into a lane's memory."""
     if family.switches_free:
         return (True,) * len(family.variants)
     order = sorted(range(len(family.variants)), key=lambda i: (i != route, i != 0, abs(i - route)))
@@ -214,7 +213,7 @@ def at_first(family: Family, route: int) -> tuple[bool, ...]:
 
 
 def row_shapes(profile: ProfiledModel, image_size: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of a row, by input, with an image of that size; 0: as it was profiled."""
+    """Return the shapes of a row by input, with images of this size; 0: as profiled."""
     shapes = dict(profile.record.shapes)
     index = image_input(profile.interface)
     if image_size and index is not None:
@@ -225,10 +224,10 @@ def row_shapes(profile: ProfiledModel, image_size: int) -> dict[str, tuple[int, 
 def check_alike(
     definition: ModelDefinition, mine: ModelInterface, first: ModelDefinition, peer: ModelInterface
 ) -> None:
-    """Raises InterfaceMismatchError, naming the file, unless two variants take and give alike."""
+    """Raises InterfaceMismatchError, naming the file, unless two variants have the same tensors."""
     pairs = {
-        "inputs": (_told(any_size(mine).inputs), _told(any_size(peer).inputs)),
-        "outputs": (_told(mine.outputs), _told(peer.outputs)),
+        "inputs": (_describe(any_size(mine).inputs), _describe(any_size(peer).inputs)),
+        "outputs": (_describe(mine.outputs), _describe(peer.outputs)),
         "batch axis": ("one" if mine.batches else "none", "one" if peer.batches else "none"),
     }
     problems = [
@@ -240,12 +239,12 @@ def check_alike(
         raise InterfaceMismatchError(definition.where, *problems)
 
 
-def _told(specs: Sequence[TensorSpec]) -> str:
+def _describe(specs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"{s.name!r} {s.datatype.wire_name} {list(s.shape)}" for s in specs)
 
 
 def _nbytes(settings: VariantSettings, pool: PreparedPool) -> int:
-    """Memory of one copy: as stated, as measured, or as its file suggests."""
+    """Return the memory of one copy: stated, measured, or estimated from its file."""
     name = pool.definition.variant
     measured = sum(session.nbytes for session in pool.known.sessions)
     if name in settings.memory or measured:

@@ -1,7 +1,7 @@
-"""What may come as a model's image input: JPEG, or pixels, of which families take any size.
+"""`ImageInput`: checks the image input of a request: JPEG, or pixels, of any size for families.
 
-A JPEG is judged by its header here, before anything is decoded, and what decoding it will take is
-charged to its request. One that turns out to be damaged later fails alone.
+A JPEG is checked by its header before anything is decoded, and its request is charged the decoding
+time. A JPEG that proves damaged later fails alone.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.raw_tensors import walk_strings
 
 _SAMPLE_S = 0.4e-9
-"""Seconds to decode a sample (pixels × components), where that goes fast: decisions/0045."""
+"""Seconds to decode a sample (a component of a pixel) in the fast case: decisions/0045."""
 _PROGRESSIVE, _SAMPLES_A_BYTE = 4, 10
-"""How much longer a progressive picture takes, and what a byte takes as samples."""
+"""Time of a progressive picture relative to a plain one, and cost of a byte in samples."""
 _FREE_SAMPLES = 3 << 20
-"""Samples beyond those of the model's own size that are not charged: models learn what pictures of
-ordinary size cost."""
+"""Samples beyond the model's own size that are free: the profile learns usual pictures' cost."""
 
 
 class ImageInput:
@@ -33,7 +32,7 @@ class ImageInput:
     def __init__(
         self, interface: ModelInterface, settings: ModelSettings, index: int, *, any_size: bool
     ) -> None:
-        """`index` of the input. `any_size`: pixels are resized like a JPEG."""
+        """`index`: number of the input. `any_size`: pixels are resized like a JPEG."""
         spec = interface.inputs[index]
         self.index = index
         self.any_size = any_size
@@ -48,16 +47,16 @@ class ImageInput:
         self._free_samples = _FREE_SAMPLES + (0 if self._row is None else math.prod(self._row))
         self._most_pixels = settings.limits.pixels
         self.most_bytes = 3 * settings.limits.pixels
-        """Bytes of the largest row of pixels, where the model does not fix their number."""
+        """Bytes of the largest row of pixels if the model does not fix their number."""
         self._decodes = decodes_jpeg()
 
     def takes(self, tensor: InputTensor) -> bool:
-        """Whether it is checked here: a JPEG, or pixels of any size."""
+        """Whether the tensor is to be checked here: a JPEG, or pixels of any size."""
         return self.any_size or tensor.datatype is Datatype.BYTES
 
     def check(self, tensor: InputTensor) -> float:
-        """All but its rows. Seconds that decoding takes beyond what batches are measured with, at
-        least. Raises WireError."""
+        """Check everything but the number of rows. Returns the least seconds of decoding beyond
+        those in the profile. Raises WireError."""
         shape, data = tensor.shape, tensor.data
         if tensor.datatype is Datatype.BYTES:
             return self._check_jpegs(tensor)
@@ -77,14 +76,14 @@ class ImageInput:
         if not self._decodes:
             raise WireError(
                 Reason.BAD_INPUT,
-                f"{field} datatype: expected UINT8, since this server cannot decode JPEG: that "
-                "takes simplejpeg, pip install 'slacktide[images]'",
+                f"{field} datatype: expected UINT8, since this server cannot decode JPEG without "
+                "simplejpeg (pip install 'slacktide[images]')",
             )
         if self._row is None and not self.any_size:
             raise WireError(
                 Reason.BAD_INPUT,
-                f"{field} datatype: expected UINT8, since the model leaves open which size a JPEG "
-                f"is to have; inputs.{self.name}.shape in its configuration would state it",
+                f"{field} datatype: expected UINT8, since the model does not fix the size of a "
+                f"JPEG; inputs.{self.name}.shape in its configuration can state it",
             )
         if len(shape) != 1 and (len(shape) != 2 or shape[1] != 1):
             raise BadField(f"{field} shape", "[rows], a JPEG for each", list(shape))
@@ -106,7 +105,7 @@ class ImageInput:
         return work * _SAMPLE_S
 
     def no_jpeg(self, tensor: InputTensor) -> WireError:
-        """The refusal of a whole body that is neither a JPEG nor pixels of the model's size."""
+        """Return the error for a raw body that is neither a JPEG nor pixels of the model's size."""
         kind = "one in base64; send its bytes"
         try:
             element_header(memoryview(tensor.data))
@@ -125,15 +124,15 @@ class ImageInput:
             )
 
     def size(self, tensor: InputTensor) -> int:
-        """The longer side of pixels that are to be resized; 0 of a JPEG, and where none is."""
+        """Return the longer side of pixels to be resized; 0 for JPEG and fixed sizes."""
         pixels = self.any_size and tensor.datatype is Datatype.UINT8
         return max(tensor.shape[1:3]) if pixels else 0
 
     def signature(
         self, shapes: Sequence[tuple[int, ...]], tensor: InputTensor
     ) -> tuple[tuple[int, ...], ...]:
-        """The `shapes` of a request's rows, as they are when images have been resized; without this
-        input's where the batch decides on that."""
+        """Return the `shapes` of a request's rows after resizing, without this input's if the batch
+        decides it."""
         at, row = self.index, self._row
         if self.any_size and self._free:
             return (*shapes[:at], *shapes[at + 1 :])

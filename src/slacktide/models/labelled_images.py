@@ -1,12 +1,12 @@
-"""Images whose answers are known, and how good each variant of a family is at them.
+"""Measures the accuracy of each variant of a family on labelled images.
 
-    DATA/labels.jsonl                               one object a line, of a detector
+    DATA/labels.jsonl                               one object per line, of a detector
     {"image": "images/000000.jpg", "boxes": [[0.1, 0.2, 0.3, 0.4]], "classes": [2]}
     {"image": "images/000001.npy", "label": 3}      or of a classifier
 
-Boxes are left, top, right and bottom in fractions of the image. An `.npy` holds uint8 [height,
-width, 3]. Variants answer through the worker that serves them, so that its decoder and resizer
-count. The folder is not trusted: it is read with bounds, and an error names file and line.
+Boxes are left, top, right and bottom in fractions of the image. An `.npy` file has uint8 [height,
+width, 3]. Variants run in a worker as in serving, so that its decoder and resizer count. The folder
+is not trusted: it is read with bounds, and errors name file and line.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ Progress = Callable[[float, str], None]
 
 
 class DataError(Exception):
-    """The folder, or what the model makes of it, is not what it should be; the text names where."""
+    """Raised for errors in the folder or in the model's answers; the text names the place."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledImage:
     path: Path
     where: str
-    """File and line of its label, for errors."""
+    """File and line of the label, for errors."""
     truth: Boxes | int
-    """Its boxes, or its class."""
+    """Boxes or class of the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariantAccuracy:
-    """How good one variant is."""
+    """Accuracy of a variant."""
 
     variant: str
     accuracy: float
     """Mean average precision, or top-1."""
     f1: float | None = None
     threshold: float | None = None
-    """Score from which on found boxes have that F1; both None of a classifier."""
+    """Score threshold of that F1. Both are None for a classifier."""
 
 
 def read_labels(folder: Path) -> tuple[LabelledImage, ...]:
-    """The images of a folder, in the order of its labels; at least one, all of one kind. Raises
+    """Return one or more labelled images, all of one kind, in the order of the labels. Raises
     DataError."""
     try:
         text = read_bounded(folder / LABELS, MOST_LABEL_BYTES, where=LABELS).decode()
@@ -114,7 +114,7 @@ def _labelled(folder: Path, line: str, where: str) -> LabelledImage:
         inside = path.resolve().is_relative_to(folder.resolve())
         if not inside or not path.is_file():
             raise DataError(f"{where}: image: there is no file {name!r:.100} in the folder")
-    except (OSError, ValueError, RuntimeError):  # a name that cannot be one, a loop of links
+    except (OSError, ValueError, RuntimeError):  # an invalid name, or a loop of links
         raise DataError(f"{where}: image: expected the path of a file") from None
     if "label" in stated:
         label = stated["label"]
@@ -150,7 +150,7 @@ def _is_box(box: object) -> bool:
 
 
 def _bytes_of(image: LabelledImage) -> tuple[bytes, tuple[int, ...]]:
-    """What a client would send of it, and its shape. Raises DataError."""
+    """Return an image's data and shape as a client would send them. Raises DataError."""
     try:
         data = read_bounded(image.path, MOST_IMAGE_BYTES, where=image.path.name)
     except RepositoryError as error:
@@ -176,11 +176,11 @@ async def measure_accuracy(
     progress: Progress = lambda share, text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[VariantAccuracy, ...]:
-    """How good each variant of a family is at `images`, smallest first: every image is run by every
-    variant. Raises DataError, or MeasuringError if a file cannot be run."""
+    """Run every image with every variant, and return the accuracies, smallest variant first. Raises
+    DataError, and MeasuringError if a file cannot run."""
     settings = definition.settings.variants
     if settings is None:
-        raise DataError(f"{definition.name} has no variants whose accuracy could differ")
+        raise DataError(f"{definition.name} has no variants to compare")
     names, accuracies = settings.names, []
     for number, name in enumerate(names):
         variant_definition = definition.of_variant(name)
@@ -207,7 +207,7 @@ async def measure_accuracy(
 def accuracy_document(
     measured: Sequence[VariantAccuracy], images: Sequence[LabelledImage]
 ) -> dict[str, Any]:
-    """What is kept of a measurement, JSON-ready (docs/variants.md)."""
+    """Return the document of a measurement to store as JSON (docs/variants.md)."""
     detector = isinstance(images[0].truth, Boxes)
     return {
         "metric": "mean average precision" if detector else "top-1",
@@ -282,7 +282,7 @@ def _detected(answers: Sequence[Outputs], interface: ModelInterface) -> Iterator
 
 
 def _scores_output(answer: Outputs, interface: ModelInterface, output: str | None) -> int:
-    """Which output has a score for each class: the one that is stated, else that of the most."""
+    """Return the index of the output with a score per class: the stated one, else the largest."""
     names = [spec.name for spec in interface.outputs]
     if output is not None:
         if output not in names:
@@ -296,8 +296,8 @@ def _scores_output(answer: Outputs, interface: ModelInterface, output: str | Non
     most = [index for index, size in sizes.items() if size == max(sizes.values())]
     if len(most) != 1:
         raise DataError(
-            "which output has the scores of classes is not clear; state it as variants.output, one "
-            f"of {', '.join(map(repr, names))}"
+            "the output with the scores of classes is ambiguous; state one of "
+            f"{', '.join(map(repr, names))} as variants.output"
         )
     return most[0]
 

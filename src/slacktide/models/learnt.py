@@ -1,10 +1,10 @@
-"""What a version's predictions have learnt, kept across restarts.
+"""`LearntTimes`: learnt corrections of profiles, stored across restarts.
 
     REPOSITORY/tiny_mlp/1/profile.<hardware>.learnt.json
 
-Beside the profile, of which it is a correction: a model file, hardware or profile that has changed
-makes it void. It is written when the version is unloaded, when the server stops, and every minute
-in which predictions have moved.
+A correction belongs to the profile beside it: a changed model file, hardware or profile makes it
+void. It is written when the version is unloaded, when the server stops, and each minute in which
+predictions changed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ log = logging.getLogger("slacktide.profiles")
 PoolTimes: TypeAlias = ClassedTimes | ShapedTimes
 
 SAVE_S = 60.0
-"""Seconds between two looks at what has moved."""
+"""Seconds between saves of changed predictions."""
 
 
 def is_shaped(interface: ModelInterface, settings: ModelSettings) -> bool:
-    """Whether requests differ in shape, and their work with it: an input has a free axis that is
-    neither the batch axis nor padded, and no work hint is declared."""
+    """Whether work varies with the shapes of requests: an input has a free axis that is neither the
+    batch axis nor padded, and no work hint is declared."""
     if settings.work_hint is not None:
         return False
     padding = None if settings.pads is None else settings.pads.fitting(interface)
@@ -60,8 +60,8 @@ def is_shaped(interface: ModelInterface, settings: ModelSettings) -> bool:
 
 
 def times_of(profile: ProfiledModel, settings: ModelSettings, image_size: int = 0) -> PoolTimes:
-    """The predictions that follow from a profile, with nothing learnt; of the variant that runs
-    images of this size, if one is named. Raises ProfileError if the profile says nothing of it."""
+    """Return predictions of a profile without corrections, for images of this size if it is not 0.
+    Raises ProfileError if the profile lacks the size."""
     record, interface = profile.record, profile.interface
     if profile.guess:
         return ShapedTimes(record.table, ())
@@ -76,7 +76,7 @@ def times_of(profile: ProfiledModel, settings: ModelSettings, image_size: int = 
 
 
 def size_table(record: ProfileRecord, interface: ModelInterface, image_size: int) -> LatencyTable:
-    """The table of rows whose image is `image_size` pixels high and wide. Raises ProfileError."""
+    """Return the table for images of `image_size` pixels height and width. Raises ProfileError."""
     image = image_input(interface)
     reference = tuple(record.shapes[spec.name] for spec in interface.inputs)
     sized = (image_size, image_size, 3)
@@ -85,36 +85,36 @@ def size_table(record: ProfileRecord, interface: ModelInterface, image_size: int
 
 
 class LearntTimes:
-    """Finds and saves what was learnt."""
+    """Finds and saves learnt corrections."""
 
     def __init__(self, store: ProfileStore) -> None:
         self._store = store
-        self._complained: set[str] = set()
-        """Versions that could not be stored: the log says so once."""
+        self._warned: set[str] = set()
+        """Versions that could not be stored, with a warning each."""
 
     def times(self, definition: ModelDefinition, profile: ProfiledModel) -> PoolTimes:
-        """Predictions by the profile, and by what was learnt with it before. Blocks: reads files.
-        Never raises for them."""
+        """Return predictions of a profile with its stored corrections. Blocks: reads files. Bad
+        files are ignored."""
 
         def fresh() -> PoolTimes:
             return times_of(profile, definition.settings, definition.image_size)
 
-        if profile.key is None or not _is_kept(definition):
+        if profile.key is None or not _learns(definition):
             return fresh()
         document = self._store.find(definition, profile.key, "learnt")
         if document is None:
             return fresh()
         if document.get("record") != _digest(profile.record):
-            log.info("%s: what was learnt with an earlier profile does not count", definition.name)
+            log.info("%s: corrections of an earlier profile are ignored", definition.name)
             return fresh()
         return _restored(fresh, document, f"{definition.name}:{definition.version}")
 
     async def save(self, versions: Iterable[LoadedVersion]) -> None:
-        """Write what has moved since it was written last. Never raises for a file."""
+        """Write predictions that changed since the last save. Never raises for a file."""
         for pool in [pool for version in versions for pool in version.pools]:
             version, definition = pool.version, pool.definition
             profile, revision = pool.known, pool.times.revision
-            if profile is None or profile.key is None or not _is_kept(definition):
+            if profile is None or profile.key is None or not _learns(definition):
                 continue
             if not pool.times.batches or pool.saved == revision:
                 continue
@@ -126,9 +126,9 @@ class LearntTimes:
                 )
             except (RepositoryError, ValueError) as error:
                 name = f"{version.name}:{version.version}"
-                if name not in self._complained:
-                    self._complained.add(name)
-                    log.warning("what %s learns cannot be stored: %s", name, error)
+                if name not in self._warned:
+                    self._warned.add(name)
+                    log.warning("learnt times of %s cannot be stored: %s", name, error)
 
     async def keep(self, versions: Callable[[], Iterable[LoadedVersion]]) -> None:
         """Save every minute, until cancelled."""
@@ -137,13 +137,14 @@ class LearntTimes:
             await self.save(versions())
 
 
-def _is_kept(definition: ModelDefinition) -> bool:
-    """Whether what it learns is of the model: a profiled replica only acts its part."""
+def _learns(definition: ModelDefinition) -> bool:
+    """Whether measured times are the model's own: a profiled replica only simulates it."""
     return definition.settings.executor != "profiled"
 
 
 def learnt(record: ProfileRecord, times: PoolTimes) -> dict[str, Any]:
-    """Knowledge that `times` gained since `record`, as JSON: docs/internals/profile-files.md."""
+    """Return the corrections of `times` since `record`, as JSON:
+    docs/internals/profile-files.md."""
     point = times.point if isinstance(times, ClassedTimes) else None
     return {
         "record": _digest(record),
@@ -153,14 +154,14 @@ def learnt(record: ProfileRecord, times: PoolTimes) -> dict[str, Any]:
 
 
 def _restored(fresh: Callable[[], PoolTimes], document: dict[str, Any], name: str) -> PoolTimes:
-    """Predictions with what was learnt; without, if that cannot be read."""
+    """Return predictions with stored corrections; without, if these cannot be read."""
     times = fresh()
     try:
         if isinstance(times, ClassedTimes) and document.get("correction") is not None:
             times.point.load(document["correction"])
         times.load(document.get("learnt"))
     except (ProfileError, TypeError, ValueError, KeyError, OverflowError) as error:
-        log.warning("what %s has learnt is ignored: %s", name, error)
+        log.warning("learnt times of %s are ignored: %s", name, error)
         return fresh()
     return times
 

@@ -1,8 +1,8 @@
 """Loads, reloads and unloads models without losing a request.
 
-Load before unload: the new version's replicas come up beside the old one's; then new requests go to
-the new one; the old one answers what it has, and goes. Requests stay with the very load of a
-version that they were checked against (`LoadedVersion.pin`).
+A reload starts the new version's replicas beside the old ones, then sends new requests to the new
+version; the old one answers its requests in flight and stops. A request stays with the load of the
+version that it was checked against (`LoadedVersion.pin`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from slacktide.wire.errors import ControlError
 log = logging.getLogger("slacktide.models")
 
 AT_ONCE = 4
-"""Models with a stored profile that are loaded at a time when the server starts."""
+"""Models with a stored profile that load at a time when the server starts."""
 GIVE_WAY_S = 20.0
-"""Seconds after which loads that come next no longer wait for one."""
+"""Seconds after which a load no longer delays the next ones."""
 _ARENA_LIMIT = 1 << 34
 """Bytes of address space for each version's payloads; the memory budget is the real limit."""
 
@@ -55,28 +55,28 @@ class ModelManagerSettings:
     cores: tuple[int, ...]
     """Processor numbers that lanes may use."""
     allow_fewer_cores: bool = False
-    """Whether a model that asks for more cores than there are is served with those."""
+    """Whether a model that asks for too many cores is served with those there are."""
     drain_s: float = 30.0
-    """Longest that an unloaded version may take to answer what it has, seconds."""
+    """Longest that an unloaded version may take to answer its requests in flight, seconds."""
     start_s: float = 330.0
-    """Longest that a version may take to come up on all of its lanes, seconds; a little more than
-    the engine gives one replica, so that its reason is the one that is reported."""
+    """Longest that a version may take to start on all of its lanes, seconds. A little more than the
+    engine's limit for a replica, so that the engine's reason is reported."""
     places: bool = False
-    """Whether a planner of the driver's places pipelines."""
+    """Whether one of the driver's planners places pipelines."""
     scaling_policy: tuple[str, Mapping[str, object]] | None = None
-    """One scaling policy, with its options, for every scaled model; None: as each model states."""
+    """Scaling policy with options for every scaled model; None: as each model states."""
 
 
 class PlanTarget(Protocol):
-    """Where plans go: the driver of this process."""
+    """Receives plans: the driver of this process."""
 
     def apply(self, base: Plan, stated: Stated) -> None:
-        """Put a plan in force, now: `base`, and what planners make of it for the models `stated`.
-        Raises ControlError if that cannot be."""
+        """Put a plan in force now: `base`, changed by the planners of the models in `stated`.
+        Raises ControlError if that fails."""
 
 
 class ModelManager:
-    """Every model of one server."""
+    """Manages all models of one server."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class ModelManager:
         launcher: ReplicaLauncher,
         learner: RampLearner | None = None,
     ) -> None:
-        """`executors` by the name that a model's settings give. `learner` of early exits; None:
-        none are learnt, and what was learnt before is not used."""
+        """`executors` by the name in models' settings. `learner`: learns ramps of early exits;
+        None: ramps are neither learnt nor used."""
         self.pipelines = PipelineShelf(catalog)
         self._settings = settings
         self._catalog = catalog
@@ -110,7 +110,7 @@ class ModelManager:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._floors: dict[str, float] = {}
-        """By model: how accurate pipelines want its variants to be."""
+        """Least accuracy of variants that pipelines ask for, by model."""
 
     # ── load and unload ──────────────────────────────────────────────────────────────────────
 
@@ -122,11 +122,10 @@ class ModelManager:
         config_override: str | None = None,
         cleanup: Callable[[], None] | None = None,
     ) -> None:
-        """Load a model's versions, or load them anew; the old ones serve until these are up.
+        """Load or reload a model's versions. The old ones serve until the new ones are up.
 
-        `cleanup` (it may block, and be called twice) deletes what the load has come with: once the
-        versions are retired, or when they cannot be loaded. Raises ControlError; then what served
-        before still serves.
+        `cleanup` (which may block and be called twice) deletes uploaded files, once the versions
+        are retired or cannot be loaded. Raises ControlError; then the old versions still serve.
         """
 
         async def work() -> None:
@@ -138,14 +137,14 @@ class ModelManager:
                         await asyncio.to_thread(cleanup)
                     raise
 
-        await self._to_its_end(work())
+        await self._finish(work())
 
     async def load_all(self, repository: Repository) -> None:
-        """Load every model; one that cannot be loaded is unavailable, with the reason.
+        """Load every model. One that fails is unavailable, with the reason.
 
-        Those with a stored profile come first, `AT_ONCE` at a time. The others are measured one by
-        one, so that they do not disturb each other; then come pipelines. One that takes longer than
-        `GIVE_WAY_S` goes on beside those that follow.
+        Models with a stored profile come first, `AT_ONCE` at a time. The others are measured one by
+        one so that they do not disturb each other. Pipelines come last. A load that takes longer
+        than `GIVE_WAY_S` continues beside the next ones.
         """
         async with asyncio.TaskGroup() as group, self._turn:
             models = await asyncio.to_thread(repository.scan)
@@ -169,7 +168,7 @@ class ModelManager:
         models: Sequence[ListedModel],
         at_once: int,
     ) -> None:
-        """Start to load `models`, so many at a time. Returns once each is done or overdue."""
+        """Load `models`, `at_once` at a time. Returns once each is done or overdue."""
         running: dict[asyncio.Task[None], float] = {}
         for listed in models:
             await self._wait_for_room(running, at_once)
@@ -179,7 +178,7 @@ class ModelManager:
 
     @staticmethod
     async def _wait_for_room(running: dict[asyncio.Task[None], float], at_once: int) -> None:
-        """Wait until fewer than `at_once` run that are not overdue, and forget the others."""
+        """Wait until fewer than `at_once` loads run, and forget those done or overdue."""
         while len(running) >= at_once:
             first = min(running.values())
             timeout = max(0.0, first - time.monotonic())
@@ -191,22 +190,22 @@ class ModelManager:
                     del running[task]
 
     async def _load_listed(self, repository: Repository, listed: ListedModel) -> None:
-        """Load what a scan has found. Raises nothing: what fails is logged, and in the index."""
+        """Load a scanned model. Raises nothing: failures go to the log and the index."""
         try:
             if listed.problem is not None:
-                if (cause := listed.problem.__cause__) is not None:  # unforeseen
+                if (cause := listed.problem.__cause__) is not None:  # an unexpected error
                     log.error("reading %s", listed.name, exc_info=cause)
-                self._failed(listed.name, str(listed.problem))
+                self._load_error(listed.name, str(listed.problem))
             else:
-                async with self._alone(listed.name):
+                async with self._lock_of(listed.name):
                     with contextlib.suppress(ControlError):
                         await self._try(repository, listed.name)
         finally:
             self._catalog.loading.discard(listed.name)
 
     async def refresh(self, name: str) -> None:
-        """Load what serves anew, as it was defined when it was loaded: its profile has changed.
-        Raises ControlError; then what served before still serves."""
+        """Reload a model with the definitions of its last load, because its profile has changed.
+        Raises ControlError; then the old versions still serve."""
 
         async def work() -> None:
             async with self._in_turn(name):
@@ -223,20 +222,20 @@ class ModelManager:
                     for version in self._catalog.serving(name).values():
                         version.cleanup = cleanup
 
-        await self._to_its_end(work())
+        await self._finish(work())
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Answer what the model has, then let it go. `dependents`: with a pipeline, also the models
-        that no other one needs. Raises ControlError if it is not loaded."""
+        """Answer a model's requests in flight, then unload it. `dependents`: with a pipeline, also
+        unload the models that no other one needs. Raises ControlError if it is not loaded."""
 
         async def work() -> None:
             is_pipeline = self.pipelines.knows(name)
-            async with self._in_turn(name) if is_pipeline else self._alone(name):
+            async with self._in_turn(name) if is_pipeline else self._lock_of(name):
                 if self.pipelines.knows(name):
                     models = self.pipelines.unload(name)
                     self._pipelines_changed()
                     for model in models:
-                        async with self._alone(model):
+                        async with self._lock_of(model):
                             if dependents and self._catalog.serving(model):
                                 await self._unload(model)
                 elif self._catalog.serving(name):
@@ -244,7 +243,7 @@ class ModelManager:
                 else:
                     raise ControlError("not_found", f"model {name!r} is not loaded")
 
-        await self._to_its_end(work())
+        await self._finish(work())
 
     async def _unload(self, name: str) -> None:
         retiring = tuple(self._catalog.serving(name).values())
@@ -254,29 +253,29 @@ class ModelManager:
             version.state = VersionState.UNLOADING
             self._catalog.mark_absent(name, version.version, VersionState.UNAVAILABLE, UNLOADED)
         self.pipelines.refresh()
-        await self._profiles.learnt.save(retiring)  # an upload's folder goes with it
+        await self._profiles.learnt.save(retiring)  # before an upload's folder is deleted
         await self._retire(retiring)
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do all of it, even if the client has gone: half a load would never be undone."""
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Finish the work even if the client leaves: half a load would never be undone."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         await asyncio.shield(task)
 
-    def _alone(self, name: str) -> asyncio.Lock:
-        """Held by who loads or unloads `name`."""
+    def _lock_of(self, name: str) -> asyncio.Lock:
+        """Return the lock for loading and unloading `name`."""
         return self._names.setdefault(name, asyncio.Lock())
 
     @contextlib.asynccontextmanager
     async def _in_turn(self, name: str) -> AsyncIterator[None]:
-        """Hold `name` once the loads before have ended, or have taken longer than `GIVE_WAY_S`."""
+        """Lock `name` once earlier loads have ended or are overdue (`GIVE_WAY_S`)."""
         await self._turn.acquire()
         with contextlib.ExitStack() as turn:
             turn.callback(self._turn.release)
             timer = asyncio.get_running_loop().call_later(GIVE_WAY_S, turn.close)
             turn.callback(timer.cancel)
-            async with self._alone(name):
+            async with self._lock_of(name):
                 yield
 
     async def _try(
@@ -286,7 +285,7 @@ class ModelManager:
         config_override: str | None = None,
         cleanup: Callable[[], None] | None = None,
     ) -> None:
-        """Load, and log and index why if that fails. Raises ControlError, nothing else."""
+        """Load a model; log and index a failure. Raises only ControlError."""
         definitions: Sequence[ModelDefinition] = ()
         try:
             pipeline = await asyncio.to_thread(repository.pipeline, name)
@@ -300,19 +299,18 @@ class ModelManager:
             await self._load(name, definitions, cleanup)
         except (RepositoryError, LaneError, MeasuringError) as error:
             kind = "not_found" if isinstance(error, NotFoundError) else "bad_input"
-            raise self._failed(name, str(error), definitions, kind=kind) from error
+            raise self._load_error(name, str(error), definitions, kind=kind) from error
         except ControlError as error:
-            raise self._failed(name, str(error), definitions, kind=error.kind) from error
+            raise self._load_error(name, str(error), definitions, kind=error.kind) from error
         except (OSError, MemoryError) as error:
-            raise self._failed(name, machine_reason(error), definitions) from error
-        except Exception as error:  # a fault of ours: the other models shall serve all the same
+            raise self._load_error(name, machine_reason(error), definitions) from error
+        except Exception as error:  # an error of ours must not stop other models
             log.exception("loading %s", name)
             reason = f"unexpected {type(error).__name__}; see the log"
-            raise self._failed(name, reason, definitions) from error
+            raise self._load_error(name, reason, definitions) from error
 
     def _check_kind(self, name: str, *, is_pipeline: bool) -> None:
-        """Raises ControlError where a model would become a pipeline while it serves, or the other
-        way round."""
+        """Raises ControlError if a serving model would become a pipeline, or the reverse."""
         was_pipeline = self.pipelines.knows(name)
         if is_pipeline != was_pipeline and (was_pipeline or self._catalog.serving(name)):
             serves = "pipeline" if was_pipeline else "model"
@@ -321,20 +319,20 @@ class ModelManager:
     async def _load_pipeline(
         self, repository: Repository, pipeline: PipelineDefinition, config_override: str | None
     ) -> None:
-        """Load those of its models that are not, then the pipeline. Raises RepositoryError,
-        ControlError."""
+        """Load a pipeline, after those of its models that are not loaded. Raises RepositoryError
+        and ControlError."""
         if config_override is not None:
             raise ControlError("bad_input", "parameter 'config': expected none, for a pipeline")
         missing: dict[str, str] = {}
         self._profiles.stages.update(pipeline.models)
-        at_start = pipeline.name in self._catalog.loading  # then each model was tried before
+        at_start = pipeline.name in self._catalog.loading  # its models were tried before
         for model in pipeline.models:
             if self._catalog.serving(model) or self.pipelines.knows(model):
                 continue
             if hindrance := await asyncio.to_thread(repository.not_a_model, model):
                 missing[model] = hindrance
             elif not at_start:
-                async with self._alone(model):
+                async with self._lock_of(model):
                     with contextlib.suppress(ControlError):  # logged, and in the index
                         await self._try(repository, model)
         self.pipelines.load(pipeline, wait=at_start, missing=missing)
@@ -348,7 +346,7 @@ class ModelManager:
             log.warning("%s: %s", name, warning)
         layout = self._plan_builder.layout_with(name, definitions[0].settings)
         if name in layout.warnings:
-            log.warning("%s: %s; it gets those", name, layout.warnings[name])
+            log.warning("%s: %s; it gets all of them", name, layout.warnings[name])
         await self._profiles.learnt.save(self._catalog.serving(name).values())
         prepared: list[LoadedVersion] = []
         try:
@@ -404,7 +402,7 @@ class ModelManager:
             raise ControlError("unavailable", str(error.strerror)) from None
         if arena.limit < limit:
             log.warning(
-                "%s: address space is limited (ulimit -v): room for %d MiB of payloads, not %d",
+                "%s: limited address space (ulimit -v) leaves %d MiB for payloads, not %d",
                 *(definition.name, arena.limit >> 20, limit >> 20),
             )
         before = self._catalog.find(definition.name, definition.version)
@@ -421,7 +419,7 @@ class ModelManager:
                 any_image=prepared.family is not None,
                 client_shapes=definition.client_shapes,
             ),
-            # Counters never fall: a version that is loaded again goes on where it was.
+            # Counters never fall: a reloaded version continues those of the old one.
             before.counters if before is not None else ModelCounters(),
             family=prepared.family,
             dependence=prepared.dependence,
@@ -445,7 +443,7 @@ class ModelManager:
         return version
 
     async def _bring_up(self, versions: Sequence[LoadedVersion]) -> None:
-        """Deploy and wait. Raises ControlError if a version does not come up."""
+        """Deploy versions and wait for them. Raises ControlError if one does not start."""
         for version in versions:
             self._catalog.add(version)
         self._plan_builder.add(versions)
@@ -455,21 +453,21 @@ class ModelManager:
             self.apply()
             async with patience(self._settings.start_s):
                 for pool, waiting in starting.items():
-                    # Of a family's files only those are started that the plan has at first.
-                    unwanted = not waiting.done() and not self._launcher.wanted(pool)
-                    problem = None if unwanted else await waiting
+                    # A family's plan need not start all of its files.
+                    unplanned = not waiting.done() and not self._launcher.planned_replicas(pool)
+                    problem = None if unplanned else await waiting
                     if problem is not None:
                         named = f"variant {pool.variant}: {problem}" if pool.variant else problem
                         raise ControlError("unavailable", named)
         except TimeoutError:
-            reason = f"it was not up within {self._settings.start_s:g} s"
+            reason = f"it did not start within {self._settings.start_s:g} s"
             raise ControlError("unavailable", reason) from None
         finally:
             for pool in pools:
-                self._launcher.await_no_more(pool)
+                self._launcher.stop_awaiting(pool)
 
     def keep_dependence(self, pool: LoadedPool, reason: str) -> None:
-        """Store beside a profile why requests may not share a batch."""
+        """Store with the profile why requests may not share a batch."""
         if pool.known is not None:
             note = partial(self._profiles.note_dependence, pool.definition, pool.known, reason)
             task = asyncio.create_task(asyncio.to_thread(note))
@@ -477,7 +475,7 @@ class ModelManager:
             task.add_done_callback(self._tasks.discard)
 
     async def _retire(self, versions: Sequence[LoadedVersion]) -> None:
-        """Wait until `versions` have answered what they have, then stop their replicas."""
+        """Wait until `versions` have answered their requests, then stop their replicas."""
         if not versions:
             return
         try:
@@ -492,13 +490,13 @@ class ModelManager:
             self._catalog.forget(version)
             if self._learner is not None and version.exits is not None:
                 self._learner.forget(version.pool.id)
-            # Running batches may still read the payloads; the mapping goes with its last view.
+            # Running batches may still read payloads: the last view releases the memory.
             version.retire()
         for cleanup in {version.cleanup for version in versions if version.cleanup is not None}:
             await asyncio.to_thread(cleanup)
 
     def apply(self) -> None:
-        """Tell the engine what is deployed now. Raises ControlError if it cannot be."""
+        """Put the current deployment in force. Raises ControlError if that fails."""
         pipelines = self.pipelines.stated() if self._settings.places else {}
         stated: dict[str, object] = {**self._plan_builder.stated(), **pipelines}
         self._floors = self.pipelines.floors()
@@ -510,11 +508,11 @@ class ModelManager:
         self._driver.apply(self._plan_builder.plan(), stated)
 
     def _pipelines_changed(self) -> None:
-        """Some may have come, gone, or be of other loads."""
+        """Plan again after pipelines were loaded, reloaded or unloaded."""
         if self._settings.places or self.pipelines.floors() != self._floors:
             self.apply()
 
-    def _failed(
+    def _load_error(
         self,
         name: str,
         reason: str,
@@ -522,19 +520,19 @@ class ModelManager:
         *,
         kind: str = "unavailable",
     ) -> ControlError:
-        """Log and index why `name` could not be loaded; the error to raise."""
+        """Log and index why `name` could not be loaded. Returns the error to raise."""
         reason = reason.removeprefix(f"{name}: ")
         log.error("%s could not be loaded: %s", name, reason)
-        # A name that is no model's is not kept: clients may ask for any.
+        # Names of no model are not indexed: clients may ask for any.
         if not self._catalog.serving(name) and kind != "not_found":
-            # Versions are known once the settings could be read; else the first stands for all.
+            # Until settings are read the versions are unknown: use the first.
             for version in [definition.version for definition in definitions] or ["1"]:
                 self._catalog.mark_absent(name, version, VersionState.UNAVAILABLE, reason)
         return ControlError(kind, f"failed to load {name!r}: {reason}")
 
 
 def machine_reason(error: OSError | MemoryError) -> str:
-    """Why the machine is in the way, in a sentence without its paths."""
+    """Return the system's reason, without paths."""
     if isinstance(error, MemoryError):
         return "out of memory"
     if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -1,7 +1,6 @@
-"""What a pipeline takes and gives, and whether the models of its stages fit each other.
+"""The interface of a pipeline, and checks that the models of its stages fit each other.
 
-Whatever does not fit is named by its key in pipeline.yaml. Only what models declare is looked at:
-none has to be loaded.
+Problems name a key of pipeline.yaml. The checks use what models declare, and load none.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ from slacktide.models.repository.errors import Problem, SettingsError
 from slacktide.models.repository.pipeline import PipelineDefinition
 
 ROWS = "rows"
-"""Beside a stage's outputs, where boxes or rows were chosen for it: which they are."""
+"""Additional output of a stage with chosen boxes or rows: where they come from."""
 _NUMBERS = (Datatype.FP32, Datatype.FP16, Datatype.FP64)
 _CLASSES = tuple(datatype for datatype in Datatype if "INT" in datatype.wire_name)
 
 
 @dataclass(frozen=True, slots=True)
 class StageTensors:
-    """What a stage's model takes and gives."""
+    """Interface of a stage's model."""
 
     interface: ModelInterface
     optional: frozenset[str] = frozenset()
-    """Inputs that may be left out: masks."""
+    """Inputs that may be left out, such as masks."""
 
 
 def pipeline_interface(
     definition: PipelineDefinition, models: Mapping[str, StageTensors]
 ) -> ModelInterface:
-    """The inputs of the source, and `STAGE.OUTPUT` of every stage; with `max_batch` 0, as the rows
-    of stages are not those of the source: shapes are whole. `models` by stage. Raises SettingsError
-    with everything that does not fit."""
+    """Return the inputs of the source and `STAGE.OUTPUT` of every stage. `max_batch` is 0 and
+    shapes include the batch axis, as stages differ in rows. `models`: by stage. Raises
+    SettingsError with all problems."""
     pipeline = definition.pipeline
     problems = [
         Problem(
@@ -58,7 +57,7 @@ def pipeline_interface(
     for stage, spec in _outputs(definition, models):
         if spec.name in outputs:
             message = (
-                f"expected a model without an output {ROWS!r}: '{spec.name}' says what was chosen"
+                f"expected a model without an output {ROWS!r}: '{spec.name}' is the chosen rows"
             )
             problems.append(Problem(f"stages.{stage}.model", message))
         outputs[spec.name] = spec
@@ -81,7 +80,7 @@ def _outputs(
 def _of_frames(
     definition: PipelineDefinition, models: Mapping[str, StageTensors]
 ) -> Iterator[Problem]:
-    """What stands in the way of cutting crops out of frames."""
+    """Yield problems with cutting crops out of frames."""
     pipeline = definition.pipeline
     source = models[pipeline.source].interface
     if any(edge.each for edge in pipeline.edges) and image_input(source) is None:
@@ -103,7 +102,7 @@ def _of_frames(
 def _of_inputs(
     definition: PipelineDefinition, models: Mapping[str, StageTensors], checks: Sequence[_EdgeCheck]
 ) -> Iterator[Problem]:
-    """Inputs that no edge feeds, or several."""
+    """Yield problems with inputs that no edge or several edges feed."""
     for name in definition.pipeline.order[1:]:
         into = [check for check in checks if check.edge.downstream == name]
         if into[0].edge.each:
@@ -136,7 +135,7 @@ class _EdgeCheck:
 
     @property
     def pairs(self) -> dict[str, str]:
-        """Outputs that go on, each with the input that takes it."""
+        """Outputs that go on, with the inputs that take them."""
         alike = {name: name for name in self._outputs if name in self._inputs}
         return dict(self.edge.tensors) or alike
 
@@ -148,7 +147,7 @@ class _EdgeCheck:
     def _of_boxes(self) -> Iterator[tuple[str, str]]:
         boxes = self._outputs.get(self.edge.boxes)
         if boxes is None or len(boxes.shape) != 3 or boxes.shape[2] not in (-1, 4):
-            yield "boxes", self._wanted(self.edge.boxes, "an output [rows, n, 4]")
+            yield "boxes", self._expected(self.edge.boxes, "an output [rows, n, 4]")
         else:
             count = boxes.shape[1]
             yield from self._of_numbers("boxes", _NUMBERS)
@@ -160,7 +159,7 @@ class _EdgeCheck:
                 if spec is not None and not (
                     len(spec.shape) in ranks and (-1 in (count, n := spec.shape[1]) or n == count)
                 ):
-                    yield key, self._wanted(spec.name, f"an output {expected}")
+                    yield key, self._expected(spec.name, f"an output {expected}")
             yield from self._of_choice(of_classes=3)
         if crop_input(self._downstream) is None:
             expected = "one input, of images, uint8 [rows, height, width, 3]"
@@ -175,37 +174,37 @@ class _EdgeCheck:
             spec = self._outputs.get(getattr(self.edge, key))
             ranks, shape = ((1, 2), "[rows] or [rows, n]") if key == "scores" else ((1,), "[rows]")
             if spec is not None and len(spec.shape) not in ranks:
-                yield key, self._wanted(spec.name, f"an output {shape}")
+                yield key, self._expected(spec.name, f"an output {shape}")
         yield from self._of_choice(of_classes=2)
 
     def _of_numbers(self, key: str, datatypes: tuple[Datatype, ...]) -> Iterator[tuple[str, str]]:
-        """What is wrong with what an output holds; and that it is missing, if it was stated."""
+        """Check the datatype of an output, and that it exists if stated."""
         name = getattr(self.edge, key)
         spec = self._outputs.get(name)
         if spec is None and getattr(self._stated, key) is not None:
-            yield key, self._wanted(name, "an output")
+            yield key, self._expected(name, "an output")
         if spec is not None and spec.datatype not in datatypes:
             kind = "of whole numbers" if datatypes is _CLASSES else "of FP32, FP16 or FP64"
-            yield key, self._wanted(name, f"an output {kind}")
+            yield key, self._expected(name, f"an output {kind}")
 
     def _of_choice(self, of_classes: int) -> Iterator[tuple[str, str]]:
-        """`of_classes`: rank of scores that are those of each class."""
+        """Check the choice of boxes or rows. `of_classes`: rank of scores per class."""
         when = self._stated.when
         if when is None:
             return
         scores = self._outputs.get(self.edge.scores)
         if scores is None and when.score is not None:
-            yield "when.score", self._wanted(self.edge.scores, "an output with scores")
-        if not when.wanted or self.edge.classes in self._outputs:
+            yield "when.score", self._expected(self.edge.scores, "an output with scores")
+        if not when.class_refs or self.edge.classes in self._outputs:
             return
         if scores is None or len(scores.shape) != of_classes:
-            yield "when.class", self._wanted(self.edge.classes, "an output with classes")
+            yield "when.class", self._expected(self.edge.classes, "an output with classes")
             return
         count, total = scores.shape[-1], self._classes
         assert self.edge.when is not None
         if count >= 0 and total not in (0, count):
             message = f"expected as many classes as 'stages.{self.edge.upstream}.classes', {total}"
-            yield "scores", f"{message}; got {_told(scores)} of {self._giver!r}"
+            yield "scores", f"{message}; got {_describe(scores)} of {self._giver!r}"
         elif count >= 0 and max(self.edge.when.classes) >= count:
             yield "when.class", f"expected 0 to {count - 1}, got {max(self.edge.when.classes)}"
 
@@ -214,27 +213,27 @@ class _EdgeCheck:
             key = f"tensors.{output}" if self.edge.tensors else "tensors"
             gives, takes = self._outputs.get(output), self._inputs.get(into)
             if gives is None:
-                yield key, self._wanted(output, "an output")
+                yield key, self._expected(output, "an output")
             elif takes is None:
                 hint = suggestion(into, self._inputs, noun="there are")
                 yield key, f"{self._taker!r} has no input {into!r}; {hint}"
             elif not _fit(gives, takes):
-                expected = f"what the input {_told(takes)} of {self._taker!r} takes"
-                yield key, f"expected {expected}, got {_told(gives)} of {self._giver!r}"
+                expected = f"what the input {_describe(takes)} of {self._taker!r} takes"
+                yield key, f"expected {expected}, got {_describe(gives)} of {self._giver!r}"
         if not self.pairs:
             offered, accepted = _listed(self._outputs.values()), _listed(self._inputs.values())
             message = f"no output of {self._giver!r} ({offered}) has the name of an input of "
             yield "tensors", f"{message}{self._taker!r} ({accepted})"
 
-    def _wanted(self, name: str, expected: str) -> str:
+    def _expected(self, name: str, expected: str) -> str:
         if name in self._outputs:
-            return f"expected {expected}, got {_told(self._outputs[name])} of {self._giver!r}"
+            return f"expected {expected}, got {_describe(self._outputs[name])} of {self._giver!r}"
         hint = suggestion(name, self._outputs, noun="there are")
         return f"expected {expected}; {self._giver!r} has no output {name!r}; {hint}"
 
 
 def _fit(gives: TensorSpec, takes: TensorSpec) -> bool:
-    """Whether rows of an output can be rows of an input: the first axis counts them."""
+    """Whether rows of an output can be rows of an input; the first axis counts rows."""
     return (
         gives.datatype is takes.datatype
         and len(gives.shape) == len(takes.shape)
@@ -244,9 +243,9 @@ def _fit(gives: TensorSpec, takes: TensorSpec) -> bool:
     )
 
 
-def _told(spec: TensorSpec) -> str:
+def _describe(spec: TensorSpec) -> str:
     return f"{spec.name!r}, {spec.datatype.wire_name} {list(spec.shape)}"
 
 
 def _listed(specs: Iterable[TensorSpec]) -> str:
-    return "; ".join(map(_told, specs))
+    return "; ".join(map(_describe, specs))

@@ -1,8 +1,8 @@
-"""`PipelineVersion`: a pipeline as its clients see it: one version of one model.
+"""`PipelineVersion`: a pipeline as clients see it, one version of a model.
 
-It has no replicas of its own: its stages are other models' versions, and its frames keep all of
-them. A frame's payload lies in the arena of the source's version, as that of any request to it; the
-workers of the stages that cut crops out of frames are given that arena.
+It has no replicas: its stages are versions of other models, which stay loaded while it has frames.
+A frame's payload is in the arena of the source's version. Workers of stages that cut crops get
+that arena.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from slacktide.models.versions import CallRoutes, LoadedPool, LoadedVersion, Rou
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class PipelineVersion(LoadedVersion):
-    """Its `state` says whether it answers; whether it can, its stages."""
+    """A pipeline in service. It is up if all of its stages are."""
 
     platform: ClassVar[str] = "ensemble"
 
     pipeline: Pipeline
     layout: tuple[tuple[str, tuple[int, ...]], ...]
-    """Its outputs, by stage: which of its model's each is; −1: `rows`."""
+    """Outputs by stage, as indices of the stage's outputs; −1: `rows`."""
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of its edges, by the stages at their ends."""
+    """Number of each edge, by the stages at its ends."""
     alike: tuple[int, ...] = ()
-    """Of each edge: the number of the first that chooses the same boxes of the same stage."""
+    """For each edge, the number of the first edge that chooses the same boxes of the same stage."""
     picture: int | None = None
-    """Which of the source's inputs crops are cut out of; None: it takes no pictures."""
+    """Index of the source's input that crops are cut from; None: it takes no pictures."""
     attached: dict[str, int] = field(default_factory=dict)
-    """By stage that cuts crops: the number by which its replicas know the frames' arena."""
+    """Number of the frames' arena in the replicas of each stage that cuts crops."""
     pixel_frames: dict[int, int | None] = field(default_factory=dict)
-    """By edge: frames so far, all with boxes like pixels; None: it is settled what they are."""
+    """Frames so far whose boxes all look like pixels, by edge; None: decided."""
     open_frames: int = 0
-    """Those whose payload may still be read."""
+    """Frames whose payload may still be read."""
     withdrawn: bool = False
 
     @classmethod
     def of(
         cls, loaded: LoadedPipeline, generation: int, counters: ModelCounters
     ) -> PipelineVersion:
-        """`counters`: of all loads of it. Raises KeyError if its interface names what no stage
-        gives."""
+        """`counters` continue over all loads. Raises KeyError if its interface names an output that
+        no stage has."""
         pipeline = loaded.pipeline
         source = loaded.stages[pipeline.source]
         settings = source.definition.settings
         limits = settings.limits
         if any(edge.each for edge in pipeline.edges):
-            limits = limits.model_copy(update={"rows": 1})  # a frame is one picture
+            limits = limits.model_copy(update={"rows": 1})  # one picture per frame
         slos = {"slo": loaded.slo, "max_slo": loaded.max_slo, "limits": limits}
         settings = settings.model_copy(update=slos)
         definition = replace(
@@ -121,7 +121,7 @@ class PipelineVersion(LoadedVersion):
 
     @property
     def rest_s(self) -> float:
-        """The p99 of the longest branch behind the source, one row each."""
+        """99th percentile of the longest branch behind the source, for one row per stage."""
         behind: dict[str, float] = {}
         for name in reversed(self.pipeline.order):
             after = self.pipeline.downstream(name)
@@ -140,8 +140,8 @@ class PipelineVersion(LoadedVersion):
         return self.state is VersionState.READY and all(v.is_up for v in self.stages.values())
 
     def attach_frames(self, first: int) -> int:
-        """Give stages that cut crops the arena that frames lie in, by numbers from `first` on; the
-        next number."""
+        """Give stages that cut crops the frames' arena, numbered from `first`. Returns the next
+        number."""
         for edge in self.pipeline.edges:
             if edge.each and edge.downstream not in self.attached:
                 self.attached[edge.downstream] = first
@@ -151,13 +151,13 @@ class PipelineVersion(LoadedVersion):
         return first
 
     def hold(self) -> None:
-        """One frame more needs the stages, as they are."""
+        """Keep the stages loaded for one more frame."""
         self.open_frames += 1
         for version in self.stages.values():
             version.enter()
 
     def let_go(self) -> None:
-        """Nothing names what a frame brought any more."""
+        """Release the stages: a frame's payload is no longer in use."""
         self.open_frames -= 1
         if self.withdrawn and not self.open_frames:
             self._detach()
@@ -165,7 +165,7 @@ class PipelineVersion(LoadedVersion):
             version.leave()
 
     def withdraw(self) -> None:
-        """No frame comes any more; those that are here are answered."""
+        """Take no more frames. Those in flight are answered."""
         self.withdrawn = True
         self.state = VersionState.UNLOADING
         if not self.open_frames:
@@ -177,7 +177,7 @@ class PipelineVersion(LoadedVersion):
         self.attached.clear()
 
     def _wait_for_idleness(self, seconds: float) -> None:
-        """The arena is the source's to trim."""
+        """Do nothing: the source trims the arena."""
 
 
 def _number_of_first(edges: Sequence[Edge], reference_edge: Edge) -> int:

@@ -1,9 +1,9 @@
-"""Pipelines that are loaded: which, of which loads of their models, and why one is not.
+"""`PipelineShelf`: loaded pipelines, and why others are not.
 
-A pipeline names the very loads of its models that it was checked against, as requests do
-(`LoadedVersion.pin`). Where one of them is loaded anew the pipeline is made anew, of the new load;
-where one goes, or fits no more, the pipeline does not answer until it is there again. Frames that
-are under way stay with the pipeline that they came to, and its loads stay until they have left.
+A pipeline names the loads of its models that it was checked against (`LoadedVersion.pin`). When a
+model is reloaded, the pipeline is rebuilt from the new load; when one is unloaded or no longer
+fits, the pipeline stops answering until it is back. Frames in flight stay with the pipeline that
+they came to, which keeps its models loaded.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from slacktide.wire.errors import ControlError
 log = logging.getLogger("slacktide.models")
 
 VERSION = "1"
-"""Of every pipeline: its folder has none."""
+"""Version of every pipeline: its folder has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedPipeline:
-    """A pipeline whose models are loaded and fit: made anew whenever one of them is."""
+    """A pipeline whose models are loaded and fit; rebuilt when one is reloaded."""
 
     pipeline: Pipeline
-    """Its stages name the loads of their models as versions."""
+    """Versions of its stages are pins of loads."""
     interface: ModelInterface
-    """What the source takes, and `STAGE.OUTPUT` of every stage; shapes are whole."""
+    """Inputs of the source, and `STAGE.OUTPUT` of every stage; shapes include the batch axis."""
     stages: Mapping[str, LoadedVersion]
-    """By the stage's name."""
+    """Loaded versions by stage."""
     slo: float | None = None
-    """Seconds that a frame has that states nothing; None: it is best effort."""
+    """Deadline of frames that state none, seconds; None: best effort."""
     max_slo: float | None = None
-    """Seconds that a frame has at most."""
+    """Longest deadline of a frame, seconds."""
     version: str = VERSION
 
     @property
@@ -51,19 +51,18 @@ class LoadedPipeline:
 
 
 class PipelineHost(Protocol):
-    """Where frames come in."""
+    """Serves pipelines to clients."""
 
     def serve(self, loaded: LoadedPipeline) -> None:
-        """It answers from now on; frames that are here end with the one before. It stands in the
-        catalog under its name."""
+        """Answer with this pipeline from now on. Frames in flight stay with the one before."""
 
     def withdraw(self, name: str, reason: str) -> None:
-        """It does not answer any more, and the catalog says why."""
+        """Stop answering; the catalog states the reason."""
 
 
 def accuracy_problems(stage: str, stated: float | None, most: float | None) -> Iterator[Problem]:
-    """Why a stage cannot be as accurate as is stated, if it cannot. `most`: how accurate its best
-    variant is; None: it has no variants."""
+    """Yield a problem if a stage cannot be as accurate as stated. `most`: accuracy of its best
+    variant; None: it has no variants."""
     message = "expected none, its model has no variants to choose among"
     if most is not None:
         message = f"expected at most {most:g}, the accuracy of its best variant"
@@ -72,18 +71,18 @@ def accuracy_problems(stage: str, stated: float | None, most: float | None) -> I
 
 
 class PipelineShelf:
-    """The pipelines of one server, kept in step with its models."""
+    """The pipelines of one server, kept up to date with its models."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.host: PipelineHost | None = None
-        """None: the server takes no frames, and no pipeline can be loaded."""
+        """None: pipelines cannot be loaded."""
         self._catalog = catalog
-        self._wanted: dict[str, PipelineDefinition] = {}
+        self._definitions: dict[str, PipelineDefinition] = {}
         self._loaded: dict[str, LoadedPipeline] = {}
 
     def knows(self, name: str) -> bool:
-        """Whether it answers, or is to as soon as its models are there again."""
-        return name in self._wanted
+        """Whether a pipeline answers, or will once its models are loaded."""
+        return name in self._definitions
 
     def load(
         self,
@@ -92,32 +91,32 @@ class PipelineShelf:
         wait: bool = False,
         missing: Mapping[str, str] | None = None,
     ) -> None:
-        """Have it answer, or answer anew. `missing`: why there are no such models, by name. Raises
-        SettingsError, naming the key, if a model is not loaded or does not fit, and ControlError;
-        then what answered before still does, and it is forgotten unless it is to `wait` for its
-        models."""
+        """Load or reload a pipeline. `missing`: why models do not exist, by name. Raises
+        ControlError, and SettingsError naming the key if a model is not loaded or does not fit;
+        then the old pipeline still answers. With `wait` the new one is loaded once its models
+        fit."""
         if self.host is None:
             raise ControlError("unavailable", "pipelines are not served here")
         try:
-            loaded = self._made(definition, missing)
+            loaded = self._build(definition, missing)
         except SettingsError:
             if wait:
-                self._wanted[definition.name] = definition
+                self._definitions[definition.name] = definition
             raise
-        self._wanted[definition.name] = definition
+        self._definitions[definition.name] = definition
         self._loaded[definition.name] = loaded
         self.host.serve(loaded)
 
     def unload(self, name: str) -> tuple[str, ...]:
-        """It answers no more; its models stay. Those that no other pipeline needs."""
-        models = self._wanted.pop(name).models
+        """Stop a pipeline. Returns its models that no other pipeline needs."""
+        models = self._definitions.pop(name).models
         self._withdraw(name, UNLOADED)
-        needed = {model for pipeline in self._wanted.values() for model in pipeline.models}
+        needed = {model for pipeline in self._definitions.values() for model in pipeline.models}
         return tuple(model for model in models if model not in needed)
 
     def refresh(self) -> None:
-        """Models have come or gone: make the pipelines anew that rest on them. Never raises."""
-        for name, definition in self._wanted.items():
+        """Rebuild pipelines whose models were loaded, reloaded or unloaded. Never raises."""
+        for name, definition in self._definitions.items():
             stages = definition.pipeline.stages
             now = self._loaded.get(name)
             if now is not None and all(
@@ -125,10 +124,10 @@ class PipelineShelf:
             ):
                 continue
             try:
-                loaded = self._made(definition)
+                loaded = self._build(definition)
             except RepositoryError as error:
                 if now is not None:
-                    log.error("%s does not answer any more: %s", name, error)
+                    log.error("%s no longer answers: %s", name, error)
                 self._withdraw(name, str(error))
             else:
                 self._loaded[name] = loaded
@@ -136,17 +135,16 @@ class PipelineShelf:
                     self.host.serve(loaded)
 
     def floors(self) -> dict[str, float]:
-        """By model: how accurate its variants are to be; of several pipelines, the most."""
+        """Return the least accuracy that pipelines ask of variants, by model."""
         floors: dict[str, float] = {}
         for name in self._loaded:
-            for stated in self._wanted[name].settings.stages.values():
+            for stated in self._definitions[name].settings.stages.values():
                 if stated.accuracy is not None:
                     floors[stated.model] = max(stated.accuracy, floors.get(stated.model, 0.0))
         return floors
 
     def stated(self) -> Stated:
-        """What planners that place pipelines are to know. Those whose frames may take as long as
-        they like are not placed."""
+        """Return the pipelines to place: those with an `slo`."""
         return {
             name: PlacedPipeline(
                 {stage.name: stage.model for stage in loaded.pipeline.stages}, loaded.pipeline
@@ -161,10 +159,10 @@ class PipelineShelf:
         else:
             self._catalog.mark_absent(name, VERSION, VersionState.UNAVAILABLE, reason)
 
-    def _made(
+    def _build(
         self, definition: PipelineDefinition, missing: Mapping[str, str] | None = None
     ) -> LoadedPipeline:
-        """Of the loads that there are. Raises SettingsError."""
+        """Build a pipeline from the current loads. Raises SettingsError."""
         stages: dict[str, LoadedVersion] = {}
         problems = []
         for stage in definition.pipeline.stages:

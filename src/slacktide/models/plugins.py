@@ -1,9 +1,9 @@
-"""Schedulers, scaling policies, placements and glue that others wrote, by name.
+"""Schedulers, scaling policies, placements and glue functions of other packages, by name.
 
-An installed package registers its own under `slacktide.schedulers`, `slacktide.scaling_policies`,
-`slacktide.placements` or `slacktide.glue`; they are named like those that are built in, wherever a
-name may stand. `module:Class` imports whatever it names: the command line, the Python API, and
-scenarios that were given `--allow-imports` may say it, a file of a repository never.
+An installed package registers entry points under `slacktide.schedulers`, `slacktide.scaling_policies`,
+`slacktide.placements` or `slacktide.glue`. Their names are valid wherever built-in names are.
+`module:Class` imports any class: only the command line, the Python API, and scenarios run with
+`--allow-imports` may use it, never a file of a repository.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, SCALING_POLICIES, PLACEMENTS
 
 
 def offer_entry_points() -> None:
-    """Make the names of entry points valid. None is imported before it is named."""
+    """Make the names of entry points valid. Each is imported when it is first named."""
     for registry in _REGISTRIES:
         offer_installed(registry)
 
 
 def offer_installed(registry: Registry[Any]) -> None:
-    """Make the names of entry points valid in this registry."""
+    """Make the names of entry points valid in one registry."""
     warn_of_mismatches()
     for name, extension in installed(registry.group).items():
         registry.offer(name, partial(_load, registry.kind, extension))
@@ -40,13 +40,13 @@ def offer_installed(registry: Registry[Any]) -> None:
 
 @cache
 def warn_of_mismatches() -> None:
-    """Say once that a distribution of ours is installed in another version than this."""
+    """Warn once of our distributions that are installed in another version than this."""
     for mismatch in mismatches():
-        log.warning("%s; until then, nothing of it can be used", mismatch)
+        log.warning("%s; until then it cannot be used", mismatch)
 
 
 def _load(kind: str, extension: Extension) -> Any:
-    """Import it. Raises OptionError."""
+    """Import an extension. Raises OptionError."""
     try:
         return extension.load()
     except ExtensionError as error:
@@ -54,15 +54,15 @@ def _load(kind: str, extension: Extension) -> Any:
 
 
 def admit_all() -> None:
-    """Make every name valid in this process, `module:Class` included: for recordings that are
-    replayed under `--allow-imports`."""
+    """Make every name valid in this process, including `module:Class`, to replay recordings under
+    `--allow-imports`."""
     for registry in _REGISTRIES:
         registry.importer = load_named
 
 
 def admit_name(registry: Registry[Any], name: str, *, imports: bool) -> None:
-    """Make `name` valid if it is that of an entry point, or `module:Class` and `imports` holds.
-    Raises OptionError for `module:Class` where it must not be imported."""
+    """Make `name` valid if it is an entry point, or `module:Class` and `imports` is true. Raises
+    OptionError for `module:Class` without `imports`."""
     offer_installed(registry)
     if ":" not in name:
         return
@@ -77,21 +77,21 @@ _GLUE: dict[str, str] = {}
 
 
 def offer_glue(name: str, target: str) -> None:
-    """Have `name` mean a function of the server's owner, `module:function`, which is imported here
-    to see that it is there. Raises OptionError."""
+    """Register a glue function, `module:function`, and import it to check it. Raises
+    OptionError."""
     try:
         if not callable(load_named(target)):
             raise TypeError("it cannot be called")
-    except (Exception, SystemExit) as error:  # it is foreign code that ran
+    except (Exception, SystemExit) as error:  # foreign code ran
         message = f"{name}: {target!r} cannot be used: {type(error).__name__}: {error}"
         raise OptionError(("glue", message)) from error
     _GLUE[name] = target
 
 
 def glue_target(name: str) -> str:
-    """What `domain.crops.Glue` calls the function of this name, `module:function`: one that the
-    server's owner named, or an entry point. Workers import it. Raises OptionError if there is no
-    such name: a file of a repository cannot name a module."""
+    """Return the `module:function` of a glue function, registered by `offer_glue` or an entry
+    point, for workers to import. Raises OptionError for unknown names: files of a repository cannot
+    name modules."""
     extensions = installed("glue")
     if name in _GLUE:
         return _GLUE[name]

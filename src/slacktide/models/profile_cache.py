@@ -1,7 +1,7 @@
-"""Profiles on the profiles: found beside the model, or measured when there is none that fits.
+"""`ProfileCache`: finds stored profiles of models, or measures them.
 
-Beside the table lies what the model takes and gives, so that a version whose profile is stored can
-be planned before its file has been opened.
+A stored profile includes the model's interface, so that a version can be planned before its file is
+opened.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ log = logging.getLogger("slacktide.profiles")
 
 Progress = Callable[[float, str], None]
 LEAST_ACCURACY = 1e-6
-"""Of a variant that was never right: planners want more than 0."""
+"""Accuracy of a variant that was never right: planners need more than 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledModel:
-    """What is known of a version before it serves."""
+    """A version's profile and interface, known before it serves."""
 
     record: ProfileRecord
     interface: ModelInterface
     sessions: tuple[SessionSize, ...] = ()
-    """What the replica had that it was measured on."""
+    """Sessions of the replica that was measured."""
     guess: str = ""
-    """Why nothing could be measured, and the record is only a guess; empty if it is none."""
+    """Why the record is a guess instead of a measurement; empty if it is not."""
     key: ProfileKey | None = None
-    """What it was measured for."""
+    """Model and hardware that were measured."""
     dependence: str = ""
-    """Why requests may not share a batch; empty if nothing is against it."""
+    """Why requests may not share a batch; empty if they may."""
 
 
 @dataclass(frozen=True, slots=True)
 class BusyProfile:
-    """A profile that was measured while other programs used the cores, and how to measure it."""
+    """A profile measured while other programs used the cores, and how to measure it again."""
 
     definition: ModelDefinition
     source: ModelSource
@@ -67,17 +67,17 @@ class BusyProfile:
 
 
 class ProfileCache:
-    """Finds profiles, and has them measured."""
+    """Finds profiles and measures missing ones."""
 
     def __init__(self, store: ProfileStore, *, budget_s: float = 2.0) -> None:
-        """`budget_s`: what measuring a version may take when it is loaded without a profile."""
+        """`budget_s`: seconds that measuring a version may take when it loads without a profile."""
         self._store = store
         self.learnt = LearntTimes(store)
         self.stages: set[str] = set()
-        """Models that pipelines name: they keep their batch axis, since pipelines count rows."""
+        """Models of pipelines. They keep their batch axis, since pipelines count rows."""
         self._budget_s = budget_s
         self.busy: dict[str, BusyProfile] = {}
-        """Profiles in use that are to be measured again, by model, version and variant."""
+        """Profiles in use to measure again, by model, version and variant."""
 
     async def known(
         self,
@@ -86,9 +86,9 @@ class ProfileCache:
         executor: Executor,
         core_sets: Sequence[tuple[int, ...]],
     ) -> ProfiledModel:
-        """The stored profile if it covers all of `core_sets`; else one measured now on each of them
-        (of different sizes; one empty set on an accelerator), and stored. Raises RepositoryError,
-        or MeasuringError if the model cannot be run."""
+        """Return the stored profile if it covers all `core_sets`; else measure and store one. The
+        sets have different sizes; an accelerator has one empty set. Raises RepositoryError, and
+        MeasuringError if the model cannot run."""
         sets = [cores or (0,) for cores in core_sets]
         counts = [len(cores) for cores in sets]
         label = label_of(definition)
@@ -106,19 +106,19 @@ class ProfileCache:
         self.busy.pop(label, None)
         if note := busy_note(profiled.record.cpu_share):
             log.warning(
-                "the profile of %s was %s: its times may be far too long. It is measured again "
-                "when the machine and this server are idle",
+                "the profile of %s was %s: its times may be far too long. It will be measured "
+                "again when the machine and this server are idle",
                 *(label, note),
             )
             self.busy[label] = BusyProfile(definition, source, executor, sets, profiled)
         return profiled
 
     async def measure_again(self, busy: BusyProfile) -> ProfiledModel | None:
-        """Measure what has a busy profile, and store it if the machine was quieter; None: it was
-        not. May be cancelled. Raises RepositoryError and MeasuringError."""
+        """Measure a busy profile again and store it; None if the machine was no quieter. May be
+        cancelled. Raises RepositoryError and MeasuringError."""
         definition, record = busy.definition, busy.profiled.record
         if await asyncio.to_thread(self._key, definition) != busy.profiled.key:
-            raise MeasuringError("its files have changed since it was loaded")
+            raise MeasuringError("its files changed after it was loaded")
         dependence = busy.profiled.dependence
         without_axis = dependence and not busy.profiled.interface.batches
         measured = await measure(
@@ -134,8 +134,8 @@ class ProfileCache:
         return await self._store_measured(definition, replace(measured, dependence=dependence))
 
     def stored(self, models: Iterable[ListedModel]) -> set[str]:
-        """Names of those beside whose every file lies a profile of this machine; whether it fits is
-        not looked at. Blocks: looks for files."""
+        """Return the models that have a profile of this machine for each file, fitting or not.
+        Blocks: looks for files."""
 
         def holds(definition: ModelDefinition) -> bool:
             files = tuple(map(definition.of_variant, definition.files)) or (definition,)
@@ -144,7 +144,7 @@ class ProfileCache:
         return {m.name for m in models if m.definitions and all(map(holds, m.definitions))}
 
     def forget(self, name: str) -> None:
-        """A model no longer serves: measure nothing of it again."""
+        """Measure nothing again of a model that no longer serves."""
         self.busy = {
             label: profile
             for label, profile in self.busy.items()
@@ -154,8 +154,8 @@ class ProfileCache:
     def find(
         self, definition: ModelDefinition, cores: Sequence[int], threads: Sequence[int] = ()
     ) -> ProfiledModel | None:
-        """A stored profile for these core counts and sessions; None if none fits. Blocks: reads
-        files."""
+        """Return a stored profile for these core counts and sessions; None if none fits. Blocks:
+        reads files."""
         key = self._key(definition)
         stored = self._store.find(definition, key)
         if stored is None:
@@ -176,8 +176,8 @@ class ProfileCache:
             threads=threads,
         )
         if mismatch is None:
-            mismatch = _silent_on(definition, record, interface)
-        # Files of before there was a content hold for rows of which all is stated.
+            mismatch = _size_mismatch(definition, record, interface)
+        # Older files without content fit models whose rows are fully stated.
         as_stated = "content" not in stored and _all_stated(definition, interface)
         if mismatch is None and not (as_stated or stored.get("content") == _content(definition)):
             mismatch = "was measured with other rows or outputs"
@@ -185,15 +185,15 @@ class ProfileCache:
             mismatch = "was measured with a batch axis"
         dependence = "" if definition.settings.max_batch == 0 else stored.get("dependence")
         if mismatch is None and not isinstance(dependence, str):
-            mismatch = "was taken before rows were held against each other"
+            mismatch = "was measured before rows were compared with each other"
         if mismatch is not None:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
         return ProfiledModel(record, interface, sessions, key=key, dependence=str(dependence))
 
     def _drops_axis(self, definition: ModelDefinition, interface: ModelInterface) -> bool:
-        """Whether a model whose rows influence each other is served as one without a batch axis, so
-        that its first axis may be of any length. Not where anything is stated of its rows."""
+        """Whether to serve a model whose rows influence each other without batch axis, so that its
+        first axis may have any length. False if the settings state anything about rows."""
         settings, name = definition.settings, definition.name
         stated = (settings.exits, settings.variants, settings.pads, settings.max_batch)
         rows = definition.warmup_shapes or definition.more_shapes
@@ -204,8 +204,8 @@ class ProfileCache:
     def note_dependence(
         self, definition: ModelDefinition, profile: ProfiledModel, dependence: str
     ) -> None:
-        """Keep beside a stored profile why requests may not share a batch. Blocks."""
-        self.busy.pop(label_of(definition), None)  # measured again it would be as it was
+        """Store with a profile why requests may not share a batch. Blocks."""
+        self.busy.pop(label_of(definition), None)  # a new measurement would be the same
         if profile.key is None or (stored := self._store.find(definition, profile.key)) is None:
             return
         try:
@@ -214,15 +214,15 @@ class ProfileCache:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
 
     def exit_source(self, definition: ModelDefinition) -> ExitSource | None:
-        """Where the early exits of a version are learnt, and what its settings say of them; None:
-        it has none. Blocks: may copy files."""
+        """Return the folder and settings of a version's early exits; None if it has none. Blocks:
+        may copy files."""
         if definition.settings.exits is None:
             return None
         return exit_source(definition, self._store.exits_folder(definition))
 
     def accuracies(self, definition: ModelDefinition) -> dict[str, float]:
-        """How good variants were found to be (`slacktide profile --accuracy`); none if that was
-        never measured for these files. Blocks: reads files."""
+        """Return the measured accuracy of variants (`slacktide profile --accuracy`); empty if these
+        files were never measured. Blocks: reads files."""
         stored = self._store.find(definition, accuracy_key(definition), "accuracy") or {}
         scores = stored.get("accuracy")
         return {
@@ -232,8 +232,7 @@ class ProfileCache:
         }
 
     def save_accuracies(self, definition: ModelDefinition, content: Mapping[str, Any]) -> Path:
-        """Keep what `accuracies` will find as `content["accuracy"]`. Blocks. Raises
-        RepositoryError."""
+        """Store accuracies (`content["accuracy"]`). Blocks. Raises RepositoryError."""
         return self._store.save(definition, accuracy_key(definition), content, "accuracy")
 
     async def measure(
@@ -248,8 +247,8 @@ class ProfileCache:
         progress: Progress | None = None,
         dependence: str = "",
     ) -> ProfiledModel:
-        """Measure on each of these core sets, and store what was found. `dependence`: why requests
-        may not share a batch, where that is known."""
+        """Measure on each of these core sets, and store the profile. `dependence`: why requests may
+        not share a batch, if known."""
         run = partial(
             measure,
             executor,
@@ -296,26 +295,26 @@ class ProfileCache:
 
 
 def hardware_of(definition: ModelDefinition) -> str:
-    """The machine's fingerprint, and the device where it is an accelerator."""
+    """Return the machine's fingerprint, followed by the device if it is an accelerator."""
     device, hardware = definition.settings.device, hardware_fingerprint().digest
     return hardware if device == "cpu" else f"{hardware}-{device}"
 
 
 def label_of(definition: ModelDefinition) -> str:
-    """Model, version and variant, for the log."""
+    """Return model, version and variant, for the log."""
     variant = f"@{definition.variant}" if definition.variant else ""
     return f"{definition.name}:{definition.version}{variant}"
 
 
 def accuracy_key(definition: ModelDefinition) -> ProfileKey:
-    """What accuracies are kept for: the files, on any hardware. Reads files."""
+    """Return the key of accuracies: the files, on any hardware. Reads files."""
     return ProfileKey(model_hash(definition), "")
 
 
-def _silent_on(
+def _size_mismatch(
     definition: ModelDefinition, record: ProfileRecord, interface: ModelInterface
 ) -> str | None:
-    """What is amiss if a profile says nothing of a size at which the model is to run images."""
+    """Return why a profile lacks an image size of the model; None if it has all."""
     variants = definition.settings.variants
     sized = variants is not None and image_input(interface) is not None
     try:
@@ -327,7 +326,7 @@ def _silent_on(
 
 
 def _sessions(stored: object) -> tuple[SessionSize, ...]:
-    """Of the replica that a profile was measured on; none of earlier files, which do not say."""
+    """Return stored sessions; none for older files, which lack them."""
     try:
         return tuple(SessionSize(int(session[0]), int(session[1])) for session in stored)  # type: ignore[attr-defined]
     except (TypeError, ValueError, IndexError, KeyError):
@@ -335,8 +334,7 @@ def _sessions(stored: object) -> tuple[SessionSize, ...]:
 
 
 def _content(definition: ModelDefinition) -> dict[str, Any]:
-    """What the rows were made of that a profile is measured with, where the owner says so. Reads
-    files."""
+    """Return the stated content of the rows to measure with. Reads files."""
     files = {**definition.sample_rows, "": definition.samples}
     hashes = {name: hash_file(path) for name, path in files.items() if path is not None}
     own_exits = {"outputs": sorted(definition.outputs)} if definition.own_exits else {}
@@ -344,7 +342,7 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
 
 
 def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:
-    """Whether rows are as the settings or the model say: no axis is free, no content is stated."""
+    """Whether settings or model fix all shapes of rows, and no content is stated."""
     free = (spec for spec in interface.inputs if -1 in spec.shape[1 if interface.batches else 0 :])
     stated = {name for name, shape in definition.warmup_shapes.items() if -1 not in shape}
     content = definition.values or definition.samples or definition.sample_rows
@@ -352,7 +350,7 @@ def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:
 
 
 def _limited(interface: ModelInterface, definition: ModelDefinition) -> ModelInterface:
-    """The interface under the batch limit that the settings state now."""
+    """Return the interface with the batch limit of the current settings."""
     stated = definition.settings.max_batch
     if interface.batches:
         return replace(interface, max_batch=stated or DEFAULT_MAX_BATCH)

@@ -1,5 +1,4 @@
-"""What engine and driver get of the models: `ModelPoolFactory`, the schedulers and times of pools,
-and `ReplicaLauncher`, through which replicas start and which a load waits with."""
+"""`ModelPoolFactory` makes schedulers of pools; `ReplicaLauncher` starts their replicas."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ from slacktide.scheduling import PoolRecipe
 
 
 class ModelPoolFactory:
-    """The engine's `PoolFactory`, by the models' settings."""
+    """The engine's `PoolFactory`: follows the models' settings."""
 
     def __init__(
         self,
@@ -54,8 +53,7 @@ class ModelPoolFactory:
         options: Mapping[str, object] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`scheduler` with its `options`: a policy for every model, whatever its settings say (for
-        comparisons)."""
+        """`scheduler` with its `options` replaces that of every model, for comparisons."""
         self._catalog = catalog
         self._scheduler = scheduler
         self._options = dict(options or {})
@@ -95,30 +93,31 @@ log = logging.getLogger("slacktide.models")
 
 
 class ReplicaLauncher:
-    """The driver's `Launcher`: models by their settings' executors."""
+    """The driver's `Launcher`: starts replicas on the executors that models state."""
 
     def __init__(self, catalog: Catalog, executors: Mapping[str, Executor], engine: Engine) -> None:
-        """`executors` by the name that a model's settings give."""
+        """`executors` by the name in models' settings."""
         self._catalog = catalog
         self._executors = executors
         self._engine = engine
         self._awaited: dict[PoolId, asyncio.Future[str | None]] = {}
-        self.plan_again: Callable[[], None] = lambda: None  # where batches become smaller
+        self.plan_again: Callable[[], None] = lambda: None  # called when batches get smaller
         self.learn: Callable[[PoolId, FeaturesSeen], None] = lambda pool, report: None
-        """Takes what ramps can be learnt from."""
+        """Takes features to learn ramps from."""
         self.keep_dependence: Callable[[LoadedPool, str], None] = lambda pool, reason: None
         """Stores why requests to a model may not share a batch."""
 
     def await_up(self, pool: PoolId) -> asyncio.Future[str | None]:
-        """Done once all of its replicas are up, with None, or when that cannot be, with why."""
+        """Return a future: None once all planned replicas of a pool are up, or why they cannot
+        be."""
         problem: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._awaited[pool] = problem
         return problem
 
-    def await_no_more(self, pool: PoolId) -> None:
+    def stop_awaiting(self, pool: PoolId) -> None:
         self._awaited.pop(pool, None)
 
-    # ── Launcher (see there) ────────────────────────────────────────────────────────────
+    # ── Launcher ────────────────────────────────────────────────────────────────────────
 
     def start(self, replica: Replica, report: Reporter) -> ReplicaHandle:
         pool = self._catalog.loaded(replica.pool)
@@ -142,14 +141,14 @@ class ReplicaLauncher:
             return "the model's inputs, outputs or batch axis are not those of its profile"
         if fits < planned:
             name = version.name
-            log.warning("%s: memory has room for batches of %d rows, not %d", name, fits, planned)
+            log.warning("%s: memory suffices for batches of %d rows, not %d", name, fits, planned)
             version.limit_batch(fits)
             self.plan_again()
         pool.replicas_up.add(replica.id)
         if opened.note and pool.sessions != opened.sessions:
             log.warning("%s: %s", version.name, opened.note)
         pool.sessions = opened.sessions
-        self._tell_if_up(pool)
+        self._report_if_up(pool)
         return None
 
     def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None:
@@ -166,7 +165,7 @@ class ReplicaLauncher:
         if pool is not None:
             pool.replicas_up.discard(replica.id)
             pool.handles.pop(replica.id, None)
-            self._tell_if_up(pool)
+            self._report_if_up(pool)
 
     def finished(
         self, batch: Batch, timing: BatchTiming, seconds: float, exits: ExitReport | None = None
@@ -178,7 +177,7 @@ class ReplicaLauncher:
             if not batch.solo:
                 at_ms = int(time.time() * 1000)
                 pool.version.counters.executed(batch.rows, timing, at_ms, pool.variant)
-            # The engine learns of this batch afterwards: the batches before it count.
+            # The engine gets this batch afterwards: only earlier ones count here.
             if pool.times.drifted != pool.drifting:
                 pool.drifting = not pool.drifting
                 how = "drift from the profile" if pool.drifting else "fit the profile again"
@@ -228,34 +227,32 @@ class ReplicaLauncher:
         if command.circuit is Circuit.OPEN and has_sibling:
             log.error("%s: variant %s is unavailable: %s", name, pool.variant, reason)
             version.counters.circuit_openings += 1
-            self._tell(pool.id, reason)
+            self._report_problem(pool.id, reason)
         elif command.circuit is Circuit.OPEN:
-            after = (
-                "" if command.retry_s is None else f"; it is tried again in {command.retry_s:g} s"
-            )
+            after = "" if command.retry_s is None else f"; next try in {command.retry_s:g} s"
             log.error("%s is unavailable: %s%s", name, reason, after)
             version.counters.circuit_openings += 1
             version.state, version.reason = VersionState.UNAVAILABLE, reason + after
-            self._tell(pool.id, reason)
+            self._report_problem(pool.id, reason)
         elif version.state is VersionState.UNAVAILABLE:
             log.warning("%s serves again, on trial", name)
             version.ready()
         else:
-            log.info("%s has worked since its trial began; all of its replicas start", name)
+            log.info("%s passed its trial; all of its replicas start", name)
 
-    def _tell_if_up(self, loaded: LoadedPool) -> None:
-        """All that are in the plan now: there may be fewer than when it was loaded, and none of a
-        variant that a planner has taken back."""
-        needed = self.wanted(loaded.id)
+    def _report_if_up(self, loaded: LoadedPool) -> None:
+        """Report a pool as up if all replicas in the current plan are: there may be fewer than at
+        the load, and none of a variant that a planner removed."""
+        needed = self.planned_replicas(loaded.id)
         if needed <= len(loaded.replicas_up) and (needed or loaded.version.family is not None):
-            self._tell(loaded.id, None)
+            self._report_problem(loaded.id, None)
 
-    def wanted(self, id: PoolId) -> int:
-        """Replicas that a pool is to have, by the plan in force."""
+    def planned_replicas(self, id: PoolId) -> int:
+        """Return the number of replicas of a pool in the plan in force."""
         pool = self._engine.snapshot().pools.get(id)
         return 0 if pool is None else sum(replica.staying for replica in pool.replicas)
 
-    def _tell(self, pool: PoolId, problem: str | None) -> None:
+    def _report_problem(self, pool: PoolId, problem: str | None) -> None:
         awaited = self._awaited.get(pool)
         if awaited is not None and not awaited.done():
             awaited.set_result(problem)
@@ -264,14 +261,14 @@ class ReplicaLauncher:
 def executor_for_measuring(
     executors: Mapping[str, Executor], definition: ModelDefinition
 ) -> Executor:
-    """Profiles are measured on the real thing: `profiled` gets one from a worker."""
+    """Return the executor for measuring: a worker where the settings say `profiled`."""
     name = definition.settings.executor
     return executors["worker" if name == "profiled" else name]
 
 
 def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> ModelSource:
-    """What an executor needs to open a version, or one variant of it, with sessions of so many
-    `threads`."""
+    """Return the source from which an executor opens a version or variant. `threads`: one session
+    for each number."""
     variants, function = definition.settings.variants, definition.settings.function
     stated = None
     if function is not None:

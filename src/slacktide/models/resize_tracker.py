@@ -1,9 +1,8 @@
-"""`ResizeTracker`: resizes under way, by lane; over once every replica there reports what it has.
+"""`ResizeTracker`: resizes of lanes in progress, until every replica reports its cores.
 
-The engine gets what was read back. Where a replica got less than was asked for (a
-core that is not ours, a pod that does not fit its node), the lane has the least that any of its
-replicas got. That holds for replicas that start, too; and should the rest come later, the engine
-gets another report.
+The engine gets the cores that were read back. If a replica got fewer than requested (a core is not
+ours, a pod does not fit its node), the lane has the least that any of its replicas has, including
+those that start. If the others arrive later, the engine gets another report.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ SECONDS_BOUNDS: tuple[float, ...] = (
 
 class ResizeOutcome(Enum):
     CONFIRMED = "confirmed"
-    """The lane has what was asked for."""
+    """The lane has the requested cores."""
     REFUSED = "refused"
-    """It has something else."""
+    """The lane has other cores."""
     SUPERSEDED = "superseded"
-    """Something else was asked for before it was settled."""
+    """Another resize began before this one ended."""
 
 
 class _Resize:
-    """One under way, or settled with less than was asked for."""
+    """A resize in progress, or one that ended with fewer cores than requested."""
 
     __slots__ = ("began", "cores", "reported", "short", "waiting")
 
     def __init__(self, cores: tuple[int, ...], waiting: set[int], began: float) -> None:
         self.cores = cores
         self.waiting = waiting
-        """Replicas that have not said what they have."""
+        """Replicas that have not reported yet."""
         self.began = began
         self.short: dict[int, tuple[int, ...]] = {}
-        """Replicas that have something else, and what."""
+        """Cores of replicas that have other ones than requested."""
         self.reported: tuple[int, ...] | None = None
-        """What was reported to the engine; None: it is under way."""
+        """Cores reported to the engine; None while in progress."""
 
     @property
     def got(self) -> tuple[int, ...]:
@@ -54,21 +53,21 @@ class _Resize:
 
 
 class ResizeTracker:
-    """Belongs to the driver's loop."""
+    """Tracks resizes by lane. Belongs to the driver's loop."""
 
     def __init__(self, clock: Callable[[], float], settled: Callable[[LaneResized], None]) -> None:
-        """`settled` is called once for each resize that nothing supersedes, and once more whenever
-        what the lane has changes after that."""
+        """`settled` is called at the end of each resize that is not superseded, and again whenever
+        the lane's cores change afterwards."""
         self._clock = clock
         self._settled = settled
         self._lanes: dict[str, _Resize] = {}
         self._refusals: dict[str, str] = {}
         self.outcomes: Counter[ResizeOutcome] = Counter()
         self.seconds = Histogram(SECONDS_BOUNDS)
-        """From the command to the confirmation by the last replica; of those confirmed."""
+        """Seconds from the command to the last confirmation, of confirmed resizes."""
 
     def begin(self, lane: str, cores: tuple[int, ...], replicas: Iterable[int]) -> None:
-        """Replicas of `lane` are to have `cores`, and will say so."""
+        """Begin a resize of `lane`: its replicas will report their cores."""
         before = self._lanes.get(lane)
         if before is not None and before.reported is None:
             self.outcomes[ResizeOutcome.SUPERSEDED] += 1
@@ -78,9 +77,9 @@ class ResizeTracker:
     def reported(
         self, lane: str, replica: int, report: Resized, *, intended: tuple[int, ...]
     ) -> None:
-        """A replica of `lane`, which was started to have `intended`, says what it has."""
+        """Note a replica's report. `intended`: the cores it was started with."""
         resize = self._lanes.get(lane)
-        if resize is None:  # no resize since: it is about how the replica started
+        if resize is None:  # no resize: the report is about the replica's start
             resize = self._lanes[lane] = _Resize(intended, set(), self._clock())
             resize.reported = intended
         resize.waiting.discard(replica)
@@ -88,12 +87,12 @@ class ResizeTracker:
         if set(report.cores) != set(resize.cores):
             resize.short[replica] = report.cores
         if report.detail and self._refusals.get(lane) != report.detail:
-            log.warning("lane %s does not have its cores: %s", lane, report.detail)
+            log.warning("lane %s did not get its cores: %s", lane, report.detail)
             self._refusals[lane] = report.detail
         self._maybe_settle(lane)
 
     def gone(self, lane: str, replica: int) -> None:
-        """A replica of `lane` will say nothing more."""
+        """Wait no longer for a replica that has ended."""
         resize = self._lanes.get(lane)
         if resize is not None and (replica in resize.waiting or replica in resize.short):
             resize.waiting.discard(replica)

@@ -1,7 +1,7 @@
-"""`LoadedVersion`: a version that is loading or serving, its pools, and `Catalog`: which there are.
+"""`LoadedVersion`, a version that is loading or serving, its pools, and the `Catalog` of versions.
 
-What requests were checked against, and where their payloads lie, belongs to the version; what runs
-them belongs to a pool. So a waiting request could move between the pools of one version.
+The check of requests and the memory of payloads belong to the version; replicas belong to a pool.
+So a waiting request can move between the pools of one version.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ log = logging.getLogger("slacktide.models")
 RouteT = TypeVar("RouteT", covariant=True)
 
 UNLOADED = "unloaded"
-"""Why a version is absent that a client, or the program around the server, has unloaded."""
+"""Reason of a version that a client or the embedding program unloaded."""
 
 IDLE_S = 5.0
-"""Seconds without a call after which a version's payload memory is given back."""
+"""Seconds without a call after which a version's payload memory is trimmed."""
 
 
 class VersionState(Enum):
@@ -53,7 +53,7 @@ class VersionState(Enum):
 
 
 class CallRoutes(Protocol[RouteT]):
-    """Gives calls their way to an engine, by what kind of version answers them."""
+    """The routes of calls to an engine: one for all models, one for each pipeline."""
 
     def of_model(self) -> RouteT: ...
 
@@ -62,31 +62,33 @@ class CallRoutes(Protocol[RouteT]):
 
 @dataclass(slots=True, eq=False)
 class LoadedExits:
-    """What is known of the early exits of a pool's model. Until a manifest of ramps was read or
-    learnt, no request may leave early."""
+    """Early exits of a pool's model. Before a manifest of ramps was read or learnt, no request may
+    leave early."""
 
     outputs: tuple[str, ...]
-    """Of the model, in its order."""
+    """The model's outputs, in order."""
     revision: int = 0
-    """Of the ramps; 0: there are none yet."""
+    """Revision of the ramps; 0: there are none yet."""
     names: tuple[str, ...] = ()
-    """Tensors at which the model may be left, front to end."""
+    """Tensors at which requests may leave, front to end."""
     refusal: str = ""
-    """Why the model is served as it is; empty: it is not."""
-    _made: frozenset[int] = frozenset()
+    """Why the model is served without early exits; empty if it is not."""
+    _ramp_outputs: frozenset[int] = frozenset()
     """Indices of the outputs that ramps make."""
 
     def learnt(self, revision: int, names: tuple[str, ...], outputs: Container[str]) -> None:
-        """These are its ramps from now on, and the outputs that they make."""
+        """Set new ramps and the outputs that they make."""
         self.revision, self.names, self.refusal = revision, names, ""
-        self._made = frozenset(index for index, name in enumerate(self.outputs) if name in outputs)
+        self._ramp_outputs = frozenset(
+            index for index, name in enumerate(self.outputs) if name in outputs
+        )
 
     def makes(self, outputs: Iterable[int]) -> bool:
         """Whether ramps make all of these outputs."""
-        return self._made.issuperset(outputs)
+        return self._ramp_outputs.issuperset(outputs)
 
     def name(self, position: int | None) -> str:
-        """The tensor at a position, its number where the name is not known; none: the end."""
+        """Return the tensor at a position, or the position if it has no name; None: the end."""
         if position is None:
             return ""
         return self.names[position] if position < len(self.names) else str(position)
@@ -94,43 +96,43 @@ class LoadedExits:
 
 @dataclass(slots=True, eq=False)
 class LoadedPool:
-    """One of the engine's pools: a model file, how long its batches take, and its replicas."""
+    """One of the engine's pools: a model file, its batch times and its replicas."""
 
     id: PoolId
     version: LoadedVersion = field(repr=False)
     definition: ModelDefinition = field(repr=False)
-    """Of its variant; the version's own where there is but one pool."""
+    """Definition of its variant; the version's if there is one pool."""
     source: ModelSource
     times: PoolTimes
     cores: int = 1
-    """Of a lane it serves on, at least; 1 on an accelerator."""
+    """Fewest cores of its lanes; 1 on an accelerator."""
     size: int = 0
-    """What a request asks for that wants this variant: the side of its images in pixels, or its
-    place among the files, from 1; 0: it is none."""
+    """How requests ask for this variant: by the side of its images in pixels, or its place among
+    the files, from 1. 0: it is no variant."""
     at_first: bool = True
-    """Whether it is deployed before a planner decides."""
+    """Whether it is deployed until a planner decides."""
     sessions: Sequence[SessionSize] = ()
-    """Of the replica that came up last."""
+    """Sessions of the last replica that came up."""
     replicas_up: set[int] = field(default_factory=set)
     known: ProfiledModel | None = None
-    """What its times rest on."""
+    """The profile that its times are based on."""
     saved: int | None = None
-    """The revision of its times that was stored last."""
+    """Revision of its times that was stored last."""
     handles: dict[int, ReplicaHandle] = field(default_factory=dict)
     """Its replicas, by number, until they are stopped or lost."""
-    drifting: bool = False  # the log's last word on batch times
+    drifting: bool = False  # as logged last
     exits: LoadedExits | None = None
-    """None: its settings state no early exits."""
+    """None if its settings state no early exits."""
 
     @property
     def variant(self) -> str:
-        """Which of its version's pools this is; empty for the only one."""
+        """Name of its variant; empty for the only pool."""
         return self.id.variant
 
 
 @dataclass(slots=True, eq=False)
 class LoadedVersion:
-    """One version of one model, loaded once. Its pools share everything here."""
+    """One load of one version of a model. Its pools share everything here."""
 
     platform: ClassVar[str] = PLATFORM
     """As Triton names it."""
@@ -138,7 +140,7 @@ class LoadedVersion:
     name: str
     version: str
     generation: int
-    """Counts the loads of the server: no two have the same."""
+    """Number of the load, unique in the server."""
     definition: ModelDefinition
     interface: ModelInterface
     arena: Arena
@@ -148,36 +150,36 @@ class LoadedVersion:
     reason: str = ""
     """Why it is unavailable."""
     failed: bool = False
-    """For good: it stays unavailable until it is loaded anew."""
+    """Whether it stays unavailable until it is reloaded."""
     family: Family | None = None
-    """Its variants, in the order of its pools; None: it has none."""
+    """Its variants, in the order of its pools; None if it has none."""
     pools: list[LoadedPool] = field(default_factory=list)
-    """At least one once it is complete (`add_pool`); of a family smallest first."""
+    """One or more, added by `add_pool`; a family's smallest first. A pipeline has none."""
     exits: LoadedExits | None = None
-    """Of its only pool."""
+    """Early exits of its only pool."""
     stages: Mapping[str, LoadedVersion] = field(default_factory=dict)
     """Versions of the stages' models, by stage, if it is a pipeline; else empty."""
     frames: dict[int, tuple[Arena, Glue]] = field(default_factory=dict)
-    """Arenas of frames that its replicas cut crops out of, by the number that they know."""
+    """Arenas that its replicas cut crops out of, by their number."""
     main: int = 0
-    """The pool that serves it until a planner decides, by number."""
+    """Index of the pool that serves until a planner decides."""
     dependence: str = ""
-    """Why requests do not share a batch, although the model has a batch axis."""
+    """Why requests do not share a batch although the model has a batch axis."""
     in_flight: int = 0
-    """Calls that have not been answered."""
+    """Number of calls without an answer."""
     blocklist: InputBlocklist = field(default_factory=InputBlocklist)
     cleanup: Callable[[], None] | None = None
-    """Deletes files that are here for this load only; blocks. Other versions may share it."""
+    """Deletes files uploaded for this load; blocks. Other versions may share it."""
     _drained: asyncio.Event | None = None
-    """Set when the last call leaves; None: nothing waits for that."""
+    """Set when the last call leaves; None if nothing waits for that."""
     _retired: bool = False
-    _left_at: float = 0.0
-    _idle: asyncio.TimerHandle | None = None
+    _idle_since: float = 0.0
+    _trim_timer: asyncio.TimerHandle | None = None
     pin: str = field(init=False)
-    """What requests name as their version, so that they stay with this very load of it: a version
-    that is loaded anew never gets requests that were checked against the old one."""
+    """The version of its requests in the engine. It names this load, so that a reloaded version
+    never gets requests checked against the old one."""
     penalty: float = field(init=False)
-    """Of a request that states no priority: 2^(3 − priority)."""
+    """Penalty of a request without stated priority: 2^(3 − priority)."""
 
     def __post_init__(self) -> None:
         self.pin = f"{self.version}.{self.generation}"
@@ -192,8 +194,8 @@ class LoadedVersion:
         definition: ModelDefinition | None = None,
         known: ProfiledModel | None = None,
     ) -> LoadedPool:
-        """Have one pool more serve the version, of the variant of `definition` if that names one.
-        The engine learns of it with a plan."""
+        """Add a pool, for the variant of `definition` if it names one. The engine gets it with the
+        next plan."""
         variant, size = "", 0
         if definition is not None and definition.variant:
             variant, size = definition.variant, definition.image_size or len(self.pools) + 1
@@ -206,14 +208,14 @@ class LoadedVersion:
         return self.pools[-1]
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
-        """Have all replicas take crops of frames in this arena, those that start later, too."""
+        """Let all replicas, including later ones, take crops of frames in this arena."""
         self.frames[number] = (frames, glue)
         for pool in self.pools:
             for handle in pool.handles.values():
                 handle.attach(number, frames, glue)
 
     def detach(self, number: int) -> None:
-        """Let go of that arena, once no crop of its frames waits or runs."""
+        """Release an attached arena, once no crop of its frames waits or runs."""
         del self.frames[number]
         for pool in self.pools:
             for handle in pool.handles.values():
@@ -229,26 +231,26 @@ class LoadedVersion:
 
     @property
     def pool(self) -> LoadedPool:
-        """The main one: deadlines and prices of requests go by its times."""
+        """The main pool, whose times decide deadlines and prices of requests."""
         return self.pools[self.main]
 
     @property
     def front(self) -> LoadedVersion:
-        """The version that runs what a client sends: of a pipeline, that of its source."""
+        """The version that gets the client's tensors: of a pipeline, its source."""
         return self
 
     @property
     def rest_s(self) -> float:
-        """Seconds that stages behind the front take, where it is a pipeline."""
+        """Seconds of the stages behind the front, if it is a pipeline."""
         return 0.0
 
     @property
     def is_up(self) -> bool:
-        """Whether it answers, and a pool has a replica: of a family one variant is enough."""
+        """Whether it is ready and has a replica; one variant of a family is enough."""
         return self.state is VersionState.READY and any(pool.replicas_up for pool in self.pools)
 
     def rescue_of(self, pool: LoadedPool) -> tuple[str, ...]:
-        """Smaller variants that may answer what would be too late here, most accurate first."""
+        """Smaller variants that may answer requests too late for `pool`, most accurate first."""
         settings = self.definition.settings.variants
         if settings is None or not settings.rescue:
             return ()
@@ -263,38 +265,37 @@ class LoadedVersion:
         self.in_flight -= 1
         if self.in_flight:
             return
-        self._left_at = time.monotonic()
+        self._idle_since = time.monotonic()
         if self._drained is not None:
             self._drained.set()
         if self._retired:
             self._close()
-        elif self._idle is None:  # one timer for many calls: it looks again when it fires
+        elif self._trim_timer is None:  # one timer for many calls: it checks again when it fires
             self._wait_for_idleness(IDLE_S)
 
     def _wait_for_idleness(self, seconds: float) -> None:
-        self._idle = asyncio.get_running_loop().call_later(seconds, self._maybe_trim)
+        self._trim_timer = asyncio.get_running_loop().call_later(seconds, self._maybe_trim)
 
     def _maybe_trim(self) -> None:
-        self._idle = None
+        self._trim_timer = None
         if self.in_flight:
-            return  # the last of these calls sets it again
-        idle_left = self._left_at + IDLE_S - time.monotonic()
+            return  # the last call sets the timer again
+        idle_left = self._idle_since + IDLE_S - time.monotonic()
         if idle_left > 0.0:
             self._wait_for_idleness(idle_left)
         else:
             self.arena.trim()
 
     def retire(self) -> None:
-        """Let go of the payloads: now, or when the last call has left. Uploads that are still
-        coming in write there."""
+        """Release the payload memory when no call is in flight: bodies may still arrive in it."""
         self._retired = True
         if not self.in_flight:
             self._close()
 
     def _close(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        if self._trim_timer is not None:
+            self._trim_timer.cancel()
+            self._trim_timer = None
         self.arena.close()
 
     async def drained(self) -> None:
@@ -305,7 +306,7 @@ class LoadedVersion:
             await drained.wait()
 
     def limit_batch(self, rows: int) -> None:
-        """Batches, and so requests, have at most so many rows from now on."""
+        """Set the most rows of batches and requests."""
         self.interface = replace(self.interface, max_batch=rows)
         self.check = InputCheck(
             self.interface,
@@ -316,46 +317,46 @@ class LoadedVersion:
 
     @property
     def batch_cap(self) -> int:
-        """Most rows in a batch of several requests; a single request may have more. Not while it
-        loads: pools admit requests of so many rows as their first plan."""
+        """Most rows in a batch of several requests; a single request may have more. While loading
+        it is not reduced: pools admit requests by their first plan."""
         alone = self.dependence and self.state is not VersionState.LOADING
         return 1 if alone else max(1, self.interface.max_batch)
 
     def fail(self, reason: str) -> None:
-        """Out of service for good, because of what it runs under, not of what it is."""
+        """Take it out of service for good, because of its environment."""
         self.failed = True
         self.state, self.reason = VersionState.UNAVAILABLE, reason
         log.error("%s:%s is unavailable: %s", self.name, self.version, reason)
 
     def ready(self) -> None:
-        """In service, unless it has failed for good."""
+        """Put it into service, unless it has failed for good."""
         if not self.failed:
             self.state, self.reason = VersionState.READY, ""
 
     @property
     def p99_alone(self) -> float:
-        """Seconds that one row takes, 99 times in 100."""
+        """99th percentile of the seconds of a row by itself."""
         return self.pool.times.of(1, self.pool.cores).p99
 
     @property
     def expected_alone(self) -> float:
-        """Seconds that one row takes, as a rule."""
+        """Expected seconds of a row by itself."""
         return self.pool.times.of(1, self.pool.cores).expected
 
 
 @dataclass(slots=True)
 class Absent:
-    """A version that could not be loaded, or was unloaded."""
+    """A version that failed to load or was unloaded."""
 
     state: VersionState
     reason: str
 
 
 class Catalog:
-    """Versions by model and number. Exactly one generation of a version answers."""
+    """Versions by model and number. One load of each version answers."""
 
     def __init__(self, expected: Iterable[str] = ()) -> None:
-        """`expected`: the models that are there at the start."""
+        """`expected`: models of the start."""
         self._serving: dict[str, dict[str, LoadedVersion]] = {}
         self._latest: dict[str, LoadedVersion] = {}
         self._pools: dict[PoolId, LoadedPool] = {}
@@ -363,27 +364,27 @@ class Catalog:
         self.expect(expected)
 
     def expect(self, names: Iterable[str]) -> None:
-        """These models, and no others, are there at the start. None has been tried."""
+        """Set the models of the start, none of them tried yet."""
         self.expected = frozenset(names)
-        """Models that were there at the start: readiness goes by them."""
+        """Models of the start, which decide readiness."""
         self.loading = set(self.expected)
-        """Those of them that have neither come up nor failed yet."""
+        """Models of the start that have neither loaded nor failed yet."""
 
     def add(self, version: LoadedVersion) -> None:
-        """Known to its replicas from now on; not answering yet."""
+        """Make a version's pools known. It does not answer yet."""
         self._pools.update({pool.id: pool for pool in version.pools})
 
     def pool(self, id: PoolId) -> LoadedPool | None:
         return self._pools.get(id)
 
     def loaded(self, id: PoolId) -> LoadedPool:
-        """Raises KeyError if there is no such."""
+        """Return a pool. Raises KeyError if it is not loaded."""
         if id not in self._pools:
             raise KeyError(f"{id} is not loaded")
         return self._pools[id]
 
     def serve(self, name: str, versions: Mapping[str, LoadedVersion]) -> None:
-        """`versions` answer for `name` from now on; none: the model is gone."""
+        """Let `versions` answer for `name`; none: the model is gone."""
         self._absent.pop(name, None)
         if versions:
             self._serving[name] = dict(versions)
@@ -393,22 +394,22 @@ class Catalog:
             self._latest.pop(name, None)
 
     def mark_absent(self, name: str, version: str, state: VersionState, reason: str) -> None:
-        """Say in the index why a version does not serve."""
+        """Set the index entry of a version that does not serve."""
         self._absent.setdefault(name, {})[version] = Absent(state, reason)
 
     def forget(self, version: LoadedVersion) -> None:
-        """Its last replica is gone."""
+        """Remove a version's pools after its last replica has stopped."""
         for pool in version.pools:
             self._pools.pop(pool.id, None)
 
     def find(self, name: str, version: str | None) -> LoadedVersion | None:
-        """The version that answers; the latest if none is named."""
+        """Return the version that answers; the latest if `version` is None."""
         if version is None:
             return self._latest.get(name)
         return self._serving.get(name, {}).get(version)
 
     def absence(self, name: str, version: str | None) -> str | None:
-        """Why a version that was tried does not serve; None if it never was tried."""
+        """Return why a tried version does not serve; None if it was never tried."""
         tried = self._absent.get(name, {})
         if version is not None:
             return tried[version].reason if version in tried else None
@@ -424,7 +425,7 @@ class Catalog:
         return self._absent
 
     def all(self) -> tuple[LoadedVersion, ...]:
-        """Every version that has replicas, also those on their way in or out, and pipelines."""
+        """Return all pipelines and versions with pools, including those loading or unloading."""
         all_versions = dict.fromkeys(pool.version for pool in self._pools.values())
         for versions in self._serving.values():
             all_versions.update(dict.fromkeys(versions.values()))

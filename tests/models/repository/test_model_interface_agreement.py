@@ -42,7 +42,7 @@ output [ { name: "scores" data_type: TYPE_FP32 dims: [ 10 ] } ]
 def test_agreement(define: Define) -> None:
     definition = define(pbtxt=GOOD, yaml="inputs: {image: {shape: [3, 8, 8], finite: true}}")
     assert check_interface(definition, BATCHED) == (
-        "m/config.pbtxt: output 'n' is not listed, and served all the same",
+        "m/config.pbtxt: output 'n' is not listed but served anyway",
     )
 
 
@@ -62,8 +62,8 @@ def test_a_reshape_that_the_model_agrees_with(define: Define) -> None:
     definition = define(pbtxt=RESHAPED)
     assert definition.client_shapes == {"ids": (2, 2)}
     assert check_interface(definition, BATCHED) == (
-        "m/config.pbtxt: output 'n' is answered in the model's own shape [], without the batch "
-        "axis, and not in dims [1]",
+        "m/config.pbtxt: output 'n' keeps the model's shape [] (without batch axis) instead of "
+        "dims [1]",
     )
 
 
@@ -91,7 +91,7 @@ def test_a_reshape_that_the_model_does_not_agree_with(
         ('"image"', '"imgae"', "input[0].name: the model has no input 'imgae'; did you mean 'imag"),
         ("TYPE_INT64", "TYPE_INT32", "input[1].data_type: expected TYPE_INT64 for 'ids', got"),
         ("[ 3, 224, -1 ]", "[ 1, 224, -1 ]", "input[0].dims: expected [3, -1, -1] for 'image'"),
-        ("[ 3, 224, -1 ]", "[ -1, 3, 224, 224 ]", "the batch axis is left out"),
+        ("[ 3, 224, -1 ]", "[ -1, 3, 224, 224 ]", "leave out the batch axis"),
         ("[ 10 ]", "[ 11 ]", "output[0].dims: expected [10] for 'scores', got [11]"),
         (
             ',\n  { name: "ids" data_type: TYPE_INT64 dims: [ 4 ] }',
@@ -184,7 +184,7 @@ def test_padding_without_effect_is_warned_of(define: Define) -> None:
         ),
         (
             "inputs: {ids: {pad: {mask: mask}}, mask: {pad: {}}}",
-            "inputs.mask.pad: it is a mask, which is padded with 0 anyway",
+            "inputs.mask.pad: masks are always padded with 0",
         ),
         (
             "inputs: {ids: {pad: {mask: mask}}}\noutputs: {state: {pad: {}}}",

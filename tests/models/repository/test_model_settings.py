@@ -213,7 +213,7 @@ def test_short_forms() -> None:
         ("work_hint: {}", "work_hint: expected either 'input' (and 'axis') or 'of'"),
         ("work_hint: {of: rows, axis: 1}", "work_hint: expected 'axis' together with 'input' only"),
         ("- slo", "expected keys and values, got ['slo']"),
-        ("slo: 1s\nslo: 2s", "line 2: key 'slo' is given twice"),
+        ("slo: 1s\nslo: 2s", "line 2: key 'slo' is repeated"),
         ("priority: 6", "priority: expected less than or equal to 5, got 6"),
     ],
 )

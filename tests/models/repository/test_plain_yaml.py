@@ -22,8 +22,8 @@ def test_dates_stay_text() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3", "line 3: key 'a' is given twice"),
-        ("a: {b: 1, b: 2}", "line 1: key 'b' is given twice"),
+        ("a: 1\nb: 2\na: 3", "line 3: key 'a' is repeated"),
+        ("a: {b: 1, b: 2}", "line 1: key 'b' is repeated"),
         ("a: &x [1]\nb: *x", "line 1: anchors and aliases"),
         ("a: *x", "line 1: anchors and aliases"),
         ("a: !!python/object/apply:os.system [ls]", "line 1: tags"),

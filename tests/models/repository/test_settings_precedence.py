@@ -102,7 +102,7 @@ def test_triton_warm_up_is_what_rows_are_made_of(define: Define, root: Path) -> 
     assert definition.values == {"rate": 0, "text": ""}
     assert definition.sample_rows == {"tokens": root / "m" / "warmup" / "tokens"}
     (warning,) = definition.warnings
-    assert warning.endswith(", and no harm: model_warmup.inputs.data_type")
+    assert warning.endswith(" have no effect: model_warmup.inputs.data_type")
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_harmless_fields_share_one_warning() -> None:
     """
     warnings = judge(parse_text(text, where="m/config.pbtxt"), where="m/config.pbtxt")
     assert warnings == (
-        "m/config.pbtxt: no effect here, and no harm: input.format, optimization.graph, "
+        "m/config.pbtxt: these fields have no effect: input.format, optimization.graph, "
         "optimization.cuda, response_cache",
     )
 

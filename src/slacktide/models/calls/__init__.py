@@ -1,4 +1,1 @@
-"""What every call of a model passes: the check of its inputs, and counters.
-
-The folder is compiled whole.
-"""
+"""Checks and counters that every call of a model passes. Compiled as a whole."""

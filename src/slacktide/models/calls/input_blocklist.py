@@ -1,10 +1,9 @@
-"""`InputBlocklist`: inputs that crashed one version twice, and the connections that they came over.
+"""`InputBlocklist`: inputs that crashed a version twice, and the connections that sent them.
 
-The engine blames a request; here its input is remembered for a while. Only while there are such
-inputs are requests looked at: their shapes and first bytes, and where those are a blocked input's,
-their hash. A connection is refused once it has sent several such inputs and the version has served
-it nothing between: one that serves others, too, is likely a proxy's. Neither addresses nor tokens
-are refused, since many clients may share them.
+The engine blames a request, and its input is blocked for a while. Only then are requests compared:
+by shapes and first bytes, and by hash if these match. A connection is refused after several such
+inputs if the version served none of its requests in between; otherwise it is probably a proxy's.
+Addresses and tokens are never refused, since many clients may share them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ BLOCK_S = 60.0
 SEVERAL = 3
 """Different inputs after which a connection is refused."""
 MOST = 256
-"""Inputs that are remembered; the oldest go first."""
+"""Most blocked inputs; the oldest is dropped first."""
 _GLIMPSE = 64
 
 Tensors = Iterable[tuple[tuple[int, ...], Buffer]]
@@ -31,17 +30,17 @@ class _Blocked(NamedTuple):
     until: float
     glimpse: tuple[object, ...]
     connection: str
-    """Empty: its connection is not blamed (any more)."""
+    """Connection that sent it; empty if none is blamed."""
 
 
 class InputBlocklist:
-    """Of one version. Times are seconds of the driver's clock."""
+    """Blocked inputs of one version. Times are seconds of the driver's clock."""
 
     __slots__ = ("inputs",)
 
     def __init__(self) -> None:
         self.inputs: dict[bytes, _Blocked] = {}
-        """By hash, the oldest first. Empty: there are none, which spares asking further."""
+        """By hash, the oldest first. If it is empty, callers skip all other checks."""
 
     def is_active(self, *, now: float) -> bool:
         inputs = self.inputs
@@ -50,7 +49,7 @@ class InputBlocklist:
         return bool(inputs)
 
     def add(self, tensors: Tensors, connection: str, *, now: float) -> None:
-        """A request with these inputs has crashed the version twice."""
+        """Block inputs that crashed the version twice."""
         tensors = tuple(tensors)
         digest = _digest(tensors)
         self.inputs.pop(digest, None)
@@ -59,7 +58,7 @@ class InputBlocklist:
             del self.inputs[next(iter(self.inputs))]
 
     def contains(self, tensors: Tensors) -> bool:
-        """Whether these inputs are blocked. Call it while the list `is_active`."""
+        """Whether these inputs are blocked. Call it only while `is_active`."""
         tensors = tuple(tensors)
         glimpse = _glimpse(tensors)
         if all(block.glimpse != glimpse for block in self.inputs.values()):
@@ -67,13 +66,13 @@ class InputBlocklist:
         return _digest(tensors) in self.inputs
 
     def forgive(self, connection: str) -> None:
-        """The version has answered a request of this connection: what came before is forgiven."""
+        """Stop blaming a connection after a served request."""
         for digest, block in self.inputs.items():
             if block.connection == connection:
                 self.inputs[digest] = block._replace(connection="")
 
     def blocked_for(self, connection: str, *, now: float) -> float:
-        """Seconds that requests of this connection are still to be refused; 0: they are not."""
+        """Return the seconds for which a connection is still refused; 0: it is not."""
         blamed = [block.until for block in self.inputs.values() if block.connection == connection]
         return blamed[-SEVERAL] - now if connection and len(blamed) >= SEVERAL else 0.0
 

@@ -1,6 +1,7 @@
-"""Checks a call's inputs against what its model takes; a fault is named by field.
+"""`InputCheck`: checks a call's inputs against its model, and names the field of an error.
 
-Also says which requests may share a batch, where lengths differ, and how much work each is.
+It also computes a request's signature, which decides the requests that may share a batch, and its
+work hint.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from slacktide.wire.raw_tensors import check_utf8, walk_strings
 MOST_FORMS = 256
 
 LEFT_OUT: Buffer = memoryview(b"")
-"""Data of a mask that its client did not send: the worker makes it."""
+"""Data of a mask that the client left out: the worker makes it."""
 
 
 class PaddedInputs:
-    """The padded inputs of one loaded version."""
+    """Checks the padded inputs of one loaded version."""
 
     def __init__(
         self, padding: Padding, settings: ModelSettings, interface: ModelInterface
     ) -> None:
-        """`padding` fits the model (`Padding.fitting`)."""
+        """`padding` must fit the model (`Padding.fitting`)."""
         names = [spec.name for spec in interface.inputs]
         self._axes = {
             index: padding.inputs[name].axis
@@ -53,8 +54,8 @@ class PaddedInputs:
         self._row_bytes = BATCH_BYTES // interface.max_batch
 
     def left_out(self, spec: TensorSpec, sent: Mapping[str, InputTensor]) -> InputTensor | None:
-        """A mask that was not sent, as long as what it masks; None if `spec` is none. Nor is one
-        made for a tensor without elements: its length costs its client nothing."""
+        """Return a mask that the client left out, as long as its input; None if `spec` is no mask.
+        An input without elements gets none: its length would cost the client nothing."""
         masked = self._masks.get(spec.name)
         of = None if masked is None else sent.get(masked[0])
         if masked is None or of is None or len(of.shape) <= masked[1]:
@@ -65,9 +66,9 @@ class PaddedInputs:
         return InputTensor(spec.name, spec.datatype, shape, LEFT_OUT)
 
     def signature(self, tensors: Sequence[InputTensor], rows: int, nbytes: int) -> Signature:
-        """Shapes without the rows and the padded axes. Raises BadField for lengths that are unequal
-        or too long. A request that is too large to be multiplied by the rows of a whole batch keeps
-        its shapes: it is batched with its equals only."""
+        """Return the shapes without rows and padded axes. Raises BadField for unequal or too long
+        lengths. A request whose size times the rows of a full batch is too large keeps its shapes,
+        and shares batches only with requests of the same shapes."""
         axes = self._axes
         length = tensors[self._first].shape[axes[self._first]]
         if self._longest is not None and length > self._longest:
@@ -77,8 +78,8 @@ class PaddedInputs:
                 expected = f"{length} as in {self._names[self._first]!r}"
                 raise self._wrong(index, expected, tensors[index].shape[axis])
         shapes = [tensor.shape[1:] for tensor in tensors]
-        if self._masks:  # those that were left out are made, and take memory as well
-            nbytes += sum(_made(tensor) for tensor in tensors if tensor.data is LEFT_OUT)
+        if self._masks:  # masks made by the worker take memory, too
+            nbytes += sum(_mask_bytes(tensor) for tensor in tensors if tensor.data is LEFT_OUT)
         if nbytes <= self._row_bytes * rows:
             for index, axis in axes.items():
                 shapes[index] = shapes[index][: axis - 1] + shapes[index][axis:]
@@ -88,24 +89,24 @@ class PaddedInputs:
         return BadField(f"input {self._names[index]!r} shape[{self._axes[index]}]", expected, got)
 
 
-def _made(mask: InputTensor) -> int:
-    """Bytes of a mask that the worker makes."""
+def _mask_bytes(mask: InputTensor) -> int:
+    """Return the bytes of a mask that the worker makes."""
     return math.prod(mask.shape) * mask.datatype.itemsize
 
 
 class HintReader:
-    """Reads the declared work hint off a request."""
+    """Reads the declared work hint from a request."""
 
     def __init__(self, hint: WorkHint, names: Sequence[str]) -> None:
         """`names` of the model's inputs, in order."""
-        self._of = hint.of
+        self._unit = hint.of
         self._index = names.index(hint.input) if hint.input in names else None
         self._axis = 1 if hint.axis is None else hint.axis
 
     def read(self, tensors: Sequence[InputTensor], rows: int, nbytes: int) -> float | None:
-        """None if the model has no such input or axis."""
-        if self._of is not None:
-            return float(rows if self._of == "rows" else nbytes)
+        """Return the hint; None if the request has no such input or axis."""
+        if self._unit is not None:
+            return float(rows if self._unit == "rows" else nbytes)
         if self._index is None or self._axis >= len(tensors[self._index].shape):
             return None
         return float(tensors[self._index].shape[self._axis])
@@ -116,20 +117,20 @@ class CheckedInputs:
     """Inputs that fit their model."""
 
     tensors: Sequence[InputTensor]
-    """In the model's order."""
+    """Tensors in the model's order."""
     rows: int
     signature: Signature
     nbytes: int
     work_hint: float | None = None
-    """What the run time grows with, as measured here; None: the model's owner declared nothing."""
+    """Size that the run time grows with; None if the model declares none."""
     image_size: int = 0
-    """Longer side in pixels of images that came as pixels, to be resized; 0: there is none."""
+    """Longer side of pixels to be resized; 0 if there are none."""
     decoding: float = 0.0
-    """Seconds that decoding its pictures takes at least, beyond what batches are measured with."""
+    """Least seconds of decoding its pictures beyond those in the profile."""
 
 
 class InputCheck:
-    """The inputs that one loaded version takes."""
+    """Checks the inputs of one loaded version."""
 
     def __init__(
         self,
@@ -139,26 +140,26 @@ class InputCheck:
         any_image: bool = False,
         client_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
-        """`any_image`: its image input takes pixels of any size. `client_shapes` as in
-        `ModelDefinition`; they count for inputs without free axes."""
+        """`any_image`: its image input takes pixels of any size. `client_shapes`: see
+        `ModelDefinition`; used for inputs without free axes."""
         self._batches = interface.batches
         self._specs = interface.inputs
         self._names = [spec.name for spec in interface.inputs]
         self.output_places = {spec.name: i for i, spec in enumerate(interface.outputs)}
-        """By name, in the model's order."""
+        """Indices of the outputs, by name."""
         self._all_outputs = tuple(range(len(interface.outputs)))
         self.most_rows = max(
             1, min(settings.limits.rows or interface.max_batch, interface.max_batch)
         )
-        """Of one request."""
+        """Most rows of a request."""
         self._payload_limit = settings.limits.payload
         self._finite = {name for name, section in settings.inputs.items() if section.finite}
         self._by_form = not self._finite and all(
             spec.datatype is not Datatype.BYTES for spec in interface.inputs
         )
-        """Whether all that is checked follows from names, datatypes, shapes and numbers of bytes:
-        then what was found of `MOST_FORMS` of them is kept."""
-        self._known: dict[object, tuple[int, Signature, int, float | None, int]] = {}
+        """Whether the check depends only on names, datatypes, shapes and sizes: then results are
+        cached for `MOST_FORMS` combinations."""
+        self._checked_forms: dict[object, tuple[int, Signature, int, float | None, int]] = {}
         self._tails = [self._tail(spec) for spec in interface.inputs]
         self._client_tails = {
             spec.name: (client_shapes[spec.name], tail)
@@ -172,7 +173,7 @@ class InputCheck:
         self._fixed_signature: Signature | None = tuple(self._tails) if fixed else None
         self._crop_tail = None if crop_input(interface) is None else self._tails[0]
         self._crops: dict[int, CheckedInputs] = {}
-        """By their number, where all are of one size."""
+        """Checked crops by number, if all have one size."""
         self._image: ImageInput | None = None
         index = image_input(interface)
         if index is not None and (padding is None or self._names[index] not in padding.inputs):
@@ -198,22 +199,22 @@ class InputCheck:
         return spec.shape[1:] if self._batches else spec.shape
 
     def check(self, inputs: Sequence[InputTensor]) -> CheckedInputs:
-        """`inputs` in the model's order, their rows and signature. Raises BadField."""
+        """Check inputs. Raises BadField."""
         if not self._by_form:
             return self._check(inputs)
         form = tuple(
             [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in inputs]
         )
-        checked_before = self._known.get(form)
+        checked_before = self._checked_forms.get(form)
         if checked_before is None:
             checked = self._check(inputs)
-            # Nothing was made or reordered, and no JPEG read.
+            # Cacheable: nothing was made or reordered, and no JPEG was read.
             if checked.tensors is inputs and (
                 self._image is None or inputs[self._image.index].datatype is not Datatype.BYTES
             ):
-                if len(self._known) == MOST_FORMS:
-                    self._known.clear()
-                self._known[form] = (
+                if len(self._checked_forms) == MOST_FORMS:
+                    self._checked_forms.clear()
+                self._checked_forms[form] = (
                     checked.rows,
                     checked.signature,
                     checked.nbytes,
@@ -256,9 +257,9 @@ class InputCheck:
         return CheckedInputs(ordered, rows or 1, signature, nbytes, hint, size, decoding)
 
     def crops(self, boxes: bytes, height: int, width: int, margin: float = 0.0) -> CheckedInputs:
-        """What rows are to the model that a worker cuts out of a frame of this size, along `boxes`
-        [rows, 4] of 32-bit floats, with the glue's `margin`; they have no tensors here. Raises
-        BadField, and TypeError if the model takes no crops (`crop_input`)."""
+        """Check crops that a worker will cut from a frame of this size along `boxes`, [rows, 4] of
+        float32, with the glue's `margin`. The result has no tensors. Raises BadField, and TypeError
+        if the model takes no crops (`crop_input`)."""
         number = len(boxes) // BOX_BYTES
         if number in self._crops:
             return self._crops[number]
@@ -289,9 +290,7 @@ class InputCheck:
         return checked
 
     def check_outputs(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Positions of the wanted outputs in the model's order; all if none is named.
-
-        Raises BadField."""
+        """Return the indices of the named outputs; all if none is named. Raises BadField."""
         if not names:
             return self._all_outputs
         for i, name in enumerate(names):
@@ -300,7 +299,8 @@ class InputCheck:
         return tuple(self.output_places[name] for name in names)
 
     def _as_model(self, tensor: InputTensor) -> InputTensor:
-        """`tensor` in the model's shape, if it has the one that clients may send in its place."""
+        """Return `tensor` in the model's shape if it has the shape that clients may send
+        instead."""
         client_tail, tail = self._client_tails.get(tensor.name, ((), ()))
         rows = len(tensor.shape) - len(client_tail)
         if client_tail == tail or rows != int(self._batches) or tensor.shape[rows:] != client_tail:
@@ -336,8 +336,8 @@ class InputCheck:
             raise BadField(
                 f"input {name!r} datatype", spec.datatype.wire_name, tensor.datatype.wire_name
             )
-        own_tail = shape[1:] if self._batches else shape
-        if own_tail != tail and not _fits(own_tail, tail):
+        row_shape = shape[1:] if self._batches else shape
+        if row_shape != tail and not _fits(row_shape, tail):
             raise BadField(f"input {name!r} shape", _shape_text(spec.shape), list(shape))
         if self._batches:
             if not shape or len(shape) != len(spec.shape):
@@ -376,7 +376,7 @@ class InputCheck:
             raise BadField(f"input {name!r} data", "finite numbers", "NaN or infinity")
 
     def _raw(self, tensor: InputTensor) -> InputTensor:
-        """The tensor of a raw binary request: the model's one input, batch 1."""
+        """Return the tensor of a raw binary request: one row of the model's only input."""
         if len(self._specs) != 1:
             raise BadField(
                 "Inference-Header-Content-Length",

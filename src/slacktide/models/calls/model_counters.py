@@ -1,7 +1,7 @@
-"""`ModelCounters`: what one version has done so far, kept cheaply; statistics and metrics read it.
+"""`ModelCounters`: counters of one version, for statistics and metrics.
 
-Counters only rise and are never reset. Histograms hold one count for each bucket, found by
-bisection: nothing is allocated for a request.
+Counters only rise and are never reset. Histograms have one count per bucket, found by bisection, so
+that a request allocates nothing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ LATENCY_BOUNDS: tuple[float, ...] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
     0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
-"""Upper bounds of buckets, seconds: those OpenTelemetry recommends, and finer ones below 5 ms."""
+"""Upper bounds of buckets, seconds: OpenTelemetry's, and finer ones below 5 ms."""
 BUDGET_BOUNDS: tuple[float, ...] = (
     -1.0, -0.1, -0.05, -0.01, -0.005, -0.001, 0.0,
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 )  # fmt: skip
-"""Seconds left at completion; negative: so much too late."""
+"""Seconds left at completion; negative if late."""
 ROWS_BOUNDS: tuple[float, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Histogram:
-    """Counts by bucket; the last one has no upper bound."""
+    """Counts by bucket; the last bucket has no upper bound."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -44,7 +44,7 @@ class Histogram:
 
 
 class ComputeSeconds:
-    """Where batches spent their time, in all."""
+    """Number of batches, and their total seconds by phase."""
 
     __slots__ = ("count", "infer_s", "input_s", "output_s")
 
@@ -82,15 +82,15 @@ class ModelCounters:
         self.failed = 0
         """Requests without a result."""
         self.failed_s = 0.0
-        """Their seconds, arrival to answer."""
+        """Seconds of failed requests, from arrival to answer."""
         self.compute = ComputeSeconds()
-        """Of the batches of requests with a result, once for each request."""
+        """Times of batches, once for each request with a result."""
         self.rows_served = 0
         self.executions = 0
         self.by_rows: dict[int, ComputeSeconds] = {}
-        """Of executions, by their rows."""
+        """Times of executions, by rows."""
         self.by_variant: dict[str, tuple[int, int]] = {}
-        """(executions, their rows) by the variant of a family."""
+        """(executions, rows) by variant."""
         self.last_at_ms = 0
         """Wall-clock milliseconds since the epoch of the last result; 0 before the first."""
         self.load_s = 0.0
@@ -98,28 +98,27 @@ class ModelCounters:
         self.queue_s = Histogram(LATENCY_BOUNDS)
         self.compute_s = Histogram(LATENCY_BOUNDS)
         self.end_to_end_s = Histogram(LATENCY_BOUNDS)
-        """Requests with a result, arrival to answer."""
+        """Seconds of requests with a result, from arrival to answer."""
         self.budget_s = Histogram(BUDGET_BOUNDS)
         self.batch_rows = Histogram(ROWS_BOUNDS)
         self.crashes = 0
         self.out_of_memory = 0
-        """Of these, those that took more memory than a worker may."""
+        """Crashes because a worker exceeded its memory limit."""
         self.circuit_openings = 0
         self.damaged_pictures = 0
-        """Pictures that were decoded, and answered, although they may be damaged."""
+        """Pictures that were answered although they may be damaged."""
         self.exits: dict[int, int] = {}
-        """Requests that a ramp has answered, by its position."""
+        """Requests answered by a ramp, by position."""
         self.judged: dict[int, tuple[int, int]] = {}
-        """(rows whose answer by a ramp was held against the model's, those in which they agreed),
-        by its position."""
+        """(rows on which a ramp was compared with the model, rows that agreed), by position."""
         self.exits_saved_s = 0.0
-        """Seconds by which answers of ramps came before the end of their batch, over all rows."""
+        """Total seconds by which ramps answered before the end of their batch, over all rows."""
         self.stages: dict[str, StageCounters] = {}
         """Stages of a pipeline that have answered a request."""
         self.loop_s = 0.0
         """Seconds that the event loop spent between stages of a pipeline."""
         self.samples = SoloCounts()
-        """Of requests that ran again, alone; the engine counts them."""
+        """Requests that ran again alone, counted by the engine."""
 
     def answered(self, outcome: Outcome, rows: int, timing: BatchTiming | None) -> None:
         reason = outcome.reason
@@ -164,7 +163,7 @@ class ModelCounters:
             self.by_variant[variant] = batches + 1, before + rows
 
     def judge(self, report: ExitReport, seconds: float) -> None:
-        """What the ramps of a batch said that took so long."""
+        """Count the ramps' answers of a batch that took `seconds`."""
         ramps, stage_s = report.ramps, report.stage_s
         for agrees in report.agrees:
             for ramp, agreed in zip(ramps, agrees, strict=False):  # as far as the row came

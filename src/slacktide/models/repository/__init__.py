@@ -1,7 +1,7 @@
-"""Model folders: which models there are, which versions, and what their owners want of them.
+"""Model folders: models, versions and their settings.
 
-Reads `slacktide.yaml` and Triton's `config.pbtxt`, finds files, keeps profiles, stages uploads. It
-knows nothing of event loops, sockets or workers, and opens ONNX files only to check them.
+Reads `slacktide.yaml` and Triton's `config.pbtxt`, finds files, keeps profiles and stages uploads.
+It does not use event loops, sockets or workers, and opens ONNX files only to check them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""`EarlyExitSettings`: what `early_exit` says in a model's slacktide.yaml.
+"""`EarlyExitSettings`: the section `early_exit` of a model's slacktide.yaml.
 
 early_exit: 1%                            answers may differ from the model's in 1 % of the rows
 early_exit:
   accuracy_loss: 0.5%
   mode: release
   positions: {forbid: [pool2]}
-early_exit:                               of a model that has exits, and judges of them, of its own
+early_exit:                               a model with its own exits and judges
   judged:
   - outputs: {boxes: early/boxes, scores: early/scores}
     quality: early/quality
@@ -63,9 +63,9 @@ class EarlyExitSettings(Section):
     ramp_budget: Annotated[Percent, Field(gt=0, le=1)] = 0.05
     """Largest share of a whole pass that early exits may add."""
     mode: Literal["auto", "release", "shrink"] = "auto"
-    """What happens to rows that have their answer: `release` runs them on with their batch,
-    `shrink` takes them out of it. `auto` runs them on while no request waits for the lane, and
-    otherwise takes them out."""
+    """Treatment of rows that have their answer: `release` runs them on with their batch, `shrink`
+    takes them out of it. `auto` runs them on while no request waits for the lane, and otherwise
+    takes them out."""
     feedback: Annotated[Percent, Field(gt=0, le=1)] = 0.1
     """Share of the batches that always run to the end, to check accuracy."""
     primary: str | None = None
@@ -100,12 +100,12 @@ class EarlyExitSettings(Section):
 
     @property
     def own(self) -> tuple[OwnExit, ...]:
-        """What workers are told of exits that the model itself has."""
+        """The model's own exits, for workers."""
         return tuple(OwnExit(exit_.outputs, exit_.quality) for exit_ in self.judged)
 
     @property
     def stated(self) -> StatedExits:
-        """What the planner is told."""
+        """The stated exits, for the planner."""
         mode = ExitMode(self.mode)
         if self.judged:
             thresholds = tuple(exit_.threshold for exit_ in self.judged)

@@ -1,9 +1,8 @@
-"""What can be wrong with a repository: one tree, split by the first question of its reader.
-Do the files, or a call, say something wrong (RepositoryMistakeError), or is the machine in the way
-(RepositoryAccessError)?
+"""Errors of repositories: mistakes in files and calls (RepositoryMistakeError), and failures of the
+machine (RepositoryAccessError).
 
-Messages name a file relative to the repository, the field, and what was expected. They hold no
-absolute path, so that a front end may show them to a client as they are.
+Messages name a file relative to the repository, the field, and the expected value. They have no
+absolute paths, so that front ends can show them to clients.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from slacktide.domain.suggestions import escaped
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in one file."""
+    """A problem in a file."""
 
     field: str
-    """Dotted path of the key, e.g. `limits.queue`; empty where the file as a whole is meant."""
+    """Dotted path of the key, such as `limits.queue`; empty for the whole file."""
     message: str
-    """What was expected, and what was found."""
+    """The expected value, and the value found."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
 class RepositoryError(Exception):
-    """Anything wrong with a repository. `str()` is a sentence fit for a client."""
+    """Base of all errors of a repository. `str()` is a sentence for clients."""
 
     def __init__(self, where: str, *problems: Problem | str) -> None:
         """`where`: a file or folder relative to the repository; empty for the repository."""
@@ -37,16 +36,15 @@ class RepositoryError(Exception):
         self.problems = tuple(Problem("", p) if isinstance(p, str) else p for p in problems)
         prefix = f"{where}: " if where else ""
         text = "; ".join(f"{prefix}{problem}" for problem in self.problems)
-        # Names and values come from files: what they hold may not break a line of the log.
+        # Names and values from files must not break lines of the log.
         text = escaped(text)
         super().__init__("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
 @contextlib.contextmanager
 def only_fails(where: str) -> Iterator[None]:
-    """A net around what reads one file: whatever else its parser raises is a RepositoryError. For
-    unforeseen faults, in our code or a library's: they shall fail one model, and not the others
-    beside it. The cause is kept for the log."""
+    """Turn unexpected exceptions of a parser into a RepositoryError, so that a bug in our code or a
+    library fails one model only. The cause is kept for the log."""
     try:
         yield
     except RepositoryError:
@@ -58,15 +56,15 @@ def only_fails(where: str) -> Iterator[None]:
 
 
 class RepositoryMistakeError(RepositoryError):
-    """The files, or a call, say something wrong."""
+    """A mistake in the files or in a call."""
 
 
 class FolderError(RepositoryMistakeError):
-    """The folders are not those of a repository, or not a model's."""
+    """A folder is not that of a repository or model."""
 
 
 class InvalidNameError(RepositoryMistakeError):
-    """A model, version or file name breaks its pattern."""
+    """A model, version or file name does not match its pattern."""
 
 
 class NotFoundError(RepositoryMistakeError):
@@ -78,15 +76,15 @@ class OutsideRepositoryError(RepositoryMistakeError):
 
 
 class SettingsError(RepositoryMistakeError):
-    """slacktide.yaml says something unknown or impossible."""
+    """slacktide.yaml has unknown or invalid settings."""
 
 
 class ModelConfigError(RepositoryMistakeError):
-    """config.pbtxt, or the `config` of a load call, says something unknown or impossible."""
+    """config.pbtxt, or the `config` of a load call, has unknown or invalid fields."""
 
 
 class RefusedFieldError(ModelConfigError):
-    """A known field that would change what the model means, and that is not supported."""
+    """A known field that is not supported and would change the model's meaning."""
 
 
 class ModelFileError(RepositoryMistakeError):
@@ -94,7 +92,7 @@ class ModelFileError(RepositoryMistakeError):
 
 
 class InterfaceMismatchError(RepositoryMistakeError):
-    """What the files say of inputs, outputs or batching is not what the model has."""
+    """The files and the model disagree about inputs, outputs or batching."""
 
 
 class UploadError(RepositoryMistakeError):
@@ -102,7 +100,7 @@ class UploadError(RepositoryMistakeError):
 
 
 class RepositoryAccessError(RepositoryError):
-    """The machine refuses: rights, a full or broken disk."""
+    """A failure of the machine: permissions, a full or broken disk."""
 
 
 class UnreadableError(RepositoryAccessError):

@@ -1,7 +1,4 @@
-"""What the fields of a document are made of: sections, values with units, choices by name, ranges.
-
-`SCALING_POLICIES` knows the scaling policies and their options.
-"""
+"""Types of settings fields: sections, values with units, choices by name, ranges."""
 
 from __future__ import annotations
 
@@ -71,34 +68,34 @@ Name = Annotated[str, BeforeValidator(_name)]
 
 
 def ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """`sizes` themselves. Raises ValueError unless each is larger than the one before."""
+    """Return `sizes`. Raises ValueError unless they ascend."""
     if list(sizes) != sorted(set(sizes)):
         raise ValueError(f"expected ascending numbers, each once, got {list(sizes)}")
     return sizes
 
 
 class Section(BaseModel):
-    """A part of slacktide.yaml: frozen, no unknown keys, no `"8"` for 8, no NaN."""
+    """A section of slacktide.yaml: frozen, without unknown keys, `"8"` for 8, or NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A policy by name, with its options."""
+    """A policy with its options."""
 
     name: str
     options: Options
     named: frozenset[str] = field(default=frozenset(), compare=False)
-    """The options that the document names; the others have their defaults."""
+    """Options that the document states; the others have defaults."""
 
     def stated(self) -> dict[str, Any]:
-        """The options that are named, as plain values."""
+        """Return the stated options as plain values."""
         return {name: value for name, value in plain(self.options).items() if name in self.named}
 
     def spelt_out(self) -> dict[str, Any]:
-        """All options as plain values, so that a recording has them whatever the defaults will be.
-        Only a queue's limit that is not stated is left out: `limits.queue` may state it."""
+        """Return all options as plain values, so that recordings do not depend on defaults. Leaves
+        out an unstated queue limit, which `limits.queue` may state."""
         values = plain(self.options).items()
         return {
             name: value
@@ -107,13 +104,12 @@ class Choice:
         }
 
     def document(self) -> dict[str, Any]:
-        """As a file would have it."""
+        """Return the section as a file would state it."""
         return {"name": self.name, **written(self.options, self.named)}
 
 
 def short_for(key: str) -> BeforeValidator:
-    """A text is short for a section that states `key`. So is a number, right or wrong: then the
-    error says what `key` takes."""
+    """Return a validator that reads a text or number as a section with only `key`."""
     return BeforeValidator(
         lambda value: {key: value} if isinstance(value, str | int | float) else value
     )
@@ -125,8 +121,8 @@ def name_to_section(value: Any) -> Any:
 
 
 def read_choice(registry: Registry[Any], value: object, *, imports: bool = False) -> Choice:
-    """The choice that a document makes. Raises ValueError, OptionError. `imports`: whether it may
-    name a class, as `module:Class`."""
+    """Read a choice from a document. `imports`: whether it may name a class, as `module:Class`.
+    Raises ValueError and OptionError."""
     if isinstance(value, Choice):
         return value
     section = name_to_section(value)
@@ -145,7 +141,7 @@ def read_choice(registry: Registry[Any], value: object, *, imports: bool = False
 
 
 def may_import(info: ValidationInfo) -> bool:
-    """Whether the document that is being read may name classes to import."""
+    """Whether the document may name classes to import."""
     return bool(info.context and info.context.get("imports"))
 
 
@@ -157,7 +153,7 @@ SchedulerSettings = Annotated[
     ),
     PlainSerializer(Choice.document),
 ]
-"""A policy's name, or a section with its name and its own options."""
+"""A policy's name, or a section with its name and options."""
 
 DEFAULT_SCHEDULER = Choice(DEFAULT_POLICY, POLICIES[DEFAULT_POLICY].options())
 
@@ -166,7 +162,7 @@ MOST_REPLICAS = 256
 
 
 class _Range(Section):
-    """From the least to the most; a number is short for both being that."""
+    """A least and a most; a number is short for both."""
 
     min: Any
     max: Any
@@ -179,12 +175,12 @@ class _Range(Section):
 
     @property
     def fixed(self) -> bool:
-        """Whether there is nothing to decide."""
+        """Whether least and most are equal."""
         return bool(self.max == self.min)
 
 
 class Cores(_Range):
-    """How many cores a lane of the model's own may have. `2` is short for `{min: 2, max: 2}`."""
+    """Number of cores of the model's own lane. `2` is short for `{min: 2, max: 2}`."""
 
     min: Annotated[int, Field(ge=1)] = 1
     """Fewest cores."""
@@ -193,7 +189,7 @@ class Cores(_Range):
 
 
 class ReplicaCount(_Range):
-    """How many copies of the model there may be. `2` is short for `{min: 2, max: 2}`."""
+    """Number of copies of the model. `2` is short for `{min: 2, max: 2}`."""
 
     min: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
     """Fewest copies."""
@@ -202,7 +198,7 @@ class ReplicaCount(_Range):
 
 
 class WindowSettings(Section):
-    """`{every: 50ms, start: 0ms, end: 20ms}`: a part of a period, again and again."""
+    """A recurring part of a period: `{every: 50ms, start: 0ms, end: 20ms}`."""
 
     every: Annotated[Seconds, Field(ge=0.001)]
     """The period. Models on one lane must agree on it."""
@@ -228,22 +224,19 @@ def _named(value: Any, info: ValidationInfo) -> Any:
 
 
 Scaling = Annotated[dict[str, Any], BeforeValidator(_named)]
-"""A scaling policy's name, or a section with its name and its own options; without a name, the
-policy that suits."""
+"""A scaling policy's name, or a section with its name and options. The name defaults to a suitable one."""
 
 
 def scaling_policy_of(
     scaling: Mapping[str, Any], cores: Cores | None, replicas: ReplicaCount
 ) -> Choice:
-    """The policy that `scaling` names, or that suits what may change: cores, replicas or both.
-    Raises OptionError."""
+    """Return the policy that `scaling` names, or the default one for the ranges: of cores,
+    replicas or both. Raises OptionError."""
     suits = "vertical"
     if not replicas.fixed:
         suits = "horizontal" if cores is None or cores.fixed else "joint"
     name = scaling.get("name") or suits
-    return read_choice(
-        SCALING_POLICIES, {**scaling, "name": name}, imports=True
-    )  # as was admitted above
+    return read_choice(SCALING_POLICIES, {**scaling, "name": name}, imports=True)  # see `_named`
 
 
 def number_to_cores(value: Any) -> Any:
@@ -253,7 +246,7 @@ def number_to_cores(value: Any) -> Any:
 
 
 def number_to_replicas(value: Any) -> Any:
-    """The same, with one each instead of two."""
+    """`2` is short for `{min: 2, max: 2}`, within 1 to `MOST_REPLICAS`."""
     if isinstance(value, int) and not (isinstance(value, bool) or 1 <= value <= MOST_REPLICAS):
         raise ValueError(f"expected 1 to {MOST_REPLICAS}, got {value}")
     return number_to_cores(value)

@@ -1,5 +1,4 @@
-"""`FunctionSettings`: what `function` says in a model's slacktide.yaml: a model that is no network,
-but a Python function of the server's owner.
+"""`FunctionSettings`: the section `function` of a slacktide.yaml, a Python function as a model.
 
 function:
   name: straighten
@@ -25,7 +24,7 @@ TensorName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
 class FunctionTensor(Section):
-    """One tensor that a function takes or gives."""
+    """A tensor that a function takes or gives."""
 
     datatype: Literal[
         "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -41,7 +40,7 @@ class FunctionTensor(Section):
 
 
 class FunctionSettings(Section):
-    """A function in place of a model file."""
+    """A function instead of a model file."""
 
     name: str
     """Name that [`serve --glue`](extending.md) or an entry point gave the function."""
@@ -65,8 +64,8 @@ class FunctionSettings(Section):
         return glue_target(self.name)
 
     def interface(self, max_batch: int | None) -> ModelInterface:
-        """What it takes and gives; `max_batch` as stated. Raises OptionError if there can be no
-        batches of so many rows."""
+        """Return the interface; `max_batch` as stated. Raises OptionError if such batches are
+        impossible."""
 
         def specs(stated: Mapping[str, FunctionTensor]) -> list[TensorSpec]:
             tensors = stated.items()

@@ -1,5 +1,5 @@
-"""A model's inputs, outputs and batching: whether files and loaded model agree, and what the
-metadata and config endpoints say of them."""
+"""A model's inputs, outputs and batching: compares files with the model, and describes them to
+clients."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from slacktide.scheduling import FifoOptions
 
 
 def triton_type(datatype: Datatype) -> str:
-    """The name that a ModelConfig gives a datatype: TYPE_FP32, TYPE_STRING."""
+    """Return a datatype's name in a ModelConfig, such as TYPE_FP32 or TYPE_STRING."""
     return "TYPE_STRING" if datatype is Datatype.BYTES else f"TYPE_{datatype.wire_name}"
 
 
 def check_interface(definition: ModelDefinition, interface: ModelInterface) -> tuple[str, ...]:
-    """Compare what the files state with what the model has; returns warnings. Raises
-    InterfaceMismatchError naming every disagreement, and the file that states it."""
+    """Compare the files with the model. Returns warnings. Raises InterfaceMismatchError naming each
+    mismatch and its file."""
     stated, settings = definition.config, definition.settings
     wrong_config = [
         *_tensors("input", stated.get("input", []), interface.inputs, interface),
@@ -78,13 +78,13 @@ def _tensors(
         if not _agrees(shape, row):
             yield Problem(
                 f"{field}.{key}",
-                f"expected {list(row)} for {name!r}, got {list(shape)} (the batch axis is "
-                "left out where max_batch_size is above 0)",
+                f"expected {list(row)} for {name!r}, got {list(shape)} (leave out the batch axis "
+                "if max_batch_size is above 0)",
             )
 
 
 def _unnamed(stated: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec]) -> Iterator[Problem]:
-    """Inputs that a stated list leaves out: none of them is optional."""
+    """Yield problems for inputs that a stated list leaves out."""
     named = {tensor.get("name") for tensor in stated}
     for spec in specs:
         if stated and spec.name not in named:
@@ -122,28 +122,28 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
 
 
 def _unlisted(definition: ModelDefinition, interface: ModelInterface) -> Iterator[str]:
-    """Outputs that a stated list leaves out: Triton would hide them."""
+    """Yield warnings for outputs that a stated list leaves out: Triton would hide them."""
     stated = definition.config.get("output", [])
     named = {tensor.get("name") for tensor in stated}
     where = f"{definition.name}/{CONFIG_FILE}"
     for spec in interface.outputs:
         if stated and spec.name not in named:
-            yield f"{where}: output {spec.name!r} is not listed, and served all the same"
+            yield f"{where}: output {spec.name!r} is not listed but served anyway"
 
 
 def _reshaped(definition: ModelDefinition) -> Iterator[str]:
-    """Outputs that Triton would answer in another shape than the model's."""
+    """Yield warnings for outputs that Triton would reshape."""
     for tensor in definition.config.get("output", []):
         shape = list(tensor["reshape"].get("shape", [])) if "reshape" in tensor else None
         if shape is not None and shape != (dims := list(tensor.get("dims", []))):
             yield (
-                f"{definition.name}/{CONFIG_FILE}: output {tensor.get('name', '')!r} is answered "
-                f"in the model's own shape {shape}, without the batch axis, and not in dims {dims}"
+                f"{definition.name}/{CONFIG_FILE}: output {tensor.get('name', '')!r} keeps the "
+                f"model's shape {shape} (without batch axis) instead of dims {dims}"
             )
 
 
 def _fixed_batch(definition: ModelDefinition, interface: ModelInterface) -> Iterator[str]:
-    """A sentence if the model looks as if it was exported for one number of rows."""
+    """Yield a warning if the model seems to be exported for a fixed number of rows."""
     specs = [spec for spec in (*interface.inputs, *interface.outputs) if spec.shape]
     first = {spec.shape[0] for spec in specs}
     if definition.settings.max_batch == 0 or len(first) != 1 or not interface.inputs:
@@ -154,12 +154,12 @@ def _fixed_batch(definition: ModelDefinition, interface: ModelInterface) -> Iter
         yield (
             f"{definition.where}: the first axis of all inputs and outputs is always {rows}, so "
             "requests never share a batch; export the model with a free one (torch.onnx.export: "
-            f"dynamic_axes={{{axes}, …}}), or state 'max_batch: 0' if that is meant"
+            f"dynamic_axes={{{axes}, …}}), or state 'max_batch: 0' if this is intended"
         )
 
 
 def _agrees(stated: Sequence[int], row: Sequence[int]) -> bool:
-    """Equal rank, and equal sizes wherever neither side leaves the axis free (−1)."""
+    """Whether ranks are equal, and sizes are equal or free (−1) on one side."""
     return len(stated) == len(row) and all(
         ours == theirs or -1 in (ours, theirs) for ours, theirs in zip(stated, row, strict=True)
     )
@@ -173,15 +173,15 @@ def _missing(field: str, kind: str, name: str, candidates: Specs) -> Problem:
 
 
 def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iterator[Problem]:
-    """What is wrong with `pad`, `work_hint` and their like; inputs that are not there are found by
-    `check_interface` itself."""
+    """Yield problems of `pad`, `work_hint` and related settings; `check_interface` finds missing
+    inputs."""
     inputs = {spec.name: spec for spec in interface.inputs}
     outputs = {spec.name: spec for spec in interface.outputs}
     for name, section in settings.inputs.items():
         if section.pad is not None and name in inputs:
             field = f"inputs.{name}.pad"
             if not interface.batches:
-                yield Problem(field, "the model has no batch axis, so that nothing is padded")
+                yield Problem(field, "the model has no batch axis, so nothing can be padded")
                 return
             yield from _input(field, inputs[name], section.pad)
             yield from _mask(field, section.pad, inputs, settings)
@@ -196,7 +196,7 @@ def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iter
 
 
 def padding_warnings(definition: ModelDefinition) -> Iterator[str]:
-    """A sentence if padding is stated that would change answers, and so is not done."""
+    """Yield a warning if padding is not applied because it would change answers."""
     settings = definition.settings
     stated = [name for name, section in settings.inputs.items() if section.pad is not None]
     if stated and settings.pads is None:
@@ -220,7 +220,7 @@ def _mask(field: str, pad: InputPad, inputs: Specs, settings: ModelSettings) -> 
     if spec is None:
         yield _missing(f"{field}.mask", "input", pad.mask, inputs)
     elif pad.mask in settings.inputs and settings.inputs[pad.mask].pad is not None:
-        yield Problem(f"inputs.{pad.mask}.pad", "it is a mask, which is padded with 0 anyway")
+        yield Problem(f"inputs.{pad.mask}.pad", "masks are always padded with 0")
     elif spec.datatype is Datatype.BYTES or len(spec.shape) != 2 or spec.shape[1] >= 0:
         yield Problem(
             f"{field}.mask",
@@ -241,9 +241,9 @@ def _hint(settings: ModelSettings, inputs: Specs) -> Iterator[Problem]:
 
 
 def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[str, Any]:
-    """Triton's ModelConfig as JSON, with proto field names and numbers as numbers. What
-    config.pbtxt states is kept; everything that Slacktide decides is what is in effect. `dims`
-    leave the batch axis out."""
+    """Return Triton's ModelConfig as JSON, with proto field names and plain numbers: the fields of
+    config.pbtxt, with the values in effect for all that Slacktide decides. `dims` leave out the
+    batch axis."""
     settings = definition.settings
     config: dict[str, Any] = {
         **definition.config,
@@ -260,7 +260,7 @@ def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[
     for tensor in config["input"]:
         if tensor["name"] in settings.masks:
             tensor["optional"] = True  # Triton's word for an input that may be left out
-    # Clients read the presence of the key: it stands for batching by the server.
+    # For clients, the presence of this key means that the server batches.
     config.pop("dynamic_batching", None)
     if settings.variants is not None:
         names = ",".join(settings.variants.names)
@@ -273,7 +273,7 @@ def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[
 
 
 def metadata_shape(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
-    """The shape that the metadata endpoint shows: with a leading −1 where the model batches."""
+    """Return the shape for the metadata endpoint, with a leading −1 if the model batches."""
     return (-1, *interface.row_axes(spec)) if interface.batches else spec.shape
 
 

@@ -1,11 +1,11 @@
-"""The one way from a name to a path. Everything that opens a file of a repository comes by here.
+"""Turns names into paths. Everything that opens a file of a repository goes through here.
 
-Names of models and files start with a letter or digit and go on with letters, digits, `.`, `_`
-and `-`, 128 characters at most; so `..`, hidden files and separators cannot occur. Versions are
-whole numbers from 1, in decimal, without leading zeros, below 2^63 as Triton's.
+Names of models and files start with a letter or digit and continue with letters, digits, `.`, `_`
+and `-`, at most 128 characters; so `..`, hidden files and separators cannot occur. Versions are
+whole numbers from 1, decimal, without leading zeros, below 2^63 as in Triton.
 
-What a name leads to may be a symbolic link, as long as its end lies inside the repository, and is a
-regular file or a folder: no device, pipe or socket.
+A name may lead to a symbolic link if its target is inside the repository and is a regular file or
+a folder, not a device, pipe or socket.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/", re.ASCII)
 
 
 def local_path(text: str | Path) -> Path:
-    """The path that `text` states. Raises ValueError for an empty text, which would be the working
-    folder, and for a URL, unless a file is called like one."""
+    """Return `text` as a path. Raises ValueError for an empty text, which would be the working
+    folder, and for a URL unless a file has this name."""
     if text == "":
         raise ValueError("expected a path, got an empty text")
     match = _URL.match(str(text))
@@ -71,24 +71,24 @@ def is_version(text: str) -> bool:
 
 
 def check_name(text: str, *, kind: str = "model name", where: str = "") -> str:
-    """`text` itself. Raises InvalidNameError if it may not name a model or file."""
+    """Return `text`. Raises InvalidNameError if it cannot name a model or file."""
     if not is_name(text):
         raise InvalidNameError(where, f"{kind} {shown(text)}: expected {NAME_RULE}")
     return text
 
 
 def check_version(text: str, *, where: str = "") -> str:
-    """`text` itself. Raises InvalidNameError if it may not name a version."""
+    """Return `text`. Raises InvalidNameError if it cannot name a version."""
     if not is_version(text):
         raise InvalidNameError(where, f"version {shown(text)}: expected {VERSION_RULE}")
     return text
 
 
 def resolve(root: Path, *names: str, kind: PathKind) -> Path:
-    """The real path of `root/names…`, links followed, inside `root`, of this kind.
+    """Return the real path of `root/names…`, links followed, inside `root`, of this kind.
 
     Raises InvalidNameError, NotFoundError, OutsideRepositoryError, FolderError (another kind) or
-    UnreadableError. A writer of the repository can still change it afterwards, and might as
+    UnreadableError. A writer of the repository can still change the path afterwards, but could as
     well change the model.
     """
     where = "/".join(name if is_name(name) else shown(name) for name in names)
@@ -98,7 +98,7 @@ def resolve(root: Path, *names: str, kind: PathKind) -> Path:
 
 
 def resolve_inside(root: Path, path: Path, *, where: str, kind: PathKind) -> Path:
-    """The real path of `path`, inside `root`, of this kind. `where` names it in errors."""
+    """Return the real path of `path`, inside `root`, of this kind. `where` names it in errors."""
     try:
         home = root.resolve(strict=True)
         real = path.resolve(strict=True)
@@ -116,7 +116,7 @@ def resolve_inside(root: Path, path: Path, *, where: str, kind: PathKind) -> Pat
 
 
 def read_bounded(path: Path, limit: int, *, where: str) -> bytes:
-    """A small file as a whole. Raises UnreadableError, or FolderError if it exceeds `limit`."""
+    """Read a small file. Raises UnreadableError, and FolderError if it exceeds `limit`."""
     try:
         with open_file(path) as file:
             data = file.read(limit + 1)
@@ -128,20 +128,20 @@ def read_bounded(path: Path, limit: int, *, where: str) -> bytes:
 
 
 def unreadable(where: str, error: Exception) -> RepositoryError:
-    """The error for a failed read, with the system's reason and without its path."""
+    """Return the error for a failed read, with the system's reason but without its path."""
     reason = error.strerror if isinstance(error, OSError) else None
     return UnreadableError(where, f"cannot be read: {reason or 'a loop of symbolic links'}")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds the old content or the new. Raises OSError.
-    Written beside its place, flushed to disk, then renamed onto it."""
+    """Write a file so that readers, and a crash, leave either the old or the new content: write
+    beside it, flush to disk, then rename. Raises OSError."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)  # mkstemp's own 0o600 would hide it from other users
+            os.fchmod(file.fileno(), 0o644)  # mkstemp's 0o600 would hide it from other users
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:

@@ -1,4 +1,4 @@
-"""`PipelineSettings`: what `pipeline.yaml` says, which makes a folder a pipeline of other models.
+"""`PipelineSettings`: the settings of a `pipeline.yaml`, which makes a folder a pipeline.
 
 slo: 200ms
 stages:
@@ -36,20 +36,22 @@ PIPELINE_FILE = "pipeline.yaml"
 MOST_EDGES = 256
 MOST_CLASSES = 10_000
 MOST_FAN_OUT = 1000
-"""Boxes of one frame that may go on to one stage."""
+"""Most boxes of one frame that may go on to one stage."""
 
 _STAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 _STAGE_RULE = "letters, digits, '_' and '-', starting with a letter or digit, at most 64"
 
 
 def _stage_name(value: Any) -> Any:
-    if isinstance(value, str) and _STAGE.fullmatch(value) is None:  # STAGE.OUTPUT has one reading
+    if (
+        isinstance(value, str) and _STAGE.fullmatch(value) is None
+    ):  # so that STAGE.OUTPUT is unambiguous
         raise ValueError(f"expected {_STAGE_RULE}, got {shown(value)}")
     return value
 
 
 def is_a_pipeline(name: str) -> str:
-    """What is wrong where a stage names one as its model."""
+    """Return the message for a stage whose model is a pipeline."""
     return f"expected a model, {name!r} is a pipeline"
 
 
@@ -72,7 +74,7 @@ ClassRef = Annotated[int | str, PlainValidator(_class_ref)]
 
 
 class CropSettings(Section):
-    """What is done to crops in front of a stage's model."""
+    """Processing of crops before a stage's model."""
 
     margin: Annotated[float, Field(ge=0, le=4)] = 0.0
     """Share of its width and height that is added to a box on each side."""
@@ -82,7 +84,7 @@ class CropSettings(Section):
 
 
 class StageSettings(Section):
-    """One stage of a pipeline."""
+    """A stage of a pipeline."""
 
     model: Name
     """The model that answers: a model of the same repository, with a batch axis. It cannot be a
@@ -106,9 +108,9 @@ class StageSettings(Section):
 
 
 class WhenSettings(Section):
-    """Which boxes, or which rows, go on."""
+    """Condition for boxes or rows to go on."""
 
-    wanted: Annotated[
+    class_refs: Annotated[
         tuple[ClassRef, ...],
         BeforeValidator(_listed),
         Field(strict=False, alias="class", min_length=1, max_length=MOST_CLASSES),
@@ -129,7 +131,7 @@ class WhenSettings(Section):
 
 
 class EdgeSettings(Section):
-    """What one stage hands to another."""
+    """Data that one stage hands to another."""
 
     upstream: str = Field(alias="from")
     """The stage that hands on."""
@@ -174,7 +176,7 @@ class EdgeSettings(Section):
 
 
 class PipelineSettings(Section):
-    """All of a pipeline.yaml."""
+    """All settings of a pipeline."""
 
     slo: Duration | None = None
     """Deadline of a frame that states none, counted from its first byte, for all stages together.
@@ -188,8 +190,8 @@ class PipelineSettings(Section):
     """The models, each under the name that prefixes its outputs: `STAGE.OUTPUT`. A word is short
     for `{model: WORD}`."""
     edges: Annotated[tuple[EdgeSettings, ...], Field(strict=False, max_length=MOST_EDGES)] = ()
-    """What goes from stage to stage: without circles, and with one stage that no edge leads to,
-    which takes what the client sends."""
+    """Data between stages, without circles. Exactly one stage has no edge to it: it takes what the
+    client sends."""
 
     @model_validator(mode="after")
     def _is_a_pipeline(self) -> PipelineSettings:
@@ -203,8 +205,8 @@ class PipelineSettings(Section):
         return self
 
     def pipeline(self, name: str) -> Pipeline:
-        """The graph, no version pinned. Raises PipelineError for what is none, OptionError for a
-        class or glue that does not exist."""
+        """Return the graph, without versions. Raises PipelineError if it is invalid, OptionError
+        for an unknown class or glue function."""
         cropped = {edge.downstream for edge in self.edges if edge.each is not None}
         stages = [
             Stage(stage, stated.model, _glue(stage, stated.crop))
@@ -224,7 +226,7 @@ class PipelineSettings(Section):
             class_names = self.stages[edge.upstream].classes
             classes = tuple(
                 _class(f"edges[{number}].when.class[{at}]", class_, edge.upstream, class_names)
-                for at, class_ in enumerate(edge.when.wanted)
+                for at, class_ in enumerate(edge.when.class_refs)
             )
         choice = None
         if (when := edge.when) is not None:
@@ -254,7 +256,7 @@ def _glue(stage: str, crop: CropSettings | None) -> Glue:
 
 
 def _class(key: str, class_: int | str, stage: str, class_names: tuple[str, ...]) -> int:
-    """The number of a class. Raises OptionError if there is no such."""
+    """Return the number of a class. Raises OptionError if it does not exist."""
     if isinstance(class_, str) and not class_names:
         message = f"expected 'stages.{stage}.classes' to name the classes, or a number"
         raise OptionError((key, f"{message}; got {shown(class_)}"))
@@ -268,12 +270,12 @@ def _class(key: str, class_: int | str, stage: str, class_names: tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class PipelineDefinition:
-    """One pipeline folder, read; whether its models are there is not known."""
+    """A pipeline folder as read; its models may not exist."""
 
     name: str
     settings: PipelineSettings
     pipeline: Pipeline
-    """No version pinned."""
+    """Graph without versions."""
 
     @property
     def where(self) -> str:
@@ -282,17 +284,17 @@ class PipelineDefinition:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Those of its stages, each once."""
+        """Models of its stages, without repetitions."""
         return tuple(dict.fromkeys(stage.model for stage in self.pipeline.stages))
 
 
 def parse_pipeline(data: bytes, *, where: str) -> PipelineSettings:
-    """The settings in a pipeline.yaml. Raises SettingsError with every problem in it."""
+    """Return the settings in a pipeline.yaml. Raises SettingsError with all its problems."""
     return validate_pipeline(parse_document(data, where=where), where=where)
 
 
 def validate_pipeline(document: Mapping[str, Any], *, where: str) -> PipelineSettings:
-    """The settings that a document states. Raises SettingsError with every problem in it."""
+    """Return the settings in a document. Raises SettingsError with all its problems."""
     try:
         return PipelineSettings.model_validate(document)
     except ValidationError as error:

@@ -1,15 +1,15 @@
-"""Where measured profiles lie: beside the model, or under a state folder if that is read-only.
+"""`ProfileStore`: keeps profiles beside the model, or in a state folder if that is read-only.
 
     REPOSITORY/tiny_mlp/1/profile.<hardware>.json
     STATE_DIR/profiles/tiny_mlp/1/profile.<hardware>.json
-    STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a model that is one file
+    STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a single file
     REPOSITORY/depths/1/profile.<hardware>@small.json                of a variant with a file
 
-What predictions have learnt since lies beside it, as profile.<hardware>.learnt.json, how accurate
-variants are, on any hardware, as profile.accuracy.json, and what early exits have learnt in the
-folder `exits`, which others write. The store knows nothing of what they say. It wraps a JSON object
-with what it was measured for, and gives it back only to the same model on the same hardware;
-anything else is missing, with a reason for the log.
+Beside it are learnt corrections (profile.<hardware>.learnt.json), accuracies of variants on any
+hardware (profile.accuracy.json), and learnt early exits (folder `exits`, written elsewhere). The
+store does not interpret contents. It wraps a JSON object with the hash of the model and the
+hardware, and returns it only for the same ones; other files count as missing, with a reason in the
+log.
 """
 
 from __future__ import annotations
@@ -39,25 +39,24 @@ log = logging.getLogger("slacktide.profiles")
 
 PROFILE_PREFIX = "profile."
 EXITS_FOLDER = "exits"
-"""Beside a model: what was learnt for its early exits, which is no part of it either."""
+"""Folder of learnt early exits beside a model, not part of the model."""
 
 
 def model_hash(definition: ModelDefinition) -> str:
-    """SHA-256 of the model, in hex: what `sha256sum model.onnx` prints, if it is one file.
+    """Return the SHA-256 of the model, in hex: that of `sha256sum model.onnx` for one file.
 
-    Which files hold a model's external data is known only by parsing it, which the server leaves to
-    its workers. So every other file beside the model counts as part of it (profiles, hidden files
-    and what was learnt for early exits aside): a changed label file costs a profile, a missed
-    weight file would cost the truth.
-    Beside a model that is one file, `net.onnx`, only those count whose names begin like its own
-    (`net.onnx.data`, `net.data`). Files are streamed. Raises RepositoryError.
+    Only parsing would tell which files hold external data, and the server leaves that to workers.
+    So every file beside the model counts, except for profiles, hidden files and learnt early exits:
+    a changed label file costs a profile, but a missed weight file would make the profile wrong. For
+    a single file `net.onnx`, only files whose names begin like its own count (`net.onnx.data`,
+    `net.data`). Files are streamed. Raises RepositoryError.
     """
     named, model = definition.model_path, definition.model_path.resolve()
     try:
         main_hash = hash_file(model)
         whole = hashlib.sha256(f"{main_hash}  {model.name}\n".encode("utf-8", "surrogateescape"))
         is_whole = True
-        for file in dict.fromkeys((model, named)):  # a link may have data of its own beside it
+        for file in dict.fromkeys((model, named)):  # a link may have its own data beside it
             home = file.parent
             beside = _namesakes(file) if definition.alone else _files(home)
             learnt = home / EXITS_FOLDER
@@ -80,7 +79,7 @@ def model_hash(definition: ModelDefinition) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Every file below `folder` that may belong to a model; links to folders are not followed."""
+    """Yield every file below `folder` that may belong to a model; skip links to folders."""
     for path in folder.iterdir():
         if path.name.startswith((".", PROFILE_PREFIX)):
             continue
@@ -91,8 +90,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _namesakes(model: Path) -> Iterator[Path]:
-    """Files beside a model whose names say that they are its data; links only beside a link, and
-    into the folder of its target."""
+    """Yield files beside a model that are its data by name; links only if they lead into the folder
+    of the model's target."""
     real = model.resolve().parent
     for path in model.parent.iterdir():
         named = path.name.startswith((model.name, f"{model.stem}."))
@@ -101,19 +100,18 @@ def _namesakes(model: Path) -> Iterator[Path]:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 in hex. Raises OSError."""
+    """Return the SHA-256 of a file in hex. Raises OSError."""
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 SCHEMA = 1
-"""Version of the wrapping; a document of another one is stale."""
+"""Version of the wrapping; documents of other versions are stale."""
 
 MAX_PROFILE_BYTES = 16 * 1024 * 1024
 
-
 Kind: TypeAlias = Literal["profile", "learnt", "accuracy"]
-"""A profile, what predictions have learnt since it was taken, or how accurate variants are."""
+"""A profile, its learnt corrections, or accuracies of variants."""
 _CALLED: Mapping[Kind, str] = {
     "profile": "profile",
     "learnt": "record of what was learnt",
@@ -123,26 +121,26 @@ _CALLED: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ProfileKey:
-    """What a profile was measured for."""
+    """The model and hardware of a profile."""
 
     model_hash: str
     """`model_hash(definition)`."""
     hardware: str
-    """The fingerprint of the machine, as the profiles package writes it; empty for accuracies."""
+    """Fingerprint of the machine; empty for accuracies."""
 
 
 class ProfileStore:
-    """Finds and saves profiles. Holds no state."""
+    """Finds and saves profiles. It has no state."""
 
     def __init__(self, state_dir: Path | None = None) -> None:
-        """`state_dir`: where profiles go whose model's folder cannot be written."""
+        """`state_dir`: folder for profiles of models in read-only folders."""
         self._state_dir = state_dir
 
     def find(
         self, definition: ModelDefinition, key: ProfileKey, kind: Kind = "profile"
     ) -> dict[str, Any] | None:
-        """The newest one that fits `key`. Never raises: a bad file is a missing one. If none fits,
-        the log says of each file that was found what is wrong with it."""
+        """Return the newest document that fits `key`. If none fits, log why for each file. Never
+        raises: a bad file counts as missing."""
         fitting: list[tuple[int, dict[str, Any]]] = []
         reasons: list[str] = []
         for path in self._places(definition, key.hardware, kind):
@@ -162,7 +160,7 @@ class ProfileStore:
         return None
 
     def holds(self, definition: ModelDefinition, hardware: str) -> bool:
-        """Whether there is a profile that may fit."""
+        """Whether a profile exists that may fit."""
         return any(os.path.exists(path) for path in self._places(definition, hardware))
 
     def save(
@@ -172,8 +170,8 @@ class ProfileStore:
         content: Mapping[str, Any],
         kind: Kind = "profile",
     ) -> Path:
-        """Write a profile, or what was learnt, whole or not at all; returns where. Raises
-        UnwritableError, or ValueError if `content` is not JSON (NaN is not) or too large."""
+        """Write a document atomically and return its path. Raises UnwritableError, and ValueError
+        if `content` is not JSON (NaN is not) or too large."""
         wrapped = {
             "schema": SCHEMA,
             "model": definition.name,
@@ -188,7 +186,7 @@ class ProfileStore:
         reason = ""
         for path in self._places(definition, key.hardware, kind):
             try:
-                # A version's folder that is gone stays gone: the model was deleted, or an upload.
+                # Do not recreate a version's folder: the model, or an upload, was deleted.
                 if definition.alone or path.parent != definition.folder:
                     path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, data)
@@ -203,9 +201,8 @@ class ProfileStore:
         )
 
     def exits_folder(self, definition: ModelDefinition) -> Path:
-        """Where what is learnt for early exits lies, or is to be written: beside the model if that
-        can be written, else under the state folder, with what lay beside the model if that is
-        newer. Blocks; never raises."""
+        """Return the folder of learnt early exits: beside the model if writable, else in the state
+        folder, where newer files from beside the model are copied. Blocks; never raises."""
         beside = definition.folder / EXITS_FOLDER
         writable = os.access(beside if beside.is_dir() else definition.folder, os.W_OK)
         if writable or self._state_dir is None:
@@ -222,9 +219,9 @@ class ProfileStore:
     def _places(
         self, definition: ModelDefinition, hardware: str, kind: Kind = "profile"
     ) -> Iterator[Path]:
-        """Where one may lie, the best place first."""
+        """Yield the possible paths of a document, best first."""
         digest = hashlib.sha256(hardware.encode()).hexdigest()[:16]
-        # Variants that are sizes of one file have its profile, and learn each for itself.
+        # Sizes of one file share its profile, but each has its own corrections.
         suffix = f"@{definition.variant}" if definition.variant else ""
         if kind == "accuracy":
             name = f"{PROFILE_PREFIX}accuracy.json"
@@ -238,12 +235,12 @@ class ProfileStore:
 
 
 def _newest(folder: Path) -> int:
-    """When a file of the folder was written last, nanoseconds. Raises OSError."""
+    """Return the time of the newest file in a folder, nanoseconds. Raises OSError."""
     return max((path.stat().st_mtime_ns for path in folder.iterdir()), default=0)
 
 
 def _read(path: Path, key: ProfileKey, kind: Kind) -> dict[str, Any] | str:
-    """What a file holds, or why it does not count."""
+    """Return the content of a file, or why it is ignored."""
     try:
         wrapped = json.loads(read_bounded(path, MAX_PROFILE_BYTES, where=""))
     except RepositoryError as error:

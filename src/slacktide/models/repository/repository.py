@@ -1,7 +1,7 @@
 """`Repository`: a folder of model folders, read into definitions.
 
     REPOSITORY/
-      tiny_mlp/                 a model; its folder's name is its name
+      tiny_mlp/                 a model, named after its folder
         slacktide.yaml          optional
         config.pbtxt            optional
         1/model.onnx            a version; the highest is served by default
@@ -9,8 +9,8 @@
       traffic/                  a pipeline of models
         pipeline.yaml
 
-A model that is broken does not stop the others: `scan` lists it with its problem. Nothing here
-opens an ONNX file.
+A broken model does not stop the others: `scan` lists it with its problem. Nothing here opens an
+ONNX file.
 """
 
 from __future__ import annotations
@@ -66,39 +66,38 @@ from slacktide.models.repository.yaml_text import parse_yaml_lines
 
 @dataclass(frozen=True, slots=True)
 class ModelDefinition:
-    """One version that is to be served. The files have been found and read, the model not run."""
+    """A version to serve. Its files were found and read, but the model was not run."""
 
     name: str
     version: str
     folder: Path
-    """Where its profile lies, if that can be written: the version's folder, links followed; of a
-    model that is one file, a folder below the state folder."""
+    """Folder for its profile if writable: the version's folder, links followed; for a single file,
+    a folder below the state folder."""
     model_path: Path
-    """The model file by its name, links to its folder followed; it may be a link itself, whose
-    target is inside the repository, if that is a folder. Of a function what states it,
-    slacktide.yaml."""
+    """The model file, links to its folder followed. It may be a link itself, with its target inside
+    a repository folder. For a function, slacktide.yaml."""
     settings: ModelSettings
-    """In effect: slacktide.yaml over config.pbtxt over the defaults."""
+    """Settings in effect: slacktide.yaml over config.pbtxt over the defaults."""
     config: Mapping[str, Any]
-    """config.pbtxt (or the load call's `config`) as stated, plain; empty if there is none."""
+    """Plain data of config.pbtxt or the load call's `config`; empty if there is none."""
     warnings: tuple[str, ...] = ()
     """Sentences for the log, once per model."""
     alone: bool = False
-    """One file by itself: most of what lies beside it is no part of the model."""
+    """Whether it is a single file: other files beside it mostly do not belong to the model."""
     samples: Path | None = None
     """The .npz file that `samples` names, links followed."""
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
-    """By input, the file of one row that `samples.rows` names."""
+    """Files of `samples.rows`, by input."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """By variant, the model file, where variants have files of their own, of which the first is
-    `model_path`, or parts of one file."""
+    """Model files by variant, if variants are files, the first of which is `model_path`, or depths
+    of one file."""
     device_origin: str = ""
-    """File, line and key that ask for a GPU; empty on the CPU."""
+    """File, line and key that state a GPU; empty on the CPU."""
     variant: str = ""
-    """The one that this is about (`of_variant`); empty: the whole model."""
+    """Variant that this defines (`of_variant`); empty: the whole model."""
 
     def of_variant(self, name: str) -> ModelDefinition:
-        """The same for one of the family's variants."""
+        """Return the definition of one variant."""
         if name not in self.files:
             return replace(self, variant=name)
         assert self.settings.variants is not None
@@ -108,7 +107,7 @@ class ModelDefinition:
 
     @property
     def image_size(self) -> int:
-        """Side in pixels at which the variant runs its images; 0: as its file says."""
+        """Side in pixels of the variant's images; 0: as in its file."""
         return int(self.variant) if self.variant and not self.files else 0
 
     @property
@@ -119,8 +118,8 @@ class ModelDefinition:
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Of a variant that is a depth, and of a model with exits of its own: the outputs of the
-        file that it answers with, each with the name that clients see. Empty: all, as named."""
+        """Names for clients of the file's outputs, for a depth or a model with its own exits;
+        empty: all outputs under their own names."""
         variants = self.settings.variants
         if self.own_exits:
             return {name: name for name in self.own_exits[0].outputs}
@@ -140,13 +139,13 @@ class ModelDefinition:
 
     @property
     def data_root(self) -> Path:
-        """The folder where the model file really is."""
+        """Folder of the model file, links followed."""
         return self.model_path.resolve().parent
 
     @property
     def client_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of a row that clients may send in place of the model's, by input: `dims` of
-        config.pbtxt beside a `reshape`."""
+        """Row shapes that clients may send instead of the model's, by input: `dims` beside
+        `reshape` in config.pbtxt."""
         stated = self.config.get("input", [])
         return {
             tensor["name"]: tuple(tensor.get("dims", ()))
@@ -156,7 +155,7 @@ class ModelDefinition:
 
     @property
     def warmup_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Typical shapes by input, without the batch axis; only inputs that state one. −1: open."""
+        """Stated typical shapes by input, without the batch axis; −1: open."""
         stated = self.settings.inputs.items()
         return {
             name: spec.shapes[0] if spec.shape is None else spec.shape
@@ -182,7 +181,7 @@ class ModelDefinition:
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A folder, and what became of reading it: definitions, a pipeline, or the problem."""
+    """A scanned folder: its definitions, its pipeline, or its problem."""
 
     name: str
     definitions: tuple[ModelDefinition, ...] = ()
@@ -192,7 +191,7 @@ class ListedModel:
 
 
 class Repository:
-    """The models under one folder. Holds no state: every call reads the files anew."""
+    """The models under one folder. It has no state: every call reads the files."""
 
     _alone = False
 
@@ -200,23 +199,22 @@ class Repository:
         self.root = root
 
     def names(self) -> tuple[str, ...]:
-        """The model folders, sorted; well named or not. Raises FolderError, UnreadableError. Hidden
-        folders, those that start with `_`, those without any sign of a model, and plain files are
-        none."""
+        """Return the sorted names of model folders, valid or not. Leaves out plain files, hidden
+        folders, those that start with `_`, and those without any sign of a model. Raises
+        FolderError and UnreadableError."""
         names = tuple(sorted(self._entries()))
         self._refuse_bare_model(names)
         return names
 
     def scan(self) -> tuple[ListedModel, ...]:
-        """Every model, each with its definitions or its problem. Raises as `names`."""
+        """Return every model with its definitions or its problem. Raises as `names`."""
         return tuple(self._list(name) for name in self.names())
 
     def read(
         self, model: str, *, config_override: str | None = None
     ) -> tuple[ModelDefinition, ...]:
-        """The versions of `model` to serve, in ascending order; at least one. `config_override`:
-        the `config` of a load call (JSON), which stands in for config.pbtxt. Raises
-        RepositoryError."""
+        """Return the versions of `model` to serve, one or more, ascending. `config_override`: the
+        `config` of a load call (JSON), instead of config.pbtxt. Raises RepositoryError."""
         folder = self._model_folder(model)
         if self._has(model, PIPELINE_FILE):
             raise FolderError(model, f"expected a model, got a pipeline (it holds {PIPELINE_FILE})")
@@ -273,7 +271,7 @@ class Repository:
         )
 
     def pipeline(self, name: str) -> PipelineDefinition | None:
-        """The pipeline of that name; None if it is a model. Raises RepositoryError."""
+        """Return the pipeline of this name; None if it is a model. Raises RepositoryError."""
         folder = self._model_folder(name)
         if not self._has(name, PIPELINE_FILE):
             return None
@@ -291,7 +289,7 @@ class Repository:
             return PipelineDefinition(name, settings, settings.pipeline(name))
 
     def not_a_model(self, name: str) -> str:
-        """Why no stage of a pipeline can name it; empty if there is such a model, broken or not.
+        """Return why a pipeline's stage cannot name it; empty for any model, even a broken one.
         Raises as `names`."""
         if self._has(name, PIPELINE_FILE):
             return is_a_pipeline(name)
@@ -303,7 +301,7 @@ class Repository:
         return f"there is no model {name!r} in the repository; {hint}"
 
     def _device_origin(self, model: str, document: Mapping[str, Any], config_where: str) -> str:
-        """The place that asks for a GPU, such as `m/config.pbtxt, line 4, instance_group`."""
+        """Return the place that states a GPU, such as `m/config.pbtxt, line 4, instance_group`."""
         key = next((key for key in ("device", "providers") if key in document), "")
         if not key and config_where != f"{model}/{CONFIG_FILE}":
             return f"{config_where}, instance_group"
@@ -319,7 +317,7 @@ class Repository:
     def _place(
         self, model: str, version: str, file: str, *, stated: bool = False
     ) -> tuple[Path, Path]:
-        """The folder of a version and its model file. `stated`: as one of several."""
+        """Return a version's folder and model file. `stated`: one of several named files."""
         folder = resolve(self.root, model, version, kind=PathKind.FOLDER)
         try:
             resolve(self.root, model, version, file, kind=PathKind.FILE)
@@ -334,7 +332,7 @@ class Repository:
             raise NotFoundError(error.where, f"there is no such file; {advice}") from None
 
     def _sample(self, model: str, version: str, file: str | None, *below: str) -> Path | None:
-        """A file of samples: in the version's folder, the model's, or one `below` that."""
+        """Return a file of samples in the folder of the version or the model, or in `below`."""
         if file is None:
             return None
         folders = [(model, version), (model,), *((model, folder) for folder in below)]
@@ -356,7 +354,7 @@ class Repository:
     def _entries(self) -> Iterator[str]:
         try:
             for entry in self.root.iterdir():
-                # A link to nowhere is listed, so that it is reported; a file is not a model.
+                # List broken links so that they are reported.
                 if (
                     entry.name[0] not in "._"
                     and not os.path.isfile(entry)
@@ -371,7 +369,7 @@ class Repository:
             raise unreadable("", error) from None
 
     def _refuse_bare_model(self, names: tuple[str, ...]) -> None:
-        """A common slip: naming the model's folder, or a version's, instead of the one above."""
+        """Raises FolderError if the root is the folder of a model or version, a common mistake."""
         files = [SETTINGS_FILE, CONFIG_FILE, PIPELINE_FILE, "model.onnx"]
         signs = [name for name in files if os.path.exists(self.root / name)]
         versions = (name for name in names if is_version(name))
@@ -389,7 +387,7 @@ class Repository:
         try:
             return resolve(self.root, model, kind=PathKind.FOLDER)
         except NotFoundError:
-            if os.path.lexists(self.root / model):  # a link to nowhere
+            if os.path.lexists(self.root / model):  # a broken link
                 raise
             raise self._unknown(model) from None
 
@@ -400,33 +398,33 @@ class Repository:
     def _optional(
         self, model: str, file: str, limit: int, parse: Callable[..., Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        """What `parse` makes of a file; empty if there is none."""
+        """Parse a file; empty if there is none."""
         where = f"{model}/{file}"
         with only_fails(where):
             try:
                 real = resolve(self.root, model, file, kind=PathKind.FILE)
             except NotFoundError:
-                if os.path.lexists(self.root / model / file):  # a link to nowhere
+                if os.path.lexists(self.root / model / file):  # a broken link
                     raise
                 return {}
             return parse(read_bounded(real, limit, where=where), where=where)
 
     def _versions(self, model: str, folder: Path) -> Iterator[str]:
-        """Version folders; others are passed over, as Triton does."""
+        """Yield version folders and skip others, as Triton does."""
         try:
             yield from (e.name for e in folder.iterdir() if is_version(e.name) and not e.is_file())
         except OSError as error:
             raise unreadable(model, error) from None
 
     def without_models(self) -> str:
-        """What to say where `names` has none."""
+        """Return the message for a repository without models."""
         examples = [shown(name) for name in _onnx(self.root)[:1]]
         advice = "".join(f"; move {path} there, or serve that file alone" for path in examples)
         return f"no models: expected folders such as NAME/1/model.onnx{advice}"
 
 
 def _advice(model: str, folder: Path) -> str:
-    """What may have been meant by a model's folder without versions."""
+    """Return a hint for a model's folder without versions."""
     for name in _onnx(folder):
         if is_version(model):
             return f"; if {model} is a version of a model, serve the folder that holds the model"
@@ -439,12 +437,12 @@ def _advice(model: str, folder: Path) -> str:
 
 
 _SIGNS = frozenset({".onnx", ".pbtxt", ".yaml", ".yml"})
-"""Endings of files that a model's folder may hold, right or not."""
+"""Endings of files that suggest a model, valid or not."""
 
 
 def _may_be_a_model(folder: Path) -> bool:
-    """Whether a folder is a model, broken or not. Links are; empty or unreadable folders are if
-    their name could be a model's, unlike `lost+found`; a folder of notes has no sign of one."""
+    """Whether a folder is a model, valid or not. Links are; empty or unreadable folders are if
+    their name is valid, unlike `lost+found`; folders without signs of a model are not."""
     if folder.is_symlink():
         return True
     try:
@@ -460,7 +458,7 @@ def _may_be_a_model(folder: Path) -> bool:
 
 
 def _onnx(folder: Path) -> list[str]:
-    """Names of the ONNX files in a folder, for advice: what may have been meant."""
+    """Return the names of ONNX files in a folder, for hints."""
     try:
         return sorted(e.name for e in folder.iterdir() if e.suffix == ".onnx" and e.is_file())
     except OSError:

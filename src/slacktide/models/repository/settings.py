@@ -1,8 +1,8 @@
-"""`ModelSettings`: what may stand in a model's slacktide.yaml.
+"""`ModelSettings`: the settings of a model's slacktide.yaml.
 
-Everything is optional. Where both files speak, slacktide.yaml wins over config.pbtxt, and both over
-the defaults. The text under each field stands in the tables of docs/configuration.md, which
-tests/docs/test_option_tables.py writes and compares.
+All are optional. slacktide.yaml takes precedence over config.pbtxt, and both over the defaults. The
+docstrings of fields appear in docs/configuration.md; tests/docs/test_option_tables.py writes and
+compares its tables.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Duration = Annotated[Seconds, Field(gt=0)]
 
 
 def _version(value: Any) -> Any:
-    """Versions may be written as numbers; they are kept as text, as on the wire."""
+    """Return a version, which may be written as a number, as text."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not (isinstance(text, str) and is_version(text)):
         raise ValueError(f"expected {VERSION_RULE}")
@@ -79,7 +79,7 @@ class Versions(Section):
         return self
 
     def choose(self, available: Iterable[str]) -> tuple[str, ...]:
-        """The versions to serve, in ascending order; `only` also names those that are missing."""
+        """Return the versions to serve, ascending; `only` may include missing ones."""
         ascending = tuple(sorted(available, key=int))
         if self.only is not None:
             return tuple(sorted(set(self.only), key=int))
@@ -87,7 +87,7 @@ class Versions(Section):
 
 
 class Limits(Section):
-    """What the model may take up. Unset: the server's limits alone."""
+    """Limits of the model, besides those of the server."""
 
     queue: Count | None = None
     """Largest number of waiting requests, under any scheduler (429). Without it only the server's
@@ -109,7 +109,7 @@ class Limits(Section):
 
 
 class Profiling(Section):
-    """How the model is measured while it serves."""
+    """Measuring of the model while it serves."""
 
     online: Annotated[Percent, Field(le=0.5)] = 0.02
     """Share of its lanes' time in which finished requests may run again, alone, to learn how long
@@ -117,7 +117,7 @@ class Profiling(Section):
 
 
 class InputPad(Section):
-    """The axis along which an input may be filled up, to be as long as others in its batch."""
+    """The axis along which an input may be padded to the length of others in its batch."""
 
     axis: Annotated[int, Field(ge=1, le=64)] = 1
     """The padded axis, which must be free in the model. The batch axis is 0."""
@@ -129,7 +129,7 @@ class InputPad(Section):
 
 
 class OutputPad(Section):
-    """The axis of an output that is as long as the padded inputs: cut back for each request."""
+    """The axis of an output that is as long as the padded inputs and cut back for each request."""
 
     axis: Annotated[int, Field(ge=1, le=64)] = 1
     """The axis along which it is cut back. The batch axis is 0."""
@@ -205,8 +205,8 @@ class SampleSettings(Section):
 
 
 class WorkHint(Section):
-    """What the run time of a request grows with, read from the request itself. `rows` and `bytes`
-    are short for `{of: rows}` and `{of: bytes}`."""
+    """The size of a request that its run time grows with. `rows` and `bytes` are short for `{of:
+    rows}` and `{of: bytes}`."""
 
     of: Literal["rows", "bytes"] | None = None
     """`rows` or `bytes` of the request."""
@@ -225,7 +225,7 @@ class WorkHint(Section):
 
 
 def _one_name(device: str) -> str:
-    """`cuda` is `cuda:0`, and `cuda:01` is `cuda:1`: a device has one name."""
+    """Return a device's only name: `cuda:0` for `cuda`, `cuda:1` for `cuda:01`."""
     kind, _, number = device.partition(":")
     return kind if kind == "cpu" else f"{kind}:{int(number or 0)}"
 
@@ -237,7 +237,7 @@ def _short_versions(value: Any) -> Any:
 
 
 class ModelSettings(Section):
-    """Everything a model's owner may decide."""
+    """All settings of a model."""
 
     slo: Duration | None = None
     """Deadline of a request that states none, counted from its first byte. Without it such a
@@ -317,9 +317,9 @@ class ModelSettings(Section):
     what they cost."""
     profiling: Profiling = Profiling()
     work_hint: Annotated[WorkHint, short_for("of")] | None = None
-    """What the run time grows with, read from each request: `rows`, `bytes` (short for
-    `work_hint.of`), or the size of an axis. Without it the request's own statement counts (the
-    parameter `work_hint`, or `slacktide-work-hint` as HTTP header or gRPC metadata)."""
+    """Size of a request that its run time grows with: `rows`, `bytes` (short for `work_hint.of`),
+    or the size of an axis. Without it the request's own statement counts (the parameter
+    `work_hint`, or `slacktide-work-hint` as HTTP header or gRPC metadata)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -427,12 +427,12 @@ class ModelSettings(Section):
 
     @property
     def on_cpu(self) -> bool:
-        """Whether it runs on cores."""
+        """Whether it runs on CPU cores."""
         return self.device == "cpu"
 
     @property
     def scaled(self) -> bool:
-        """Whether cores or replicas may change while it serves."""
+        """Whether its cores or replicas may change while it serves."""
         if self.cores is None or not self.on_cpu:
             return False
         return not (self.cores.fixed and self.replicas.fixed)
@@ -445,13 +445,13 @@ class ModelSettings(Section):
 
     @property
     def exits(self) -> EarlyExitSettings | None:
-        """The early exits that it has: only a worker can cut a network up."""
+        """The early exits in effect: only workers can split a network."""
         return self.early_exit if self.executor == "worker" else None
 
     @property
     def pads(self) -> Padding | None:
         """The padding in effect; None if requests of unequal shape never share a batch. Without a
-        mask, only what is declared exact may be padded: everything else would change answers."""
+        mask, padding must be declared exact: otherwise it would change answers."""
         stated = {name: spec.pad for name, spec in self.inputs.items() if spec.pad is not None}
         masks = self.masks
         if not stated or not (masks or self.padding == "exact"):
@@ -465,12 +465,12 @@ class ModelSettings(Section):
 
     @property
     def masks(self) -> frozenset[str]:
-        """Inputs that tell what is padding, which clients may leave out."""
+        """Inputs that mark padding. Clients may leave them out."""
         pads = (spec.pad for spec in self.inputs.values())
         return frozenset(pad.mask for pad in pads if pad is not None and pad.mask is not None)
 
     @property
     def queue_limit(self) -> int | None:
-        """Most requests waiting: the smaller of what `limits` and the scheduler say."""
+        """Most waiting requests: the smaller limit of `limits` and the scheduler."""
         stated = (self.limits.queue, self.scheduler.stated().get("max_queue"))
         return min((limit for limit in stated if limit is not None), default=None)

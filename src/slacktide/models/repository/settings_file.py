@@ -1,7 +1,7 @@
-"""From the text of a slacktide.yaml to valid settings, or to an error for each wrong key.
+"""Reads a slacktide.yaml into valid settings, or an error for each wrong key.
 
-What pydantic complains of is put in the words of a YAML file: the key, what was expected, what
-stands. That serves any file whose parts are `Section`s, also scenarios of the simulator.
+Errors of pydantic are reworded for YAML files: the key, the expected value, the value found. This
+works for any file of `Section`s, such as scenarios of the simulator.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Document = Mapping[str, Any]
 
 
 def parse_settings(data: bytes, *, where: str) -> Document:
-    """The document in a settings file, known to be valid by itself. Raises SettingsError."""
+    """Return the document in a settings file, validated by itself. Raises SettingsError."""
     document = parse_document(data, where=where)
     validate_settings(document, where=where)
     return document
 
 
 def parse_document(data: bytes, *, where: str) -> Document:
-    """The keys and values in a file, not yet validated. Raises SettingsError."""
+    """Return the keys and values in a file, not yet validated. Raises SettingsError."""
     try:
         document = parse_yaml(data.decode())
     except (YamlError, UnicodeDecodeError) as error:
@@ -54,7 +54,7 @@ def parse_document(data: bytes, *, where: str) -> Document:
 
 
 def validate_settings(document: Document, *, where: str) -> ModelSettings:
-    """The settings a document states. Raises SettingsError with every problem in it."""
+    """Return the settings in a document. Raises SettingsError with all its problems."""
     try:
         return ModelSettings.model_validate(document)
     except ValidationError as error:
@@ -63,14 +63,14 @@ def validate_settings(document: Document, *, where: str) -> ModelSettings:
 
 
 _DEEP = ("limits", "inputs", "outputs")
-"""Keys whose parts are overridden one by one; every other key is replaced as a whole."""
+"""Keys that are merged part by part; others are replaced as a whole."""
 
 
 def merge(
     own_settings: Document, config: Translation, *, own_where: str, config_where: str
 ) -> ModelSettings:
-    """The settings in effect. `own_settings` is valid by itself. Raises ModelConfigError if the
-    configuration is not, and SettingsError if the two contradict each other."""
+    """Return the settings in effect. `own_settings` must be valid by itself. Raises
+    ModelConfigError if `config` is not, and SettingsError if the two contradict each other."""
     try:
         validate_settings({**config.settings, **config.not_fifo}, where=config_where)
     except SettingsError as error:
@@ -88,8 +88,8 @@ def merge(
 
 
 def warn_unused(settings: ModelSettings, config: Translation, *, where: str) -> tuple[str, ...]:
-    """Sentences on what is stated in vain: delays of batches, which only `fifo` has, replicas on a
-    device, which runs one batch at a time, and early exits without a worker."""
+    """Return warnings about settings without effect: delays of batches without `fifo`, several
+    replicas on a device, and early exits without a worker."""
     warnings: tuple[str, ...] = ()
     if settings.early_exit is not None and settings.exits is None:
         warnings = (f"early_exit: has no effect with 'executor: {settings.executor}'",)
@@ -101,12 +101,12 @@ def warn_unused(settings: ModelSettings, config: Translation, *, where: str) -> 
     return (
         *warnings,
         f"{where}: the delay and preferred sizes of dynamic_batching have no effect under the "
-        f"scheduler {settings.scheduler.name!r}; state 'scheduler: fifo' to have them",
+        f"scheduler {settings.scheduler.name!r}; state 'scheduler: fifo' to use them",
     )
 
 
 def _deep(value: Any, below: Any) -> Any:
-    """`value` laid over what stands `below` it, part by part, and those below them too."""
+    """Merge `value` over `below`, recursively."""
     if not (isinstance(value, Mapping) and isinstance(below, Mapping)):
         return value
     return {**below, **{key: _deep(inner, below.get(key)) for key, inner in value.items()}}
@@ -126,15 +126,15 @@ _SHORT_FORMS = {
     "versions": "all, a list such as [1, 2], or a key such as {latest: 2}",
     "variants": "a list of sizes such as [224, 320], or keys and values",
 }
-"""What keys of sections that have a short form take."""
+"""Values of keys whose sections have a short form."""
 
 Path = tuple[int | str, ...]
-"""Where a value stands in a document: keys and indices from the top."""
+"""Place of a value in a document: keys and indices from the top."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationProblem:
-    """One thing wrong with a document."""
+    """A problem in a document."""
 
     path: Path
     message: str
@@ -147,13 +147,13 @@ class ValidationProblem:
 def validation_problems(
     error: ValidationError, root: type[Section]
 ) -> tuple[ValidationProblem, ...]:
-    """All that is wrong with a document that should have been a `root`, each thing once."""
+    """Return all problems of a document that should be a `root`, without repetitions."""
     problems = (_complaints(dict(details), root) for details in error.errors(include_url=False))
     return tuple(dict.fromkeys(chain.from_iterable(problems)))
 
 
 def dotted(path: Path) -> str:
-    """`inputs.image.shape[0]`."""
+    """Return the path as text, such as `inputs.image.shape[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -172,7 +172,7 @@ def _complaints(details: dict[str, Any], root: type[Section]) -> Iterable[Valida
 def _complaint(
     details: dict[str, Any], path: Path, root: type[Section]
 ) -> ValidationProblem | None:
-    """None: another one says it."""
+    """Return the problem; None if another one covers it."""
     value, kind, context = details["input"], details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
         return ValidationProblem(
@@ -198,7 +198,7 @@ def _complaint(
     if kind in ("too_short", "too_long") and isinstance(value, Collection):
         least, most = context.get("min_length", 0), context.get("max_length", math.inf)
         if least <= len(value) <= most:
-            return None  # some of it is wrong, and was left out
+            return None  # wrong items were left out, and reported
         expected = f"at least {least}" if len(value) < least else f"at most {most}"
         return ValidationProblem(path, f"expected {expected}, got {len(value) or 'none'}")
     expected = _TYPES.get(kind) or re.sub(r"^\w+ should (be|have) ", "", details["msg"])
@@ -206,7 +206,7 @@ def _complaint(
 
 
 def _keys(path: Path, root: type[Section]) -> tuple[str, ...]:
-    """The keys that are valid in the section in which the last key of `path` is not."""
+    """Return the valid keys of the section that has the unknown last key of `path`."""
     below: Any = root
     for part in path:
         below = _step(below, part)
@@ -219,7 +219,7 @@ def _keys(path: Path, root: type[Section]) -> tuple[str, ...]:
 
 
 def _step(annotation: Any, part: int | str) -> Any:
-    """The annotation of what stands under `part`; the section itself if it has no such key."""
+    """Return the annotation under `part`; the section itself if it lacks the key."""
     for kind in _alternatives(annotation):
         if _is_section(kind):
             fields = {field.alias or key: field for key, field in kind.model_fields.items()}
@@ -232,7 +232,7 @@ def _step(annotation: Any, part: int | str) -> Any:
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:
-    """An annotation without `Annotated`, and the parts of a union."""
+    """Yield an annotation without `Annotated`, or the parts of a union."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _alternatives(get_args(annotation)[0])

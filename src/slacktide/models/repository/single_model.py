@@ -1,4 +1,4 @@
-"""`SingleModel`: one ONNX file in place of a repository; `open_repository` takes either."""
+"""`SingleModel`: one ONNX file as a repository; `open_repository` opens either kind."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from slacktide.models.repository.repository import Repository
 
 
 class SingleModel(Repository):
-    """One ONNX file as a repository of one model, version 1, with default settings. The model is
-    called like the file without its ending; what a model's name may not hold becomes `_`. External
-    data may lie beside the file."""
+    """One ONNX file as a repository of one model, version 1, with default settings. The model has
+    the file's name without ending, with `_` for invalid characters. External data may be beside the
+    file."""
 
     _alone = True
 
     def __init__(self, file: Path, state_dir: Path) -> None:
-        """`state_dir`: below it lies the profile, by the file's name and path. Raises
-        InvalidNameError if there is no letter or digit in the file's name."""
+        """`state_dir`: folder of the profile, which is stored by the file's name and path. Raises
+        InvalidNameError if the file's name has no letter or digit."""
         super().__init__(file.parent)
         self.file = file.absolute()
         self.model = file.stem
@@ -56,7 +56,7 @@ class SingleModel(Repository):
         return self.root
 
     def _optional(self, *file: Any) -> Mapping[str, Any]:
-        return {}  # what lies beside it belongs to others
+        return {}  # files beside it are not the model's
 
     def _has(self, name: str, file: str) -> bool:
         return False
@@ -75,9 +75,9 @@ class SingleModel(Repository):
 
 
 def open_repository(path: Path, state_dir: Path | None = None) -> Repository:
-    """The models at `path`: a folder of them, or one ONNX file. `state_dir` as in `SingleModel`; by
-    default the user's folder for such things (XDG Base Directory Specification). Raises
-    RepositoryError, which names `path`: it is for those who start a server, not for clients."""
+    """Open a folder of models, or one ONNX file. `state_dir`: see `SingleModel`; by default the
+    user's state folder (XDG Base Directory Specification). Raises RepositoryError with `path`,
+    which is meant for the server's owner, not for clients."""
     try:
         if path.suffix.lower() == ".onnx" and not os.path.lexists(path):
             raise NotFoundError("", "there is no such file")
@@ -88,7 +88,7 @@ def open_repository(path: Path, state_dir: Path | None = None) -> Repository:
         if path.suffix.lower() != ".onnx":
             raise FolderError("", "expected a folder of models, or one file that ends in .onnx")
         home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        # A user without a home folder has none.
+        # Users without a home folder have no state folder either.
         return SingleModel(path, state_dir or Path("/", home, "slacktide"))
     except RepositoryError as error:
         raise type(error)(str(path), *error.problems) from None

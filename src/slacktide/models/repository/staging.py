@@ -1,7 +1,7 @@
-"""Model folders built from a load call: `file:<version>/<name>` parameters and a `config`.
+"""Builds model folders from load calls with `file:<version>/<name>` parameters and a `config`.
 
-Used only where the server allows uploads. Each staged model gets a repository of its own, so that
-it is read by the same code under the same rules as any other; it appears whole or not at all.
+Used only if the server allows uploads. Each model gets its own repository, so that the same code
+reads it under the same rules. A model is staged completely or not at all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StagedModel:
         return Repository(self.root)
 
     def discard(self) -> None:
-        """Delete the files. Never raises; what is gone is gone."""
+        """Delete the files. Never raises."""
         shutil.rmtree(self.root, ignore_errors=True)
 
 
@@ -44,8 +44,7 @@ class Staging:
     """A folder in which uploads become repositories."""
 
     def __init__(self, folder: Path, *, most_bytes: int = 1 << 30, most_files: int = 64) -> None:
-        """`folder` is made when first needed, and belongs to this server alone. One load call
-        brings so many bytes and files at most."""
+        """`folder` is created when needed and used by this server only. The limits are per call."""
         self._folder = folder
         self._most_bytes = most_bytes
         self._most_files = most_files
@@ -53,9 +52,9 @@ class Staging:
     def stage(
         self, model: str, files: Mapping[str, Bytes], config: str | None = None
     ) -> StagedModel:
-        """Build `model` from `files` (keys `file:<version>/<name>`) and `config` (JSON). Raises
-        UploadError, InvalidNameError, ModelConfigError or UnwritableError; then nothing is left
-        behind. Whether the files are a model is found out by reading and loading it."""
+        """Build `model` from `files` (keys `file:<version>/<name>`) and `config` (JSON), without
+        checking the model. Raises UploadError, InvalidNameError, ModelConfigError or
+        UnwritableError, and then leaves nothing behind."""
         check_name(model)
         placed = self._placed(files)
         text = None
@@ -80,7 +79,7 @@ class Staging:
         return StagedModel(model, root)
 
     def _placed(self, files: Mapping[str, Bytes]) -> dict[tuple[str, str], Bytes]:
-        """The files by (version, name), checked."""
+        """Check the files, and return them by (version, name)."""
         if not files:
             raise UploadError("", f"expected at least one '{FILE_PREFIX}<version>/<name>'")
         if len(files) > self._most_files:
@@ -92,7 +91,7 @@ class Staging:
 
 
 def _place(key: str) -> tuple[str, str]:
-    """(version, name) of a parameter's key. Raises UploadError, InvalidNameError."""
+    """Return (version, name) of a parameter's key. Raises UploadError and InvalidNameError."""
     version, slash, name = key.removeprefix(FILE_PREFIX).partition("/")
     if not (key.startswith(FILE_PREFIX) and slash):
         raise UploadError("", f"expected '{FILE_PREFIX}<version>/<name>', got {shown(key)}")
@@ -110,8 +109,8 @@ def _write(folder: Path, placed: Mapping[tuple[str, str], Bytes], config: bytes 
 
 
 def split_parameters(parameters: Mapping[str, object]) -> tuple[dict[str, Bytes], str | None]:
-    """The files and the `config` among the parameters of a load call. Raises UploadError for
-    anything else, or for a value of the wrong type."""
+    """Return the files and the `config` of a load call's parameters. Raises UploadError for other
+    parameters and for values of the wrong type."""
     files: dict[str, Bytes] = {}
     config: str | None = None
     for key, value in parameters.items():

@@ -1,4 +1,4 @@
-"""`VariantSettings`: what `variants` says in a model's slacktide.yaml. It makes the model a family.
+"""`VariantSettings`: the section `variants` of a slacktide.yaml, which makes a model a family.
 
 variants: [128, 256, 416, 608]            sizes of one file's image input
 variants:
@@ -118,7 +118,7 @@ class VariantSettings(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the variants, smallest first."""
+        """Names of the variants, smallest first."""
         return tuple(map(str, self.sizes)) or tuple(self.files or self.depths)
 
     @property
@@ -128,5 +128,5 @@ class VariantSettings(Section):
 
     @property
     def planner_options(self) -> dict[str, object]:
-        """What stands beside its name."""
+        """Options stated beside the planner's name."""
         return {key: value for key, value in self.planner.items() if key != "name"}

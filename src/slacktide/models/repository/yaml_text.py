@@ -1,8 +1,7 @@
-"""YAML as configuration needs it: plain data, no surprises.
+"""A reader of plain YAML for configuration.
 
-PyYAML's safe loader, with less: no anchors and aliases (a few lines of them expand to gigabytes),
-no explicit tags, no merge keys, no dates, keys are strings, and a key given twice is an error
-rather than a silent overwriting.
+It restricts PyYAML's safe loader: no anchors and aliases (a few lines can expand to gigabytes), no
+explicit tags, no merge keys, no dates. Keys must be strings, and a repeated key is an error.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ _KEPT_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "f
 
 
 Lines = dict[tuple[int | str, ...], int]
-"""Line of each place in a document, from 1; a place is the keys and indices that lead to it."""
+"""Line of each place in a document, from 1. A place is a path of keys and indices."""
 
 
 class YamlError(ValueError):
-    """The text is not YAML of this kind; `str()` says why and in which line."""
+    """Raised for invalid YAML; `str()` gives the reason and the line."""
 
 
 def parse_yaml(text: str) -> Any:
-    """The one document in `text`: dicts with string keys, lists, scalars; None if empty. Raises
-    YamlError, and nothing else, whatever the text."""
+    """Return the document in `text`: dicts with string keys, lists, scalars; None if empty. Raises
+    only YamlError."""
     return parse_yaml_lines(text)[0]
 
 
 def parse_yaml_lines(text: str) -> tuple[Any, Lines]:
-    """As `parse_yaml`, and the line in which every key and element stands."""
+    """Return the document as `parse_yaml` does, and the line of every key and element."""
     try:
         loader = _PlainLoader(text)
         try:
@@ -54,12 +53,12 @@ def parse_yaml_lines(text: str) -> tuple[Any, Lines]:
     except YamlError:
         raise
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        # A bad character, or a number of more digits than Python reads or a float holds.
+        # A bad character, or a number too long for Python or too large for a float.
         raise YamlError(str(error).partition(";")[0].partition("\n")[0]) from None
 
 
 def _note_lines(node: yaml.Node, place: tuple[int | str, ...], lines: Lines) -> None:
-    """The lines of what is below `node`. Its keys are words: it has been constructed."""
+    """Add the lines below `node`, whose keys are strings as it was constructed."""
     if isinstance(node, yaml.MappingNode):
         below = [(key.value, key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
@@ -72,12 +71,12 @@ def _note_lines(node: yaml.Node, place: tuple[int | str, ...], lines: Lines) -> 
 
 
 def _refusal(at: Any, why: str) -> yaml.MarkedYAMLError:
-    """The error at a node or event."""
+    """Return an error at a node or event."""
     return yaml.MarkedYAMLError(problem=why, problem_mark=at.start_mark)
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """The safe loader without anchors, tags, merges, dates and double keys."""
+    """PyYAML's safe loader without anchors, tags, merges, dates and repeated keys."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own attribute, copied and cut)
         first: [pair for pair in pairs if pair[0] in _KEPT_TAGS]
@@ -87,9 +86,9 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs lack it
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise _refusal(event, "anchors and aliases are not used here")
+            raise _refusal(event, "anchors and aliases are not allowed")
         if getattr(event, "tag", None) is not None:
-            raise _refusal(event, "tags are not used here")
+            raise _refusal(event, "tags are not allowed")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -99,12 +98,12 @@ class _PlainLoader(yaml.SafeLoader):
                 why = "expected a key that is a word (quote it if it is a number)"
                 raise _refusal(key_node, why)
             if key_node.value in seen_keys:
-                raise _refusal(key_node, f"key {key_node.value!r} is given twice")
+                raise _refusal(key_node, f"key {key_node.value!r} is repeated")
             seen_keys.add(key_node.value)
         return super().construct_mapping(node, deep=deep)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
-        """What goes into a configuration comes out of reports, and JSON ends at 64 bits."""
+        """Return a whole number of at most 64 bits: reports show it as JSON."""
         value: int = self.construct_yaml_int(node)
         if value.bit_length() > 63:
             raise _refusal(node, "expected a whole number of 64 bits at most")

@@ -91,7 +91,7 @@ def lines_of(text: str, before: str, after: str) -> str:
         ("max_batch: [", "max_bach: [", "(grid): models.my.model.max_bach: unknown key"),
         ("  scheduler:\n", "  seeds:\n", "line 11: grid.seeds: 'seeds' cannot be varied"),
         ("  scheduler:\n", "  duration.x:\n", "line 11: grid.duration.x: duration is not a sec"),
-        ("duration: 1s", "duration: 1s\nduration: 2s", "line 2: key 'duration' is given twice"),
+        ("duration: 1s", "duration: 1s\nduration: 2s", "line 2: key 'duration' is repeated"),
         ("duration: 1s", "[", "s.yaml: line "),
     ],
 )

@@ -1,4 +1,2 @@
-"""Triton's model configuration: its messages, its fields one by one, its translation into ours.
-
-Not a reader of folders: text in, messages and settings out.
-"""
+"""Triton's model configuration: reads it, checks its fields, and translates it into our
+settings."""

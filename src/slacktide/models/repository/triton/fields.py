@@ -1,8 +1,8 @@
-"""Every field of Triton's ModelConfig, and what it means to Slacktide: one table.
+"""A table of every field of Triton's ModelConfig and its meaning for Slacktide.
 
-A test walks the descriptor to prove that no field is missing. An entry speaks for the fields below
-it too, unless it is honoured: then each of them has an entry of its own. docs/triton-config.md is
-printed from it by tests/models/repository/test_triton_field_classes.py.
+A test compares it with the descriptor. An entry covers the fields below it, except for a honoured
+one: then each field below has its own entry. tests/models/repository/test_triton_field_classes.py
+prints docs/triton-config.md from the table.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from slacktide.models.repository.triton.messages import PlainConfig
 
 
 class Treatment(Enum):
-    """What becomes of a field that a configuration states."""
+    """Treatment of a field in a configuration."""
 
     HONOURED = "honoured"
-    """It does here what it does in Triton, or what its sentence says."""
+    """It works as in Triton, or as its sentence says."""
     HARMLESS = "harmless"
-    """It has no effect here and changes no answer; one warning per model names all of these."""
+    """It has no effect and changes no answer; one warning per model names all such fields."""
     REFUSED = "refused"
-    """It changes what the model means, and is not supported: the model is not loaded."""
+    """It is not supported and would change the model's meaning: the model is not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field by its dotted path from ModelConfig, its class, and a sentence on why."""
+    """A field by its dotted path from ModelConfig, its treatment, and a sentence about it."""
 
     path: str
     treatment: Treatment
     note: str
 
 
-# A field, its class (+ honoured, o harmless, - refused), its sentence; lines that are set in go on.
+# Field, treatment (+ honoured, o harmless, - refused), sentence; indented lines continue it.
 _TABLE = """
 name + Must be the name of the model's folder, if stated.
 platform + Only `onnxruntime_onnx`, or nothing; any other platform is refused.
@@ -159,8 +159,8 @@ FIELDS: Mapping[str, Field] = {
 
 
 def judge(config: PlainConfig, *, where: str) -> tuple[str, ...]:
-    """The warnings a configuration earns: none, or one naming all its harmless fields. Raises
-    RefusedFieldError naming every refused one."""
+    """Return a warning that names all harmless fields, if any. Raises RefusedFieldError naming all
+    refused ones."""
     judged_fields = tuple(dict.fromkeys(_stated(config)))
     refused = [field for field in judged_fields if field.treatment is Treatment.REFUSED]
     if refused:
@@ -169,12 +169,12 @@ def judge(config: PlainConfig, *, where: str) -> tuple[str, ...]:
     harmless = [field.path for field in judged_fields if field.treatment is Treatment.HARMLESS]
     if not harmless:
         return ()
-    return (f"{where}: no effect here, and no harm: {', '.join(harmless)}",)
+    return (f"{where}: these fields have no effect: {', '.join(harmless)}",)
 
 
 def _stated(message: Mapping[str, Any], prefix: str = "") -> Iterator[Field]:
-    """The table's entry for every field that `message` states, from the outside in. Fields below a
-    harmless or refused one are covered by it."""
+    """Yield the table's entries for the fields of `message`, outer fields first. Skips fields below
+    harmless and refused ones."""
     for name, inner in message.items():
         path = f"{prefix}{name}"
         field = FIELDS[path]
@@ -189,7 +189,7 @@ _MAPS = frozenset({"parameters", "model_warmup.inputs"})
 
 
 def _messages(value: Any, *, is_map: bool) -> Iterator[Mapping[str, Any]]:
-    """The messages in a field's value: itself, its items, or the values of a map."""
+    """Yield the messages in a field's value: itself, its items, or the values of a map."""
     if isinstance(value, Mapping):
         yield from value.values() if is_map else (value,)
     elif isinstance(value, list):

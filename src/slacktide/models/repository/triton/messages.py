@@ -1,7 +1,7 @@
-"""Reads a ModelConfig, as text (config.pbtxt) or JSON (a load call), into plain data.
+"""Reads a ModelConfig from text (config.pbtxt) or JSON (a load call) into plain data.
 
-The plain form is Triton's own: proto field names, enums by name, 64-bit numbers as numbers,
-and only what was stated. Everything after this file works on it.
+Plain data has proto field names, enums by name, 64-bit numbers as numbers, and only stated fields.
+All other code uses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONFIG_FILE = "config.pbtxt"
 MAX_CONFIG_BYTES = 1024 * 1024
 
 PlainConfig = Mapping[str, Any]
-"""A ModelConfig as JSON-like data; what was not stated is absent."""
+"""A ModelConfig as JSON-like data; unstated fields are absent."""
 
 _GPU = re.compile(r"\bKIND_GPU\b|\bgpus\b|\bkind\s*:\s*1\b")
 _NO_FIELD = re.compile(r'[Mm]essage type "([\w.]+)" has no field named "([^"]*)"')
@@ -31,7 +31,7 @@ _NO_JSON_VALUE = re.compile(r"[Ii]nvalid enum value (\S+) for enum type ([\w.]+)
 
 
 def parse_text(data: bytes, *, where: str) -> PlainConfig:
-    """A config.pbtxt. Raises ModelConfigError that names the line and the nearest valid word."""
+    """Parse a config.pbtxt. Raises ModelConfigError naming the line and the nearest valid word."""
     message, pool = message_class("inference.ModelConfig")(), private_pool()
     try:
         text_format.Parse(data.decode(), message, descriptor_pool=pool)
@@ -45,14 +45,14 @@ def parse_text(data: bytes, *, where: str) -> PlainConfig:
 
 
 def line_of_gpu(data: bytes) -> int:
-    """The line of a config.pbtxt, from 1, that asks for a GPU; 1 if no line says so alone."""
+    """Return the line of a config.pbtxt, from 1, that states a GPU; 1 if no single line does."""
     lines = (line.partition("#")[0] for line in data.decode().splitlines())
     numbered = enumerate(lines, start=1)
     return next((number for number, line in numbered if _GPU.search(line)), 1)
 
 
 def parse_json(text: str, *, where: str) -> PlainConfig:
-    """The `config` of a load call. Raises ModelConfigError that names the nearest valid word."""
+    """Parse the `config` of a load call. Raises ModelConfigError naming the nearest valid word."""
     if len(text) > MAX_CONFIG_BYTES:
         raise ModelConfigError(where, f"expected at most {MAX_CONFIG_BYTES} characters")
     if not text.lstrip().startswith("{"):
@@ -68,14 +68,14 @@ def parse_json(text: str, *, where: str) -> PlainConfig:
 
 
 def to_text(config: PlainConfig) -> bytes:
-    """The config.pbtxt that reads back as `config`."""
+    """Return a config.pbtxt that parses to `config`."""
     message, pool = message_class("inference.ModelConfig")(), private_pool()
     json_format.ParseDict(dict(config), message, descriptor_pool=pool)
     return text_format.MessageToString(message, descriptor_pool=pool).encode()
 
 
 def fields_of(message_name: str) -> tuple[str, ...]:
-    """The fields of a message of the format, in the order of the .proto."""
+    """Return the fields of a message, in the order of the .proto."""
     return tuple(message_class(message_name).DESCRIPTOR.fields_by_name)
 
 
@@ -108,26 +108,26 @@ def _unreadable(error: Exception) -> str:
 
 
 def _plain(message: Message, where: str) -> dict[str, Any]:
-    """What `message` states, by field name, in the order of the field numbers."""
+    """Return the stated fields of `message` by name, in the order of field numbers."""
     plain: dict[str, Any] = {}
     for field, value in message.ListFields():
         nested = field.message_type
         if nested is not None and nested.GetOptions().map_entry:
             of = nested.fields_by_name["value"]
-            plain[field.name] = {str(k): _one(of, value[k], where) for k in sorted(value)}
+            plain[field.name] = {str(k): _plain_value(of, value[k], where) for k in sorted(value)}
         elif isinstance(value, Message | str | bytes | int | float):
-            plain[field.name] = _one(field, value, where)
-        else:  # repeated, which descriptors say in one way before protobuf 6 and another since
-            plain[field.name] = [_one(field, item, where) for item in value]
+            plain[field.name] = _plain_value(field, value, where)
+        else:  # repeated; descriptors name it differently since protobuf 6
+            plain[field.name] = [_plain_value(field, item, where) for item in value]
     return plain
 
 
-def _one(field: FieldDescriptor, value: Any, where: str) -> Any:
+def _plain_value(field: FieldDescriptor, value: Any, where: str) -> Any:
     if field.message_type is not None:
         return _plain(value, where)
     if field.enum_type is not None:
         enum_value = field.enum_type.values_by_number.get(value)
-        if enum_value is None:  # proto3 lets numbers in that no name stands for
+        if enum_value is None:  # proto3 accepts numbers without a name
             names = ", ".join(field.enum_type.values_by_name)
             raise ModelConfigError(where, f"{field.name}: expected one of {names}, got {value}")
         return enum_value.name

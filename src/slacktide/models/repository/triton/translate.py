@@ -1,4 +1,4 @@
-"""From a judged ModelConfig to the keys of slacktide.yaml that it amounts to."""
+"""Translates a checked ModelConfig into the keys of slacktide.yaml."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ PLATFORM = "onnxruntime_onnx"
 BACKEND = "onnxruntime"
 MAX_PRIORITY = 5
 MAX_SHAPES = 16
-"""Further shapes that are profiled; those of more samples are passed over."""
+"""Most further shapes to profile; later samples are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What a config.pbtxt says, in the keys of slacktide.yaml."""
+    """A config.pbtxt in the keys of slacktide.yaml."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     fifo: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the scheduler `fifo`: they count only where that is chosen."""
+    """Options of the scheduler `fifo`, used only if it is chosen."""
     not_fifo: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that stand in for them under every other scheduler."""
+    """Settings that replace them under other schedulers."""
     warnings: tuple[str, ...] = ()
 
 
 def translate(config: PlainConfig, *, model: str, where: str) -> Translation:
-    """The settings of the model `model` according to its configuration. Raises RefusedFieldError
-    for what is known and not supported, ModelConfigError for what cannot be. Values beyond these
-    rules are checked when all settings are validated together."""
+    """Return the settings of `model` in its configuration. Raises RefusedFieldError for unsupported
+    fields, ModelConfigError for invalid ones. Other values are checked when all settings are
+    validated together."""
     warnings = judge(config, where=where)
     reader = _Reader(config, where)
     reader.identity(model)
@@ -48,7 +48,7 @@ def translate(config: PlainConfig, *, model: str, where: str) -> Translation:
 
 
 class _Reader:
-    """One pass over one configuration; each method reads one subject."""
+    """Reads one configuration; each method reads one subject."""
 
     def __init__(self, config: PlainConfig, where: str) -> None:
         self._config = config
@@ -155,8 +155,8 @@ class _Reader:
                 self.not_fifo["slo"] = _microseconds(timeout)
 
     def warmup(self) -> None:
-        """The first sample that names an input gives its typical shape and content; the shapes of
-        other samples are further ones."""
+        """Read samples: the first one of an input gives its typical shape and content, later ones
+        give further shapes."""
         samples = [warmup.get("inputs", {}) for warmup in self._config.get("model_warmup", [])]
         inputs: dict[str, dict[str, Any]] = {}
         shapes = {
@@ -198,7 +198,7 @@ class _Reader:
     def _content(
         self, name: str, tensor: Mapping[str, Any], files: dict[str, str]
     ) -> dict[str, Any]:
-        """What a sample says an input holds: a constant, or a file, which goes to `files`."""
+        """Return the content of an input in a sample: a constant, or a file, added to `files`."""
         if (file := tensor.get("input_data_file")) is not None:
             if not is_name(file):
                 path = "model_warmup.inputs.input_data_file"
@@ -216,7 +216,7 @@ class _Reader:
 
 
 def _row_shape(tensor: Mapping[str, Any]) -> list[int]:
-    """The model's shape of a row, as a configuration states it."""
+    """Return the model's row shape in a configuration."""
     shape: list[int] = tensor.get("reshape", {"shape": tensor.get("dims", [])}).get("shape", [])
     return shape
 
