@@ -201,7 +201,7 @@ def test_a_guess_is_not_stored(tmp_path: Path) -> None:
         executor = InProcessExecutor()
         try:
             cores = [tuple(available_cores()[:1])]
-            found = await cache.known(definition, source_of(definition), executor, cores)
+            found = await cache.find_or_measure(definition, source_of(definition), executor, cores)
             return found.guess
         finally:
             await executor.close()

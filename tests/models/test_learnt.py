@@ -39,7 +39,7 @@ def served(root: Path, store: ProfileStore, settings: str = "") -> LoadedVersion
         "m", "1", 0, definition, SHAPED, Arena(1 << 20), NOTHING, ModelCounters()
     )
     times = LearntTimes(store).times(definition, known)
-    version.add_pool(NOTHING, times, known=known)
+    version.add_pool(NOTHING, times, profile=known)
     return version
 
 

@@ -49,7 +49,7 @@ def measured(
             cache = ProfileCache(ProfileStore(), budget_s=budget_s)
             cache.stages.update(stages)
             cores = [tuple(available_cores()[:1])]
-            return await cache.known(definition, source_of(definition), executor, cores)
+            return await cache.find_or_measure(definition, source_of(definition), executor, cores)
         finally:
             await executor.close()
 

@@ -41,11 +41,7 @@ from slacktide.models.repository.errors import (
 from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.profile_store import ProfileStore
-from slacktide.models.repository.repository import (
-    ListedModel,
-    ModelDefinition,
-    Repository,
-)
+from slacktide.models.repository.repository import ListedModel, ModelDefinition, Repository
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import SETTINGS_FILE
 from slacktide.models.repository.single_model import open_repository
@@ -241,6 +237,7 @@ async def try_loading(
                     source = source_of(definition, threads)
                     core_sets = [core_set or (0,) for core_set in layout.core_sets(listed.name)]
                     counts = [len(core_set) for core_set in core_sets]
+                    warnings = []
                     if source.images and profiles.find(definition, counts, threads) is None:
                         findings.append(Finding(listed.name, Severity.WARNING, _unmeasured(source)))
                     timed = await measure(
@@ -252,13 +249,13 @@ async def try_loading(
                         check_rows=True,
                     )
                     if timed.dependence:
-                        message = f"{definition.where}: {dependence_warning(timed.dependence)}"
-                        findings.append(Finding(listed.name, Severity.WARNING, message))
+                        warnings.append(dependence_warning(timed.dependence))
                     shapes = timed.record.shapes
                     if source.images:
                         source = replace(source, warmup_shapes=shapes)
-                    for assumed in assumptions_of(source, timed.interface, shapes, timed.guess):
-                        message = f"{definition.where}: {assumed}"
+                    warnings += assumptions_of(source, timed.interface, shapes, timed.guess)
+                    for warning in warnings:
+                        message = f"{definition.where}: {warning}"
                         findings.append(Finding(listed.name, Severity.WARNING, message))
             except LaneError as error:
                 message = f"{listed.name}/{SETTINGS_FILE}: {error}"

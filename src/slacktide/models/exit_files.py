@@ -76,7 +76,7 @@ def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest
     document, weights = manifest.encode()
     try:
         # Do not recreate a version's folder: the model, or an upload, was deleted.
-        beside = folder.parent == definition.folder and not definition.alone
+        beside = folder.parent == definition.folder and not definition.single_file
         folder.mkdir(parents=not beside, exist_ok=True)
         current_files = {manifest.weights_file, _weights_before(folder)}
         write_atomically(folder / manifest.weights_file, weights)

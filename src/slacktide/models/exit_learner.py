@@ -53,7 +53,7 @@ MOST_BEHIND = 64
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """Learning state of one pool. While the thread works it owns all but `behind` and `busy`."""
+    """Learning state of one pool. While the thread works it owns all but `waiting` and `busy`."""
 
     loaded: LoadedPool
     definition: ModelDefinition
@@ -68,9 +68,9 @@ class _Pool:
     paused_until: float = -math.inf
     hindrance: str = ""
     """Why the last training gave no ramps."""
-    judged: list[RampsJudged] = field(default_factory=list)
+    judgements: list[RampsJudged] = field(default_factory=list)
     """Judgements of the reports learnt last."""
-    behind: deque[FeaturesSeen] = field(default_factory=deque)
+    waiting: deque[FeaturesSeen] = field(default_factory=deque)
     busy: bool = False
 
     @property
@@ -119,7 +119,7 @@ class _Pool:
             agreements.append(judged.agrees)
         columns = (np.array(uncertainties).T.tolist(), np.array(agreements).T.tolist())
         rows = tuple([tuple(map(tuple, column)) for column in columns])
-        self.judged.append(RampsJudged(self.loaded.id, self.manifest.revision, *rows))
+        self.judgements.append(RampsJudged(self.loaded.id, self.manifest.revision, *rows))
 
     def _train(self, trainer: RampTrainer, report: FeaturesSeen) -> bool:
         try:
@@ -196,9 +196,9 @@ class RampLearner:
     def seen(self, id: PoolId, report: FeaturesSeen) -> None:
         """Hand a batch's features to the thread."""
         pool = self._pools.get(id)
-        if pool is None or len(pool.behind) >= MOST_BEHIND:
+        if pool is None or len(pool.waiting) >= MOST_BEHIND:
             return
-        pool.behind.append(report)
+        pool.waiting.append(report)
         if not pool.busy:
             pool.busy = True
             task = asyncio.get_running_loop().create_task(self._learn(pool))
@@ -215,9 +215,9 @@ class RampLearner:
 
     async def _learn(self, pool: _Pool) -> None:
         name, loaded = pool.loaded.version.name, pool.loaded
-        while pool.behind and self._pools.get(loaded.id) is pool:
-            reports = list(pool.behind)
-            pool.behind.clear()
+        while pool.waiting and self._pools.get(loaded.id) is pool:
+            reports = list(pool.waiting)
+            pool.waiting.clear()
             before = pool.hindrance
             try:
                 better = await self._on_thread(lambda: pool.learn(reports))  # noqa: B023  (awaited here)
@@ -227,9 +227,9 @@ class RampLearner:
                 return
             if self._pools.get(loaded.id) is not pool:
                 return
-            for judged in pool.judged:
+            for judged in pool.judgements:
                 self._post(judged)
-            pool.judged.clear()
+            pool.judgements.clear()
             if better and pool.manifest is not None:
                 self._publish(pool, pool.manifest)
             elif pool.manifest is None and loaded.exits is not None:

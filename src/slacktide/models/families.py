@@ -37,7 +37,7 @@ class PreparedPool:
 
     definition: ModelDefinition
     source: ModelSource
-    known: ProfiledModel
+    profile: ProfiledModel
     times: PoolTimes
 
 
@@ -92,7 +92,7 @@ async def prepare_version(
             file = definition if variant.image_size else variant
             timed = source_of(file, threads)
             try:
-                profile = await profiles.known(file, timed, executor, core_sets)
+                profile = await profiles.find_or_measure(file, timed, executor, core_sets)
             except MeasuringError as error:
                 named = f"{variant.where}: {error}" if variant.files else str(error)
                 raise MeasuringError(named, permanent=error.permanent) from error
@@ -103,7 +103,7 @@ async def prepare_version(
             warnings += check_interface(file, profile.interface)
             if pools:
                 check_alike(
-                    variant, profile.interface, pools[0].definition, pools[0].known.interface
+                    variant, profile.interface, pools[0].definition, pools[0].profile.interface
                 )
             shapes, guess = profile.record.shapes, profile.guess
             if settings is not None and not guess:
@@ -122,9 +122,9 @@ async def prepare_version(
         exits = await asyncio.to_thread(profiles.exit_source, variant)
         source = replace(source, warmup_shapes=row, max_batch=batch, exits=exits)
         pools.append(PreparedPool(variant, source, profile, times))
-    interface = pools[0].known.interface
+    interface = pools[0].profile.interface
     if settings is not None:
-        most = min(pool.known.interface.max_batch for pool in pools)
+        most = min(pool.profile.interface.max_batch for pool in pools)
         interface = replace(any_size(interface), max_batch=most)
         family = _family_of(settings, accuracy, dict(zip(names, pools, strict=True)))
     return PreparedVersion(
@@ -246,7 +246,7 @@ def _describe(specs: Sequence[TensorSpec]) -> str:
 def _nbytes(settings: VariantSettings, pool: PreparedPool) -> int:
     """Return the memory of one copy: stated, measured, or estimated from its file."""
     name = pool.definition.variant
-    measured = sum(session.nbytes for session in pool.known.sessions)
+    measured = sum(session.nbytes for session in pool.profile.sessions)
     if name in settings.memory or measured:
         return settings.memory.get(name, measured)
     return max(1, round(_LOADED_PER_BYTE * pool.source.path.stat().st_size))

@@ -113,12 +113,12 @@ class LearntTimes:
         """Write predictions that changed since the last save. Never raises for a file."""
         for pool in [pool for version in versions for pool in version.pools]:
             version, definition = pool.version, pool.definition
-            profile, revision = pool.known, pool.times.revision
+            profile, revision = pool.profile, pool.times.revision
             if profile is None or profile.key is None or not _learns(definition):
                 continue
-            if not pool.times.batches or pool.saved == revision:
+            if not pool.times.batches or pool.saved_revision == revision:
                 continue
-            pool.saved = revision
+            pool.saved_revision = revision
             content = learnt(profile.record, pool.times)
             try:
                 await asyncio.to_thread(

@@ -258,10 +258,13 @@ class ModelManager:
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         """Finish the work even if the client leaves: half a load would never be undone."""
+        await asyncio.shield(self._start(work))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        await asyncio.shield(task)
+        return task
 
     def _lock_of(self, name: str) -> asyncio.Lock:
         """Return the lock for loading and unloading `name`."""
@@ -427,7 +430,11 @@ class ModelManager:
         cores = len(core_sets[0]) or 1
         for part in prepared.pools:
             version.add_pool(
-                part.source, part.times, cores=cores, definition=part.definition, known=part.known
+                part.source,
+                part.times,
+                cores=cores,
+                definition=part.definition,
+                profile=part.profile,
             )
         if prepared.family is not None:
             version.main = first_route(prepared.pools, cores, definition.settings.slo)
@@ -468,11 +475,9 @@ class ModelManager:
 
     def keep_dependence(self, pool: LoadedPool, reason: str) -> None:
         """Store with the profile why requests may not share a batch."""
-        if pool.known is not None:
-            note = partial(self._profiles.note_dependence, pool.definition, pool.known, reason)
-            task = asyncio.create_task(asyncio.to_thread(note))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if pool.profile is not None:
+            note = partial(self._profiles.note_dependence, pool.definition, pool.profile, reason)
+            self._start(asyncio.to_thread(note))
 
     async def _retire(self, versions: Sequence[LoadedVersion]) -> None:
         """Wait until `versions` have answered their requests, then stop their replicas."""

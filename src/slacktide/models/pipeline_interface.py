@@ -9,13 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slacktide.domain.suggestions import suggestion
-from slacktide.domain.tensors import (
-    Datatype,
-    ModelInterface,
-    TensorSpec,
-    crop_input,
-    image_input,
-)
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, crop_input, image_input
 from slacktide.models.repository.errors import Problem, SettingsError
 from slacktide.models.repository.pipeline import PipelineDefinition
 

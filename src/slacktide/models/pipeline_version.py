@@ -34,11 +34,11 @@ class PipelineVersion(LoadedVersion):
     """Outputs by stage, as indices of the stage's outputs; −1: `rows`."""
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     """Number of each edge, by the stages at its ends."""
-    alike: tuple[int, ...] = ()
+    first_alike: tuple[int, ...] = ()
     """For each edge, the number of the first edge that chooses the same boxes of the same stage."""
     picture: int | None = None
     """Index of the source's input that crops are cut from; None: it takes no pictures."""
-    attached: dict[str, int] = field(default_factory=dict)
+    arena_numbers: dict[str, int] = field(default_factory=dict)
     """Number of the frames' arena in the replicas of each stage that cuts crops."""
     pixel_frames: dict[int, int | None] = field(default_factory=dict)
     """Frames so far whose boxes all look like pixels, by edge; None: decided."""
@@ -83,7 +83,7 @@ class PipelineVersion(LoadedVersion):
             stages=dict(loaded.stages),
             numbers={(e.upstream, e.downstream): n for n, e in enumerate(pipeline.edges)},
             picture=_picture(source.interface),
-            alike=tuple(_number_of_first(pipeline.edges, edge) for edge in pipeline.edges),
+            first_alike=tuple(_number_of_first(pipeline.edges, edge) for edge in pipeline.edges),
             layout=tuple(
                 (stage, tuple(index for _, index in members))
                 for stage, members in groupby(
@@ -143,8 +143,8 @@ class PipelineVersion(LoadedVersion):
         """Give stages that cut crops the frames' arena, numbered from `first`. Returns the next
         number."""
         for edge in self.pipeline.edges:
-            if edge.each and edge.downstream not in self.attached:
-                self.attached[edge.downstream] = first
+            if edge.each and edge.downstream not in self.arena_numbers:
+                self.arena_numbers[edge.downstream] = first
                 glue = self.pipeline.by_name[edge.downstream].glue
                 self.stages[edge.downstream].attach(first, self.arena, glue)
                 first += 1
@@ -172,9 +172,9 @@ class PipelineVersion(LoadedVersion):
             self._detach()
 
     def _detach(self) -> None:
-        for stage, number in self.attached.items():
+        for stage, number in self.arena_numbers.items():
             self.stages[stage].detach(number)
-        self.attached.clear()
+        self.arena_numbers.clear()
 
     def _wait_for_idleness(self, seconds: float) -> None:
         """Do nothing: the source trims the arena."""

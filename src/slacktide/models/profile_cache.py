@@ -79,7 +79,7 @@ class ProfileCache:
         self.busy: dict[str, BusyProfile] = {}
         """Profiles in use to measure again, by model, version and variant."""
 
-    async def known(
+    async def find_or_measure(
         self,
         definition: ModelDefinition,
         source: ModelSource,

@@ -124,7 +124,7 @@ class ReplicaLauncher:
         executor = self._executors[pool.version.definition.settings.executor]
         handle = executor.start(replica, pool.source, pool.version.arena, report)
         pool.handles[replica.id] = handle
-        for number, (frames, glue) in pool.version.frames.items():
+        for number, (frames, glue) in pool.version.frame_arenas.items():
             handle.attach(number, frames, glue)
         return handle
 
@@ -152,20 +152,22 @@ class ReplicaLauncher:
         return None
 
     def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None:
-        pool = self._catalog.pool(replica.pool)
-        if pool is not None:
-            pool.replicas_up.discard(replica.id)
-            pool.handles.pop(replica.id, None)
-            if not event.shared:
-                pool.version.counters.crashes += 1
-                pool.version.counters.out_of_memory += out_of_memory
+        pool = self._remove(replica)
+        if pool is not None and not event.shared:
+            pool.version.counters.crashes += 1
+            pool.version.counters.out_of_memory += out_of_memory
 
     def stopped(self, replica: Replica) -> None:
+        pool = self._remove(replica)
+        if pool is not None:
+            self._report_if_up(pool)
+
+    def _remove(self, replica: Replica) -> LoadedPool | None:
         pool = self._catalog.pool(replica.pool)
         if pool is not None:
             pool.replicas_up.discard(replica.id)
             pool.handles.pop(replica.id, None)
-            self._report_if_up(pool)
+        return pool
 
     def finished(
         self, batch: Batch, timing: BatchTiming, seconds: float, exits: ExitReport | None = None

@@ -59,7 +59,7 @@ class ResizeTracker:
         """`settled` is called at the end of each resize that is not superseded, and again whenever
         the lane's cores change afterwards."""
         self._clock = clock
-        self._settled = settled
+        self._on_settled = settled
         self._lanes: dict[str, _Resize] = {}
         self._refusals: dict[str, str] = {}
         self.outcomes: Counter[ResizeOutcome] = Counter()
@@ -114,4 +114,4 @@ class ResizeTracker:
             if not resize.short:
                 self.seconds.add(self._clock() - resize.began)
         if got != before:
-            self._settled(LaneResized(lane, got))
+            self._on_settled(LaneResized(lane, got))

@@ -114,9 +114,9 @@ class LoadedPool:
     sessions: Sequence[SessionSize] = ()
     """Sessions of the last replica that came up."""
     replicas_up: set[int] = field(default_factory=set)
-    known: ProfiledModel | None = None
+    profile: ProfiledModel | None = None
     """The profile that its times are based on."""
-    saved: int | None = None
+    saved_revision: int | None = None
     """Revision of its times that was stored last."""
     handles: dict[int, ReplicaHandle] = field(default_factory=dict)
     """Its replicas, by number, until they are stopped or lost."""
@@ -159,7 +159,7 @@ class LoadedVersion:
     """Early exits of its only pool."""
     stages: Mapping[str, LoadedVersion] = field(default_factory=dict)
     """Versions of the stages' models, by stage, if it is a pipeline; else empty."""
-    frames: dict[int, tuple[Arena, Glue]] = field(default_factory=dict)
+    frame_arenas: dict[int, tuple[Arena, Glue]] = field(default_factory=dict)
     """Arenas that its replicas cut crops out of, by their number."""
     main: int = 0
     """Index of the pool that serves until a planner decides."""
@@ -192,7 +192,7 @@ class LoadedVersion:
         *,
         cores: int = 1,
         definition: ModelDefinition | None = None,
-        known: ProfiledModel | None = None,
+        profile: ProfiledModel | None = None,
     ) -> LoadedPool:
         """Add a pool, for the variant of `definition` if it names one. The engine gets it with the
         next plan."""
@@ -203,20 +203,20 @@ class LoadedVersion:
         model = definition or self.definition
         if model.settings.exits is not None:  # no family has them
             self.exits = LoadedExits(tuple(spec.name for spec in self.interface.outputs))
-        self.pools.append(LoadedPool(id, self, model, source, times, cores, size, known=known))
+        self.pools.append(LoadedPool(id, self, model, source, times, cores, size, profile=profile))
         self.pools[-1].exits = self.exits
         return self.pools[-1]
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
         """Let all replicas, including later ones, take crops of frames in this arena."""
-        self.frames[number] = (frames, glue)
+        self.frame_arenas[number] = (frames, glue)
         for pool in self.pools:
             for handle in pool.handles.values():
                 handle.attach(number, frames, glue)
 
     def detach(self, number: int) -> None:
         """Release an attached arena, once no crop of its frames waits or runs."""
-        del self.frames[number]
+        del self.frame_arenas[number]
         for pool in self.pools:
             for handle in pool.handles.values():
                 handle.detach(number)

@@ -87,7 +87,7 @@ class FramePayloads:
         number = self.version.numbers[edge.upstream, edge.downstream]
         if edge.each:
             # Several stages often get the same boxes.
-            handed = self.handed.get((self.version.alike[number], request))
+            handed = self.handed.get((self.version.first_alike[number], request))
             if handed is None:
                 arrays = self._arrays(edge.upstream, outputs)
                 handed = HandedOn(chosen_boxes(edge, arrays))
@@ -181,7 +181,7 @@ class FramePayloads:
             assert frame is not None
             whole = rows == frame.rows
             return frame if whole else Payload(rows, tuple(_part(t, first) for t in frame.tensors))
-        number = self.version.attached.get(command.stage)
+        number = self.version.arena_numbers.get(command.stage)
         if number is not None:  # crops have one upstream
             boxes = self.handed[first.edge, first.request].chosen.boxes
             boxes = boxes[BOX_BYTES * first.first : BOX_BYTES * first.end]

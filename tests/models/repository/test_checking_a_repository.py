@@ -83,7 +83,7 @@ def test_a_good_repository(root: Path, add_model: Builder) -> None:
             "",
             "tensor(complex64), which cannot be served",
         ),
-        (model(), "inputs: {z: {}}", "m/slacktide.yaml: inputs.z: the model has no such input"),
+        (model(), "inputs: {z: {}}", "m/slacktide.yaml: inputs.z: the model has no input 'z'"),
         (onnx.ModelProto(ir_version=10), "", "it has no graph"),
     ],
 )

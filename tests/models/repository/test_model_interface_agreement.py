@@ -112,7 +112,10 @@ def test_disagreement_with_config_pbtxt(define: Define, old: str, new: str, mess
 @pytest.mark.parametrize(
     ("yaml", "message"),
     [
-        ("inputs: {imgae: {}}", "inputs.imgae: the model has no such input; did you mean 'image'"),
+        (
+            "inputs: {imgae: {}}",
+            "inputs.imgae: the model has no input 'imgae'; did you mean 'image'",
+        ),
         ("inputs: {image: {shape: [1, 2, 2]}}", "inputs.image.shape: expected a shape that fits"),
         ("inputs: {image: {shape: [3, 2]}}", "inputs.image.shape: expected a shape that fits"),
         ("inputs: {ids: {finite: true}}", "inputs.ids.finite: INT64 is always finite"),
@@ -163,7 +166,10 @@ def test_padding_without_effect_is_warned_of(define: Define) -> None:
 @pytest.mark.parametrize(
     ("yaml", "message"),
     [
-        ("inputs: {idz: {pad: {}}}", "inputs.idz: the model has no such input; did you mean 'ids'"),
+        (
+            "inputs: {idz: {pad: {}}}",
+            "inputs.idz: the model has no input 'idz'; did you mean 'ids'",
+        ),
         ("inputs: {words: {pad: {}}}", "inputs.words.pad.axis: BYTES cannot be padded"),
         ("inputs: {table: {pad: {}}}", "inputs.table.pad.axis: axis 1 is always 4 long"),
         ("inputs: {ids: {pad: {axis: 2}}}", "inputs.ids.pad.axis: expected 1 to 1 (axis 0 is the"),
@@ -188,7 +194,7 @@ def test_padding_without_effect_is_warned_of(define: Define) -> None:
         ),
         (
             "inputs: {ids: {pad: {mask: mask}}}\noutputs: {state: {pad: {}}}",
-            "outputs.state: the model has no such output; did you mean 'states'?",
+            "outputs.state: the model has no output 'state'; did you mean 'states'?",
         ),
         (
             "inputs: {ids: {pad: {mask: mask}}}\noutputs: {states: {pad: {axis: 2}}}",

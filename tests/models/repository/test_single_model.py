@@ -36,7 +36,7 @@ def test_it_is_one_model_of_one_version_with_default_settings(tmp_path: Path) ->
     assert (definition.name, definition.version, definition.where) == ("net", "1", "net.onnx")
     assert (definition.model_path, definition.data_root) == (file, tmp_path)
     assert definition.settings == ModelSettings()
-    assert definition.alone
+    assert definition.single_file
 
 
 def test_its_profile_lies_below_the_state_folder_by_its_path(tmp_path: Path) -> None:

@@ -96,8 +96,7 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
     for name, settings in definition.settings.inputs.items():
         spec = inputs.get(name)
         if spec is None:
-            hint = suggestion(name, inputs)
-            yield Problem(f"inputs.{name}", f"the model has no such input; {hint}")
+            yield _missing(f"inputs.{name}", "input", name, inputs)
             continue
         row = interface.row_axes(spec)
         if settings.shape is not None and not _agrees(settings.shape, row):
@@ -188,8 +187,7 @@ def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iter
     for name, output in settings.outputs.items():
         spec = outputs.get(name)
         if spec is None:
-            hint = suggestion(name, outputs)
-            yield Problem(f"outputs.{name}", f"the model has no such output; {hint}")
+            yield _missing(f"outputs.{name}", "output", name, outputs)
         elif output.pad is not None and (reason := unfit(spec, output.pad.axis)) is not None:
             yield Problem(f"outputs.{name}.pad.axis", reason)
     yield from _hint(settings, inputs)

@@ -58,7 +58,7 @@ def model_hash(definition: ModelDefinition) -> str:
         is_whole = True
         for file in dict.fromkeys((model, named)):  # a link may have its own data beside it
             home = file.parent
-            beside = _namesakes(file) if definition.alone else _files(home)
+            beside = _namesakes(file) if definition.single_file else _files(home)
             learnt = home / EXITS_FOLDER
             for path in sorted(beside):
                 if path in (model, named) or learnt in path.parents:
@@ -187,7 +187,7 @@ class ProfileStore:
         for path in self._places(definition, key.hardware, kind):
             try:
                 # Do not recreate a version's folder: the model, or an upload, was deleted.
-                if definition.alone or path.parent != definition.folder:
+                if definition.single_file or path.parent != definition.folder:
                     path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, data)
             except OSError as error:

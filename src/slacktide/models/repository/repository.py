@@ -82,7 +82,7 @@ class ModelDefinition:
     """Plain data of config.pbtxt or the load call's `config`; empty if there is none."""
     warnings: tuple[str, ...] = ()
     """Sentences for the log, once per model."""
-    alone: bool = False
+    single_file: bool = False
     """Whether it is a single file: other files beside it mostly do not belong to the model."""
     samples: Path | None = None
     """The .npz file that `samples` names, links followed."""
@@ -131,7 +131,7 @@ class ModelDefinition:
     @property
     def where(self) -> str:
         """The model file relative to the repository, for messages."""
-        if self.alone:
+        if self.single_file:
             return self.model_path.name
         if self.settings.function is not None:
             return f"{self.name}/{SETTINGS_FILE}"
@@ -193,7 +193,7 @@ class ListedModel:
 class Repository:
     """The models under one folder. It has no state: every call reads the files."""
 
-    _alone = False
+    _single_file = False
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -255,7 +255,7 @@ class Repository:
                 config=config,
                 device_origin=origin,
                 warnings=translation.warnings + unused,
-                alone=self._alone,
+                single_file=self._single_file,
                 samples=self._sample(model, version, settings.samples.file),
                 sample_rows={
                     name: path

@@ -329,7 +329,7 @@ class ModelSettings(Section):
         return {"device": "cuda", **data} if gpu else data
 
     @model_validator(mode="after")
-    def _device_can(self) -> ModelSettings:
+    def _device_and_slo(self) -> ModelSettings:
         gpu = any(provider != "cpu" for provider in self.providers)
         if self.providers and gpu == self.on_cpu:
             expected = "'cpu' alone" if self.on_cpu else "'cuda' or 'tensorrt'"
@@ -339,10 +339,6 @@ class ModelSettings(Section):
             raise ValueError(f"executor: expected 'worker' on {self.device}, got 'in_process'")
         if not self.on_cpu and self.lane is not None:
             raise ValueError(f"lane: expected none on {self.device}: a device is one lane")
-        return self
-
-    @model_validator(mode="after")
-    def _slo_within_max(self) -> ModelSettings:
         if self.slo is not None and self.max_slo is not None and self.slo > self.max_slo:
             slo, max_slo = format_seconds(self.slo), format_seconds(self.max_slo)
             raise ValueError(f"expected slo at most max_slo, got {slo} and {max_slo}")
@@ -374,13 +370,9 @@ class ModelSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _files_are_stated_once(self) -> ModelSettings:
+    def _family_is_alone(self) -> ModelSettings:
         if self.variants is not None and self.variants.files and self.file != "model.onnx":
             raise OptionError(("file", f"expected none beside variants.files, got {self.file!r}"))
-        return self
-
-    @model_validator(mode="after")
-    def _no_exits_of_a_family(self) -> ModelSettings:
         if self.early_exit is not None and self.variants is not None:
             raise OptionError(("early_exit", "expected none beside 'variants'"))
         return self
@@ -400,13 +392,9 @@ class ModelSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _worker_to_limit(self) -> ModelSettings:
+    def _worker_and_scaling(self) -> ModelSettings:
         if self.limits.worker_memory is not None and self.executor != "worker":
             raise ValueError("limits.worker_memory: expected 'executor: worker' beside it")
-        return self
-
-    @model_validator(mode="after")
-    def _scaling_has_room(self) -> ModelSettings:
         if not self.replicas.fixed and (self.cores is None or not self.on_cpu):
             expected = "'cores' beside it" if self.on_cpu else "a number"
             raise ValueError(

@@ -31,7 +31,7 @@ class SingleModel(Repository):
     the file's name without ending, with `_` for invalid characters. External data may be beside the
     file."""
 
-    _alone = True
+    _single_file = True
 
     def __init__(self, file: Path, state_dir: Path) -> None:
         """`state_dir`: folder of the profile, which is stored by the file's name and path. Raises

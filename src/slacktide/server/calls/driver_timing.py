@@ -92,7 +92,7 @@ class DriverTimer:
         self._clock = clock
         self._fire = fire
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
+        self._earliest = 0.0
         """Earliest time asked for since the timer was started."""
         self._fires = 0.0
 
@@ -100,16 +100,16 @@ class DriverTimer:
         """Have `fire` called by `at` + `patience`."""
         if self._timer is not None:
             if self._fires <= at + patience:
-                self._due = min(self._due, at)
+                self._earliest = min(self._earliest, at)
                 return
             self._timer.cancel()
-        self._due = at
+        self._earliest = at
         self._fires = at + patience
         self._timer = self._loop.call_later(max(0.0, self._fires - self._clock()), self._rings)
 
     def take_due(self, *, now: float) -> bool:
         """Return whether the time has come, and clear the timer if so."""
-        if self._timer is None or now < self._due:
+        if self._timer is None or now < self._earliest:
             return False
         self.clear()
         return True

@@ -46,7 +46,7 @@ class OverloadLog:
             self._since = self._clock()
             if not self._armed:
                 self._armed = True
-                self._later(PERIOD_S, self._due)
+                self._later(PERIOD_S, self._end_period)
         counts[reason] = counts.get(reason, 0) + 1
 
     def count_unrun(self, version: LoadedVersion, reason: Reason) -> None:
@@ -64,7 +64,7 @@ class OverloadLog:
                 1e3 * version.expected_alone,
             )
 
-    def _due(self) -> None:
+    def _end_period(self) -> None:
         self._armed = False
         self.report()
 

@@ -89,13 +89,13 @@ class StreamSession:
 
     def __init__(
         self,
-        of: Sessions,
+        sessions: Sessions,
         id: str,
         terms: SessionTerms,
         address: str,
         advise: Callable[[SizeAdvice], None],
     ) -> None:
-        self._sessions = of
+        self._sessions = sessions
         self.id = id
         self.terms = terms
         self.address = address
@@ -111,7 +111,7 @@ class StreamSession:
         """Last advice, without its bandwidth."""
         self._gap = 1.0 / max(terms.rate, LEAST_RATE)
         """Seconds between frames, smoothed."""
-        self._last_frame_at, self._opened_at = -inf, of.clock()
+        self._last_frame_at, self._opened_at = -inf, sessions.clock()
         self.is_planned = True
         """Whether planners know the session."""
         self._pixels = 0
