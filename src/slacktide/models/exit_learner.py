@@ -256,16 +256,10 @@ class RampLearner:
 
     def _refuse(self, pool: _Pool, error: Exception) -> None:
         """Stop learning for a pool. Existing ramps stay."""
-        reason = (
-            str(error) if isinstance(error, ExitError) else f"unexpected {type(error).__name__}"
-        )
-        unexpected = None if isinstance(error, ExitError) else error
-        log.error(
-            "%s: learning of early exits has stopped: %s",
-            pool.loaded.version.name,
-            reason,
-            exc_info=unexpected,
-        )
+        expected = isinstance(error, ExitError)
+        reason = str(error) if expected else f"unexpected {type(error).__name__}"
+        name, traceback = pool.loaded.version.name, None if expected else error
+        log.error("%s: learning of early exits has stopped: %s", name, reason, exc_info=traceback)
         del self._pools[pool.loaded.id]
         if pool.manifest is None:
             if pool.loaded.exits is not None:
