@@ -248,7 +248,7 @@ def test_an_unavailable_model_is_tried_again_by_itself(fragile: Any, caplog: Any
     assert f"slacktide_circuit_openings_total{labels}}} 1" in page
     assert f'slacktide_circuit{labels},state="trial"}} 1' in page
     said = [record.getMessage() for record in caplog.records if "again:1" in record.getMessage()]
-    assert any("tried again in 0.2 s" in line for line in said)
+    assert any("next try in 0.2 s" in line for line in said)
     assert "again:1 serves again, on trial" in said
     # One crash on trial is enough.
     kill(fragile, "again")

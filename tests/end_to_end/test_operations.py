@@ -259,7 +259,7 @@ def test_with_little_address_space_it_serves_and_says_so(
     port = served.port("http")
     call = json.dumps(common.matmul_call())
     assert common.ask(port, "POST", "/v2/models/matmul/infer", call).status == 200
-    assert "address space is limited (ulimit -v): room for" in "".join(served.said)
+    assert "limited address space (ulimit -v) leaves" in "".join(served.said)
 
 
 def test_a_port_in_use_is_named(program: Any, zoo: Any) -> None:

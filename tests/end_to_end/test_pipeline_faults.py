@@ -286,7 +286,7 @@ def test_a_pipeline_is_unloaded_and_loaded_by_clients(house: Any) -> None:
     agree(outputs(before.result()), IMAGE)
     house.until(
         lambda app: (
-            app.catalog.find("colour", None).frames.keys()
+            app.catalog.find("colour", None).frame_arenas.keys()
             == {
                 number
                 for name in ("raises", "nonsense", "hangs")

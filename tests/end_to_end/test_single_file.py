@@ -35,7 +35,7 @@ def test_a_file_is_served_and_its_profile_kept_below_the_state_folder(
         assert "serving 1 of 1 models" in said
         assert ("measuring" in said) == (start == 0)
     (profile,) = set(state.rglob("profile.*.json")) - set(state.rglob("*.learnt.json"))
-    assert f"its profile is kept in {profile.parent}" in said
+    assert f"its profile is stored in {profile.parent}" in said
     assert os.listdir(file.parent) == [file.name]
 
 
