@@ -290,7 +290,7 @@ def test_a_pipeline_is_unloaded_and_loaded_by_clients(house: Any) -> None:
             == {
                 number
                 for name in ("raises", "nonsense", "hangs")
-                for stage, number in app.catalog.find(name, None).attached.items()
+                for stage, number in app.catalog.find(name, None).arena_numbers.items()
                 if stage == "shade"
             }
         ),
