@@ -298,7 +298,7 @@ def test_a_client_that_leaves_at_once_again_and_again_is_refused():
             assert isinstance(refused, InferReply)
             for reply in (bench.replies.pop(), refused):
                 assert reply.outcome.reason is Reason.CLIENT_LIMIT
-                assert "cancels too much" in reply.message
+                assert "cancels too many" in reply.message
             limits.admit("another address")
             bench.driver.now += 1.5 / per_s
             bench.submit().cancel(Reason.DISCONNECTED)
