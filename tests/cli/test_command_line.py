@@ -172,7 +172,6 @@ PATHS = [
     "load 127.0.0.1:1 --html @",
     "simulate @",
     "simulate --replay @",
-    "demo --dir @",
     "reproduce sponge --json @",
     "reproduce sponge --data @",
     "reproduce jellyfish plan --instances @",
@@ -275,8 +274,6 @@ def test_it_is_a_program(run: Run):
         (["demo", "--seconds", "0"], "--seconds"),
         (["demo", "clients", "--slo", "150"], "--slo: expected a duration with its unit, such as"),
         (["demo", "clients", "--slo", "5us"], "--slo: expected 10ms to 10s, got 5us"),
-        (["demo", "clients", "--change", "6"], "--change: expected a duration with its unit"),
-        (["demo", "clients", "--change", "1ms"], "--change: expected at least 500ms, got 1ms"),
         (
             ["load", "x:1", "--model", "m", "--deadline", "50"],
             "--deadline: expected a duration such",

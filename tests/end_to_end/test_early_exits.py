@@ -112,9 +112,9 @@ def arranged(house: Any, model: str) -> None:
     """Wait until a worker answers early."""
 
     def is_there(app: App) -> bool:
-        for pool, state in app.exits._pools.items():
+        for pool, state in app.exits.states.items():
             if pool.model == model:
-                return bool(state.ramps) and state.arranged == state.ramps
+                return bool(state.ramps) and state.open_chain == state.ramps
         return False
 
     house.until(is_there, f"the stages of {model!r} are open")

@@ -64,8 +64,8 @@ def test_pictures_that_the_judge_finds_good_leave_with_what_its_head_found(
     house: Any, model: str
 ) -> None:
     def is_cut(app: Any) -> bool:
-        states = [each for pool, each in app.exits._pools.items() if pool.model == model]
-        return any(state.ramps and state.arranged == state.ramps for state in states)
+        states = [each for pool, each in app.exits.states.items() if pool.model == model]
+        return any(state.ramps and state.open_chain == state.ramps for state in states)
 
     house.until(is_cut, f"the stages of {model!r} are open")
     expected, images = whole(), pictures()

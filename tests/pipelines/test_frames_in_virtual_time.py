@@ -83,7 +83,7 @@ class Street:
         self.requests: dict[int, Request] = {}
         self.parts: list[SendPart] = []
 
-    def wanted(self, event: FrameEvent) -> bool:
+    def still_happens(self, event: FrameEvent) -> bool:
         return True
 
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
@@ -110,7 +110,7 @@ class Street:
             case SendPart():
                 self.parts.append(command)
 
-    def told(self, commands: Sequence[Command], *, now: float) -> None:
+    def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
         assert not any(isinstance(each, AnswerFrame) for each in commands)
 
 

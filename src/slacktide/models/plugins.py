@@ -1,9 +1,9 @@
 """Schedulers, scaling policies, placements and glue functions of other packages, by name.
 
-An installed package registers entry points under `slacktide.schedulers`, `slacktide.scaling_policies`,
-`slacktide.placements` or `slacktide.glue`. Their names are valid wherever built-in names are.
-`module:Class` imports any class: only the command line, the Python API, and scenarios run with
-`--allow-imports` may use it, never a file of a repository.
+An installed package registers entry points under `slacktide.schedulers`,
+`slacktide.scaling_policies`, `slacktide.placements` or `slacktide.glue`. Their names are valid
+wherever built-in names are. `module:Class` imports any class: only the command line, the Python
+API, and scenarios run with `--allow-imports` may use it, never a file of a repository.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Traffic(Street):
         self.sizes: dict[int, int] = {}
         self._batches: dict[int, str] = {}
 
-    def told(self, commands: Sequence[Command], *, now: float) -> None:
+    def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
         for each in commands:
             if type(each) is RunBatch:
                 ran = dict.fromkeys(

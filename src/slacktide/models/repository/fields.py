@@ -224,7 +224,8 @@ def _named(value: Any, info: ValidationInfo) -> Any:
 
 
 Scaling = Annotated[dict[str, Any], BeforeValidator(_named)]
-"""A scaling policy's name, or a section with its name and options. The name defaults to a suitable one."""
+"""A scaling policy's name, or a section with its name and options. Without a name, a suitable
+policy is chosen."""
 
 
 def scaling_policy_of(

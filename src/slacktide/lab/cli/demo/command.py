@@ -78,7 +78,10 @@ def clients(
     from slacktide.lab.cli.demo.clients import ClientsRun, play_clients, show_clients
     from slacktide.lab.cli.demo.shared import perform
 
-    play = partial(play_clients, ClientsRun(clients, seconds, rate, seconds_of("--slo", slo)))
+    slo_s = seconds_of("--slo", slo)
+    if not 0.01 <= slo_s <= 10.0:
+        fail(f"--slo: expected 10ms to 10s, got {slo}")
+    play = partial(play_clients, ClientsRun(clients, seconds, rate, slo_s))
     perform(play, show_clients, "clients-report.json", cores, json=json)
 
 
