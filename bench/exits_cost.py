@@ -118,7 +118,7 @@ def passes(session: ModelSession, rows: int) -> Callable[[], list[Any]]:
         batch = StagedBatch(model, gathered, {}, Leaving.RUN_ON, ())
         list(batch.run(stages))
         batch.report()
-        return batch.rest()[0]
+        return batch.end_outputs()[0]
 
     return run
 

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from slacktide.domain import BatchTiming, ExitPolicy
+from slacktide.domain import BatchTiming, ExitPolicy, ExitReport
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.cgroups import limit_memory
 from slacktide.executors.crop_frames import decode_attach, decode_crops, with_crops
@@ -242,8 +242,7 @@ class BatchRunner:
             return self._run_stages(stages, order, options, cpu)
         except Exception as error:  # whatever a model may raise; the worker lives on
             if self._aborted == batch and "terminate" in str(error).lower():
-                report = None if self._staged is None else self._staged.report()
-                return encode_aborted(batch, report)
+                return encode_aborted(batch, self._report())
             detail = self._session.detail(error)
             fault = self._session.fault(error)
             if isinstance(error, RowCountError):
@@ -314,6 +313,9 @@ class BatchRunner:
         if (features := run.features()) is not None:
             frames += encode_features(features)
         return frames
+
+    def _report(self) -> ExitReport | None:
+        return None if self._staged is None else self._staged.report()
 
     def abort(self, batch: int) -> None:
         """Stop this batch if it runs, or as soon as it begins."""
