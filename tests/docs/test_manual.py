@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 import urllib.request
@@ -17,7 +18,11 @@ from bench.__main__ import BENCHMARKS
 
 import slacktide
 from slacktide.cli.main import VERBS as NAMES
+from slacktide.cli.main import load_verb
 from slacktide.lab.examples import make_repository
+from slacktide.planning.pipelines.policies import PLACEMENTS
+from slacktide.planning.scaling.policies import SCALING_POLICIES
+from slacktide.scheduling import POLICIES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "slacktide"
@@ -366,3 +371,42 @@ def test_the_example_of_the_python_api_runs(mlp: Path, monkeypatch: pytest.Monke
     with contextlib.redirect_stdout(written):
         exec(compile(example, str(page), "exec"), {"__name__": "example"})
     assert written.getvalue() == expected
+
+
+def shown_commands() -> list[list[str]]:
+    """Words of each `slacktide` command in a block of a page."""
+    commands = []
+    for page in PAGES:
+        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                if not re.match(rf"slacktide ({'|'.join(NAMES)})\b", line):
+                    continue
+                words = shlex.split(line, comments=True)[1:]
+                ends = [words.index(end) for end in ("|", "&", "&&", ">") if end in words]
+                commands.append(words[: min(ends, default=None)])
+    assert commands
+    return commands
+
+
+@pytest.mark.parametrize("words", shown_commands(), ids=" ".join)
+def test_commands_of_the_manual_have_flags_and_options_that_exist(words: list[str]) -> None:
+    command = load_verb(words[0])
+    arguments = words[1:]
+    while arguments and arguments[0] in getattr(command, "commands", ()):
+        command, arguments = command.commands[arguments[0]], arguments[1:]
+    error = ""
+    try:
+        command.make_context(words[0], arguments)
+    except Exception as raised:
+        error = str(raised)
+    assert error == "" or "does not exist" in error  # a file that the reader is to have
+    text = " ".join(words)
+    registries = {
+        "scheduler": POLICIES,
+        "scaling-policy": SCALING_POLICIES,
+        "placement": PLACEMENTS,
+    }
+    for flag, registry in registries.items():
+        pattern = rf"--{flag} (\w+) --{flag}-option (\w+)=(\S+)"
+        for name, key, value in re.findall(pattern, text):
+            registry.read(name, {key: float(value)})
