@@ -1,6 +1,6 @@
 """Published experiments, run again: our figures beside the printed ones.
 
-One folder for each paper. Not a benchmark: what is measured here is simulated, and repeats exactly.
+One folder for each paper. Not a benchmark: runs are simulated, and their results repeat exactly.
 """
 
 __version__ = "0.1.0"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Publications(ExtensionGroup):
-    """Has a command for each paper, also for those of other distributions."""
+    """The group with a command for each paper, including papers of other distributions."""
 
     kind = "publication"
 
@@ -58,7 +58,7 @@ _REPORT = "Output"
 
 @dataclass(frozen=True, slots=True)
 class PaperHelp:
-    """Help of a paper's command, and of the options that depend on the paper."""
+    """Help texts of a paper's command, and of its options whose meaning depends on the paper."""
 
     about: str
     experiments: str
@@ -66,13 +66,13 @@ class PaperHelp:
     seeds: str
     data: str
     setting: str = ""
-    """Empty: there is no such option."""
+    """Help of `--setting`. If this or one of the next three is empty, there is no such option."""
     instances: str = ""
-    """Likewise: of files with instances of others, planned by `plan`."""
+    """Help of `--instances`: a file of a user's instances, which `plan` plans."""
     table: str = ""
-    """Likewise: of files with exit tables of others."""
+    """Help of `--table`: files with a user's exit tables."""
     inputs: str = ""
-    """Likewise: how many of each stream are played."""
+    """Help of `--inputs`: how many inputs of each stream are played."""
 
 
 PAPERS = {
@@ -173,11 +173,11 @@ PAPERS = {
         "seed.",
     ),
 }
-"""Each is a folder of `slacktide_papers` with a `paper.PAPER`."""
+"""By name of a folder of `slacktide_papers`, whose module `paper` defines `PAPER`."""
 
 
 def _help_of(name: str, paper: Publication[Any, Any, Any, Any, Any]) -> PaperHelp:
-    """Help for a paper of others."""
+    """Help for a paper of another distribution."""
     return PaperHelp(
         f"{paper.title}\n\n    Example: slacktide reproduce {name} --quick\n    ",
         experiments=f"{', '.join(paper.experiments)}; default: all that need not be named.",
@@ -228,7 +228,7 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
 
 
 def _command(name: str, paper: PaperHelp, load: Load) -> Callable[..., None]:
-    """The command of a paper. Its signature is made, because that is where options are read."""
+    """The command of a paper. Its signature is built here, because typer reads options from it."""
 
     def command(**options: Any) -> None:
         _reproduce(name, load, **options)
@@ -265,7 +265,7 @@ def _reproduce(
     if instances is not None:
         _plan(instances, json)
         return
-    # Processes are as many as cores: each multiplies on one, and before NumPy loads.
+    # One BLAS thread for each process, as every core has one; to be set before NumPy loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from slacktide.lab.load.report import gather
     from slacktide_papers.harness.run import reproduce as run
@@ -314,7 +314,7 @@ def _reproduce(
 
 
 def _plan(path: Path, json: Path | None) -> None:
-    """Show what planners make of the instances of others."""
+    """Print what each planner chooses for the instances in the file `path`, or write it as JSON."""
     import orjson
 
     from slacktide.lab.reports import rich_table
@@ -338,7 +338,7 @@ def _plan(path: Path, json: Path | None) -> None:
 def _deliver(
     result: Reproduction[Any, Any, Any], json: Path | None, csv: Path | None, html: Path | None
 ) -> None:
-    """Write and print it. Ends the program where that fails."""
+    """Write the files and print the result. Exits if that fails."""
     from slacktide.lab.reports import ReportError
     from slacktide_papers.harness.show import page, render
 

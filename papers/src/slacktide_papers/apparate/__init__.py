@@ -1,1 +1,1 @@
-"""Apparate (2024): early exits managed while they serve."""
+"""Apparate (2024): early exits that are managed while a model serves."""

@@ -1,7 +1,7 @@
-"""Contenders that Apparate is compared with: exits tuned once (BranchyNet, DeeBERT), and optima.
+"""Contenders of Apparate: exits tuned once (BranchyNet, DeeBERT), and optima.
 
-Both kinds read exit tables directly. Exits tuned once have every ramp active for good; the optima
-take the batches of a run without exits, and end each answer where it could have ended.
+Both kinds read exit tables directly. Exits tuned once keep every ramp active for good. The optima
+take the batches of a run without exits, and shorten each latency as if the request had left early.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from slacktide.lab.simulation import ExitTable
 from slacktide.planning.exits import ThresholdSearch
 
 SAMPLED = 0.1
-"""Share of a stream, evenly over it, on which thresholds are tuned once."""
+"""Share of a stream that thresholds are tuned on once, evenly sampled from it."""
 BOLDNESS = (0.0, 1.0, 4.0)
-"""How many times the loss an online optimum tries to have lost on what it is tuned on."""
+"""Multiples of the permitted loss that an online optimum tries when it tunes on past batches."""
 UPCOMING = 20
-"""Batches that an online optimum leaves its thresholds in force: what opening a model takes."""
+"""Batches for which an online optimum keeps its thresholds: the time that opening a model takes."""
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 
 def tuned_once(table: ExitTable, kind: str, loss: float) -> tuple[float, ...]:
-    """Thresholds of all ramps: `one` for all, `each` its own, both on a sample; `first`: its own,
-    on the first inputs alone; `oracle`: the better of `one` and `each` on all that they are tested
-    on."""
+    """Thresholds of all ramps, by kind. `one`: one shared threshold, tuned on an even sample;
+    `each`: one for each ramp, same sample; `first`: one for each ramp, tuned on the first inputs
+    alone; `oracle`: the better of shared and separate ones, tuned on all inputs."""
     if kind == "first":
         return _tuned(table, np.arange(max(1, round(SAMPLED * len(table)))), False, loss)
     if kind == "oracle":
@@ -41,14 +41,14 @@ def tuned_once(table: ExitTable, kind: str, loss: float) -> tuple[float, ...]:
 
 
 def best_single(table: ExitTable, loss: float) -> tuple[int, float]:
-    """(ramp, threshold) of the only ramp that, in hindsight, saves most at the median of all
-    inputs, then on average, with at most this share of them wrong: what placing can gain there."""
+    """(ramp, threshold) of the single ramp that in hindsight saves most at the median input (on
+    ties: on average), with at most a share `loss` wrong: what placement can gain at the median."""
     most = int(loss * len(table))
     candidates = []
     for ramp, before in enumerate(table.before[0].tolist()):
         unsure = table.uncertainty[:, ramp]
         wrong = np.sort(unsure[~table.agrees[:, ramp]])
-        threshold = float(wrong[most]) if most < len(wrong) else 2.0  # it leaves below that
+        threshold = float(wrong[most]) if most < len(wrong) else 2.0  # a row below it leaves
         share = float((unsure < threshold).mean())
         saved = float(table.whole[0]) - before - float(table.ramp[0, ramp])
         candidates.append((saved if share > 0.5 else 0.0, share * saved, ramp, threshold))
@@ -64,7 +64,7 @@ def _tuned(table: ExitTable, rows: Places, shared: bool, loss: float) -> tuple[f
         return tuple(search.best().tolist())
     best: Floats = np.zeros(len(saved))
     for level in np.unique(np.quantile(uncertainty, np.linspace(0.0, 1.0, 501))):
-        # The next number after it, since a row leaves below its threshold.
+        # The next number above `level`, because a row leaves only if it is below the threshold.
         tried = np.full(len(saved), np.nextafter(level, 2.0))
         if search.cost(tried) <= search.most and search.saving(tried) > search.saving(best):
             best = tried
@@ -78,7 +78,7 @@ def _saving(table: ExitTable, thresholds: Sequence[float]) -> float:
 
 
 def _leaves(uncertainty: NDArray[np.floating], thresholds: Floats) -> Places:
-    """By row: the first ramp at which it leaves; their number where it leaves at none."""
+    """The first ramp at which each row leaves; the number of ramps if it leaves at none."""
     sure = np.column_stack((uncertainty < thresholds, np.ones(len(uncertainty), bool)))
     return np.asarray(sure.argmax(axis=1))
 
@@ -89,15 +89,15 @@ class AnsweredRows:
 
     inputs: Places
     batches: Places
-    """Number of each one's batch, rising."""
+    """Number of the batch that answered each request, ascending."""
     rows: Places
-    """Rows of that batch."""
+    """Rows in that batch."""
     latency: Floats
-    """Seconds."""
+    """Seconds from arrival to answer."""
 
     def ending_at(self, table: ExitTable, ramps: Places) -> Floats:
-        """Latencies had each ended at this position, which cost nothing; the number of positions
-        means the model's end."""
+        """Latencies if each request had left at its position in `ramps`, at no cost. The number of
+        positions stands for the model's end."""
         less = np.zeros(len(self.inputs))
         for size in np.unique(self.rows).tolist():
             mine = self.rows == size
@@ -108,7 +108,7 @@ class AnsweredRows:
 
 
 def offline_optimum(table: ExitTable, answered: AnsweredRows) -> Places:
-    """By request: its earliest ramp that agrees."""
+    """By request: the earliest ramp that agrees with the model; their number if none does."""
     agrees = table.agrees[answered.inputs]
     return np.asarray(np.where(agrees.any(axis=1), agrees.argmax(axis=1), agrees.shape[1]))
 
@@ -116,10 +116,10 @@ def offline_optimum(table: ExitTable, answered: AnsweredRows) -> Places:
 def online_optimum(
     table: ExitTable, answered: AnsweredRows, pasts: Sequence[int], loss: float
 ) -> Places:
-    """By request: where thresholds let it leave that are best for the last batches, all ramps
-    active and free. They are tuned anew every `UPCOMING` batches, on each of `pasts`, more and less
-    boldly; of these decisions the one is taken that saves most on what comes, if no more has been
-    lost by then than may be.
+    """The ramp at which each request leaves if all ramps are active and free. Every `UPCOMING`
+    batches, thresholds are tuned on the last batches: on each number of them in `pasts`, and with
+    each of `BOLDNESS`. The candidate is used that saves most on the coming batches and keeps the
+    share of wrong answers so far, these batches included, within `loss`.
     """
     saved = np.append(table.whole[0] - table.before[0], 0.0)
     exits = np.full(len(answered.inputs), len(table.positions))
@@ -143,7 +143,7 @@ def online_optimum(
 
 
 def _windows(batches: Places, pasts: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
-    """(first row of a period, first after it, first rows of what it is tuned on)."""
+    """(first row of a period, first row after it, first row of each past to tune on)."""
     starts = np.flatnonzero(np.diff(batches, prepend=-1))
     edges = np.append(starts, len(batches)).tolist()
     for number in range(UPCOMING, len(starts), UPCOMING):

@@ -1,9 +1,9 @@
-"""Ramps with layers of their own behind the pooled features, to compare ours with.
+"""Deeper ramps, with hidden layers behind the pooled features, to compare ours with.
 
-`DeeBERT` has the pooler of BERT: a dense layer as wide as the features, and tanh. `two layers` has
-two, of a half and a quarter of that width (§3.1 tries both). They are trained by numpy, on what the
-model says of the first three quarters of the rows that ours learn from, with a last layer that is
-then learnt as a ramp of ours. Alone they take 1 to 3 µs at batch 1, which tables leave out.
+`DeeBERT` has BERT's pooler: a dense layer as wide as the features, and tanh. `two layers` has two,
+a half and a quarter as wide (§3.1 tries both). Numpy trains them on the model's logits for the
+first three quarters of the rows that our ramps learn from; the last layer is then dropped, and
+learnt like a ramp of ours. The hidden layers take 1 to 3 µs at batch 1, which tables leave out.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DEEBERT = "DeeBERT"
 DEEPER: Mapping[str, Sequence[float]] = MappingProxyType(
     {DEEBERT: (1.0,), "two layers": (0.5, 0.25)}
 )
-"""By style, how wide its layers are, of the features."""
+"""By style: width of each hidden layer, as a share of the number of features."""
 EPOCHS, BATCH, RATE, MOMENTUM, SEED = 15, 64, 0.02, 0.9, 3
 
 Array = NDArray[Any]
 Layers = Sequence[tuple[Array, Array]]
-"""Weights and bias of each."""
+"""(weights, bias) of each layer."""
 
 
 def units(features: Array, layers: Layers) -> Array:
@@ -36,7 +36,7 @@ def units(features: Array, layers: Layers) -> Array:
 
 
 def hidden_layers(style: str, features: Array, logits: Array) -> Layers:
-    """Learnt from rows in the order they came: `features` [n, features], `logits` [n, classes]."""
+    """Train layers of `style`, rows in order: `features` [n, features], `logits` [n, classes]."""
     count = len(features) * 3 // 4
     mean, scale = features.mean(axis=0), 1.0 / (features.std(axis=0) + 1e-6)
     inputs, targets = (features[:count] - mean) * scale, _softmax(logits[:count])

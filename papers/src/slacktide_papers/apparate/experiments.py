@@ -1,4 +1,4 @@
-"""Experiments to reproduce: streams and contenders, as rows."""
+"""Experiments to reproduce: contenders on streams, each pair a result row."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ class ExitCell(ExperimentCell):
     rate: float = 0.0
     """Requests per second; 0: the stream's own."""
     load: float = 0.0
-    """Load as a multiple of what full batches answer; 0: not stated so."""
+    """Arrival rate as a multiple of peak throughput with full batches; 0: `rate` decides."""
     inputs: int = 0
     """Number of inputs, from the first; 0: all."""
     data: str = ""
-    """Digest of the recorded arrivals; empty: drawn."""
+    """Digest of the recorded arrivals; empty: arrivals are drawn."""
     table: Path = field(default=Path(), compare=False)
     folder: Path | None = field(default=None, compare=False)
 
 
 def ours(label: str, mode: str, **options: float) -> Contender:
-    """Exits managed by the planner that serves."""
+    """A contender whose exits the planner of the server manages."""
     return Contender.of(label, "exits", mode=mode, **options)
 
 
 VANILLA = Contender("vanilla", "vanilla")
 APPARATE = ours("release", "release", ramp_budget=0.02)
-"""Apparate as in the paper: rows run on, 2 %."""
+"""Apparate as in the paper: answered rows run on, and ramps may add 2 % to a pass."""
 RELEASE, SHRINK, AUTO = (ours(f"{mode}, 5 %", mode) for mode in ("release", "shrink", "auto"))
 FIXED = ours("release, no adjustment", "release", ramp_budget=0.02, fixed=1.0)
 ONCE = tuple(
     Contender(f"tuned once{note}", "once", (("kind", kind),))
     for note, kind in ((", at first", "first"), ("", "one"), (" +", "each"), (", oracle", "oracle"))
 )
-"""BranchyNet and DeeBERT: every ramp, always."""
+"""BranchyNet and DeeBERT: every ramp is active all the time."""
 SINGLE = Contender("one ramp, in hindsight", "single")
-"""The ramp and threshold that save most at the median, had they been known; no promise is kept."""
+"""The ramp and threshold that in hindsight save most at the median; accuracy has no guarantee."""
 OFFLINE = Contender("offline optimum", "optimum", (("pasts", ""),))
 ONLINE = tuple(
     Contender(f"online optimum, {note}", "optimum", (("pasts", pasts),))
     for note, pasts in (("20", "20"), ("40", "40"), ("80", "80"), ("20 to 80", "20 40 80"))
 )
-"""Tuned on so many batches before; of several the best for what comes."""
+"""Tuned on the last 20, 40 or 80 batches, or on whichever is best for the coming ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,9 @@ class ExitScope:
     quick: bool = False
     tables: tuple[TableFile, ...] = ()
     live: tuple[tuple[TableOrder, TableFile], ...] = ()
-    """Streams that are played to a server as well, with the tables of what is played."""
+    """Streams that a live server plays too, each with the table of the inputs played."""
     own: bool = True
-    """Whether tables are made of the examples; else they were given."""
+    """Whether tables are made from the example models; otherwise they are given."""
     folder: Path | None = None
     data: str = ""
 
@@ -82,7 +82,7 @@ class ExitScope:
         return f"{self.inputs} inputs" if self.inputs else "a stream each"
 
     def with_tables(self, paths: Sequence[Path]) -> ExitScope:
-        """On these tables instead of the examples'. Raises ReproduceError."""
+        """The scope on these tables instead of those of the examples. Raises ReproduceError."""
         return replace(
             self, own=False, tables=tuple(TableFile.of(path.stem, path) for path in paths)
         )
@@ -109,8 +109,8 @@ def _experiment(
     few: int = 0,
     deeper: str = "",
 ) -> tuple[str, Experiment[ExitScope, ExitCell]]:
-    """(name, each contender on each stream, under each variation). `few`: of the first streams of
-    each model alone; `deeper`: on texts also with ramps of this style."""
+    """(name, experiment): each contender on each stream under each variation. `few`: how many
+    streams of each model, from the first; 0: all. `deeper`: a ramp style that texts have too."""
 
     def points(scope: ExitScope) -> Iterator[Point[ExitCell]]:
         stream_counts: dict[str, int] = {}
@@ -139,7 +139,7 @@ def _experiment(
 
 
 def is_video(table: TableFile) -> bool:
-    """Whether its inputs come at a rate of their own."""
+    """Whether the stream has a fixed rate of its own."""
     return table.rate > 0.0
 
 
@@ -205,4 +205,4 @@ EXPERIMENTS: Mapping[str, Experiment[ExitScope, ExitCell]] = MappingProxyType(
         "live": Experiment("The model itself, served, beside virtual time", by_name=True),
     }
 )
-"""Everything, by name."""
+"""All experiments, by name."""

@@ -1,4 +1,4 @@
-"""Rows, and what they should show, as lines a person can check."""
+"""Result rows, and the goals they should meet, as lines that a person can check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slacktide_papers.harness.experiments import Goal, Point, ResultRow
 
 @dataclass(frozen=True, slots=True)
 class ExitRow(ResultRow):
-    """One contender on one stream. Savings are shares of what requests take without exits."""
+    """One contender on one stream. Savings are shares of the latency without exits."""
 
     case: str
     policy: str
@@ -39,16 +39,16 @@ class ExitRow(ResultRow):
     saved_p50: float
     saved_p99: float
     agreement: float
-    """Share of answers that are the model's."""
+    """Share of answers that equal the model's own."""
     windows: float
-    """Share of windows of 512 answers in which enough of them are."""
+    """Share of windows of 512 answers in which enough, 1 − loss, equal the model's own."""
     exits: float
     """Share of answers given by ramps."""
     ramps: float
-    """Active at a time."""
+    """Active ramps, averaged over time."""
     moves: int
     rows: float
-    """Rows of a batch."""
+    """Mean rows of a batch."""
     busy: float
     printed: str
 
@@ -56,7 +56,7 @@ class ExitRow(ResultRow):
 def rows_of(
     measured: Sequence[tuple[Point[ExitCell], list[PlayedExits]]], videos: Mapping[str, bool]
 ) -> list[ExitRow]:
-    """The row of every point. `videos`: by stream, whether it is one."""
+    """The row of every point. `videos`: by stream, whether it is a video."""
     without = {
         (point.experiment, point.setting, point.case): runs[0]
         for point, runs in measured
@@ -101,20 +101,20 @@ def rows_of(
 
 
 MEDIAN, QUARTER, STREAMS_MET = 0.45, 0.70, 0.75
-"""Saved on a video, at the median and the 25th percentile; on this share of the videos."""
+"""Least saving on a video at p50 and at p25; share of the videos that must reach each."""
 OF_OPTIMUM = 0.75
 """Least share of the offline optimum's saving."""
 TEXT_MEDIAN: Mapping[str, float] = {"text": 0.50}
-"""Saved on texts by model; where order matters: `ORDERED`."""
+"""Least median saving on texts, by model; `ORDERED` for models where word order matters."""
 ORDERED = 0.15
 WINDOWS = 0.95
 TAIL = {APPARATE.label: 0.02 + 0.01, RELEASE.label: 0.05 + 0.01}
-"""Share by which p99 may grow: the budget and 1 %."""
+"""Share by which p99 may grow: the ramp budget plus 1 %."""
 SEARCH_MS, OF_GRID = 10.0, 0.96
 MORE_ON_TIME, BELOW_BETTER = 1.3, 0.02
 ON_TIME_EARLY = 0.5
 APART = 0.02
-"""Largest difference between prediction and live run."""
+"""Largest difference between the predicted and the live share of early answers."""
 
 _Judged = tuple[str, str, str, str, bool]
 """(setting, what, measured, wanted, met)."""

@@ -1,9 +1,9 @@
-"""A stream played to a real server, beside the same stream in virtual time.
+"""A stream played to a real server, compared with the same stream in virtual time.
 
-`slacktide serve` in a process of its own, with the model, the ramps that the exit table was made
-with, and early exits as a user states them (`early_exit: 1%`); the inputs are sent when virtual
-time has them arrive. No request is given up: what is compared is which of them left early, whether
-they were right, and how long they took.
+`slacktide serve` runs in its own process, with the model, the ramps that made the exit table, and
+early exits as a user configures them (`early_exit: 1%`). Inputs are sent at the instants at which
+they arrive in virtual time. No request is given up. Compared are: which requests left early,
+whether their answers were right, and how long they took.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from slacktide_papers.apparate.stream_features import StreamFeatures
 from slacktide_papers.harness.state import ReproduceError
 
 PATIENCE_S = 20.0
-"""Most seconds that a request may take; as much as `play_rows` states."""
+"""Longest time that a request may take, in seconds; `play_rows` has the same timeout."""
 TEXT_LOAD = 0.2
-"""Texts come at this share of what the model answers one by one."""
+"""Arrival rate of texts, as a share of the model's throughput at batch 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +50,23 @@ class LiveStream:
     stream: str
     inputs: int
     rate: float
-    """Per second."""
+    """Inputs per second."""
     exits: tuple[float, float]
-    """Share of answers given by ramps: live, predicted. So are the others."""
+    """Share of answers given by ramps: (live, predicted), as in all pairs below."""
     agreement: tuple[float, float]
     """Share of answers that are the model's own."""
     p50_ms: tuple[float, float]
-    """From when a request was due to its answer, HTTP and the client included; in virtual time the
-    wait for the lane and the pass alone."""
+    """From a request's due instant to its answer. Live it includes HTTP and the client; in virtual
+    time it is only the wait for the lane plus the pass."""
     p99_ms: tuple[float, float]
     ramps: tuple[float, float]
-    """Active ones: live at the end, predicted on average."""
+    """Active ramps: live at the end of the run, predicted on average over time."""
     alarms: int
-    """Live."""
+    """Accuracy alarms of the live run."""
 
 
 def play_live(order: TableOrder, table: TableFile) -> LiveStream:
-    """Takes as long as the inputs take to come. Raises ReproduceError."""
+    """Play a stream live, in real time, and in virtual time. Raises ReproduceError."""
     exit_table = load_table(table.path, table.digest)
     alone = float(exit_table.whole[0])
     rate = exit_table.rate or TEXT_LOAD / alone
@@ -89,7 +89,7 @@ def compared(
     predicted: PlayedExits,
     stats: Mapping[str, Any],
 ) -> LiveStream:
-    """`answers`: the model's own, by row; `stats`: `exit_stats` of the server at the end."""
+    """`answers`: the model's own, by row; `stats`: the server's `exit_stats` after the run."""
     active = [ramp for ramp in stats["ramps"] if ramp["threshold"] is not None]
     right = [row.answer == answer for row, answer in zip(rows, answers, strict=True)]
     ms = np.percentile([1e3 * row.seconds for row in rows], (50, 99)).tolist()
@@ -107,14 +107,14 @@ def compared(
 
 
 def _answers(order: TableOrder) -> list[int]:
-    """The model's own, of the inputs that are played."""
+    """The model's own answers to the inputs that are played."""
     said = [logits for _, logits in StreamFeatures(order.stream).rows(order.trained, order.inputs)]
     answers: list[int] = np.concatenate(said).argmax(axis=1).tolist()
     return answers
 
 
 def _served(order: TableOrder, instants: Sequence[float]) -> tuple[list[PlayedRow], dict[str, Any]]:
-    """The answers, and what the server says of its exits at the end."""
+    """The live answers, and the server's exit statistics at the end of the run."""
     model = order.stream.model
     inputs = make_stream(model, order.stream.stream, order.trained, order.inputs)
     rows = [row for row, _ in inputs]
@@ -135,7 +135,7 @@ def _served(order: TableOrder, instants: Sequence[float]) -> tuple[list[PlayedRo
 
 
 def _write_ramps(order: TableOrder, repository: Path) -> None:
-    """Write the ramps of the table beside the model."""
+    """Save the ramps of the table for the model in `repository`."""
     features = StreamFeatures(order.stream)
     (definition,) = open_repository(repository).read(order.stream.model)
     manifest = ExitManifest(

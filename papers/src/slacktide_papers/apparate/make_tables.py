@@ -1,8 +1,8 @@
-"""Exit tables of the example models, made once by the models themselves.
+"""Exit tables of the example models, made once by running the models.
 
-Ramps are learnt from the pooled features of a stream's first tenth; what each of them says of the
-inputs that follow is the table. What passes take is measured once for each model: the unsplit
-session, and for each position a chain that is cut there alone.
+Ramps learn from the pooled features of a stream's first tenth; the table records what each ramp
+says of the inputs that follow. Pass times are measured once for each model: of the unsplit session,
+and for each position, of a chain of sessions that is cut only there.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _CODE = (
     *(f"exits/{name}.py" for name in ("training", "manifest")),
     *(f"papers/apparate/{name}.py" for name in ("make_tables", "deeper_ramps")),
 )
-"""Code that tables depend on, beside the features."""
+"""Code that tables depend on, apart from that of the features."""
 QUICK_INPUTS, QUICK_STREAMS = 4_000, 2
 LIVE, LIVE_INPUTS = ("chained/day", "text/drifting"), 2_000
-"""Streams that are played to a server as well, and so many inputs of each unless stated."""
+"""Streams that a live server plays too; inputs of each unless the scope states a number."""
 
 Array = NDArray[Any]
 _Rows = Callable[[int, int], Iterator[tuple[list[Array], Array]]]
@@ -48,27 +48,27 @@ _Rows = Callable[[int, int], Iterator[tuple[list[Array], Array]]]
 
 @dataclass(frozen=True, slots=True)
 class TableOrder:
-    """A table to be made: of the first `inputs` of a stream, ramps are learnt from `trained`."""
+    """A table of the first `inputs` of a stream, whose ramps learn from the first `trained`."""
 
     stream: ExitStream
     inputs: int
     trained: int
     style: str = ""
-    """Style of the ramps; empty: as they are served."""
+    """Style of the ramps; empty: the style that the server uses."""
 
     @property
     def name(self) -> str:
         return f"{self.stream.name}, {self.style}" if self.style else self.stream.name
 
     def path(self, features: StreamFeatures) -> Path:
-        """File of the table: another one for other code, another model or stream."""
+        """File of the table; the name changes with code, model, stream and order."""
         stem = f"{features.folder.name}-{fingerprint(_CODE)[:6]}"
         style = f"-{self.style.replace(' ', '-')}" if self.style else ""
         return cached(f"{stem}-{self.inputs}-{self.trained}{style}.npz")
 
 
 def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: Moved) -> ExitScope:
-    """The scope with the tables that these experiments need, made if they are not there yet.
+    """The scope with the tables that these experiments need; missing ones are made.
 
     Raises ReproduceError.
     """
@@ -109,7 +109,7 @@ def _orders(scope: ExitScope, experiments: Sequence[str]) -> list[TableOrder]:
 def _make_missing(
     orders: Sequence[TableOrder], *, jobs: int, moved: Moved
 ) -> dict[TableOrder, TableFile]:
-    """The tables that are ordered, made if they are not there yet."""
+    """The ordered tables; missing ones are made."""
     paths = {order: order.path(StreamFeatures(order.stream)) for order in orders}
     missing = [order for order, path in paths.items() if not path.exists()]
     models = {order.stream.model: order for order in missing}
@@ -168,24 +168,24 @@ def make_table(order: TableOrder) -> dict[str, Any]:
 
 
 def learnt_ramps(order: TableOrder, features: StreamFeatures) -> Sequence[Ramp]:
-    """Ramps that the order's table is made with."""
+    """The ramps whose answers the order's table records."""
     return _learnt(order, features, _rows_of(order, features))
 
 
 def _timed(order: TableOrder) -> dict[str, Any]:
-    """Time an order, in the form that `done_in_processes` takes."""
+    """Measure the pass times of an order's model, as a task for `done_in_processes`."""
     _times(StreamFeatures(order.stream))
     return {}
 
 
 def _times(features: StreamFeatures) -> StageTimes:
-    """Times of passes of the model, measured once."""
+    """Pass times of the model, measured once."""
     path = cached(f"{features.model}-times-{fingerprint(_TIMED)[:6]}.npz")
     return stage_times(features.model, features.proto, features.graph, path)
 
 
 def _rows_of(order: TableOrder, features: StreamFeatures) -> _Rows:
-    """The features that ramps of this style see: with layers of their own, what these make."""
+    """The features that ramps of this style see: pooled, or the output of their layers."""
     if not order.style:
         return features.rows
     columns, said = zip(*features.rows(0, order.trained), strict=True)
@@ -202,7 +202,7 @@ def _rows_of(order: TableOrder, features: StreamFeatures) -> _Rows:
 
 
 def _learnt(order: TableOrder, features: StreamFeatures, rows: _Rows) -> Sequence[Ramp]:
-    """Ramps of the stream's beginning."""
+    """Ramps learnt from the beginning of the stream."""
     positions = features.graph.positions
     trainer = RampTrainer(
         [place.tensor for place in positions], [place.cost for place in positions]

@@ -1,4 +1,4 @@
-"""Apparate, as the harness takes it, and what is assumed where the paper leaves it open."""
+"""Apparate's entry for the harness, and assumptions on what the paper leaves open."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _COUNTS = (
 
 
 def assumptions(experiments: Sequence[str], scope: ExitScope) -> list[str]:
-    """Assumptions that were made."""
+    """Assumptions behind these experiments, as sentences."""
     sentences = [*_ASSUMED, _COUNTS[scope.folder is None]]
     if scope.own:
         sentences.append(_QUICK if scope.quick else _OWN)
@@ -94,7 +94,7 @@ def _conclude(
     for file in scope.tables if "figure-9" in experiments else ():
         table = load_table(file.path, file.digest)
         styles.setdefault(file.name.partition(", ")[0], {})[file.style or OURS] = table
-    if scope.own:  # a stream of each model has them all
+    if scope.own:  # one stream of each model has tables in all styles
         styles = {name: group for name, group in styles.items() if len(group) > 1 or scope.quick}
     live = [play_live(order, table) for order, table in scope.live]
     compared = [row for name, group in styles.items() for row in compared_styles(name, group, LOSS)]

@@ -1,4 +1,4 @@
-"""One cell in virtual time: engine, scheduler and exits planner, with a table as the worker."""
+"""Play one cell in virtual time: engine, scheduler, exits planner, and a table as worker."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from slacktide_papers.apparate.setting import MAX_BATCH, MODEL, SLO_X, arrivals,
 from slacktide_papers.harness.experiments import Contender
 
 LOSS = 0.01
-"""Most answers that may be wrong, as a share, where a contender does not say otherwise."""
+"""Largest permitted share of wrong answers, unless a contender states another."""
 WINDOW = 512
-"""Answers over which accuracy is held."""
+"""Answers in a window over which accuracy should hold."""
 BEGIN_S = 2.0
-"""Before the first request: replicas are up and the first ramps open."""
+"""Seconds before the first request, in which replicas start and the first ramps open."""
 JOB_S = 0.01
-"""Seconds that tuning computes off the loop."""
+"""Seconds that a tuning job computes off the event loop."""
 DROPPED = 0.2
-"""Just under this share of a text stream's requests is dropped without exits (§5.1)."""
+"""Texts come so fast that just under this share is dropped without exits (§5.1)."""
 PLATFORMS: Mapping[str, PoolRecipe] = MappingProxyType(
     {
         "clockwork": PoolRecipe("clockwork"),
@@ -61,7 +61,7 @@ PLATFORMS: Mapping[str, PoolRecipe] = MappingProxyType(
         "slack": PoolRecipe("slack"),
     }
 )
-"""`fifo` is TF-Serving's: in order, at most two batches waiting (Apparate's code)."""
+"""`fifo` is that of TF-Serving: in order, at most two waiting batches (Apparate's code)."""
 _POOL = PoolId(MODEL, "1")
 _PLAN = Plan(
     (LaneSpec("lane", (0,)),), (Deployment(_POOL, "lane", MAX_BATCH),), (Route(MODEL, _POOL),)
@@ -78,15 +78,15 @@ class PlayedExits:
     latency_ms: Sequence[float]
     """Latency of answered requests, from arrival: percentiles 0 to 100."""
     agreement: float
-    """Share of answers that are the model's."""
+    """Share of answers that equal the model's own."""
     windows: float
-    """Share of windows of 512 answers in a row with at least 99 % (or what was asked for) right."""
+    """Share of windows of 512 consecutive answers with at least 99 % (or 1 − loss) right."""
     course: Sequence[float]
-    """Agreement in every 512 answers, in order."""
+    """Agreement in each block of 512 answers, in order."""
     exits: float
     """Share of answers given by a ramp."""
     ramps: float
-    """Active ones, on average over time."""
+    """Active ramps, averaged over time."""
     moves: int
     """Changes of the active ramps."""
     rows: float
@@ -123,7 +123,7 @@ def play(cell: ExitCell) -> PlayedExits:
 
 
 def _stated(contender: Contender, table: ExitTable, loss: float) -> StatedExits | None:
-    """How the contender's exits are managed; None: it has none."""
+    """How the contender's exits are managed; None: it has no exits."""
     options = dict(contender.options)
     every = tuple(range(len(table.positions)))
     if contender.policy == "vanilla":
@@ -148,7 +148,7 @@ def _stated(contender: Contender, table: ExitTable, loss: float) -> StatedExits 
 
 @lru_cache(maxsize=8)
 def _text_rate(path: Path, digest: str, inputs: int, folder: Path | None) -> float:
-    """Rate in requests per second at which just under a fifth is dropped without exits."""
+    """Requests per second at which just under a fifth of them is dropped without exits."""
     table = load_table(path, digest).part(0, min(inputs, 6_000))
     low, high = 0.0, 2.0 * peak(table)
     for _ in range(8):
@@ -174,12 +174,12 @@ class _Run:
         self._table, self._slo, self._instants = table, slo, instants
         self._recipe = replace(PLATFORMS[platform], exits=stated is not None)
         self._answers: list[tuple[int, float, int]] = []
-        """(request, seconds, the ramp that answered or −1), as they came."""
+        """(request, latency in seconds, ramp that answered or −1), in order of completion."""
         self._on_time = 0
         self._batch_of: dict[int, tuple[int, int]] = {}
-        """By request: number of its last batch, and its rows."""
+        """By request: (number, rows) of its last batch."""
         self._ramps: list[tuple[float, tuple[int, ...]]] = []
-        """(since when, active)."""
+        """(instant of a change, ramps active from then on)."""
         planners: tuple[Planner, ...] = () if stated is None else (ExitsPlanner(),)
         self._simulation = Simulation(
             Engine(self._parts),
@@ -207,7 +207,7 @@ class _Run:
     def concluded(
         self, latency: Floats, right: np.ndarray, exits: float, loss: float
     ) -> PlayedExits:
-        """The run, had these been its answers, in the order of requests."""
+        """The outcome if these, in order, were the latencies and correctness of answers."""
         hardware = self._simulation.hardware
         edges = np.arange(0, max(1, len(right) - WINDOW + 1), WINDOW)
         sums = np.concatenate(([0], np.cumsum(right)))
@@ -232,14 +232,14 @@ class _Run:
         )
 
     def answered_rows(self) -> AnsweredRows:
-        """Answered rows, in the order of the batches."""
+        """Answered requests, in the order of their batches."""
         answers = sorted((*self._batch_of[id], id, seconds) for id, seconds, _ in self._answers)
         batches, rows, ids, latency = (np.array(column) for column in zip(*answers, strict=True))
         return AnsweredRows(ids, batches, rows, latency)
 
     def _mean_ramps(self, end: float) -> float:
         ends = [at for at, _ in self._ramps[1:]] + [end]
-        spans = zip(self._ramps, ends, strict=False)  # of a run without exits: none
+        spans = zip(self._ramps, ends, strict=False)  # empty for a run without exits
         return sum(len(ramps) * (to - max(at, 0.0)) for (at, ramps), to in spans if to > 0.0) / end
 
     def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:

@@ -1,7 +1,7 @@
-"""Figures that the paper prints: medians saved over serving without exits, and of accuracy.
+"""Figures that the paper prints: median savings over serving without exits, and accuracy.
 
-Videos are its vision models, texts its language models; of Figure 17 and Tables 3 and 4 ResNet-50
-and GPT-2. Table 4 prints milliseconds, of which these are the savings.
+`video` has the paper's vision models, `text` its language models; for Figure 17 and Tables 3 and 4
+only ResNet-50 and GPT-2. Table 4 prints milliseconds, from which the savings here are computed.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ def _read() -> dict[tuple[str, str, str], str]:
 
 
 PRINTED: Mapping[tuple[str, str, str], str] = _read()
-"""By experiment, kind of stream, and contender or case."""
+"""Printed text by (experiment, kind of stream, contender or case)."""

@@ -1,10 +1,10 @@
-"""Figure 9: light ramps beside heavier ones under the same budget.
+"""Figure 9: light ramps compared with heavier ones under the same budget.
 
-As in the paper ramps are spaced evenly, as many as the budget has room for, with the thresholds
-that are best in hindsight. Heavier ones are those of `deeper_ramps`, and ramps that begin with
-layers of their own, as the paper's convolutions: for these stand the one or two layers that come
-next in the model, run for the ramp alone, so that a ramp says what ours does one or two positions
-on, and takes as much longer.
+As in the paper, ramps are evenly spaced, as many as the budget has room for, with the thresholds
+that are best in hindsight. Heavier ramps are those of `deeper_ramps`, and stand-ins for the paper's
+ramps that begin with convolutions. A stand-in first runs the next one or two layers of the model
+for itself alone: it says what our ramp says one or two positions later, and its time includes
+those layers.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from slacktide.planning.exits import ThresholdSearch
 BUDGETS = (0.05, 0.2)
 OURS = "ours"
 LAYERS = (1, 2)
-"""Layers of the model in front of a ramp."""
+"""Numbers of model layers that the stand-ins run first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RampStyle:
-    """Ramps of one style on a stream. Shares of the time of one row without exits."""
+    """Ramps of one style on a stream. Cost and savings: shares of one row's time without exits."""
 
     stream: str
     style: str
     budget: float
     ramps: int
     cost: float
-    """Cost of one ramp, on average over all positions."""
+    """Cost of one ramp, averaged over all positions."""
     saved_p25: float
     saved_p50: float
     saved: float
-    """On average."""
+    """Mean saving."""
     exits: float
-    """Share of the rows."""
+    """Share of rows that leave at a ramp."""
 
 
 def compared_styles(stream: str, tables: Mapping[str, ExitTable], loss: float) -> list[RampStyle]:
-    """Every style under every budget. `tables`: by style, at least `OURS`."""
+    """Every style under every budget. `tables`: by style; `OURS` must be among them."""
     ours = tables[OURS]
     every = {**tables, **{f"+ {n} of the model's layers": _behind(ours, n) for n in LAYERS}}
     return [
@@ -53,7 +53,7 @@ def compared_styles(stream: str, tables: Mapping[str, ExitTable], loss: float) -
 
 
 def _behind(table: ExitTable, layers: int) -> ExitTable:
-    """The table with the next layers of the model in each ramp."""
+    """The table if each ramp first ran this many of the model's next layers."""
     earlier = slice(0, len(table.positions) - layers)
     return replace(
         table,

@@ -1,4 +1,4 @@
-"""Setting of the experiments: streams with their exit tables, and when their requests come."""
+"""Streams of the experiments, their exit tables, and the arrival times of their requests."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """An exit table, wherever it lies."""
+    """The file of an exit table, and facts about it."""
 
     name: str
     path: Path
     digest: str
     rate: float
     style: str = ""
-    """Style of its ramps; empty: as they are served."""
+    """Style of its ramps; empty: the style that the server uses."""
 
     @classmethod
     def of(cls, name: str, path: Path, style: str = "") -> TableFile:
-        """Raises ReproduceError if it is none."""
+        """The table file at `path`. Raises ReproduceError if it is not an exit table."""
         try:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         except OSError as error:
@@ -49,7 +49,7 @@ class TableFile:
 
 @lru_cache(maxsize=4)
 def load_table(path: Path, digest: str) -> ExitTable:
-    """Raises ReproduceError."""
+    """Read an exit table; cached by path and digest. Raises ReproduceError."""
     try:
         return read_exit_table(path)
     except OSError as error:
@@ -60,12 +60,12 @@ def load_table(path: Path, digest: str) -> ExitTable:
 
 @dataclass(frozen=True, slots=True)
 class ExitStream:
-    """A stream of the examples under one of their models."""
+    """One of the example streams, with the example model that it is played to."""
 
     model: str
     stream: str
     rate: float
-    """Inputs per second; 0 of texts."""
+    """Inputs per second; 0 for texts."""
     length: int
 
     @property
@@ -82,19 +82,19 @@ STREAMS: Mapping[str, ExitStream] = MappingProxyType(
         for name in MODELS[model].streams
     }
 )
-"""By name: videos, then texts."""
+"""Streams by name: videos, then texts."""
 
 
 def peak(table: ExitTable) -> float:
-    """Requests per second that full batches of the unsplit model answer, at most."""
+    """Highest throughput of full batches of the unsplit model, in requests per second."""
     sizes: list[int] = [size for size in table.sizes.tolist() if size <= MAX_BATCH]
     return max(float(size) / float(table.seconds(table.whole, size)) for size in sizes)
 
 
 @lru_cache(maxsize=4)
 def minute_counts(folder: Path | None) -> tuple[float, ...]:
-    """Relative rates of consecutive minutes: the Azure Functions trace, all functions together;
-    drawn where there is no folder. Raises ReproduceError."""
+    """Relative rates of consecutive minutes: those of the Azure Functions trace, summed over all
+    functions, or drawn if `folder` is None. Raises ReproduceError."""
     if folder is not None:
         return azure_counts(folder)
     level, rates = 0.0, []
@@ -105,8 +105,8 @@ def minute_counts(folder: Path | None) -> tuple[float, ...]:
 
 
 def arrivals(count: int, rate: float, folder: Path | None, seed: int, *, even: bool) -> Floats:
-    """The first `count` instants, seconds from 0: evenly, or as many in each minute as the counts
-    say, at random within it; `rate` per second on average."""
+    """The first `count` arrivals, in seconds from 0, on average `rate` per second: evenly spaced,
+    or each minute in proportion to `minute_counts`, at random instants within the minute."""
     if even:
         return np.arange(count) / rate
     relative = np.array(minute_counts(folder))

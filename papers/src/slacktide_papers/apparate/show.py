@@ -59,7 +59,7 @@ class ExitFigures:
     """Figures that are shown beside the rows."""
 
     runs: Mapping[tuple[str, str, str, str], PlayedExits]
-    """By experiment, stream, case and contender."""
+    """Outcomes by (experiment, stream, case, contender)."""
     searches: Sequence[TimedSearch]
     styles: Sequence[RampStyle]
     live: Sequence[LiveStream] = ()
@@ -84,14 +84,14 @@ Result: TypeAlias = Reproduction[ExitScope, ExitRow, ExitFigures]
 
 
 def goals_title(experiments: Sequence[str], scope: ExitScope) -> str:
-    """Title of the goals, which says whether they may be quoted."""
+    """Title of the goals; it says whether the goals may be quoted."""
     if scope.own and not (scope.quick or scope.inputs):
         return "Goals"
     return "Goals; set for whole streams of the examples, else they show the direction"
 
 
 def parts(result: Result, plots: bool) -> Iterator[Part]:
-    """The tables, and the plots of a page."""
+    """The tables; with `plots`, also the plots of a page."""
     figures = result.extras
     if figures.styles:
         yield table(result.heading("figure-9"), figures.styles, STYLES, words=2)
@@ -108,7 +108,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 
 def _columns(rows: Sequence[ExitRow]) -> list[Column]:
-    """Without cases and printed figures where no row has any."""
+    """All columns; without case or printed figure if no row has one."""
     empty = {name for name in ("case", "printed") if not any(getattr(row, name) for row in rows)}
     return [column for column in CONTENDERS if column.name not in empty]
 

@@ -1,10 +1,10 @@
-"""Times of passes of a model, unsplit and cut at one ramp: measured once, and kept.
+"""Pass times of a model, unsplit and cut at one ramp: measured once, and kept in a file.
 
-As in the worker, a chain is cut from the graph that ONNX Runtime has optimised as a whole. It runs
-in turn with the unsplit session, position by position; what it takes longer is what that ramp
-costs, its cut included. Times are those of the processor, the least of several, since the machine
-may have other work; of two runs of a kind the second counts, which finds its weights in the caches,
-as where it runs alone.
+As in the worker, a chain is cut from the graph that ONNX Runtime has optimised as a whole. At each
+position, runs of the chain alternate with runs of the unsplit session; the extra time of the chain
+is the cost of that ramp, including its cut. Times are processor times, the least of several because
+the machine may have other work. Each session runs twice in a row and only the second run counts:
+it finds its weights in the caches, as it would if it ran alone.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from slacktide.exits import ExitGraph, Ramp, split, with_ramps
 from slacktide.lab.examples import Samples, make_inputs
 
 ROUNDS = {1: 4, 4: 1, 8: 1}
-"""Runs of each batch size in a sweep over all positions, at least."""
+"""By batch size: least number of runs at each position in a sweep."""
 SECONDS = 0.08
-"""More of them, until both took so long: of a small model few times say little."""
+"""Least processor time of these runs together: few runs of a small model say little."""
 SWEEPS = 3
-"""So that other work, which comes and goes, is not held against a single position."""
+"""Several, so that passing other work on the machine does not distort one position alone."""
 _SEED, _DRAWN = 3, 33
-"""Seed, and number of inputs, of which the one of median size stands for all."""
+"""Seed, and number of drawn inputs; the one of median size stands for all."""
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageTimes:
-    """See `ExitTable`."""
+    """Fields have the meaning of those of `ExitTable`."""
 
     sizes: NDArray[np.int64]
     whole: NDArray[np.float64]
@@ -46,7 +46,7 @@ class StageTimes:
 
 
 def stage_times(name: str, proto: Any, graph: ExitGraph, path: Path) -> StageTimes:
-    """Stage times of an example model on one core: as kept at `path`, or measured now."""
+    """Stage times of an example model on one core: read from `path`, or measured now."""
     if not path.exists():
         arrays = _measured(name, proto, graph)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def _measured(name: str, proto: Any, graph: ExitGraph) -> dict[str, Array]:
             least[:, place, number] = np.minimum(least[:, place, number], seconds)
             runs += 1
     whole = np.maximum.accumulate(np.median(unsplit, axis=1))
-    # A ramp is in front of its answers: what it takes is not the model's.
+    # The first stage includes the ramp, whose time is not the model's.
     ramp = np.maximum(chained - unsplit, 0.0)
     rising = np.maximum.accumulate(np.maximum(before - ramp, 0.0), axis=1)
     return {
@@ -90,7 +90,7 @@ def _measured(name: str, proto: Any, graph: ExitGraph) -> dict[str, Array]:
 
 
 class _Chain:
-    """A model that is cut at one ramp, whose weights do not matter here."""
+    """A model cut at one ramp; the ramp's weights do not matter for times."""
 
     def __init__(self, proto: Any, graph: ExitGraph, number: int) -> None:
         position = graph.positions[number]
@@ -142,7 +142,7 @@ def opened(model: bytes, *, optimise: bool = True, save: str = "") -> Any:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write a file of our own, whole or not at all."""
+    """Write `arrays` to a file for `read_arrays`, atomically."""
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

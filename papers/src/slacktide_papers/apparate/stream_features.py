@@ -1,9 +1,9 @@
-"""Pooled features of a stream: what ramps are learnt from and judged on, kept in files.
+"""Pooled features of a stream, kept in files; ramps learn from them and are judged on them.
 
-The stream passes through the model once, with the pooled features of all its positions as further
-outputs. They are kept in half precision, some 3 KB an input, in files of `CHUNK` inputs, so that
-making them can be stopped, resumed and extended, and other ramps need no further pass. The folder
-is named after all that they depend on: the model with its pools, and a sample of the inputs.
+The stream passes through the model once; the pooled features of all the model's positions are
+further outputs. They are kept in half precision, some 3 KB an input, in files of `CHUNK` inputs:
+this work can be stopped, resumed and extended, and other ramps need no further pass. The folder's
+name has a hash of all that they depend on: the model with its pools, and a sample of the inputs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from slacktide_papers.apparate.setting import ExitStream
 from slacktide_papers.apparate.stage_times import opened, read_arrays, write_arrays
 
 CHUNK = 500
-"""Inputs of a file."""
+"""Inputs in a file."""
 BATCH = 8
 _SAMPLED = 4
-"""Inputs that stand for the stream in its folder's name."""
+"""Sampled inputs of the stream that the hash in the folder's name covers."""
 
 Array = NDArray[Any]
 
@@ -40,8 +40,8 @@ def cached(*names: str) -> Path:
 
 
 class StreamFeatures:
-    """Features of one model on one of its streams, computed on one core where they are not
-    there."""
+    """Features of one model on one of its streams, read from files, or computed on one core if
+    their files are missing."""
 
     def __init__(self, stream: ExitStream) -> None:
         import onnx
@@ -70,7 +70,7 @@ class StreamFeatures:
         return opened(self._pooling)
 
     def rows(self, start: int, stop: int) -> Iterator[tuple[list[Array], Array]]:
-        """(features by position, logits) of inputs `start` to `stop`, some at a time."""
+        """(features by position, logits) of inputs `start` to `stop`, chunk by chunk."""
         for first in range(start - start % CHUNK, stop, CHUNK):
             path = self.folder / f"{first}.npz"
             if not path.exists():

@@ -1,4 +1,4 @@
-"""Figure 11: how long the search for thresholds takes, and what it finds beside a grid."""
+"""Figure 11: time and result of our search for thresholds, compared with a grid search."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from slacktide.planning.exits import ThresholdSearch
 
 ROWS = 512
 STEPS = 41
-"""Thresholds of a grid for each ramp: as many quantiles of its uncertainty, and 0."""
+"""Thresholds of a grid for each ramp: quantiles of its uncertainty, the lowest set to 0."""
 RAMPS = (2, 3, 8)
 GRID_MOST = 3
-"""Ramps for which a grid is tried; for more its time is reckoned."""
+"""Most ramps for which a whole grid is tried; for more, its time is extrapolated."""
 TIMES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSearch:
-    """The search on 512 rows, the median of several times. Processor time."""
+    """The search on 512 rows beside a grid. Processor times; `search_ms`: median of several."""
 
     table: str
     ramps: int
     search_ms: float
     grid_ms: float
     of_grid: float | None
-    """Saving as a share of what the grid's best saves; None: not tried."""
+    """Saving ÷ the best saving of the grid; None: the grid was not tried, or saves nothing."""
 
 
 def timed_searches(name: str, table: ExitTable, loss: float) -> Iterator[TimedSearch]:
-    """For a few numbers of ramps at even distances."""
+    """The search for each number of evenly spaced ramps in `RAMPS`."""
     rows = np.linspace(0, len(table) - 1, min(ROWS, len(table))).astype(int)
     for count in RAMPS:
         places = np.unique(np.linspace(0, len(table.positions) - 1, count).round()).astype(int)

@@ -1,1 +1,1 @@
-"""Upper bounds of what any plan can reach: exact, and as a fluid."""
+"""Upper bounds of what any plan can reach: an exact program, and one with load as a fluid."""

@@ -1,14 +1,14 @@
-"""P1 as a mixed-integer program, by HiGHS: what planners are measured against. Needs scipy.
+"""Jellyfish's problem P1 as a mixed-integer program (HiGHS), to judge planners by. Needs scipy.
 
-`optimum` names every replica and is the program as printed, with an order among the replicas, which
-are alike. `bound` counts them instead: how many run variant j in batches of b. There a client may
-be split between replicas, so it bounds the optimum from above, and it takes a second where the
-program takes minutes. A set of clients can be split among configurations if, for every batch m,
-those that take no more than m rows fit into the replicas that run no more (their limits are nested,
-so these conditions suffice).
+`optimum` is the program as printed, with variables for each replica. As replicas are alike, it adds
+an order among them. `bound` has only the number of replicas that run variant j in batches of b. It
+lets a client be split between replicas, so it is an upper bound of the optimum; it takes a second
+where `optimum` takes minutes. Clients can be split among configurations if, for every batch size m,
+the clients with a limit of at most m fit into the replicas with batches of at most m (these sets
+are nested, so the conditions suffice).
 
-Clients come first: `bound` and the second step of `optimum` ask for the most accuracy while clients
-of a given weight are mapped.
+Mapping clients comes before accuracy: `bound` and the second step of `optimum` maximise accuracy
+while clients of a given total weight stay mapped.
 
 Source: Jellyfish, §4.1, equations 2 to 7.
 """
@@ -26,7 +26,7 @@ from slacktide.planning.variants import UNMAPPED, Assignment, AssignmentScore, F
 
 _ROUNDING = 1e-6
 _Runs: TypeAlias = list[tuple[int, int, int]]
-"""(variant, batch, columns) of each configuration."""
+"""(variant, batch, capacity in `Fleet.columns`) of each configuration."""
 _Fractions: TypeAlias = dict[tuple[int, int], int]
 """Variables by (client, variant)."""
 
@@ -42,7 +42,7 @@ class Optimum:
     assignment: Assignment
     score: AssignmentScore
     proven: bool
-    """Whether nothing is better."""
+    """Whether the solver proved that no assignment is better."""
 
 
 def bound(
@@ -53,11 +53,11 @@ def bound(
     undivided: bool = False,
     seconds: float = 10.0,
 ) -> float | None:
-    """No assignment that maps clients of weight `mapped` has more accuracy (as in `score`).
+    """Upper bound of the accuracy (see `score`) of assignments that map clients of weight `mapped`.
 
-    Without `whole`, replicas may be split, too, which makes it a linear program. `undivided` splits
-    no client between variants, which is closer and takes a few times as long. −∞ if none maps so
-    many, None if nothing is known after `seconds`. Raises SolverMissingError."""
+    Without `whole`, replicas may be split, too: a linear program. With `undivided`, no client is
+    split between variants: a tighter bound at a few times the time. −∞ if no assignment maps that
+    weight, None if the solver has no bound after `seconds`. Raises SolverMissingError."""
     runs = _configurations(fleet)
     program = LinearProgram()
     counts = program.add(len(runs), most=fleet.replicas, whole=whole)
@@ -115,7 +115,7 @@ def optimum(fleet: Fleet, *, seconds: float = 60.0) -> Optimum | None:
 
 
 def _require_order(program: LinearProgram, choice: Sequence[int], before: Sequence[int]) -> None:
-    """A replica runs one configuration at most, and none before that of the replica `before` it."""
+    """A replica runs at most one configuration, numbered no higher than that of `before`."""
     program.require(((at, 1.0) for at in choice), most=1.0)
     if before:
         earlier = [(at, number + 1.0) for number, at in enumerate(before)]
@@ -143,7 +143,7 @@ def _require_throughput(
 def _require_limits(
     fleet: Fleet, program: LinearProgram, runs: _Runs, choice: range, part: _Fractions
 ) -> None:
-    """A client has a replica whose batch is no larger than its SLO allows."""
+    """The replica of a client runs batches no larger than the client's SLO allows."""
     for (client, variant), at in part.items():
         fitting = [
             (place, -1.0)
@@ -174,7 +174,7 @@ def _assignment(
 
 
 def _configurations(fleet: Fleet) -> _Runs:
-    """(variant, batch, columns): every batch in which more can be served than in a smaller one."""
+    """Every (variant, batch, capacity) whose batch size serves more than the next smaller size."""
     columns = fleet.columns
     return [
         (variant, batch, int(columns[variant, batch]))
@@ -187,7 +187,7 @@ def _configurations(fleet: Fleet) -> _Runs:
 def _fractions(
     fleet: Fleet, program: LinearProgram, runs: _Runs, *, whole: bool = False
 ) -> _Fractions:
-    """A variable for each (client, variant) that can be served; of one client 1 in all, at most."""
+    """A variable for each (client, variant) that can be served; each client's sum is at most 1."""
     parts: _Fractions = {}
     for client, rate in enumerate(fleet.rates):
         fitting = {
@@ -203,16 +203,16 @@ def _fractions(
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """State of a program after its time."""
+    """What the solver knows at the end of its time."""
 
     values: NDArray[np.float64] | None
     most: float | None
-    """No solution is worth more."""
+    """Upper bound of the worth of any solution; None: not known."""
     proven: bool
 
 
 class LinearProgram:
-    """Variables from 0 to a bound, rows that bound sums of them, and what each is worth."""
+    """Variables from 0 to a bound each, rows that bound weighted sums of them, and their worths."""
 
     def __init__(self) -> None:
         self.worth: list[float] = []
@@ -223,7 +223,7 @@ class LinearProgram:
         self._rows: list[tuple[float, float]] = []
 
     def add(self, count: int, *, most: float = 1.0, whole: bool = True) -> range:
-        """New variables."""
+        """Add `count` variables between 0 and `most`, and return their numbers."""
         first = len(self.worth)
         self.worth += [0.0] * count
         self._most += [most] * count
@@ -233,14 +233,14 @@ class LinearProgram:
     def require(
         self, terms: Iterable[tuple[int, float]], *, least: float = -np.inf, most: float = np.inf
     ) -> None:
-        """A row over (variable, factor)."""
+        """Require `least` ≤ sum of factor · variable ≤ `most`, over (variable, factor) `terms`."""
         for at, factor in terms:
             self._places.append((len(self._rows), at))
             self._factors.append(float(factor))
         self._rows.append((least, most))
 
     def solved(self, seconds: float) -> Solution:
-        """The solution that is worth the most, as far as it is found in that time."""
+        """Return the most valuable solution that is found within `seconds`."""
         optimize, sparse = _scipy()
         matrix = sparse.coo_matrix(
             (self._factors, tuple(zip(*self._places, strict=True))),

@@ -1,11 +1,11 @@
-"""Upper bound of what any placement can serve: a linear program, by HiGHS. Needs scipy. For
-measurements.
+"""Upper bound of the rows per second that any placement can serve, by a linear program (HiGHS).
 
-Frames are a fluid. That of a pipeline divides among all ways to run it: each stage on a device, or
-not at all with what follows it, if each path takes no longer than the SLO without any queueing
-(batches of one, as expected). Lanes, accelerators and links carry what they can, all stages in
-their most efficient batches and forms. So batches are never half full, rows wait for nothing, and
-nothing has to stay where it is: what is measured lies below.
+For measurements; needs scipy. Frames are a fluid: a pipeline's flow divides among all ways to run
+it. A way runs each stage on one device, or skips it and all stages after it; every path of a way
+takes no longer than the SLO without queueing (expected times of single rows). Flows fit the
+capacities of lanes, accelerators and links, which each stage loads as its most efficient batch and
+form do. So batches are always full, rows never wait, and moving a stage is free: all measured
+rates lie below the bound.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from slacktide.planning.pipelines import (
 from slacktide_papers.bounds.exact import LinearProgram
 
 Way = tuple[int | None, ...]
-"""By stage: the device, among the pipeline's candidates; None: it is not run."""
+"""By stage: index of its device in `PipelineEstimator.devices`; None: the stage is not run."""
 _RULES = EstimateRules(budget=1.0)
 
 
 def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float | None:
-    """Rows per second at the sinks, of all pipelines; None if nothing is known after `seconds`.
-    Raises SolverMissingError."""
+    """The bound of rows per second at the sinks, all pipelines together; None if the solver has
+    none after `seconds`. Raises SolverMissingError."""
     program = LinearProgram()
     loads: dict[object, list[tuple[int, float]]] = defaultdict(list)
     rooms: dict[object, float] = {}
@@ -59,15 +59,15 @@ def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float 
 
 
 class _Fluid:
-    """One pipeline."""
+    """The ways to run one pipeline, and the load of each way."""
 
     def __init__(self, estimator: PipelineEstimator) -> None:
         self.estimator = estimator
         stages = range(len(estimator.rates))
         devices = range(len(estimator.devices))
         self.least = [[self._least(at, device) for device in devices] for at in stages]
-        """By stage and device: (seconds of one row, lanes, accelerators), each of what takes the
-        least of it."""
+        """By stage and device: (seconds of one row, lanes, accelerators). Each is the least over
+        the stage's forms and batches, whatever the two other figures are there."""
         shares = [
             min(form.row_share for form in stage.forms) for stage in estimator.pipeline.stages
         ]
@@ -87,7 +87,7 @@ class _Fluid:
         )
 
     def ways(self, way: Way = (), ended: tuple[float, ...] = ()) -> Iterator[Way]:
-        """All that begin so, are in time and end at a sink. `ended`: when each of its stages is."""
+        """Yield the ways in time that extend `way` and run a sink. `ended`: ends of its stages."""
         at = len(way)
         if at == len(self.least):
             if any(way[sink] is not None for sink in self.estimator.sinks):
@@ -114,7 +114,7 @@ class _Fluid:
         return latest
 
     def loads(self, way: Way) -> Iterator[tuple[object, float]]:
-        """Everything that is loaded, and with how much, if all frames go this way."""
+        """Yield (resource, load) for each resource in use if all frames go this way."""
         places = self.estimator.places
         for device, least in zip(way, self.least, strict=True):
             if device is not None:

@@ -12,5 +12,5 @@ from slacktide_papers.harness.run import Publication as Publication
 from slacktide_papers.harness.run import Reproduction as Reproduction
 from slacktide_papers.harness.state import ReproduceError as ReproduceError
 
-# Policies that are only compared with are registered as those of any other package are.
+# Registers the policies that serve only as comparisons: by entry points, like any other package.
 offer_entry_points()

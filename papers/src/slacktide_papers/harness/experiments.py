@@ -1,4 +1,4 @@
-"""The parts of an experiment: contenders, cells that are run, points, and what is said of them."""
+"""The parts of an experiment: contenders, cells (single runs), points (rows), and goals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A scheduler or a planner as it takes part: under one name, with its options."""
+    """A scheduler or a planner that takes part in an experiment, with its label and options."""
 
     label: str = field(compare=False)
     """Its name in rows and tables."""
@@ -21,21 +21,21 @@ class Contender:
 
     @classmethod
     def of(cls, label: str, policy: str, **options: float | str) -> Self:
-        """With these options."""
+        """Make a contender with these options."""
         return cls(label, policy, tuple(sorted(options.items())))
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentCell:
     """One run: a contender in one setting, with one seed. Plain data, sent to other processes.
-    Fields that are not compared (a label, a folder) make no difference to the result."""
+    Fields that are excluded from comparison (a label, a folder) do not affect the result."""
 
     setting: str
     contender: Contender
     seed: int
 
     def __str__(self) -> str:
-        """Line about the cell when it is done."""
+        """The cell in the progress line that is shown when it is done."""
         return f"{self.setting} {self.contender.label}"
 
 
@@ -48,11 +48,11 @@ class TraceCell(ExperimentCell):
     folder: Path | None = field(default=None, compare=False)
     """Folder of the recorded data; None: data are drawn."""
     digest: str = ""
-    """Digest of the data: what the result depends on, wherever they lie."""
+    """Digest of the data: it identifies them in results, whatever the folder's path."""
 
 
 def identity(instance: Any) -> dict[str, Any]:
-    """The fields by which a cell or a contender is compared: JSON values, equal for equal ones."""
+    """The compared fields of a cell or a contender, as JSON values; equal cells give equal ones."""
     values = {part.name: getattr(instance, part.name) for part in fields(instance) if part.compare}
     return {
         name: identity(value) if is_dataclass(value) else value for name, value in values.items()
@@ -69,7 +69,7 @@ class Point(Generic[SomeCell]):
     experiment: str
     cells: tuple[SomeCell, ...]
     case: str = ""
-    """Case, as the paper calls it; several cases may be run as the same cells."""
+    """The paper's name of the case; several cases may share the same cells."""
     at: float | None = None
     """Position on the x axis of a figure."""
 
@@ -88,13 +88,13 @@ class Point(Generic[SomeCell]):
 
 
 class Scope(Protocol):
-    """How much is to be measured: a frozen dataclass of the paper's."""
+    """How much is to be measured. Each paper has a frozen dataclass for it."""
 
     @property
     def seeds(self) -> int: ...
 
     @property
-    def size(self) -> str: ...  # what one run is: `5000 requests`
+    def size(self) -> str: ...  # size of one run: `5000 requests`
 
     def to_dict(self) -> dict[str, Any]: ...  # members of the whole JSON document
 
@@ -128,8 +128,8 @@ class TraceScope:
         }
 
     def goals_title(self, recorded: str, whole: str = "Goals") -> str:
-        """Title of the goals, which says whether they may be quoted; `recorded`: what --data
-        gives."""
+        """Title of the table of goals, which says whether the figures may be quoted. `recorded`:
+        name of the data that --data gives."""
         if self.folder is not None and not self.quick:
             return whole
         return f"Goals; set for whole runs on recorded {recorded}, else they show the direction"
@@ -153,12 +153,12 @@ class Experiment(Generic[SomeScope, SomeCell]):
     x_axis: str = ""
     """Quantity that `Point.at` holds; empty in a table."""
     by_name: bool = False
-    """Whether it is measured only where it is asked for by name: it takes as long as the clock."""
+    """Whether it is measured only if it is asked for by name, because it runs in real time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One line of the results; a paper adds its columns."""
+    """One line of the results; each paper adds columns in a subclass."""
 
     experiment: str
     setting: str
@@ -166,16 +166,16 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One line of the summary."""
+    """One line of the table of goals."""
 
     setting: str
     what: str
     measured: str
     wanted: str
-    """`–`: the figure is shown and not judged."""
+    """The wanted figure; `–`: the measured one is shown, but not judged."""
     met: bool
     basis: str = ""
-    """Rows that the figure was taken over; empty where that goes without saying."""
+    """Rows that the figure is computed from; empty if that is obvious."""
 
     @property
     def mark(self) -> str:

@@ -9,11 +9,11 @@ from slacktide.lab.workloads import WindowCounts, WorkloadError
 from slacktide_papers.harness.state import ReproduceError
 
 AZURE = "azure_functions_2019*.csv"
-"""Azure Functions 2019, invocations per minute: its own format, or one row for each window."""
+"""Azure Functions 2019, invocations per minute, as published or with one row for each window."""
 
 
 def find_data_file(folder: Path, pattern: str) -> Path:
-    """The first file below the folder of `--data` that matches. Raises ReproduceError."""
+    """The first file below `folder` (`--data`) that matches `pattern`. Raises ReproduceError."""
     if not folder.is_dir():
         raise ReproduceError(f"--data: no such folder: {folder}")
     paths = sorted(folder.rglob(pattern))
@@ -23,8 +23,8 @@ def find_data_file(folder: Path, pattern: str) -> Path:
 
 
 def azure_counts(folder: Path) -> tuple[float, ...]:
-    """Invocations by window, of the first file under `folder` that matches AZURE. Raises
-    ReproduceError if there is none, or if it cannot be read."""
+    """Invocations in each window, from the first file under `folder` that matches AZURE. Raises
+    ReproduceError if there is no such file, or if it cannot be read."""
     path = find_data_file(folder, AZURE)
     try:
         arrivals = read_trace(str(path))

@@ -1,4 +1,4 @@
-"""`Publication`: what a paper brings. `reproduce` measures what is not known yet."""
+"""`Publication`: what each paper supplies. `reproduce` runs the cells that have no result yet."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SIMULATED = (
     "lab/simulation",
     "papers/policies",
 )
-"""Rooms whose code every simulated result depends on."""
+"""Folders whose code every simulated result depends on."""
 
 Outcome = TypeVar("Outcome")
 """Outcome of a cell: a dataclass of plain data."""
 SomeRow = TypeVar("SomeRow", bound=ResultRow)
 Extras = TypeVar("Extras")
-"""Figures that a paper shows beside its rows."""
+"""What a paper's results hold beside rows and goals."""
 
 
 class Plot(NamedTuple):
@@ -67,53 +67,53 @@ def _every_row(result: Reproduction[Any, SomeRow, Any], plots: bool) -> list[Par
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
-    """A paper: what was published, its experiments, how they are played, what was assumed."""
+    """A paper: its title, its experiments, how they are played, and what was assumed."""
 
     title: str
     code: tuple[str, ...]
-    """Code that a result depends on: results of other code do not count (state.py). An absolute
-    path is a file of another distribution."""
+    """Code that results depend on: a result made by different code is not reused (state.py). An
+    absolute path is a file of another distribution."""
     experiments: Mapping[str, Experiment[SomeScope, SomeCell]]
     """Tables and figures by name."""
     scope: SomeScope
     quick: SomeScope
-    """A minute or two: to see that it runs, and roughly what comes out."""
+    """The scope for a minute or two: to see that everything runs, and roughly what comes out."""
     with_data: Callable[[SomeScope, Path, Sequence[str]], SomeScope] = _no_data
-    """The scope on what was recorded, as the experiments need it.
+    """Returns the scope with the recorded data that the experiments need.
 
-    Raises ReproduceError if it cannot be read.
+    Raises ReproduceError if the data cannot be read.
     """
     play: Callable[[SomeCell], Outcome]
-    """A function of a module: it runs in other processes. The same whenever it is called. Returns a
-    dataclass or a dict of plain data."""
-    outcome: Callable[..., Outcome] = dict  # type: ignore[assignment]  # where `play` returns one
-    """Made of the fields of what `play` returned."""
+    """A module-level function, because it runs in other processes. Gives equal outcomes for equal
+    cells: a dataclass or a dict of plain data."""
+    outcome: Callable[..., Outcome] = dict  # type: ignore[assignment]  # if `play` returns a dict
+    """Makes an outcome from the fields that `play` returned."""
     row: type[SomeRow]
     conclude: Callable[
         [Sequence[str], SomeScope, Sequence[tuple[Point[SomeCell], list[Outcome]]]],
         tuple[Sequence[SomeRow], Sequence[Goal], Extras],
     ]
-    """(experiments, scope, points with an outcome for each cell) → rows, goals, and the rest."""
+    """(experiments, scope, points with an outcome for each cell) → rows, goals, extras."""
     extras: Callable[[Extras], Mapping[str, Any]] = lambda extras: {}
-    """Members of the JSON document."""
+    """Converts extras to members of the JSON document."""
     assumptions: Callable[[Sequence[str], SomeScope], Sequence[str]] = lambda names, scope: ()
-    """Assumptions: what the paper leaves open, and what is taken instead."""
+    """Sentences that say what the paper leaves open and what is assumed there."""
     goals_title: Callable[[Sequence[str], SomeScope], str] = lambda names, scope: "Goals"
-    """Title of the goals, which says whether they may be quoted."""
+    """Title of the table of goals, which says whether the figures may be quoted."""
     parts: Callable[[Reproduction[SomeScope, SomeRow, Extras], bool], Iterable[Part]] = _every_row
     """Parts to show beside assumptions and goals: tables, sentences and, if asked for, the plots
     of a page."""
     prepare: Callable[..., SomeScope] | None = None
-    """(scope, experiments, jobs=, moved=) → the scope with what has to be made before anything is
-    played; None: nothing has. Raises ReproduceError."""
+    """(scope, experiments, jobs=, moved=) → the scope, with whatever has to be computed before any
+    cell is played; None: no preparation. Raises ReproduceError."""
     digits: int = 5
-    """Significant ones, in the list of every row."""
+    """Number of significant digits in the list of every row."""
     narrow: bool = False
-    """Whether tables have so many columns that there is nothing between them."""
+    """Whether tables are so wide that they are printed without gaps between the columns."""
 
     def chosen(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The experiments of these names in their order; if there are none all that need not be
-        named. Raises ReproduceError if one is unknown."""
+        """The named experiments, in the paper's order; without names, all except those `by_name`.
+        Raises ReproduceError for an unknown name."""
         for name in names:
             if name not in self.experiments:
                 available = ", ".join(self.experiments)
@@ -127,7 +127,7 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
 
 @dataclass(frozen=True, slots=True)
 class Reproduction(Generic[SomeScope, SomeRow, Extras]):
-    """Everything that a run has to say."""
+    """The results of one call of `reproduce`, ready to be shown."""
 
     paper: Publication[SomeScope, Any, Any, SomeRow, Extras]
     experiments: tuple[str, ...]
@@ -137,15 +137,15 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
     extras: Extras
     provenance: Provenance
     cells: int
-    """Runs that the rows rest on."""
+    """Number of runs that the rows are computed from."""
     known: int
-    """Number of those runs that were known from before."""
+    """Number of those runs whose results were already stored."""
     quick: bool = False
-    """Whether they are those of `--quick`."""
+    """Whether this is a run with `--quick`."""
 
     @property
     def too_short(self) -> str:
-        """Words behind the title of a table that ranks; empty for whole runs."""
+        """Suffix to the title of a table that ranks contenders; empty for whole runs."""
         return f" ({self.scope.size} a run: too short to rank)" if self.quick else ""
 
     @property
@@ -157,7 +157,7 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
         return f"{name.replace('-', ' ').capitalize()}. {self.paper.experiments[name].title}"
 
     def to_dict(self) -> dict[str, Any]:
-        """One document; what orjson can write."""
+        """The whole result as one document, of values that orjson can write."""
         return {
             "paper": self.paper.title,
             "experiments": self.experiments,
@@ -206,8 +206,8 @@ def reproduce(
     moved: Moved = lambda share, text: None,
     quick: bool = False,
 ) -> Reproduction[SomeScope, SomeRow, Extras]:
-    """Measure what `experiments` need and `results` do not have, and make rows of all of it. Raises
-    ReproduceError; a KeyboardInterrupt says how many runs there are."""
+    """Run the cells that `experiments` need and `results` lacks, then make rows of all cells.
+    Raises ReproduceError; a KeyboardInterrupt states how many runs are finished."""
     points = [
         point
         for name in experiments
@@ -217,7 +217,7 @@ def reproduce(
     identities = {cell: identity(cell) for point in points for cell in point.cells}
     missing = [cell for cell, key in identities.items() if results.get(key) is None]
     stored = len(identities) - len(missing)
-    # First seeds first, so that a run cut short has something to say about every row.
+    # First seeds first, so that an interrupted run has stored a cell for every row.
     tasks = ((cell, cell) for cell in sorted(missing, key=lambda cell: cell.seed))
     finished = done_in_processes(partial(_played, paper.play), tasks, jobs=jobs)
     if missing:

@@ -20,7 +20,7 @@ Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]
 
 _TAKEN = "Taken where the paper does not say"
 _TOO_SHORT = "too short"
-"""The mark of a goal that a quick run does not reach: a whole run may."""
+"""The mark of a goal that a quick run misses, because a whole run may meet it."""
 _STYLES = {"met": "green", "missed": "bold red"}
 
 
@@ -29,10 +29,10 @@ class Column:
     """One column of a table."""
 
     name: str | Callable[[Any], object]
-    """An attribute of the rows, or a function of a row. Where it is None, the cell is empty."""
+    """An attribute of the rows, or a function of a row. The cell is empty if its value is None."""
     heading: str
     form: str = ""
-    """The format of the cells, as `format` has it: `.1%`."""
+    """Format specification of the cells, for `format`: `.1%`."""
 
     def cell(self, row: object) -> str:
         value = getattr(row, self.name) if isinstance(self.name, str) else self.name(row)
@@ -48,7 +48,7 @@ def table(
 
 
 def render(result: Reproduction[Any, Any, Any]) -> Group:
-    """Assumptions, tables, and the lines of the summary, for a terminal."""
+    """Assumptions, tables and goals, for a terminal."""
     paper = result.paper
     gap = 0 if paper.narrow else 1
     parts: list[Table | Text | Padding] = [Text(paper.title, style="bold"), Text("")]
@@ -66,13 +66,13 @@ def render(result: Reproduction[Any, Any, Any]) -> Group:
 
 
 def page(result: Reproduction[Any, Any, Any]) -> str:
-    """The page. Raises ReportError if matplotlib is missing."""
+    """The result as an HTML page. Raises ReportError if matplotlib is missing."""
     title = f"Reproduction of {result.paper.title}"
     return html_document(title, _footing(result), "\n".join(_sections(result)))
 
 
 def short(rate: float) -> str:
-    """`.57`, `1.0`."""
+    """A rate with two digits, without a leading zero: `.57`, `1.0`."""
     text = f"{rate:.2f}"
     return "1.0" if text == "1.00" else text[1:]
 
@@ -83,7 +83,7 @@ def by_class(rates: Mapping[str, float]) -> str:
 
 
 def _footing(result: Reproduction[Any, Any, Any]) -> str:
-    """Basis of the result, in a line."""
+    """One line on the number of runs, the date, the machine and the commit."""
     origin = result.provenance
     commit = f", commit {origin.commit}" if origin.commit else ""
     return (
@@ -93,7 +93,7 @@ def _footing(result: Reproduction[Any, Any, Any]) -> str:
 
 
 def _goals(result: Reproduction[Any, Any, Any]) -> TextTable:
-    """The lines of the summary; what they rest on only where one says so."""
+    """The table of goals; its last column, the basis, is shown only if some goal has one."""
     shown = slice(None if any(goal.basis for goal in result.goals) else -1)
     marks = {"missed": _TOO_SHORT} if result.quick else {}
     lines = []

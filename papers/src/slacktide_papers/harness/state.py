@@ -1,8 +1,8 @@
 """`Results`: what has been measured so far, one JSON line each, so that a run can be resumed.
 
-A line holds the fingerprint of the code that measured it, the cell and what came of it. Only lines
-of the same code count: results of an older one are left in the file and passed over. A line cut
-off by a crash is passed over too.
+A line holds the fingerprint of the code that made the result, the cell and its outcome. Only lines
+with the present fingerprint are used; results of other code stay in the file. A line cut off by a
+crash is removed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PAPERS = Path(__file__).parent.parent
 
 
 class ReproduceError(ValueError):
-    """A bad argument or file; the text names it and the expectation."""
+    """A bad argument or file; the message names it and says what was expected."""
 
 
 def fingerprint(rooms: Iterable[str]) -> str:
-    """A short hash of the code of `rooms`: folders or files of the server, or, after `papers/`, of
-    this package. An absolute path is a file or folder of another."""
+    """A short hash of the code in `rooms`: folders or files of the package `slacktide`, or, after
+    `papers/`, of this package. An absolute path is a file or folder of another package."""
     digest = hashlib.sha256()
     for room in sorted(rooms):
         name = room.removeprefix("papers/")
@@ -40,10 +40,10 @@ def fingerprint(rooms: Iterable[str]) -> str:
 
 
 class Results:
-    """Cells by their key, in a file that only grows."""
+    """Outcomes by cell, kept in a file that results are appended to."""
 
     def __init__(self, path: Path, code: str, *, fresh: bool = False) -> None:
-        """Read what `path` has. `fresh`: start it anew. Raises ReproduceError if it cannot."""
+        """Read the file `path`; `fresh`: delete it first. Raises ReproduceError if that fails."""
         self._path = path
         self._code = code
         self._known: dict[bytes, dict[str, Any]] = {}
@@ -76,14 +76,14 @@ class Results:
         return self._known.get(_key(cell))
 
     def add(self, cell: Mapping[str, object], result: Mapping[str, object]) -> None:
-        """Keep a result, in the file at once."""
+        """Keep a result, and append it to the file immediately."""
         line = {"code": self._code, "cell": dict(cell), "result": dict(result)}
         with self._path.open("ab") as file:
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         self._known[_key(cell)] = dict(result)
 
     def __len__(self) -> int:
-        """How many results of this code there are."""
+        """Number of results with the present fingerprint."""
         return len(self._known)
 
 

@@ -1,8 +1,8 @@
-"""Early exits of a detector (§5.3, §8.3): Figure 20, and what Figure 21 plays.
+"""Early exits of a detector (§5.3, §8.3): Figure 20, and the exits that Figure 21 plays with.
 
-What leaving takes is measured once, on the example `street_depth` (`street_depth.json`, made by
-`examples/models/measure_exits.py`). Which rows leave is drawn, as in the paper: 25 % of those of
-the smallest variant, 40 % of those of the largest.
+Times with an exit are measured once, on the example `street_depth` (`street_depth.json`, made by
+`examples/models/measure_exits.py`). Which rows leave is drawn at random, as in the paper: 25 % of
+the rows of the smallest variant, up to 40 % of those of the largest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEAST_SHARE, MOST_SHARE = 0.25, 0.4
 """Least and largest share of rows that leave, by variant (§8.3)."""
 DRAWS = 10_000
 RUNS = 1000
-"""Batches of each size of Figure 20."""
+"""Simulated batches of each size in Figure 20."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,19 +32,19 @@ class MeasuredExits:
     """One exit, behind the first of three stages."""
 
     times: Mapping[int, Mapping[int, tuple[float, float, float]]]
-    """By side of the pictures and batch: milliseconds of the uncut model, up to the exit's answers,
-    and of the rest."""
+    """By side of the pictures, then by batch size: milliseconds (of the uncut model, of the part up
+    to the exit's answers, of the rest)."""
     accuracy: Sequence[tuple[float, float]]
-    """Share of pictures that leave, mean average precision."""
+    """(share of pictures that leave early, mean average precision)."""
 
     def kept(self, share: float) -> float:
-        """Part of the accuracy that is left where so many leave."""
+        """Accuracy if this share of pictures leaves early, relative to accuracy without exits."""
         shares, scores = zip(*self.accuracy, strict=True)
         return float(np.interp(share, shares, scores) / scores[0])
 
     @property
     def parts(self) -> tuple[float, float]:
-        """Up to the exit's answers, and of the rest, in whole passes: medians over all sizes."""
+        """(up to the exit's answers, the rest), as shares of an uncut pass: median of all sizes."""
         times = np.array([ms for by_batch in self.times.values() for ms in by_batch.values()])
         first, after = np.median(times[:, 1:] / times[:, :1], axis=0).tolist()
         return first, after
@@ -61,7 +61,7 @@ def measured_exits() -> MeasuredExits:
 
 
 def leaving(variant: int, variants: int) -> float:
-    """Share of its rows that leave a variant early; by number, smallest first."""
+    """Share of rows that leave early in variant number `variant`; 0 is the smallest."""
     return LEAST_SHARE + (MOST_SHARE - LEAST_SHARE) * variant / max(1, variants - 1)
 
 
@@ -81,7 +81,7 @@ class ExitLatency:
 
 
 def figure_20() -> Iterator[ExitLatency]:
-    """Execution latency with an exit whose rows leave the batch, beside the uncut model."""
+    """Execution latency if rows that exit leave the batch, compared with the uncut model."""
     measured = measured_exits()
     for number, (side, by_batch) in enumerate(measured.times.items()):
         share = leaving(number, len(measured.times))
@@ -98,7 +98,7 @@ def figure_20() -> Iterator[ExitLatency]:
 
 
 class FamilyExits:
-    """`EarlyExits` of a family: each variant has the exit, at the same share of its pass."""
+    """`EarlyExits` of a family: every variant has one exit, after the same share of its pass."""
 
     def __init__(self, variants: Sequence[Variant], seed: int) -> None:
         """`variants` as `with_exit` makes them."""
@@ -113,7 +113,7 @@ class FamilyExits:
             self._of[variant.name] = TableExits(ExitTable(variant.name, 0.0, ("depth 1",), *table))
 
     def learnt(self, pool: PoolId) -> None:
-        """Nothing is: the exits are the model's own."""
+        """Does nothing: the exits belong to the model and learn nothing."""
 
     def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
         return self._of[replica.pool.variant].arranged(replica, policy)
@@ -123,7 +123,7 @@ class FamilyExits:
 
 
 def with_exit(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """Variants as planners know them: batches of which no row leaves (§8.1)."""
+    """Variants as planners see them: with times of batches that no row leaves early (§8.1)."""
     longer = sum(measured_exits().parts)
     return tuple(
         replace(variant, seconds=tuple(longer * seconds for seconds in variant.seconds))

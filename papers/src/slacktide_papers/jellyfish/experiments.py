@@ -1,4 +1,4 @@
-"""Experiments to reproduce: settings and contenders, as rows that are means over a few cells."""
+"""Experiments to reproduce: settings and contenders; each row is a mean over a few cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slacktide_papers.jellyfish.setting import (
 )
 
 DURATION = 200
-"""Seconds after the last client has joined: once through the longest trace."""
+"""Seconds of a run after the last client has joined: the length of the longest trace."""
 
 OURS = Contender("ours", "variants")
 PUBLISHED = Contender("published", "published")
@@ -37,19 +37,19 @@ DA = (
     *(_adapting("DA_bw", share, aligned=0) for share in (0.5, 0.75)),
     *(_adapting("DA_slo", share, aligned=0, network=1) for share in (0.5, 0.75)),
 )
-"""How data are adapted apart from variants; the share of the SLO is the server's."""
+"""Data adapted independently of variants; percentages: the server's share of the SLO."""
 LOADING = (
     *(Contender.of(f"published, {n} resident", "published", resident=float(n)) for n in (5, 3)),
     *(Contender.of(f"ours, {n} resident", "variants", resident=float(n)) for n in (5, 3)),
 )
-"""Variants of several files, of which a worker keeps so many loaded."""
+"""Each variant is a file of its own; a worker keeps 5 or 3 of them loaded."""
 EXITS = (
     Contender.of("ours, exits", "variants", exits=1.0),
     Contender.of("ours, exits, rows run on", "variants", exits=2.0),
 )
-"""An exit in each variant, whose rows leave the batch or run on."""
+"""Every variant has an exit; rows that exit leave the batch, or run on in it."""
 HABITS = ("urgent", "rescue")
-"""Habits that can be switched off."""
+"""Habits of our planner and scheduler that ablations switch off."""
 ABLATIONS = (
     *(Contender(f"ours, no {habit}", "variants", ((habit, 0.0),)) for habit in HABITS),
     Contender.of("ours, nothing learned", "variants", bandwidth_room=1.0, capacity_room=1.0),
@@ -65,7 +65,7 @@ QUICK = TraceScope(seeds=1, duration=20, quick=True)
 def _experiment(
     name: str, title: str, settings: Sequence[JellyfishSetting], contenders: Sequence[Contender]
 ) -> Experiment[TraceScope, TraceCell]:
-    """Each contender in each setting; of a quick scope in three of them."""
+    """Each contender in each setting; with a quick scope, in only a few of the settings."""
 
     def points(scope: TraceScope) -> Iterator[Point[TraceCell]]:
         every = max(1, len(settings) // 3) if scope.quick else 1
@@ -113,4 +113,4 @@ EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = {
         ("ablations", "Ours without one habit", _BUSY, (OURS, *ABLATIONS)),
     )
 }
-"""Everything, by name."""
+"""All experiments, by name."""

@@ -1,4 +1,4 @@
-"""Rows, the printed figures beside them, and the lines of the summary."""
+"""Result rows with the printed figures beside them, and the goals of the summary."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from slacktide_papers.jellyfish.play import PlayedFrames
 from slacktide_papers.jellyfish.setting import HOMOGENEOUS, LARGE, MIXED, SETTINGS
 
 MOST_BEYOND = {"synthetic": 0.005, "wifi": 0.005, "lte": 0.01}
-"""Share of misses that could have been saved, by network."""
+"""Largest share of frames that may be missed although savable, by network."""
 LARGE_BEYOND = 0.005
 ACCURACY, ACCURACY_LEAST = 1.01, 0.98
-"""Ours ÷ published, over all frames: mean over settings, and the worst."""
+"""Least accuracy over all frames, ours ÷ published: mean of settings, and worst setting."""
 HITS = {"5": 0.92, "3": 0.84}
-"""By variants that are kept loaded (printed: 92.37 and 83.61 %)."""
+"""Least prefetch hit rate, by number of loaded variants (printed: 92.37 and 83.61 %)."""
 NEAR = 0.01
-"""A printed figure is met within so much."""
+"""Largest distance from a printed figure at which it still counts as met."""
 
 _PRINTED_MOST = {"synthetic": 0.01, "wifi": 0.01, "lte": 0.015}
 _PRINTED = {
@@ -38,9 +38,9 @@ _PRINTED = {
     ("wifi 4 at 15/25 fps, 75/100/150 ms", "B_M"): 0.00278,
     ("wifi 8 at 15/25 fps, 75/100/150 ms", "B_M"): 0.2317,
 }
-"""Miss rates with a number of their own: §7.2 and Table 2."""
+"""Miss rates that the paper prints as exact numbers: §7.2 and Table 2."""
 _LARGE_MOST = {0.1: 0.03, 0.15: 0.0173}
-"""Figure 17: at most, by SLO."""
+"""Figure 17: upper bound of the miss rate, by SLO in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +50,20 @@ class FrameRow(ResultRow):
     contender: str
     miss_rate: float
     unsavable_rate: float
-    """Link time of the smallest frame + the fastest variant alone > SLO."""
+    """Unsavable: link time of the smallest frame + the fastest variant alone > SLO."""
     beyond_rate: float
-    """Missed, and savable."""
+    """Missed although savable."""
     accuracy: float
-    """Mean over all frames, 0 of a missed one."""
+    """Mean over all frames; a missed frame counts as 0."""
     utilisation: float
     p50_ms: float
     p99_ms: float
     hit_rate: float | None
-    """Share of prefetches that hit; None without a switch."""
+    """Share of variant switches to a variant already loaded; None if there was no switch."""
     mismatch_rate: float
     seeds: int
     printed: str
-    """Miss rate in the paper; `≤` where it only says so."""
+    """Miss rate in the paper; with `≤` if the paper gives only an upper bound."""
 
 
 def rows_of(measured: Sequence[tuple[Point[TraceCell], list[PlayedFrames]]]) -> list[FrameRow]:
@@ -172,7 +172,7 @@ def _prefetching(cases: Cases) -> Iterator[Goal]:
 
 
 def _near(cases: Cases) -> Iterator[Goal]:
-    """Whether the published system misses what the paper says it does."""
+    """Failed goals: settings in which the published system is not near its printed miss rate."""
     for name, rows in cases.items():
         row = rows.get(PUBLISHED.label)
         if row is None:
@@ -184,7 +184,7 @@ def _near(cases: Cases) -> Iterator[Goal]:
 
 
 def _beside_ours(cases: Cases, contender: Contender) -> list[tuple[FrameRow, FrameRow]]:
-    """(ours, of another contender) in every setting that has both."""
+    """(our row, the contender's row) for every setting that has both."""
     return [
         (rows[OURS.label], rows[contender.label])
         for rows in cases.values()

@@ -1,9 +1,9 @@
 """Plans for given instances: `reproduce jellyfish plan --instances FILE.json`, and Figure 18.
 
 An instance is what a planner decides about: workers, a profile, and clients with rate, SLO and
-bandwidth. A budget is the SLO less the time of a frame of the variant's size on the link, less
-`overhead_ms`; none where the link does not carry such frames at the client's rate (strictly, as in
-the published code).
+bandwidth. A client's budget for a variant is the SLO − the link time of a frame of the variant's
+size − `overhead_ms`. The budget is 0 if the link cannot carry such frames at the client's rate
+(it must carry strictly more, as in the published code).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from slacktide_papers.harness.state import ReproduceError
 
 MOST_BYTES = 16 << 20
 EXACT_S = 60.0
-"""For the optimum; it is asked for where workers are few."""
+"""Solver seconds for the optimum, which is sought for at most `EXACT_WORKERS` workers."""
 EXACT_WORKERS = 2
 BOUND_S = 10.0
 
@@ -87,15 +87,15 @@ class PlannedInstance:
     instance: str
     planner: str
     variants: tuple[str, ...]
-    """By worker, largest first."""
+    """Variant of each worker, largest first."""
     mapped: float
-    """Weight of the clients that are mapped."""
+    """Total weight of the clients that are mapped."""
     objective: float
     """Eq. 2: sum of accuracy · rate · weight."""
     seconds: float
-    """CPU time."""
+    """CPU time of the planner."""
     proven: bool = False
-    """Whether nothing is better."""
+    """Whether the plan is proven to be optimal."""
 
 
 def read_instances(path: Path) -> list[tuple[str, Fleet]]:
@@ -138,7 +138,7 @@ def _clients(instance: GivenInstance, document: InstanceFile) -> list[Client]:
 def budgets_of(
     rate: float, slo: float, bytes_per_s: float, sizes: Sequence[float], overhead: float = 0.0
 ) -> tuple[float, ...]:
-    """By variant: seconds that a frame of so many bytes leaves for the server."""
+    """By variant: seconds of the SLO left for the server after a frame of its size is sent."""
     return tuple(
         max(0.0, slo - size / bytes_per_s - overhead) if bytes_per_s > rate * size else 0.0
         for size in sizes
@@ -148,7 +148,7 @@ def budgets_of(
 def drawn(
     variants: Sequence[Variant], sizes: Sequence[float], replicas: int, clients: int, seed: int
 ) -> Fleet:
-    """A random instance of §7.6; none is left out."""
+    """A random instance as in §7.6; no drawn instance is rejected."""
     random = np.random.default_rng((replicas, clients, seed))
     drawn_clients = []
     for number in range(clients):
@@ -162,7 +162,7 @@ def drawn(
 
 
 def planned(name: str, fleet: Fleet, *, exact_s: float = EXACT_S) -> Iterator[PlannedInstance]:
-    """Plans of each planner, then the optimum, or a bound of it, where that is found."""
+    """The plan of each planner, then the optimum or an upper bound on it, if one is found."""
     planners: Mapping[str, Callable[[Fleet], Assignment]] = {
         "search": search,
         "published": published,
@@ -195,7 +195,7 @@ def planned(name: str, fleet: Fleet, *, exact_s: float = EXACT_S) -> Iterator[Pl
 
 
 PLANS = "Plans; the objective is the sum of accuracy · rate · weight"
-"""The title of their table."""
+"""Title of the table of plans."""
 COLUMNS = (
     Column("instance", "instance"),
     Column(lambda row: row.planner + (", proven" if row.proven else ""), "planner"),

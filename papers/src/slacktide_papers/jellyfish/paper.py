@@ -1,4 +1,4 @@
-"""Jellyfish, as the harness takes it, and what is assumed where the paper leaves it open."""
+"""Jellyfish's entry for the harness, and assumptions on what the paper leaves open."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ _SIMULATED = (
 _GOALS = "Goals, and printed figures that are not met within a point"
 _CODE = ("exits", "play", "published", "published_workers", "setting")
 FIGURE_18 = ((2, 8), (2, 12), (2, 16), (2, 20), (4, 16), (4, 24), (4, 32), (4, 40))
-"""Workers and clients of §7.6 that can be proven or bounded in a minute."""
+"""(workers, clients) of §7.6 whose optimum is proven or bounded within a minute."""
 
 
 def assumptions(experiments: Iterable[str], scope: TraceScope) -> list[str]:
-    """Assumptions that were made for these experiments."""
+    """Assumptions behind these experiments, as sentences."""
     simulated = any(EXPERIMENTS[name].points for name in experiments)
     source = _RECORDED if scope.folder is not None else _DRAWN
     return [_MADE_UP, source, *(_SIMULATED if simulated else ())]

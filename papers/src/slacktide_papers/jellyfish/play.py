@@ -1,7 +1,7 @@
-"""One cell in virtual time: clients that act, the engine, and who decides about variants.
+"""Play one cell in virtual time: active clients, the engine, and a planner of variants.
 
-Clients, links and frames are the same for every contender. A batch takes just what the profile says
-of its size: the profile is a p99, and the hardware predictable.
+Clients, links and frames are the same for every contender. A batch takes exactly the profiled time
+of its size: the profile holds P99 times, and the hardware is predictable.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ MODEL = "detector"
 LOAD_S = (0.15, 0.2)
 """Seconds that loading a variant takes (§7.7)."""
 JOIN_S = (1.0, 10.0)
-"""Between one client's start and the next's (§7.2); as much less in shorter runs."""
+"""Range of the seconds between two clients' starts (§7.2); scaled down in shorter runs."""
 START_S = 1.0
-"""Before the first client joins."""
+"""Seconds from the start of the engine until the first client joins."""
 PLAN_S = 0.05
-"""Seconds that our planner takes; the published one takes nothing."""
+"""Seconds that our planner takes; the published planner takes no time."""
 SETTLES_S = 1.0
-"""Frames of the last second do not count: they may have no end yet."""
+"""Seconds at the end whose frames do not count: some have no outcome yet."""
 
 Made = tuple[ClientLogic, MeasuredLink | None]
 
@@ -73,24 +73,24 @@ class PlayedFrames:
     unsavable: int
     """Frames that no policy could have answered in time."""
     beyond: int
-    """Missed ones that some policy could have."""
+    """Missed frames that some policy could have answered in time."""
     accuracy: float
-    """Mean over all frames; 0 of a missed one."""
+    """Mean over all frames; a missed frame counts as 0."""
     busy: float
-    """Share of the workers' time."""
+    """Share of the workers' time in which batches ran."""
     latency_ms: Sequence[float]
-    """From capture, of the answered: percentiles 0 to 100."""
+    """Latency from capture, of frames answered in time: percentiles 0 to 100."""
     switches: int
-    """Changes of a worker's variant, and those of them to one that was not loaded."""
+    """Changes of a worker's variant; `late_switches` are those to a variant not loaded."""
     late_switches: int
     mismatches: int
-    """Frames run by another variant than was planned."""
+    """Frames that ran on a variant other than the planned one."""
     course: Sequence[float]
-    """Mean side of the first client's frames, by second; 0 where none was answered."""
+    """Mean side of the first client's frames, by second; 0 if none was answered in time."""
 
 
 class ProfileTimes(BatchTimes):
-    """Batch times of one variant, on any number of cores; of the whole batch where it is padded."""
+    """Batch times of one variant, on any number of cores; padding counts like other rows."""
 
     def __init__(self, variant: Variant) -> None:
         self._times = [PointTime(seconds) for seconds in variant.seconds]
@@ -133,11 +133,11 @@ class _Run:
         self.workers = PublishedWorkers(self.variants, [lane.name for lane in self.lanes])
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        """The hardware."""
+        """True time of a batch: the run stands for the hardware."""
         return self.times[batch.replica.pool.variant].of(batch.rows, cores).expected
 
     def drawn(self, make: Callable[[str, float, float], Made]) -> list[SimulatedClient]:
-        """The setting's clients; `make` gives each its logic, by id, rate and SLO."""
+        """The setting's clients; `make(id, rate, SLO)` makes a client's logic and link view."""
         setting, trace = self.setting, self.data.traces[self.setting.network]
         random = rng_for(self.cell.seed, f"clients of {setting.name}")
         joins, clients = 0.0, []
@@ -167,7 +167,7 @@ class _Run:
         return clients
 
     def plan(self, placed: Iterable[tuple[PoolId, LaneSpec]]) -> Plan:
-        """These pools on lanes; requests go to the first."""
+        """A plan with these pools on these lanes; requests go to the first pool."""
         deployments = tuple(Deployment(pool, lane.name, BATCHES) for pool, lane in placed)
         return Plan(self.lanes, deployments, (Route(MODEL, deployments[0].pool),))
 
@@ -175,7 +175,7 @@ class _Run:
         return frame.accuracy
 
     def switched(self) -> tuple[int, int]:
-        """Changes of a lane's variant, and those to one that was not loaded."""
+        """(all changes of a lane's variant, those to a variant that was not loaded)."""
         return self.workers.switches, self.workers.late
 
     def played(self) -> PlayedFrames:
@@ -213,7 +213,7 @@ def _course(frames: Sequence[FrameRecord]) -> list[float]:
 
 
 class _Published(_Run):
-    """Jellyfish, and its clients or its planner with something left out."""
+    """Jellyfish, whole, or with part of its client or planner left out."""
 
     def __init__(self, cell: TraceCell) -> None:
         super().__init__(cell)
@@ -229,7 +229,7 @@ class _Published(_Run):
             adaptation=Adaptation(self.share, fixed, bool(self.options.get("aligned", 1))),
             seed=cell.seed,
         )
-        times = ProfileTimes(self.variants[-1])  # of the longest batch: only to say when it hangs
+        times = ProfileTimes(self.variants[-1])  # slowest variant: only tells a hung batch
         plan = self.plan((PoolId(MODEL, "1", lane.name), lane) for lane in self.lanes)
         engine = Engine(
             lambda id, most, view: PoolParts(WorkerQueue(self.workers, id.variant), times)
@@ -253,7 +253,7 @@ class _Published(_Run):
 
 
 class _Static(_Run):
-    """One variant on all workers, `clockwork`, and clients that look at their bandwidth alone."""
+    """One variant on all workers, `clockwork` queues, and clients that adapt to bandwidth only."""
 
     def __init__(self, cell: TraceCell) -> None:
         super().__init__(cell)
@@ -276,7 +276,7 @@ class _Static(_Run):
 
 
 class _Ours(_Run):
-    """The variants planner, `slack`, the SDK's client, rescue."""
+    """Our system: the variants planner, `slack` with rescue, and the client of the SDK."""
 
     def __init__(self, cell: TraceCell) -> None:
         super().__init__(cell)
@@ -306,7 +306,7 @@ class _Ours(_Run):
         self.clients = SimulatedClients(self.drawn(self.make), self.simulation.put_turn)
 
     def accuracy(self, frame: FrameRecord) -> float:
-        """With exits, of all frames of a variant alike: which of them leave is drawn."""
+        """With exits, the mean over the variant's frames: which of them leave is drawn."""
         if not self.exits or not frame.accuracy:
             return frame.accuracy
         at = [variant.name for variant in self.variants].index(frame.variant)

@@ -1,14 +1,14 @@
-"""Jellyfish as its code has it: planner, workers and client, to be compared with ours.
+"""Jellyfish as its published code works: planner, workers and client, to compare with ours.
 
 Source: the repository vuhpdc/jellyfish, whose server differs from the paper in places. Clients
 estimate their bandwidth from acknowledged transfers; the server takes the harmonic mean of the last
 second, plans every half second from the present plan, and tells clients a size with each answer.
-Each worker has a queue of its own, fills its batch to b and pads what is missing. It keeps five
-variants loaded and serves with the old one until a new one is.
+Each worker has its own queue, fills its batch to b and pads what is missing. It keeps five variants
+loaded, and serves with the old variant until the new one is loaded.
 
-Where the code is vague this takes the kinder reading: what planning and dispatching takes is
-nothing, the first plan of a client comes as it joins, and frames that wait follow their client to
-its new worker.
+If the code is vague, this takes the reading that favours Jellyfish: planning and dispatching take
+no time, a client is planned for as soon as it joins, and waiting frames follow their client to its
+new worker.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ from slacktide.planning.variants import (
 from slacktide_papers.jellyfish.published_workers import MOST, PublishedWorkers
 
 PERIOD_S = 0.5
-"""Between two plans."""
+"""Seconds between two plans."""
 GUESS = 100_000 * 128.0
-"""Bytes per second before any is measured: 100,000 kbit of 1,024 bits."""
+"""Bytes per second assumed before any are measured: 100,000 kbit of 1,024 bits."""
 WIRE_S = 0.5e-3
 """Latency of the wire, one way."""
 OTHER_S = 2e-3
-"""Seconds that the server takes beside batches; dispatching, which it measures, takes nothing
-here."""
+"""Seconds that the server takes in addition to batches and dispatching. The published server
+measures dispatching; here it takes no time."""
 
 
 class ErrorFilter:
-    """Kim and Noble 2001: follows at once what errs as much as it lately has at most."""
+    """Kim and Noble 2001: the nearer the error is to its recent peak, the more a sample counts."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -94,8 +94,8 @@ class ErrorFilter:
 
 
 class PublishedClient:
-    """The client's daemon: sends every frame, at the advised size or the next that its link
-    carries."""
+    """The client's daemon: sends every frame, at the advised size or the largest smaller size that
+    its link carries."""
 
     def __init__(
         self,
@@ -107,8 +107,8 @@ class PublishedClient:
         adapts: bool = True,
         network_s: float = math.inf,
     ) -> None:
-        """`sides`: of the variants. `adapts`: whether it goes below the advised size; `network_s`:
-        the longest that a frame may be on its way."""
+        """`sides`: of the variants, smallest first. `adapts`: whether it may send less than the
+        advised size; `network_s`: longest time that a frame may take on the link."""
         self._sides = sides
         self._bytes = frame_bytes
         self._rate, self._slo = rate, slo
@@ -119,7 +119,7 @@ class PublishedClient:
         self._filtered = 0
         """Side of the frames that the filter has seen."""
         self._frames: dict[int, list[float]] = {}
-        """By id: captured, side, bytes, sent."""
+        """By frame id: [instant of capture, side, bytes, instant of sending]."""
         self._connecting = False
 
     def next_wakeup(self) -> float:
@@ -176,7 +176,7 @@ class PublishedClient:
 
 
 class PublishedLink:
-    """The server's view of a client's link: what the client states, over the last second."""
+    """The server's view of a client's link: what the client has stated in the last second."""
 
     def __init__(self, id: str, rate: float) -> None:
         self._id = id
@@ -200,13 +200,13 @@ class PublishedLink:
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """How sizes and variants are decided. By default together, as Jellyfish does."""
+    """How frame sizes and variants are decided; by default jointly, as in Jellyfish."""
 
     compute_share: float = 0.0
-    """Share of the SLO that the server is given, whatever the network; 0: what the network
-    leaves."""
+    """Share of the SLO that the server gets, whatever the network takes; 0: the server gets what
+    the network leaves."""
     fixed: int = -1
-    """Place of the variant whose size all frames have; −1: none."""
+    """Index of the variant whose size all frames have; −1: sizes vary."""
     aligned: bool = True
     """Whether clients learn the size of their variant."""
 
@@ -216,13 +216,13 @@ class _Session:
     opened: SessionOpened
     bytes_per_s: float = GUESS
     lane: str = ""
-    """Worker that gets its frames, or got the last one."""
+    """Worker that gets its frames; the last such worker while it is not mapped."""
     mapped: bool = False
     side: int = 0
 
 
 class PublishedPlanner(Planner):
-    """Selection, mapping and update every half second."""
+    """Selects variants, maps clients and updates workers, every half second."""
 
     name = "published"
 
@@ -277,8 +277,8 @@ class PublishedPlanner(Planner):
         return replace(draft, plan=replace(plan, routes=plan.routes + routes))
 
     def advise(self, session: str) -> Advice | None:
-        """With each answer: the mapped variant's size, or the next smaller that link and budget
-        allow."""
+        """Advice for the next answer: the size of the worker's variant, or the largest smaller size
+        whose budget holds two of the worker's batches."""
         state = self._sessions.get(session)
         if state is None:
             return None
@@ -296,8 +296,8 @@ class PublishedPlanner(Planner):
         return Advice(size=self._sides[at], mapped=state.mapped)
 
     def _budget(self, session: _Session, variant: int) -> float:
-        """Seconds that a frame of this variant's size leaves for the server; 0 if the link does
-        not carry such frames."""
+        """Seconds of the SLO left for the server after a frame of this variant's size is sent; 0 if
+        the link cannot carry such frames at the client's rate."""
         rules, slo = self._adaptation, session.opened.slo
         if rules.compute_share:
             return rules.compute_share * slo
@@ -334,7 +334,7 @@ class PublishedPlanner(Planner):
     def _update(
         self, present: Mapping[str, int], fleet: Fleet, assignment: Assignment, now: float
     ) -> list[str]:
-        """Which lane each replica of the assignment is."""
+        """Put the assignment into force; returns the lane of each of its replicas."""
         workers = self._workers
         plan = matched(present, assignment.variants)
         missed = misses({lane: worker.loaded for lane, worker in workers.lanes.items()}, plan)
@@ -357,8 +357,8 @@ class PublishedPlanner(Planner):
         return lanes
 
     def _batch(self, fleet: Fleet, plan: Assignment, replica: int) -> int:
-        """The smallest batch that serves the replica's clients, then larger ones while they all
-        have time for two of them."""
+        """The smallest batch that serves the replica's clients, enlarged while all of them have
+        time for two such batches and the throughput carries their load."""
         members = [c for c, at in zip(fleet.clients, plan.clients, strict=True) if at == replica]
         if not members:
             return 1

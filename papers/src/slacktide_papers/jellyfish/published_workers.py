@@ -1,5 +1,5 @@
-"""The workers of the published system: a queue for each, first in first out, padded batches, and a
-variant that changes once another is loaded."""
+"""The workers of the published system: each has a first-in, first-out queue, pads its batches, and
+changes its variant once the new one is loaded."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from slacktide.planning.variants import Variant
 from slacktide.scheduling import ArrivalPolicy, QueueOptions
 
 TOLERANCE_S = 5e-3
-"""A frame is dropped when its batch would end so much too late."""
+"""A frame is dropped if its batch would end this long after the frame's deadline, or later."""
 MARGIN_S = 10e-3
-"""A batch waits for more frames until so much is left to its tightest one."""
+"""A batch stops waiting for frames when its tightest frame has only this much time to spare."""
 MOST = 11
-"""Largest batch: that of the profile is never chosen."""
+"""Largest batch that is chosen; the largest in the profile, 12, never is."""
 
 
 @dataclass(slots=True)
@@ -39,25 +39,25 @@ class PublishedWorker:
 
 
 class PublishedWorkers:
-    """All lanes, by name: what the planner decides and the queues follow."""
+    """State of all lanes, by name; the planner sets it and the queues follow it."""
 
     def __init__(self, variants: Sequence[Variant], lanes: Sequence[str]) -> None:
         self.variants = tuple(variants)
         self.lanes = {lane: PublishedWorker() for lane in lanes}
         self.mapped: frozenset[str] = frozenset()
-        """Clients; frames of others are dropped as they come."""
+        """Mapped clients; frames of other clients are dropped on arrival."""
         self.switches = self.late = self.mismatches = 0
-        """Changes of a worker's variant, those of them to one that was not loaded, and frames that
-        ran on the old one."""
+        """Counts: changes of a worker's variant, changes to a variant that was not loaded, and
+        frames that ran on the old variant."""
 
     def of(self, lane: str, now: float) -> tuple[PublishedWorker, float]:
-        """A worker, and the seconds of its batch."""
+        """(worker, seconds of its full batch)."""
         worker = self.lanes[lane]
         worker.settle(now)
         return worker, self.variants[worker.variant].seconds[worker.batch - 1]
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        """Hardware: padded to the whole batch."""
+        """True time of a batch, which is padded to the worker's batch size."""
         worker, took = self.of(batch.replica.lane, batch.started)
         self.mismatches += (worker.variant != worker.wanted[0]) * len(batch.members)
         return took

@@ -22,10 +22,10 @@ PROFILE = "jellyfish_yolov4_synthetic.csv"
 FRAMES = "jellyfish_frame_sizes.csv"
 TRACES = {"lte": "jellyfish_lte_upload.csv", "wifi": "jellyfish_wifi.csv"}
 KBIT = 128.0
-"""Bytes of a kilobit of 1,024 bits, in which the published code states frames."""
+"""Bytes of a kilobit of 1,024 bits, the published code's unit of frame sizes."""
 SIDES = tuple(range(128, 609, 32))
 MIDDLE = SIDES.index(352)
-"""The paper's 354 × 354."""
+"""Index of the size that stands for the paper's 354 × 354."""
 SYNTHETIC = (20.0, 15.0, 10.0, 7.5, 10.0, 15.0)
 """Mbit/s, 20 s each (§7.2): down and up again, as the published shaping file has it."""
 
@@ -35,11 +35,11 @@ _ALONE = (
 _ROW = "3.07 3.71 4.5 5.43 6.5 7.71 9.07 10.57 12.21 14 15.93 18 20.21 22.57 25.07 27.71"
 _ACCURACY = ".185 .259 .315 .356 .387 .411 .429 .442 .452 .459 .465 .469 .472 .475 .477 .478"
 _KBITS = "80 117 161 208 266 317 373 443 510 583 657 728 811 896 976 1066"
-"""By size: milliseconds of a batch of one, and of each further row; mAP; a frame as JPEG. Made up
-so that every number that the paper states comes out; the measured ones are not public."""
+"""By size: milliseconds of a batch of one, and of each further row; mean average precision; kbit of
+a JPEG frame. Made up to yield every number that the paper states; its profile is not public."""
 BATCHES = 12
 DRAWN_S = 199.0
-"""Length of a drawn trace, as the recorded LTE one."""
+"""Seconds of a drawn trace: the length of the recorded LTE trace."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class JellyfishData:
 
     variants: tuple[Variant, ...]
     frame_bytes: Mapping[int, float]
-    """By side."""
+    """By side, in pixels."""
     traces: Mapping[str, BandwidthTrace]
 
     @property
@@ -113,12 +113,12 @@ class JellyfishSetting:
     network: str
     clients: int
     rates: tuple[float, ...]
-    """Frames per second; with several each client draws its own."""
+    """Frames per second; if there are several, each client draws one."""
     slos: tuple[float, ...]
-    """Seconds, likewise."""
+    """Seconds; if there are several, each client draws one."""
     workers: int = 2
     variants: int = len(SIDES)
-    """The smallest so many are used."""
+    """Number of variants that are used, from the smallest."""
 
     @property
     def name(self) -> str:
@@ -142,24 +142,24 @@ HOMOGENEOUS = _by_name(
     for rate in RATES
     for count in (1, 2, 4, 8)
 )
-"""Figure 12's 24 settings on three networks."""
+"""The 24 settings of Figure 12, on three networks each."""
 MIXED = _by_name(
     JellyfishSetting(network, count, RATES, SLOS)
     for network in ("synthetic", "lte", "wifi")
     for count in (4, 8)
 )
-"""Table 2."""
+"""Settings of Table 2."""
 LARGE = _by_name(
     JellyfishSetting("lte", count, (15.0,), (slo,), workers=8, variants=10)
     for slo in (0.1, 0.15)
     for count in (8, 16, 24, 32)
 )
-"""Figure 17."""
+"""Settings of Figure 17."""
 ALONE = _by_name(
     JellyfishSetting("wifi", count, (rate,), (slo,), workers=1)
     for slo in (0.05, 0.1, 0.15)
     for rate in (15.0, 30.0)
     for count in (1, 2, 4)
 )
-"""Figure 21."""
+"""Settings of Figure 21."""
 SETTINGS: Mapping[str, JellyfishSetting] = HOMOGENEOUS | MIXED | LARGE | ALONE

@@ -21,10 +21,10 @@ from slacktide_papers.jellyfish.setting import KBIT, SIDES, JellyfishData
 
 @dataclass(frozen=True, slots=True)
 class JellyfishFigures:
-    """Figures that are shown beside the rows; empty where they were not asked for."""
+    """Figures that are shown beside the rows; empty if they were not asked for."""
 
     played: Mapping[tuple[str, str], PlayedFrames]
-    """The first seed, by setting and contender."""
+    """The run with the first seed, by (setting, contender)."""
     profile: JellyfishData | None
     plans: Sequence[PlannedInstance]
     exits: Sequence[ExitLatency] = ()
@@ -59,7 +59,7 @@ CONTENDERS = (
     Column("hit_rate", "hits", ".1%"),
     Column("mismatch_rate", "mismatched", ".2%"),
 )
-SIZES = (  # of (variant, bytes of a frame)
+SIZES = (  # a row is (variant, bytes of a frame)
     Column(lambda row: row[0].name, "size"),
     Column(lambda row: 1e3 * row[0].seconds[0], "b = 1", ".1f"),
     Column(lambda row: 1e3 * row[0].seconds[7], "b = 8", ".1f"),
@@ -83,7 +83,7 @@ Result: TypeAlias = Reproduction[TraceScope, FrameRow, JellyfishFigures]
 
 
 def parts(result: Result, plots: bool) -> Iterator[Part]:
-    """The tables, and the plots of a page."""
+    """The tables; with `plots`, also the plots of a page."""
     figures = result.extras
     if figures.profile is not None:
         sizes = zip(figures.profile.variants, SIDES, strict=True)
@@ -102,7 +102,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 
 def _plans(title: str, plans: Iterable[PlannedInstance]) -> TextTable:
-    """A line for each size of instance: means over instances, beside the optimum or its bound."""
+    """A line for each instance size and planner: means, also relative to the optimum or bound."""
     lines = []
     for size, some in groupby(plans, key=lambda plan: plan.instance.partition(",")[0]):
         group = list(some)

@@ -1,4 +1,4 @@
-"""Experiments to reproduce: settings and contenders, as rows that are means over a few cells."""
+"""Experiments to reproduce: settings and contenders. Each row is the mean over a few cells."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from slacktide_papers.octopinf.five_setting import MECHANISMS
 from slacktide_papers.octopinf.five_setting import SETTING as FIVE
 
 PIPELINE = Contender.of("pipeline", "pipeline", bound=1.0)
-"""Ours. The fluid bound is computed beside it. Options are those of placements, and what play.py
-knows: `bound`, `contention`, `day`, `fixed` (placed for so many times the objects that were stated,
-whatever is counted), `wait` (seconds, for full batches) and `scheduler`."""
+"""Our policy, with the fluid bound. Options are those of the placement policy and of play.py:
+`bound`, `contention`, `day`, `fixed` (placed for this multiple of the stated objects, whatever is
+counted), `wait` (seconds, for full batches) and `scheduler`."""
 OCTOPINF = Contender("octopinf", "octopinf")
 DISTREAM = Contender("distream", "distream")
 RIM = Contender("rim", "rim")
@@ -31,8 +31,8 @@ MADE = Contender.of("made for the surge", "pipeline", fixed=3.0)
 PUBLISHED_MADE = Contender.of("octopinf, made for the surge", "octopinf", fixed=3.0)
 
 CONTENTION = 1.3
-"""How much more than in proportion batches slow one another that want too much of an accelerator
-together: measured on CPUs, an assumption for accelerators."""
+"""Factor on the time of batches that together want too much of an accelerator, on top of a
+proportional slowdown: measured on CPUs, an assumption for accelerators."""
 SWEPT = (1.0, CONTENTION, 1.6)
 WAYS: Mapping[str, Mapping[str, float | str]] = {
     "fifo": {"wait": 0.0},
@@ -40,7 +40,7 @@ WAYS: Mapping[str, Mapping[str, float | str]] = {
     "waits 67 ms": {"wait": 1.0 / 15.0},
     "slack": {"scheduler": "slack"},
 }
-"""How baselines may make batches. `fifo` is how they do in all other experiments."""
+"""Ways in which baselines may form batches. All other experiments use `fifo`."""
 DAY_S, SURGES_S = 13 * 3600, 10 * 480
 
 
@@ -51,7 +51,7 @@ class OctopInfScope(TraceScope):
     seeds: int = 3
     duration: int = 900
     day: int = DAY_S
-    """Seconds of Figure 11."""
+    """Length of the run of Figure 11, in seconds."""
 
     @property
     def size(self) -> str:
@@ -60,7 +60,7 @@ class OctopInfScope(TraceScope):
 
 
 QUICK = OctopInfScope(seeds=1, duration=20, day=40, quick=True)
-"""Under three minutes: to see that it runs, and roughly what comes out."""
+"""Takes under three minutes: to see that everything runs, and roughly what comes out."""
 
 Points = Callable[[OctopInfScope], Iterator[Point[TraceCell]]]
 
@@ -71,7 +71,7 @@ def _of(
     contenders: Sequence[Contender],
     few: Sequence[Contender] = (),
 ) -> Points:
-    """The points of these settings; if it is to be quick, of the last setting and `few` alone."""
+    """The points of these settings; if quick and `few` is given, only of the last one and `few`."""
 
     def points(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
         for setting in settings[-1:] if scope.quick and few else settings:
@@ -90,8 +90,7 @@ def _swept(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
 
 
 def _batching(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
-    """Points that show what it is worth to a baseline to wait for full batches, or to serve by
-    deadline."""
+    """Points that show what baselines gain if they wait for full batches or serve by deadline."""
     for setting in () if scope.quick else ("base", "slo-100"):
         for base in BASELINES:
             for name, options in WAYS.items():
@@ -100,7 +99,7 @@ def _batching(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
 
 
 def _surges(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
-    """One run of as many surges as there is time for: ten of eight minutes each, if it is whole."""
+    """One run for each contender: ten surges, one every eight minutes, or fewer if quick."""
     seconds = scope.duration if scope.quick else SURGES_S
     whole = () if scope.quick else (PUBLISHED_MADE,)
     for contender in (UNBOUND, OCTOPINF, MADE, *whole):
@@ -126,7 +125,7 @@ ALONE = {on: _five(f"{on} alone", on) for on in MECHANISMS}
 
 
 def _all_five(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
-    """A whole day, which is short; if it is to be quick, a part of it and few contenders."""
+    """A whole day of four minutes; if quick, a part of it and only two contenders."""
     contenders = (FIVE_ON, *WITHOUT.values(), *ALONE.values(), FIVE_NONE)
     seconds = min(scope.duration, int(DAY_FIVE_S))
     for contender in (FIVE_ON, FIVE_NONE) if scope.quick else contenders:
@@ -151,4 +150,4 @@ EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, TraceCell]] = {
     "contention": Experiment("What too much on one accelerator costs", _swept),
     "batching": Experiment("What waiting for full batches is worth to baselines", _batching),
 }
-"""Everything, by name."""
+"""All experiments, by name."""

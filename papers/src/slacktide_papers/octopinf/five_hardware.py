@@ -1,6 +1,6 @@
-"""Hardware of all five in one: how long batches take, and how good answers are.
+"""Hardware of the experiment `all-five`: how long batches take, and how accurate answers are.
 
-Mechanisms that show in that are counted here.
+Also counts the actions of the mechanisms `variants`, `exits` and `distribution`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from slacktide_papers.octopinf.five_setting import (
 )
 
 REFERENCE = 112
-"""Width of the plates of the table."""
+"""Plate width, in pixels, to which the latency table of the plate reader applies."""
 
 
 class FiveHardware:
@@ -48,13 +48,13 @@ class FiveHardware:
     def __init__(self, switches: FiveSwitches, seed: int) -> None:
         self._on, self._seed = switches, seed
         self.acted: Counter[str] = Counter()
-        """How often each mechanism did something."""
+        """Number of actions of each mechanism, by kind of action."""
         self.exits = _CountedExits(self.acted)
         self._ran: dict[str, str] = {}
-        """By pipeline: the variant that was last."""
+        """By pipeline: the detector variant that ran last."""
 
     def parts(self, kind: str) -> Callable[[PoolId, int, PoolView], PoolParts]:
-        """How a device of this kind makes its pools."""
+        """Return the function that makes the pools of a device of this kind."""
 
         def made(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
             recipe = PoolRecipe("slack", exits=self._on.exits and pool.model == BRAND)
@@ -67,7 +67,7 @@ class FiveHardware:
         return made
 
     def of(self, name: str, kind: str, engine: Engine) -> Execution:
-        """How long batches take on this device."""
+        """Return the true batch times on the device `name`."""
 
         def random(of: str) -> Execution:
             draw = rng_for(self._seed, f"{of} on {name}")
@@ -110,14 +110,14 @@ class FiveHardware:
 
 
 class _CountedExits:
-    """`TableExits`, and which answers are not the model's."""
+    """`TableExits` that also counts early exits, and notes how many answers they get wrong."""
 
     def __init__(self, acted: Counter[str]) -> None:
         self._table = exit_table()
         self._exits = TableExits(self._table)
         self._acted = acted
         self.wrong: dict[int, float] = {}
-        """By request: share of its rows; of those that left."""
+        """By request that left early: share of its rows that the model's end answers otherwise."""
 
     def learnt(self, pool: PoolId) -> RampsLearnt:
         return self._exits.learnt(pool)
@@ -141,7 +141,7 @@ class _CountedExits:
 
 
 class _ToldApart:
-    """An `Execution` of plates: counts batches whose time their width told better than the mean."""
+    """The `Execution` of plates; counts batches predicted better by width than by the mean."""
 
     def __init__(
         self, truth: Execution, times: Callable[[], BatchTimes], kind: str, acted: Counter[str]

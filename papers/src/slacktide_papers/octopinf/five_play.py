@@ -1,8 +1,8 @@
 """One run with all five mechanisms, or some of them: engines, planners and links in virtual time.
 
-A placement is what a device's own planners begin with, and they go on alone until the next one:
-`joint` and `vertical` (variants, cores), early exits. They may choose variants from the usual one
-on, which is placed and for which frames are sent, and where frames are whole also larger ones.
+Each device's own planners start from the placement and work alone until the next one: `joint` and
+`vertical` (variants, cores) and the planner of early exits. The usual variant is placed, and frames
+are sent in its size. They may choose larger ones only at the cameras, where frames are whole.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from slacktide_papers.octopinf.setting import START_S, OctopInfData, shrink_fram
 
 SETTLES_S = 1.0
 RESIZE_S, JOB_S = 0.02, 0.01
-"""Seconds that a lane takes to be resized, and that planners compute off the loop."""
+"""Seconds to resize a lane, and seconds that a planner's job runs off the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedFive:
-    """Outcome of a run, beside what any run of pipelines has."""
+    """Outcome of a run of `all-five`."""
 
     score: FrameScore
     cores: tuple[float, float]
-    """(that lanes had, of those that ran something), on average, all devices together."""
+    """(cores held by all lanes, cores of lanes running a batch), averaged over time."""
     plans: tuple[int, int, int]
-    """(made, of them before their time, changes of instances)."""
+    """(plans made, plans made before they were due, changes of instances)."""
     acted: Mapping[str, int]
-    """How often each mechanism did something."""
+    """Number of actions of each mechanism, by kind of action."""
     cpu_s: float
 
 
 def play_five(switches: FiveSwitches, data: OctopInfData, seed: int, duration: float) -> PlayedFive:
-    """Play all five. The result is the same each time, but for the time that it takes."""
+    """Play one run. Every call gives the same result, except for `cpu_s`."""
     return _Run(switches, data, seed, duration).played()
 
 
@@ -75,7 +75,7 @@ class _Run:
         self.hardware = FiveHardware(switches, seed)
         self.acted = self.hardware.acted
         self.moved: dict[tuple[str, int], str] = {}
-        """By pipeline and stage: its device."""
+        """By pipeline and stage: the device that the stage is on."""
 
     def played(self) -> PlayedFive:
         begin = process_time()
@@ -139,11 +139,11 @@ class _Run:
     # ── what planners begin with ─────────────────────────────────────────────────────────────
 
     def _begun(self, plans: DevicePlans, name: str) -> tuple[Plan, Stated]:
-        """The placement on a device, and what its planners may do."""
+        """The device's part of the placement, and what the device's planners may change."""
         kind = self.testbed.kinds[name]
         plan = plans.of(name, lanes_on(kind))
         used = {deployment.lane for deployment in plan.deployments}
-        if self.on.cores:  # lanes that run nothing need none
+        if self.on.cores:  # lanes without deployments need no cores
             plan = replace(plan, lanes=tuple(lane for lane in plan.lanes if lane.name in used))
         stated: dict[str, tuple[object, ...]] = {}
         models = {deployment.pool.model for deployment in plan.deployments}
@@ -166,8 +166,8 @@ class _Run:
         return plan, stated
 
     def _largest(self, plans: DevicePlans, name: str) -> int:
-        """Side of the largest variant for which there are frames: of those that are sent here, as
-        large as they are sent."""
+        """Side of the largest variant that the device has frames for: the family's largest where
+        the camera is, else the variant that frames are sent for."""
         largest = 0
         for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
             if placed[0].device == name:
@@ -177,7 +177,7 @@ class _Run:
         return largest
 
     def _changed(self, now: float) -> None:
-        """A placement is in force: what boxes send, and what has moved."""
+        """When a placement comes into force: resize what boxes send, and count moved stages."""
         plans = self.control.plans
         assert plans is not None
         shrink_frames(self.devices, plans)
@@ -194,7 +194,7 @@ class _Run:
 
 
 def _with_family(plan: Plan, names: Sequence[str]) -> Plan:
-    """All variants on the lanes of the one that is placed; its route is that of all clients."""
+    """The plan with all variants on the lanes of the placed one; all clients are routed to it."""
     detectors = [deployment for deployment in plan.deployments if deployment.pool.model == DETECTOR]
     stages = [deployment for deployment in plan.deployments if deployment.pool.model != DETECTOR]
     pool = detectors[0].pool

@@ -1,13 +1,13 @@
-"""All five in one: what is served, where, and what comes. The paper has no such experiment.
+"""The experiment `all-five`: models, devices and load. The paper has no such experiment.
 
 Two boxes with two traffic cameras each, and a server; all three have CPU cores in lanes of two.
-The pipeline is the example `traffic`, heavier: its detector is the family `street`; its brands are
-told by a classifier as deep as the example `chained`, whose ramps can answer; and the time of its
-plate reader goes with the width of the plates.
+The pipeline is a heavier version of the example `traffic`: its detector is the family `street`, its
+brand classifier is as deep as the example `chained` and has ramps for early exits, and its plate
+reader takes longer for wider plates.
 
-Chosen once, so that with the usual variant all cores together are half busy on average and asked
-for more than there is in a burst at the day's peak; a box alone is not enough for its cameras at
-any time of the day but the night, and a link carries all frames only while it is good.
+The figures were chosen once. With the usual variant, all cores together are half busy on average
+and overloaded by a burst at the day's peak. A box alone suffices for its cameras only at night, and
+a link carries all frames only while its bandwidth is high.
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ VARIANTS = ((192, 0.556, 1.9), (288, 0.798, 6.9), (416, 0.921, 13.1), (576, 0.96
 """Variants of the family `street`: side in pixels, mean average precision (its slacktide.yaml),
 and ms of a picture on one core (the least of nine runs, 2026-11-23)."""
 FIXED = 416
-"""The variant of who has but one: the most accurate with which all cores together are half busy."""
+"""The usual variant: the most accurate one with which all cores together are half busy."""
 FRAME_BYTES, CROP_BYTES = 100e3, 3e3
 """Bytes of a frame for the largest variant, and of a crop. A smaller variant's frames follow the
 law of planning/variants/demand.py: pixels to the power of 0.83."""
 WIDTHS = ((48, 0.55), (112, 1.0), (208, 1.8))
-"""Pixels of plates, each as often as the others, and their times (example `plate`, 2026-11-23)."""
+"""(pixels, relative time) of plate widths, all equally frequent (example `plate`, 2026-11-23)."""
 PLATE_MS = 5.0
-"""Milliseconds of a plate 112 pixels wide, on one core: twelve times what the example takes,
-which is a toy."""
+"""Milliseconds for a plate 112 pixels wide on one core: twelve times the time of the example
+`plate`, which is a toy."""
 FIXED_MS = 0.5
-"""Milliseconds that every batch takes, whatever its rows."""
+"""Milliseconds that every batch takes in addition to the time of its rows."""
 PARALLEL = 0.9
-"""Part of a batch that more cores share (Amdahl)."""
+"""Share of a batch's time that is divided among its cores (Amdahl)."""
 SPREAD = 1.15
 """p99 of a batch, as a multiple of its median."""
 BATCHES = (1, 2, 4, 8)
 
 CORES = {"box": 4, "server": 6}
-"""Cores of each device; `LANE_CORES` to a lane where nothing moves them."""
+"""Cores of a device, by kind; each lane has `LANE_CORES` unless `cores` is on and moves them."""
 LANE_CORES = 2
 SLOWER = {"box": 4.0, "server": 2.0}
-"""Than the core that models were measured on: an embedded processor, a busy virtual machine."""
+"""Slowdown against the core of the measurements: an embedded processor, a busy virtual machine."""
 BOXES = ("box-1", "box-2")
 ALL_CORES = CORES["server"] + len(BOXES) * CORES["box"]
 CAMERAS = 2
-"""On each box."""
+"""Number of cameras on each box."""
 MEGABITS = 20.0
 """Bandwidth of a link, on average."""
 
 CARS = 2.0
-"""On a frame, at level 1; a brand and a plate each."""
+"""Mean number of cars on a frame at level 1; each car has one brand and one plate."""
 DAY_S = 240.0
 """A day takes four minutes."""
 NIGHT, NOON = 0.5, 1.3
@@ -89,9 +89,9 @@ frames, ramps learnt from the 2,880 before), thinned out to four of its eleven p
 
 @dataclass(frozen=True, slots=True)
 class FiveSwitches:
-    """Which mechanisms are on. What a careful operator has instead: the variant `FIXED`; answers at
-    the model's end only; one time for all plates, learnt as it goes; as many cores for each lane;
-    a placement made once, by the same search, for mean objects and mean links."""
+    """Which mechanisms are on. The substitutes for those that are off, in the same order: the
+    variant `FIXED`; answers at the model's end only; one time for all plates, learnt during the
+    run; equal cores for all lanes; one placement by the same search, for mean objects and links."""
 
     variants: bool = False
     exits: bool = False
@@ -101,11 +101,11 @@ class FiveSwitches:
 
 
 WARM_S = 20.0
-"""Before anything is judged; in shorter runs as long as is judged."""
+"""Seconds before the scored part of a run; at most as long as that part."""
 
 
 def day_begins(seconds: float) -> float:
-    """Seconds into the day at which a run begins: one that is shorter is about noon."""
+    """Seconds into the day at which a run begins; a run shorter than a day is centred on noon."""
     return max(0.0, 0.5 * (DAY_S - seconds))
 
 
@@ -116,12 +116,12 @@ def level(at: float) -> float:
 
 
 def variant_of(side: int) -> str:
-    """Its name."""
+    """Name of the variant with this side."""
     return str(side)
 
 
 def family() -> tuple[FamilyVariant, ...]:
-    """Smallest first."""
+    """The variants of the detector, smallest first."""
     return tuple(FamilyVariant(variant_of(side), exact, side) for side, exact, _ in VARIANTS)
 
 
@@ -157,7 +157,7 @@ def _table(row_ms: float, kind: str) -> LatencyTable:
 
 @cache
 def table_of(model: str, variant: str, kind: str) -> LatencyTable:
-    """Batch times by rows and cores on a kind of device; of plates 112 pixels wide."""
+    """Batch times by rows and cores on a kind of device. For `PLATE`: plates 112 pixels wide."""
     if model == DETECTOR:
         return _table(next(ms for side, _, ms in VARIANTS if variant_of(side) == variant), kind)
     if model == BRAND:
@@ -167,12 +167,12 @@ def table_of(model: str, variant: str, kind: str) -> LatencyTable:
 
 @cache
 def mean_plate_table(kind: str) -> LatencyTable:
-    """Batch times of plates, which are taken to be all alike."""
+    """Batch times of plates if all widths count as one: the mean over `WIDTHS`."""
     return _table(PLATE_MS * sum(work for _, work in WIDTHS) / len(WIDTHS), kind)
 
 
 def plate_sizes(kind: str) -> tuple[SizeTime, ...]:
-    """Times of the other widths, as measured on one core."""
+    """Times of the plate widths other than 112 pixels, on one core."""
     table = table_of(PLATE, "", kind)
     return tuple(
         SizeTime(rows, 1, width / 112, work * table.expected(rows, 1), signature(width))
@@ -183,7 +183,7 @@ def plate_sizes(kind: str) -> tuple[SizeTime, ...]:
 
 
 def lanes_on(kind: str) -> tuple[LaneSpec, ...]:
-    """Two cores to each."""
+    """The lanes of a kind of device, with `LANE_CORES` cores each."""
     return tuple(
         LaneSpec(f"0.{at}", tuple(range(LANE_CORES * at, LANE_CORES * (at + 1))))
         for at in range(CORES[kind] // LANE_CORES)
@@ -240,8 +240,8 @@ class FiveTestbed(EdgeTestbed):
                 )
 
     def question(self) -> PlacementQuestion:
-        """For mean objects and mean links, with the usual variant: a placement that chooses among
-        all of them takes small ones wherever it fears for the deadline of what is behind them."""
+        """Question for mean objects and mean links, with the usual variant only. Offered all
+        variants, a placement takes a small one wherever later stages might miss the deadline."""
         devices = []
         for name, kind in self.kinds.items():
             lanes, server = CORES[kind] // LANE_CORES, kind == "server"

@@ -1,4 +1,4 @@
-"""Goals that the rows should meet, as lines a person can check: those of this reproduction."""
+"""Goals that this reproduction set itself, as lines that a person can check against the rows."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ PUBLISHED: Mapping[tuple[str, str], float] = {
 }
 """Shares in time that the paper prints (§IV-C); its plots have no numbers."""
 ABOUT = 0.10
-"""By which a baseline's share may differ from the printed one."""
+"""Largest difference allowed between a baseline's share in time and the printed one."""
 OVER_BEST = {"base": 1.16, "doubled": 1.5, "slo-50": 1.5, "slo-100": 1.5}
-"""Effective throughput of ours, at least, as a multiple of the best baseline's."""
+"""Least throughput of `pipeline` and of `octopinf`, as a multiple of the best baseline's."""
 OF_BOUND = {"base": 0.90, "doubled": 0.80}
-"""Effective throughput of ours, at least, as a share of the fluid bound."""
+"""Least throughput of `pipeline`, as a share of the fluid bound."""
 OVER_RIM, OVER_JELLYFISH = 5.0, 7.0
-"""With SLOs 100 ms shorter (the paper: 7 and 10)."""
+"""Least throughput of `pipeline`, as multiples of theirs, at `slo-100` (the paper: 7 and 10)."""
 IN_TIME = 0.97
-"""Share of offered objects in time, in the base setting, as far as the bound allows it."""
+"""Base setting: least share in time of the offered objects, or of those that the bound allows."""
 OF_MADE = 0.95
-"""Least share of what a plan made for the surge serves."""
+"""Least share of the objects that a plan made for the surge serves in time during surges."""
 ACTED: Mapping[str, Sequence[str]] = {
     "variants": ("changes of variant", "frames of other variants"),
     "exits": ("rows that left early",),
@@ -53,9 +53,9 @@ ACTED: Mapping[str, Sequence[str]] = {
 }
 """Counts that show each mechanism at work."""
 SURGE_S = (240, 360, 480)
-"""A surge begins, ends, and all begins again."""
+"""(begin of a surge, its end, length of the cycle) in seconds."""
 PER_CPU_S = 21_000
-"""Stage requests, so that thirteen hours take 20 minutes."""
+"""Stage requests simulated per CPU second with which thirteen hours take 20 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,15 @@ class FleetRow(ResultRow):
     effective: float
     """Objects at the sinks in time, per second."""
     in_time: float
-    """Share of those offered."""
+    """Share in time of the objects offered."""
     offered: float
-    """Objects per second."""
+    """Objects offered per second."""
     bound: float | None
     """Bound of `effective` for any placement; None: not computed."""
     complete: float
     partial: float
     lost: float
-    """Shares of frames."""
+    """`complete`, `partial` and `lost` are shares of frames."""
     p50_ms: float
     p99_ms: float
     memory_gb: float
@@ -91,10 +91,10 @@ class FleetRow(ResultRow):
     """Objects in time, weighted by the accuracy of their answers, as a share of those offered
     (`all-five`)."""
     cores: float = 0.0
-    """Cores that lanes had on average; likewise."""
+    """Mean cores held by all lanes; `cores_busy`: of lanes running a batch (`all-five`)."""
     cores_busy: float = 0.0
     acted: Mapping[str, int] = field(default_factory=dict)
-    """How often each mechanism did something, all seeds together; likewise."""
+    """Number of actions by kind of action, all seeds together (`all-five`)."""
 
 
 def rows_of(measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]]) -> list[FleetRow]:
@@ -154,7 +154,7 @@ def _row(
 def goals_of(
     rows: Sequence[FleetRow], measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]]
 ) -> list[Goal]:
-    """Goals that the rows cover."""
+    """The goals of all settings that have the rows for them."""
     goals: list[Goal] = []
     for experiment in ("figure-6", "figure-8", "figure-9"):
         experiment_rows = [row for row in rows if row.experiment == experiment]
@@ -211,7 +211,7 @@ def _of_setting(setting: str, rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
 
 
 def _ablations(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
-    """Order and sizes are reported, not judged."""
+    """Change of throughput in each ablation, beside the printed one; reported, never judged."""
     whole = rows.get(OCTOPINF.label)
     printed = {NO_CORAL: "about −10 %", STATIC: "a smaller drop", SERVER_ONLY: "the largest drop"}
     for contender, text in printed.items():
@@ -246,8 +246,8 @@ def _no_less(setting: str, goal: str, value: float, least: float) -> Goal:
 
 
 def _surges(runs: Mapping[str, PlayedPipelines]) -> Iterator[Goal]:
-    """The published autoscaler is compared with plans of its own planner, too: which stage runs
-    where is not its to change."""
+    """Goals during surges. `octopinf` is also compared with plans of its own planner, because its
+    autoscaler cannot move stages to other devices."""
     for label, late_s, references in (
         (OCTOPINF.label, 35.0, (MADE, PUBLISHED_MADE)),
         (PIPELINE.label, 3.0, (MADE,)),
@@ -270,14 +270,14 @@ def _surges(runs: Mapping[str, PlayedPipelines]) -> Iterator[Goal]:
 
 
 def _in_surge(at: int, late_s: float) -> bool:
-    """Whether a bin lies in a surge that has lasted so long."""
+    """Whether a bin lies in a surge that began at least `late_s` before it."""
     begin, end, period = SURGE_S
     at_s, until_s = BIN_S * at % period, BIN_S * (at + 1) % period
     return begin + late_s <= at_s < end and until_s <= end
 
 
 def _instances(run: PlayedPipelines) -> tuple[int, int] | None:
-    """Before the first surge, and before the last one; None: there was but one."""
+    """Instances before the first and before the last surge; None if there was only one surge."""
     begin, _, period = SURGE_S
     ends = range(begin // BIN_S - 1, len(run.instances), period // BIN_S)
     return (run.instances[ends[0]], run.instances[ends[-1]]) if len(ends) > 1 else None

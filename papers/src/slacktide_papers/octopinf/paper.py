@@ -1,4 +1,4 @@
-"""OctopInf, as the harness takes it, and what is assumed where the paper leaves it open."""
+"""The `Publication` of OctopInf, and the assumptions on what the paper leaves open."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _OF_EXPERIMENT = {
 
 
 def assumptions(experiments: Iterable[str], scope: OctopInfScope) -> list[str]:
-    """Assumptions that were made for these experiments."""
+    """The assumptions of these experiments, as sentences."""
     sentences = [_RECORDED if scope.folder is not None else _DRAWN, *_ASSUMED]
     return sentences + [_OF_EXPERIMENT[name] for name in experiments if name in _OF_EXPERIMENT]
 

@@ -1,9 +1,9 @@
-"""One cell in virtual time: ten engines, the links between them, and the planner of stages.
+"""Plays one cell in virtual time: ten engines, the links between them, and the stage planner.
 
-Cameras, links and batch times are the same for every contender. Ours and `octopinf` serve by
-`slack`; the others in order of arrival, in batches of what is there: to wait for full ones, or to
-serve by deadline, does not make them better (`batching`). Stages of frames that have ended are
-dropped before they run, as OctopInf's authors had it for all.
+Cameras, links and batch times are the same for every contender. `pipeline` and `octopinf` use the
+scheduler `slack`. Baselines serve in order of arrival and never wait for a batch to fill: waiting
+for full batches, or `slack`, does not improve them (experiment `batching`). Stage requests of
+frames that have ended are dropped before they run; OctopInf's authors do so for all systems.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from slacktide_papers.octopinf.setting import (
 )
 
 SCHEDULED = ("pipeline", "octopinf")
-"""Contenders whose batches follow deadlines."""
+"""Contenders that use the scheduler `slack` unless an option names another one."""
 CONTENTION = 1.3
-"""Slowdown by interference of lanes of one accelerator that want more of it than there is."""
+"""Factor on a batch's time on an overloaded accelerator, on top of a proportional slowdown."""
 BIN_S = 1
-"""Seconds of a bin of the timeline."""
+"""Length of a bin of the timeline, in seconds."""
 BOUND_S = 30.0
-"""Seconds that one bound is of."""
+"""Length of the interval that each bound covers, in seconds."""
 SWITCHES = ("edge", "batches", "streams")
 COUNTS = ("seed", "detectors", "batch")
-"""Options of placements that are no plain numbers."""
+"""Placement options that are not floats: `SWITCHES` are bools, `COUNTS` are ints."""
 SETTLES_S = 1.0
-"""After the last frame, until all have their outcome."""
+"""Seconds that a run goes on after its last frame, so that every frame gets an outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,49 +73,49 @@ class PlayedPipelines:
     complete: int
     partial: int
     offered: int
-    """Objects at the sinks, if everything is served."""
+    """Objects that would reach the sinks if everything were served."""
     in_time: int
-    """Objects at the sinks, in time."""
+    """Objects that the sinks answered in time."""
     seconds: float
-    """Seconds that were scored."""
+    """Length of the scored interval, in seconds."""
     by_pipeline: Mapping[str, Sequence[int]]
-    """(frames, complete, partial, offered, in time) of each."""
+    """By pipeline: (frames, complete, partial, offered, in time)."""
     latency_ms: Sequence[float]
     """Latency of answered frames: percentiles 0 to 100."""
     memory_gb: float
-    """Memory of accelerators, on average over time: weights, and what runs at once needs beside
-    them."""
+    """Memory in use on all accelerators, averaged over time: the weights of all replicas, and for
+    each stream the largest intermediate of its replicas."""
     busy: float
-    """Share of the time of the server's lanes that batches took."""
+    """Share of their time for which the server's lanes ran batches."""
     wasted: float
-    """Share of batch seconds that were for frames that had ended."""
+    """Share of batch seconds spent on frames that had already ended."""
     requests: int
-    """Requests of stages."""
+    """Number of stage requests."""
     parts: Mapping[str, int]
-    """Handed over: `answered`, `given up`, `cancelled`."""
+    """Number of parts handed over, by outcome: `answered`, `given up`, `cancelled`."""
     plans: Sequence[int]
-    """(made, of them before their time, changes of instances)."""
+    """(plans made, plans made before they were due, changes of instances)."""
     timeline: Sequence[Sequence[int]]
-    """(offered, in time) by `BIN_S`."""
+    """(objects offered, objects in time) for each bin."""
     instances: Sequence[int]
-    """Replicas at the end of every `BIN_S`."""
+    """Number of replicas at the end of each bin."""
     bound: float
-    """Objects per second that no placement exceeds, on average; 0: not asked for."""
+    """Upper bound of the objects per second of any placement, averaged; 0: not computed."""
     planning_s: float
     cpu_s: float
-    """CPU seconds of all plans, and of the whole run but for the bound."""
+    """CPU seconds: `planning_s` of all plans, `cpu_s` of the whole run without the bounds."""
     worth: float = 0.0
-    """Objects at the sinks in time, each weighted by the accuracy of its answer; where variants and
-    exits differ (`all-five`)."""
+    """Objects at the sinks in time, each weighted by the accuracy of its answer. Only `all-five`,
+    which has variants and exits, sets this field and the next two."""
     cores: Sequence[float] = ()
-    """(had by lanes, of those that ran something), on average; likewise."""
+    """(cores held by all lanes, cores of lanes running a batch), averaged over time."""
     acted: Mapping[str, int] = field(default_factory=dict)
-    """How often each mechanism did something; likewise."""
+    """By kind of action (goals.ACTED): how often a mechanism took it."""
 
 
 def play(cell: TraceCell) -> PlayedPipelines:
-    """Play `cell`; the outcome is the same whenever it is played, but for the time that it
-    takes. Raises ReproduceError, OptionError."""
+    """Play `cell`. Every call gives the same outcome, except for the measured CPU seconds.
+    Raises ReproduceError, OptionError."""
     if cell.setting == FIVE:
         return _five(cell)
     return _PlayedCell(cell).played()
@@ -163,11 +163,11 @@ class _PlayedCell:
         policy = make_placement(self.name, policy_options)
         if self.fixed:
             self.asked = _times_as_many(self.asked, self.fixed)
-            policy.scales = False  # nothing is counted, so that it would take instances away
+            policy.scales = False  # no counts are reported: scaling would remove instances
         self.control = PlacementControl(self.asked, policy, stopwatch=process_time)
         self.score = FrameScore(start=float(self.warm), end=self.end, bin_s=float(BIN_S))
         self.held: list[tuple[float, float, int]] = []
-        """(since, bytes, replicas)."""
+        """(begin, bytes, replicas) of each placement in force; see `PlayedPipelines.memory_gb`."""
         self.bound: list[float] = []
         self.bound_s = 0.0
         """CPU seconds that the bounds took."""
@@ -215,7 +215,7 @@ class _PlayedCell:
         )
 
     def _times(self, kind: str) -> dict[PoolId, ModelTimes]:
-        """The hardware: of each model that may be asked for."""
+        """True batch times of every model that a placement may use."""
         times = {
             PoolId(model, "1"): ModelTimes(table_of(model, kind), cost.utilisation)
             for model, cost in MODELS.items()
@@ -235,7 +235,7 @@ class _PlayedCell:
         return parts
 
     def _changed(self, now: float) -> None:
-        """A placement is in force: what it takes, and what Jellyfish's clients send."""
+        """When a placement comes into force: note its memory, and resize Jellyfish's frames."""
         plans = self.control.plans
         assert plans is not None
         self.held.append((now, memory_of(plans), len(plans.replicas)))
@@ -243,7 +243,7 @@ class _PlayedCell:
             shrink_frames(self.devices, plans)
 
     def _bound(self, now: float) -> None:
-        """Note what no placement exceeds in the half minute from now on."""
+        """Compute the bound for the next `BOUND_S` seconds, from the true rates and links."""
         links = tuple(replace(link, bandwidth=self._mean(link, now)) for link in self.asked.links)
         pipelines = []
         for view in self.asked.pipelines:
@@ -267,7 +267,7 @@ class _PlayedCell:
         try:
             bound = fluid_bound(question)
         except SolverMissingError:
-            return  # the rows say that there is none
+            return  # without scipy the rows have no bound
         self.bound_s += process_time() - begin
         self.bound.append(0.0 if bound is None else bound)
         if now + 1.5 * BOUND_S <= self.end:
@@ -305,7 +305,7 @@ class _PlayedCell:
 
 
 def _of_score(score: FrameScore, seconds: float) -> dict[str, Any]:
-    """Counts of every run."""
+    """The fields of `PlayedPipelines` that come from the score, in every setting."""
     total = score.total
     return {
         "frames": total.frames,
@@ -330,7 +330,7 @@ def _of_score(score: FrameScore, seconds: float) -> dict[str, Any]:
 
 
 def _times_as_many(question: PlacementQuestion, factor: float) -> PlacementQuestion:
-    """With so many times the objects."""
+    """The question with `factor` times as many objects found by each source."""
 
     def seen(stage: StageView) -> StageView:
         inflows = [
@@ -344,8 +344,8 @@ def _times_as_many(question: PlacementQuestion, factor: float) -> PlacementQuest
 
 
 def memory_of(plans: DevicePlans) -> float:
-    """Bytes of accelerators, all in all: weights of every replica, and of each stream the largest
-    of what its replicas need to run, as it runs one batch at a time."""
+    """Bytes on all accelerators together: the weights of every replica and, for each stream, the
+    largest intermediate of its replicas, because a stream runs one batch at a time."""
     total = 0.0
     running: dict[tuple[str, int], float] = {}
     views = {view.name: view for view in plans.question.pipelines}
@@ -359,7 +359,7 @@ def memory_of(plans: DevicePlans) -> float:
 
 
 def _batching(policy: str, options: dict[str, float | str]) -> PoolRecipe:
-    """How its replicas make batches. Takes what it knows from `options`."""
+    """How the policy's replicas form batches. Removes `scheduler` and `wait` from `options`."""
     usual = "slack" if policy in SCHEDULED else "fifo"
     scheduler = str(options.pop("scheduler", usual))
     wait = float(options.pop("wait", 0.0))
@@ -367,5 +367,5 @@ def _batching(policy: str, options: dict[str, float | str]) -> PoolRecipe:
 
 
 def _plain(name: str, value: float | str) -> object:
-    """Options are numbers in cells."""
+    """Convert a number in a cell to the type of the option `name`."""
     return bool(value) if name in SWITCHES else int(value) if name in COUNTS else value

@@ -1,9 +1,9 @@
 """Models, devices and load: the testbed of OctopInf §IV-A, as far as it is public.
 
 Nine devices with a camera each, six of traffic and three of surveillance, and a server of four
-accelerators. Times, memory and sizes of the models are not published: they are made up here, in
-proportion to each other as common models are, so that an edge device can run a detector but not
-all that is behind it.
+accelerators. Times, memory and sizes of the models are not published: they are made up here, in the
+proportions of common models, so that an edge device can run a detector but not all stages that
+follow it.
 """
 
 from __future__ import annotations
@@ -60,39 +60,39 @@ MEANS = {
     "traffic": ((1.5, 0.8), (0.5, 6.5), (0.1, 6.1), (0.0, 8.6), (0.2, 14.9), (0.0, 11.3)),
     "surveillance": ((5.5, 0.0), (0.9, 0.0), (9.7, 0.0)),
 }
-"""(persons, cars) on a frame of these videos, on average: what is drawn without `--data`."""
+"""Mean (persons, cars) on a frame of each video. Counts drawn without `--data` have these means."""
 TRACES = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 """Schedules that the nine links replay."""
 SCHEDULE_BEGINS_S = 60.0
-"""Each schedule begins with a minute of 50 Mbit/s that is none of the trace's."""
+"""Each schedule begins with a minute of 50 Mbit/s that is no measurement; no link begins there."""
 COUNTED_S, DRAWN_S, STEP_S = 60.0, 1_800.0, 30.0
-"""Length of a video, of a drawn link, and of one of its steps."""
+"""Seconds of a video, of the trace of a drawn link, and of one step of that trace."""
 DRAWN_SHARE = 0.75
-"""Share of 5G on the move that a drawn link carries, so that it is 50 Mbit/s on average, as the
-paper's schedules are."""
+"""Factor on drawn rates of 5G on the move, with which a drawn link has a mean of 50 Mbit/s, like
+the paper's schedules."""
 
 FPS = 15.0
 SLOS = {"traffic": 0.2, "surveillance": 0.3}
 KINDS = ("agx", "nx", "nx", "nx", "nx", "nx", "nano", "nano", "nano")
-"""Kinds of the devices, in their order: three traffic cameras have an NX or better, and so on."""
+"""Kind of each device, in order: first the six with traffic cameras, then three of surveillance."""
 SLOWER = {"server": 1.0, "agx": 1.5, "nx": 2.5, "nano": 2.0}
-"""How much longer a batch takes than on one of the four streams of an accelerator of the server:
-Xavier NX 21, Orin Nano 40 and AGX Xavier 32 TOPS, the last with twice the NX's memory bandwidth."""
+"""Batch times as multiples of those on one of the four streams of a server's accelerator. Xavier NX
+21, Orin Nano 40 and AGX Xavier 32 TOPS, the last with twice the NX's memory bandwidth."""
 MEMORY = {"server": 20e9, "agx": 16e9, "nx": 5e9, "nano": 5e9}
-"""Bytes that models may have, of each accelerator."""
+"""Bytes of each accelerator that models may use, by kind of device."""
 ACCELERATORS, STREAMS = 4, 4
 LATENCY_S = 0.005
 """Latency of a link, one way."""
 KILOBYTES = (60, 250)
-"""Size of a frame at the first camera and at the last; those between in equal steps."""
+"""Smallest and largest frame size among the devices; the other sizes lie between in equal steps."""
 SPREAD = 1.15
 """p99 of a batch, as a multiple of its median."""
 BATCHES = (1, 2, 4, 8, 16, 32)
 START_S = 0.5
-"""Until a replica that is started is up: weights are on the device, and are loaded."""
+"""Seconds to start a replica: its weights are already on the device and only have to be loaded."""
 DAY_S = 13 * 3600.0
 WARM_S = 60
-"""Seconds before anything is judged; in shorter runs as many as are judged."""
+"""Seconds before the scored part of a run; at most as long as that part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,13 @@ class ModelCost:
     """One model on an accelerator of the server."""
 
     fixed: float
-    """Seconds of a batch of any size."""
+    """Seconds that every batch takes in addition to the time of its rows."""
     row: float
     """Seconds of each row."""
     weights: float
-    """Megabytes."""
+    """Megabytes of weights."""
     intermediate: float
-    """Megabytes while it runs."""
+    """Megabytes that a running batch needs beside the weights."""
     utilisation: float
     """Share of an accelerator while it runs."""
 
@@ -137,8 +137,8 @@ GRAPHS: Mapping[str, Mapping[str, tuple[str, float, float]]] = {
         "pose": ("detector", 1.0, 3e3),
     },
 }
-"""By stage, which is called like its model: (what feeds it, rows for each of its, bytes of a row).
-A face is found on six persons of ten. Objects at the source follow the counts."""
+"""By stage, named like its model: (stage before it, rows for each row of that stage, bytes of one).
+Faces are found on six persons of ten. Rows from the detector follow the counts instead of 1.0."""
 SEES = {"face": "persons", "pose": "persons", "brand": "cars", "plate": "cars"}
 ANSWER_BYTES = 100.0
 SIZES = (
@@ -148,8 +148,8 @@ SIZES = (
     (0.55, 0.55, 1.0),
     (0.60, 1.0, 1.0),
 )
-"""Jellyfish's detectors: accuracy, time and bytes of a frame, as shares of the largest (YOLOv5 n at
-320, 512 and 640, s and m, of OctopInf's code)."""
+"""Jellyfish's detectors: (accuracy, batch time, bytes of a frame), the last two as shares of the
+largest detector's (YOLOv5 n at 320, 512 and 640, s and m, of OctopInf's code)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +158,12 @@ class OctopInfSetting:
 
     name: str
     cameras: int = 1
-    """On each device."""
+    """Number of cameras on each device."""
     stricter: float = 0.0
     """Seconds by which SLOs are shorter."""
     surges: bool = False
-    """Whether three times as much is seen for two minutes, every eight: from the fourth minute that
-    is judged on."""
+    """Whether cameras see three times as many objects for two minutes in every eight, the first
+    time four minutes into the scored part."""
 
 
 SETTINGS: Mapping[str, OctopInfSetting] = {
@@ -183,11 +183,11 @@ class OctopInfData:
     """Objects that the cameras see, and bandwidths of the links."""
 
     counts: Mapping[str, tuple[ObjectCounts, ...]]
-    """By pipeline, a video for each camera."""
+    """By kind of pipeline: a video for each device."""
     traces: tuple[BandwidthTrace, ...]
     """By device."""
     begins: float
-    """Seconds into each of them at which it may begin."""
+    """Earliest point of each trace, in seconds, at which its link may begin."""
 
     @property
     def digest(self) -> str:
@@ -203,8 +203,8 @@ class OctopInfData:
 
 @cache
 def load_data(folder: Path | None) -> OctopInfData:
-    """Data below `folder`; without one, drawn: objects as an M/G/∞ of the videos' means, links
-    in the shape of 5G on the move. Raises ReproduceError."""
+    """Load the data below `folder`. Without a folder, draw objects as M/G/∞ with the videos' means,
+    and links like 5G on the move. Raises ReproduceError."""
     if folder is None:
         counts = {
             name: tuple(
@@ -233,15 +233,15 @@ def load_data(folder: Path | None) -> OctopInfData:
 
 
 def _schedule(trace: BandwidthTrace) -> BandwidthTrace:
-    """Its means over half a minute each: so the paper's schedules are made of 5G runs."""
+    """Means of `trace` over each half minute, scaled; the paper's schedules are made like this."""
     starts = np.arange(0.0, trace.period, STEP_S)
     moved = np.diff(trace.moved(np.append(starts, trace.period - 1e-9)))
     return BandwidthTrace(starts, DRAWN_SHARE * moved / STEP_S, trace.period, "drawn")
 
 
 def level(kind: str, second: float) -> float:
-    """Factor of the counts at this second of the 13 hours from 7:00 on: traffic with two peaks,
-    at 8:30 and at 18:00, surveillance with one at 13:00, between 0.6 and 1.2."""
+    """Factor of the counts, 0.6 to 1.2, at this second of the 13 hours from 7:00. Traffic peaks at
+    8:30 and at 18:00, surveillance at 13:00."""
     hour = second / 3600.0
     if kind == "traffic":
         peaks = max(math.exp(-(((hour - at) / 2.0) ** 2)) for at in (1.5, 11.0))
@@ -251,7 +251,7 @@ def level(kind: str, second: float) -> float:
 
 
 SEGMENTS_S = (0.5 * 3600.0, 6.0 * 3600.0, 10.5 * 3600.0)
-"""Where in the day the runs of seeds 1, 2 and 3 begin; further ones as the first, and so on."""
+"""Seconds from 7:00 at which runs of seeds 1, 2 and 3 begin; higher seeds repeat these times."""
 
 
 class EdgeTestbed:
@@ -260,14 +260,14 @@ class EdgeTestbed:
     def __init__(self, seed: int) -> None:
         self._random = rng_for(seed, "where videos and links begin")
         self.traces: dict[str, tuple[BandwidthTrace, float]] = {}
-        """By device: its link, either way, and seconds into it at the start."""
+        """By device: bandwidths of its link, for either direction, and their offset in seconds."""
         self.cameras: dict[str, list[PipelineCamera]] = {}
         """By device."""
         self.rows: dict[str, StageRows] = {}
         """By pipeline."""
 
     def add_link(self, device: str, trace: BandwidthTrace, earliest: float) -> None:
-        """The link begins at a random place of its trace, `earliest` seconds into it or later."""
+        """Add a link. It begins at a random place of `trace`, at least `earliest` seconds in."""
         begins = earliest + float(self._random.uniform(0.0, trace.period - earliest))
         self.traces[device] = trace, begins
 
@@ -280,7 +280,7 @@ class EdgeTestbed:
         nbytes: float,
         level: Callable[[float], float],
     ) -> None:
-        """The video begins at a random place."""
+        """Add a camera. Its video begins at a random place."""
         self.rows[rows.pipeline.name] = rows
         sees = [(SEES[edge.downstream],) for edge in rows.pipeline.out_of["detector"]]
         start = float(self._random.uniform(0.0, 1.0 / FPS))
@@ -291,7 +291,7 @@ class EdgeTestbed:
         self.cameras.setdefault(device, []).append(camera)
 
     def simulated(self, score: FrameScore) -> SimulatedDevices:
-        """Devices with links between them, and nothing on them yet."""
+        """The simulation with all links and pipelines; devices and engines have yet to be added."""
         links = {
             ends: (trace, LATENCY_S, begins)
             for device, (trace, begins) in self.traces.items()
@@ -308,7 +308,7 @@ class EdgeTestbed:
         ]
 
     def links(self, now: float) -> list[LinkView]:
-        """Links with the bandwidth that they have had in the second before `now`."""
+        """The links with their bandwidths in the second before `now`."""
         rates = []
         for trace, begins in self.traces.values():
             at = begins + now
@@ -322,7 +322,7 @@ def _both_ways(device: str) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def shrink_frames(devices: SimulatedDevices, plans: DevicePlans) -> None:
-    """Have cameras send frames as large as the form of their detector that is placed takes them."""
+    """Make all cameras send frames in the size that the placed form of their detector takes."""
     for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
         form = view.stages[0].forms[placed[0].form]
         frames = devices.devices[view.source].frames
@@ -341,7 +341,7 @@ class OctopInfTestbed(EdgeTestbed):
         whole_day: bool = False,
         warm: float = WARM_S,
     ) -> None:
-        """`warm`: seconds before anything is judged."""
+        """`warm`: seconds before the scored part of the run."""
         super().__init__(seed)
         self.setting, self.data, self.seed, self.warm = setting, data, seed, warm
         self.begins = 0.0 if whole_day else SEGMENTS_S[(seed - 1) % len(SEGMENTS_S)]
@@ -354,7 +354,7 @@ class OctopInfTestbed(EdgeTestbed):
             self.add_link(device, data.traces[at], data.begins)
             number = numbers[name] = numbers.get(name, -1) + 1
             nbytes = 1e3 * (low + (high - low) * ((5 * at) % 9) / 8)
-            for camera in range(setting.cameras):  # `traffic-1b` is the second one of a device
+            for camera in range(setting.cameras):  # `traffic-1b` is the second camera of a device
                 rows = _rows(f"{name}-{number + 1}{'b' if camera else ''}", name)
                 slo = SLOS[name] - setting.stricter
                 video = data.counts[name][number]
@@ -371,8 +371,8 @@ class OctopInfTestbed(EdgeTestbed):
         return of
 
     def question(self, *, sizes: bool = False) -> PlacementQuestion:
-        """Question before anything has been measured: it knows the means of the videos, and what
-        the links carry at the start. `sizes`: with Jellyfish's detectors."""
+        """Question before any measurement, from the means of the videos and the bandwidths at the
+        start. `sizes`: with Jellyfish's detectors as forms of the first stage."""
         devices = [
             DeviceView("server", "server", ACCELERATORS, STREAMS, MEMORY["server"], server=True),
             *(DeviceView(name, kind, memory=MEMORY[kind]) for name, kind in self.kinds.items()),
@@ -415,7 +415,7 @@ def _rows(name: str, kind: str) -> StageRows:
 
 
 def table_of(model: str, kind: str, share: float = 1.0) -> LatencyTable:
-    """Batch times of a model, or of one that takes a share of its time, on a kind of device."""
+    """Batch times of a model on a kind of device, multiplied by `share`."""
     cost, factor = MODELS[model], share * SLOWER[kind]
     p50 = [[factor * (cost.fixed + cost.row * rows)] for rows in BATCHES]
     p99 = [[SPREAD * seconds for seconds in row] for row in p50]
@@ -425,7 +425,7 @@ def table_of(model: str, kind: str, share: float = 1.0) -> LatencyTable:
 def form_of(
     model: str, share: float = 1.0, name: str = "", accuracy: float = 1.0, row_share: float = 1.0
 ) -> StageForm:
-    """A model as planners see it."""
+    """A model as planners see it; `share` scales its times and its memory."""
     cost = MODELS[model]
     times = []
     for kind in SLOWER:
@@ -437,7 +437,7 @@ def form_of(
 
 
 def detectors() -> tuple[StageForm, ...]:
-    """Jellyfish's, the smallest first."""
+    """Jellyfish's detectors, smallest first."""
     return tuple(
         form_of("detector", share, f"{100 * accuracy:.0f}", accuracy, row_share)
         for accuracy, share, row_share in SIZES
@@ -445,5 +445,5 @@ def detectors() -> tuple[StageForm, ...]:
 
 
 def share_of(variant: str) -> float:
-    """Time of one of Jellyfish's detectors, as a share of the largest one's."""
+    """Batch time of one of Jellyfish's detectors, as a share of the largest's; 1 for others."""
     return next((share for accuracy, share, _ in SIZES if f"{100 * accuracy:.0f}" == variant), 1.0)

@@ -15,7 +15,7 @@ from slacktide_papers.octopinf.goals import ACTED, FleetRow
 from slacktide_papers.octopinf.play import BIN_S, PlayedPipelines
 
 MOST_POINTS = 300
-"""Most points of a course: longer ones are drawn in wider bins."""
+"""Most points of a curve; longer timelines are drawn in wider bins."""
 
 
 CONTENDERS = (
@@ -38,7 +38,7 @@ CONTENDERS = (
     Column("scaled", "scaled"),
     Column("published", "printed", ".2f"),
 )
-MECHANISMS = (  # on or off
+MECHANISMS = (  # columns of `all-five`
     Column("contender", "contender"),
     Column("weighted", "weighted", ".3f"),
     Column("in_time", "in time", ".3f"),
@@ -53,12 +53,12 @@ MECHANISMS = (  # on or off
 
 @dataclass(frozen=True, slots=True)
 class Courses:
-    """The first seed of every row, by experiment, setting and contender."""
+    """The run with the first seed of every row, by experiment, setting and contender."""
 
     runs: Mapping[tuple[str, str, str], PlayedPipelines]
 
     def to_dict(self) -> dict[str, Any]:
-        """Members of the JSON document."""
+        """Members that are added to the JSON document."""
         return {
             "timelines": [
                 {
@@ -99,13 +99,13 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 
 def _action(mechanism: str) -> Column:
-    """How often a mechanism acted: its first count."""
+    """The column that shows how often a mechanism acted, by the first of its counts."""
     count = ACTED[mechanism][0]
     return Column(lambda row: row.acted.get(count), mechanism)
 
 
 def _sources(courses: Courses, experiment: str) -> Grid:
-    """Figure 7 in numbers: each source by itself, the first seed."""
+    """Figure 7 in numbers: share in time of each pipeline, first seed."""
     runs = {key[2]: run for key, run in courses.runs.items() if key[0] == experiment}
     names = sorted({name for run in runs.values() for name in run.by_pipeline})
     lines = []
@@ -118,7 +118,7 @@ def _sources(courses: Courses, experiment: str) -> Grid:
 
 
 def _courses(courses: Courses, experiment: str, setting: str) -> Iterator[Plot]:
-    """Objects per second, offered and in time, as Figures 6d, 7 and 11 have them."""
+    """Plots of objects per second, offered and in time, as in Figures 6d, 7 and 11."""
     drawn: list[Curve] = []
     for (of, at, contender), run in courses.runs.items():
         if (of, at) != (experiment, setting) or not run.timeline:

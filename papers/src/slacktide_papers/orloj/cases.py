@@ -1,7 +1,7 @@
-"""Requests of each case: how long they are, and from which application.
+"""Requests of each case: their lengths and applications.
 
-Lengths are in the unit of the study's axis, where the modes of Tables 2 and 3 lie between 3 and 17
-and the reference length, that of one mode, is 10. An application is a mode.
+Lengths are in the unit of the paper's axis, on which the modes of Tables 2 and 3 lie between 3 and
+17. The reference length, that of a single mode, is 10. Each mode is an application.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slacktide_papers.harness.state import ReproduceError
 from slacktide_papers.orloj.published import TASKS, TaskTimes, cases
 
 SHORTEST, REFERENCE, LONGEST = 3.0, 10.0, 17.0
-"""Lengths: the lowest and the highest mode, and what one request is on average."""
+"""Lengths: of the lowest mode, of a request on average, and of the highest mode."""
 
 _COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 
@@ -38,7 +38,7 @@ def _name(number: int, count: int) -> str:
 
 
 def _unequal(short: float, short_sigma: float, long: float, long_sigma: float) -> Modes:
-    """Two peaks drawn with these weights."""
+    """A short and a long peak with the weights `short` and `long`."""
     return Modes(
         (Mode(SHORTEST, short_sigma, short, "short"), Mode(LONGEST, long_sigma, long, "long"))
     )
@@ -46,7 +46,7 @@ def _unequal(short: float, short_sigma: float, long: float, long_sigma: float) -
 
 STATIC = "static"
 EXPONENTIAL = "exponential"
-"""Not in the paper: lengths of a single application without a typical one."""
+"""Not in the paper: a single application, whose lengths have no typical value."""
 
 SYNTHETIC: Mapping[str, Lengths] = {
     "std-0.5": _equal(2, 0.5),
@@ -63,8 +63,8 @@ _SAME = {"std-1": "two-modal", **dict.fromkeys(cases("table-4"), STATIC)}
 
 
 def workload_of(case: str) -> str:
-    """The case that `case` is run as. Two modes of σ 1 stand in Table 2 and in Table 3; of the
-    static models of Table 4 the paper says nothing that would tell them apart."""
+    """The case that `case` is run as. Two modes of σ 1 are in both Table 2 and Table 3; the static
+    models of Table 4 are run as one case, because the paper states no difference between them."""
     return _SAME.get(case, case)
 
 
@@ -79,8 +79,8 @@ TASK_SIGMA = 0.1
 
 
 def lengths_of(case: str, fixed_share: float) -> Lengths:
-    """How long the requests of `case` are, where c0 is `fixed_share` of the mean time alone. Raises
-    ReproduceError if there is no such case."""
+    """Lengths of the requests of `case`; c0 is `fixed_share` of the mean time of a request alone.
+    Raises ReproduceError if there is no such case."""
     case = workload_of(case)
     if case in SYNTHETIC:
         return SYNTHETIC[case]
@@ -91,11 +91,11 @@ def lengths_of(case: str, fixed_share: float) -> Lengths:
 
 
 def task_lengths(task: TaskTimes, fixed_share: float) -> Modes:
-    """Two groups, short and long, whose mean and P99 of the time alone are those of Table 1.
+    """A short and a long group, mixed so that the times alone have Table 1's mean and P99.
 
     The paper groups each data set into "short-running and relatively long-running requests" and
-    mixes them (§5.2), and prints nothing else about them. Here the short group is TASK_SHORT of the
-    mean length; the mean and the share of the long one follow from the two printed figures.
+    mixes them (§5.2), and prints nothing else about them. Here the short group's mean is TASK_SHORT
+    of the mean length; the long group's mean and share follow from the two printed figures.
     """
     high = (task.p99_ms / task.mean_ms - fixed_share) / (1.0 - fixed_share)
     if high <= 1.0:
@@ -119,11 +119,11 @@ def task_lengths(task: TaskTimes, fixed_share: float) -> Modes:
 
 
 def _long_share(long: float) -> float:
-    """Share of the long group, of mean `long`, that makes the mean length 1."""
+    """Share of a long group of mean `long` at which the mean of all lengths is 1."""
     return (1.0 - TASK_SHORT) / (long - TASK_SHORT)
 
 
 def _beyond(length: float, long: float) -> float:
-    """P(a request is longer than `length`), the long group being of mean `long`."""
+    """P(a request is longer than `length`) if the long group has the mean `long`."""
     group = NormalDist(long, TASK_SIGMA * long)
     return _long_share(long) * (1.0 - group.cdf(length))

@@ -1,6 +1,6 @@
 """Experiments to reproduce: the tables and figures as points, each a mean over a few cells.
 
-The paper's four systems take part in every table; beside them ours, the other readings of Orloj's
+The paper's four systems take part in every table, and so do ours, other readings of Orloj's
 Algorithm 1, and a yardstick that knows every length. Nothing is measured here.
 """
 
@@ -20,10 +20,10 @@ REQUESTS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class OrlojContender(Contender):
-    """A scheduler as it takes part."""
+    """A scheduler that takes part in an experiment."""
 
     notice: float = 0.0
-    """How long before its arrival a request is announced, as a share of the time alone."""
+    """Time from a request's announcement to its arrival, as a share of its time alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,35 +36,35 @@ class OrlojCell(ExperimentCell):
     """Deadline after the arrival, as a multiple of the P99 of the time alone."""
     requests: int = REQUESTS
     p99_ms: float | None = None
-    """P99 of the time alone in milliseconds; None: as the case has it."""
+    """P99 of the time alone, in milliseconds; None: that of the case."""
     overhead_ms: float = 0.0
     """Time that every batch takes beyond its run time, unknown to the scheduler."""
     trace: tuple[float, ...] = ()
-    """Rates, in any unit, of the windows that arrivals follow; empty: those of the setting."""
+    """Arrival rates of consecutive windows, in any unit; empty: those of the setting."""
 
     def __str__(self) -> str:
         return f"{self.setting} {self.case} {self.contender.label}"
 
 
 YARDSTICK = "oracle_slack"
-"""Not a policy that can be named elsewhere: it knows the length of every request."""
+"""Only for comparison, no policy of the server: it knows the length of every request."""
 
 CLIPPER = OrlojContender("clipper", "clipper")
 NEXUS = OrlojContender("nexus", "nexus")
 CLOCKWORK = OrlojContender("clockwork", "clockwork", (("tolerance", 0.0),))
-"""Here batch times have no jitter to be tolerated: any overrun counts."""
+"""No tolerance: batch times have no jitter here, so every overrun counts."""
 ORLOJ = OrlojContender("orloj", "orloj")
 PUBLISHED = (CLIPPER, NEXUS, CLOCKWORK, ORLOJ)
 ORLOJ_TEXT = OrlojContender("orloj_text", "orloj_text")
 ORLOJ_BY_CLASS = OrlojContender("orloj, by class", "orloj", (("times", "by_class"),))
-"""The strongest reading of the printed line 16: what gains over Orloj are judged against."""
+"""The strongest reading of the printed line 16; gains over Orloj are gains over this one."""
 SLACK = OrlojContender("slack", "slack")
 ORACLE = OrlojContender(YARDSTICK, YARDSTICK)
 NOTICED = OrlojContender("slack, notice 0.2", "slack", notice=0.2)
 FAIR = OrlojContender("slack, theta 2", "slack", (("theta", 2.0),))
 
 OURS = (ORLOJ_TEXT, ORLOJ_BY_CLASS, SLACK, ORACLE)
-"""In every table, with all seeds."""
+"""Contenders that every table has in addition to the published ones, with all seeds."""
 
 QUEUE = "figure-12"
 FAIR_CASE, FAIR_SLO = "two-modal", 2.0
@@ -74,13 +74,13 @@ SWEEP_CASE = "three-modal"
 """Figures 13 and 14 take the distribution of Figure 8c."""
 
 P99_MS = (500.0, 200.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0, 2.0)
-"""Figure 14: times alone of the paper's axis and below, as far as it is described."""
+"""Figure 14: P99s on the paper's axis, as far as it is described, and shorter ones."""
 
 OVERHEAD_MS = 1.0
-"""Figure 14: what each batch takes beyond its run time, as no real server is free of."""
+"""Figure 14: time of each batch beyond its run time; every real server has some."""
 
 FEW_SEEDS = 3
-"""Seeds of setting Q, of notice and of the figures, where the tables under P have five."""
+"""Seeds for setting Q, contenders with notice, and figures. Tables under P have five seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ class OrlojScope:
     seeds: int = 5
     requests: int = REQUESTS
     cases: tuple[str, ...] | None = None
-    """Only these; None: all."""
+    """Cases to measure; None: all."""
     slos: tuple[float, ...] = SLOS
     trace: tuple[float, ...] = ()
-    """Rates of consecutive windows that arrivals follow; empty: those of the setting."""
+    """Arrival rates of consecutive windows; empty: those of the setting."""
 
     @property
     def size(self) -> str:
@@ -119,7 +119,7 @@ QUICK = OrlojScope(
     cases=("std-2/0.5", "std-0.5/2", "one-modal", "two-modal", "three-modal", "bart-cnn", "static"),
     slos=(1.5, 2.0, 3.0),
 )
-"""Under two minutes: to see that it runs, and roughly what comes out."""
+"""Takes under two minutes: shows that everything runs, and rough results."""
 
 
 def _point(
@@ -130,7 +130,7 @@ def _point(
     at: float | None = None,
     **fields: Any,
 ) -> Point[OrlojCell]:
-    """`fields` are what else there is in an `OrlojCell`."""
+    """A point of one cell per seed; `fields` are the other fields of each `OrlojCell`."""
     fields |= {"case": workload_of(case), "requests": scope.requests, "trace": scope.trace}
     return Point(experiment, tuple(OrlojCell(seed=seed, **fields) for seed in seeds), case, at)
 
@@ -182,7 +182,7 @@ _SHORT_TIMES: _Places = tuple(
     for contender in (ORLOJ, SLACK)
     for p99 in P99_MS
 )
-"""Equal requests at each place, with all times scaled down."""
+"""The same requests at each place on the x axis, with all times scaled."""
 
 _ALL = (*PUBLISHED, *OURS)
 
@@ -199,4 +199,4 @@ EXPERIMENTS: Mapping[str, Experiment[OrlojScope, OrlojCell]] = {
         "Times alone scaled down", _figure("figure-14", _SHORT_TIMES), "P99 of the time alone (ms)"
     ),
 }
-"""Every table and figure. Figure 12 is timed instead of simulated: queue_times.py."""
+"""Every table and figure, by name. Figure 12 is timed in queue_times.py, not simulated."""

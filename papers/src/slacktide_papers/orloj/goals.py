@@ -1,6 +1,6 @@
-"""Goals that the figures should meet, as lines a person can check: those of this reproduction.
+"""Goals of this reproduction for the measured figures, as lines that a person can check.
 
-Gains are paired: the same requests under two schedulers, a difference for each seed, then means.
+Gains are paired: for each seed the difference of two schedulers on the same requests, then means.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FinishRow(ResultRow):
     slo_x_p99: float
     scheduler: str
     published: float | None
-    """Rate as printed; None where the paper prints none."""
+    """Rate as printed; None if the paper prints none."""
     measured_mean: float
     measured_se: float | None
     """Standard error of the mean; None with one seed."""
@@ -82,24 +82,24 @@ OVER_ORLOJ = {
     "P": dict(zip(SLOS, (2.4, 3.7, 1.7, 0.8, 0.3), strict=True)),
     "Q": dict(zip(SLOS, (2.9, 4.8, 6.0, 6.1, 6.1), strict=True)),
 }
-"""Points of `slack` over Orloj in its strongest reading, mean of the 13 cases."""
+"""Least gain of `slack` over Orloj's strongest reading: points, by SLO, mean of 13 cases."""
 OVER_TEXT = {"P": 5.0, "Q": 4.0}
-"""Points of `slack` over `orloj_text`, mean of the tight SLOs."""
+"""Least gain of `slack` over `orloj_text`, in points: mean over the tight SLOs."""
 TIGHT = 2.0
-"""SLOs up to this are tight."""
+"""Largest SLO that counts as tight, × P99."""
 WITH_NOTICE = {1.5: 8.0, 2.0: 6.0}
-"""Points of `slack` with notice over that reading without, under P."""
+"""Least gain under P of `slack` with notice over that strongest reading without: points."""
 WORST = -1.0
-"""Points that no row of `slack` may be below that reading by more than."""
+"""Least gain of `slack` over that strongest reading in any single row, in points."""
 BEHIND_ORACLE = 1.0
-"""Points that `slack` may be behind the yardstick that knows every length, on average under P."""
+"""Most points, on average under P, that `slack` may be behind the all-knowing yardstick."""
 LONG_CLASS = 10.0
-"""Points that the long class may be behind what `orloj` gives it, with θ = 2."""
+"""Most points that the long class may get less from `slack` with θ = 2 than from `orloj`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The outcomes of one case at one SLO, of every contender, by seed."""
+    """Outcomes of one case at one SLO, by contender and seed."""
 
     case: str
     slo: float
@@ -134,7 +134,7 @@ class _View:
     rows: list[_Row]
 
     def with_all(self, *contenders: Contender, slos: Iterable[float] = SLOS) -> list[_Row]:
-        """Rows that all of `contenders` were measured in."""
+        """Rows, at one of `slos`, in which all of `contenders` were measured."""
         chosen_slos = set(slos)
         return [
             row
@@ -143,7 +143,7 @@ class _View:
         ]
 
     def gains(self, rows: list[_Row], contender: Contender, rival: Contender) -> list[float]:
-        """Points of `contender` over `rival`: a mean over `rows` for each seed that both have."""
+        """Gain of `contender` over `rival`, in points: a mean over `rows` for each common seed."""
         by_seed: dict[int, list[float]] = {}
         for row in rows:
             base = row.runs[rival]
@@ -163,14 +163,14 @@ class _View:
         points: float | None,
         slos: Iterable[float],
     ) -> Iterator[Goal]:
-        """The goal that `contender` gains so many points over `rival`; None: it is only shown."""
+        """The goal that `contender` gains `points` over `rival`; None: the gain is only shown."""
         rows = self.with_all(contender, rival, slos=slos)
         if not rows:
             return
         gains = self.gains(rows, contender, rival)
         mean, error = fmean(gains), standard_error(gains)
         spread = "" if error is None else f" ± {error:.1f}"
-        met = points is None or round(mean, 1) >= points  # as it is shown
+        met = points is None or round(mean, 1) >= points  # rounded as it is shown
         target = "–" if points is None else f"≥ {points:+.1f}"
         yield self.goal(metric, f"{mean:+.1f}{spread}", target, met, len(rows))
 

@@ -1,4 +1,4 @@
-"""Orloj, as the harness takes it, and what is assumed where the paper leaves it open."""
+"""Orloj's entry for the harness, and assumptions on what the paper leaves open."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _OF_EXPERIMENT: Mapping[str, str] = {
 
 
 def assumptions(experiments: Iterable[str], scope: OrlojScope) -> list[str]:
-    """Assumptions that were made for these experiments."""
+    """Assumptions behind these experiments, as sentences."""
     sizes = SETTINGS["P"].sizes
     sentences = [
         text.format(sizes=", ".join(map(str, sizes)), alone=ALONE_MS, samples=SAMPLES)

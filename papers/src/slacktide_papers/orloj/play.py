@@ -1,8 +1,8 @@
-"""One cell, simulated: the engine and the policy that serve, one lane, virtual time.
+"""Play one cell in virtual time: the engine and the policy of the server, on one lane.
 
-A scheduler knows c0, c1 and the lengths that each application had before the run; it learns nothing
-during it (the paper's profiler does not run in its experiments either). How long a request is it
-sees only in the time of its batch.
+A scheduler knows c0, c1 and sample lengths of each application from before the run. It learns
+nothing during the run (the paper's profiler does not run in the paper's experiments either). The
+length of a request shows only in the time of its batch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Finish:
 
 
 class _Slower:
-    """Hardware that takes `seconds` longer for each batch than policies are told."""
+    """Hardware on which each batch takes `seconds` longer than policies expect."""
 
     def __init__(self, execution: Execution, seconds: float) -> None:
         self._execution = execution
@@ -111,7 +111,7 @@ def _engine(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Engine:
         requests.training,
         requests.latency,
         shares=requests.shares,
-        # The published policies keep applications apart; ours merges those that are alike.
+        # The published policies have a class per application; ours merges similar ones.
         most=MOST_CLASSES if contender.policy == "slack" else len(requests.training),
     )
 
@@ -137,8 +137,8 @@ def _engine(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Engine:
 
 
 def _items(cell: OrlojCell, requests: OrlojRequests) -> Iterator[Item]:
-    """The requests as they come; with notice, each an upload that ends when it would have come. The
-    deadline counts from the completed arrival, with and without notice."""
+    """The requests in order of arrival. With notice, each is an upload: announced at that instant,
+    and complete `notice` later. The deadline always counts from the completed arrival."""
     slo = cell.slo * requests.p99_alone
     notice = cell.contender.notice * requests.alone
     columns = zip(

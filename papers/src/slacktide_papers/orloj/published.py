@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCHEDULERS = ("clipper", "nexus", "clockwork", "orloj")
-"""The four systems of every table, in its order of columns."""
+"""The four systems of every table, in the order of its columns."""
 
 SLOS = (1.5, 2.0, 3.0, 4.0, 5.0)
-"""Deadlines of every table, as multiples of the P99 of the time alone."""
+"""Deadlines of every table, × P99 of the time alone, that is of requests in batches of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ TASKS: Mapping[str, TaskTimes] = {
 """Table 1, by the case names of Table 5."""
 
 DELAY_RATES_PER_MS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-"""Figure 13, x axis: b of the anticipated delay, per millisecond. §5.6: "stable" at every one. Its
-lines are plotted, not printed: the same five SLOs, the three-modal case."""
+"""Figure 13, x axis: b of the anticipated delay, per millisecond; §5.6 calls all of them "stable".
+The figure has a line for each of the five SLOs in the three-modal case, without numbers."""
 
 QUEUE_LENGTHS = (10, 100, 1_000, 10_000)
 """Figure 12, x axis: requests in the queue (§5.5: from 10 to 10,000, means of 100 samples)."""
@@ -59,15 +59,15 @@ def _read() -> dict[str, dict[tuple[str, float, str], float]]:
 
 
 TABLES = _read()
-"""Every printed finish rate, by table; in a table by case, SLO and scheduler."""
+"""Every printed finish rate: by table, then by (case, SLO, scheduler)."""
 
 
 def cases(table: str) -> tuple[str, ...]:
-    """The cases of `table`, in its order."""
+    """The cases of `table`, in the order in which it prints them."""
     return tuple(dict.fromkeys(case for case, _, _ in TABLES[table]))
 
 
 def printed_finish(case: str, slo: float, scheduler: str) -> float | None:
-    """The printed finish rate; None where the paper prints none."""
+    """The printed finish rate; None if the paper prints none."""
     rates = (table.get((case, slo, scheduler)) for table in TABLES.values())
     return next((rate for rate in rates if rate is not None), None)

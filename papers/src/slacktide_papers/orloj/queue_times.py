@@ -1,4 +1,4 @@
-"""Figure 12: what inserting a request and asking for the next batch cost, by length of the queue.
+"""Figure 12: time to insert a request and to ask for the next batch, by length of the queue.
 
 Timed, not simulated: wall clock, this process, this machine.
 """
@@ -21,12 +21,12 @@ from slacktide_papers.orloj.setting import SETTINGS, draw_requests
 
 POLICIES = ("orloj", "slack")
 REPEATS = 100
-"""Operations that a figure is the median of; the paper takes the mean of as many."""
+"""Number of operations in each median; the paper takes the mean of as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTime:
-    """Median times of one scheduler with so many requests pending."""
+    """Median times of one scheduler with `pending` requests in its queue."""
 
     scheduler: str
     pending: int
@@ -35,7 +35,7 @@ class QueueTime:
 
 
 class _FreeLane:
-    """One lane with nothing on it."""
+    """One idle lane."""
 
     lanes = 1
     cores = 1
@@ -58,7 +58,7 @@ def _timed(policy: str, pending: int) -> QueueTime:
     most = requests.latency.sizes[-1]
     times, view = FixedTimes(classes), _FreeLane()
     scheduler = make_scheduler(policy, {}, max_batch=most, times=times, view=view)
-    # Deadlines within what the paper's loosest SLO leaves, so that all of them can be met.
+    # Deadlines are no later than the paper's loosest SLO, and late enough to be met.
     rng = np.random.default_rng(1)
     slack = requests.p99_alone * (2.0 + 3.0 * rng.random(pending + REPEATS))
     queue_requests = [
@@ -75,7 +75,7 @@ def _timed(policy: str, pending: int) -> QueueTime:
         scheduler.remove(request.id)
     replica = Replica(0, PoolId("model", "1"), "lane", (0,), most)
     for request in queue_requests[pending:]:
-        # A newcomer each time, or the last answer could be given again.
+        # A new request each time; otherwise a scheduler could repeat its last answer.
         newcomer = replace(request, deadline=float(slack[0]))
         scheduler.admit_moved(newcomer, now=0.0)
         start = perf_counter()

@@ -3,7 +3,7 @@
 The paper does not say how much of a batch's time is fixed, how high the load is or how bursty. P is
 calibrated on Tables 2 and 3: one setting for all of their rows, found by a search for the smallest
 error against the printed Orloj and Clockwork columns. In Q padding dominates and the load is lower,
-as with a small text encoder on a CPU. All else is equal. See docs/reproduce.md.
+as with a small text encoder on a CPU. P and Q share all else. See docs/reproduce.md.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SAMPLES = 4_000
 P99 = 0.99
 
 _LONGEST = 6.0
-"""How many times longer than on average a run may be."""
+"""Longest duration of a run, as a multiple of the average duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrlojSetting:
-    """Setting that holds for every case. The unit of time is c1 × the reference length."""
+    """Numbers that all cases share. The unit of time is c1 × the reference length."""
 
     name: str
     fixed: float
@@ -51,12 +51,12 @@ class OrlojSetting:
         return self.fixed / (self.fixed + 1.0)
 
     def latency(self, alone_s: float) -> BatchLatency:
-        """Batch times where a request of the reference length takes `alone_s` seconds alone."""
+        """Batch times if a request of the reference length takes `alone_s` seconds alone."""
         unit = alone_s / (self.fixed + 1.0)
         return BatchLatency(self.fixed * unit, unit / REFERENCE, self.sizes)
 
     def arrivals(self, alone_s: float) -> GammaWindows:
-        """Arrivals, which are equal in every case, whatever its lengths (§5.2)."""
+        """Arrivals; the same in every case, whatever the lengths of its requests (§5.2)."""
         return GammaWindows(self.load / alone_s, self.window * alone_s, self.cv)
 
 
@@ -84,7 +84,7 @@ class OrlojRequests:
     applications: tuple[str, ...]
     """Application of each request."""
     shares: Mapping[str, float]
-    """Part of the arrivals by application, in any unit."""
+    """Share of the arrivals that each application has, in any unit."""
     training: Mapping[str, NDArray[np.float64]]
     """Lengths seen before the run, by application."""
 
@@ -100,12 +100,12 @@ def draw_requests(
 ) -> OrlojRequests:
     """Draw `requests` requests of `case`; they are the same for every scheduler and every SLO.
 
-    `p99_ms` scales all times so that the P99 of the time alone is this. `trace` are rates, in any
-    unit, that the windows of arrivals have instead of the setting's. Raises ReproduceError if
-    there is no such case.
+    `p99_ms`: P99 of the time alone, to which all times are scaled. `trace`: rates of consecutive
+    windows of arrivals, in any unit, instead of the setting's. Raises ReproduceError if there is
+    no such case.
     """
     source = lengths_of(case, setting.fixed_share)
-    # One stream for each purpose, so that cases share their arrivals and SLOs share everything.
+    # One random stream per purpose: all cases share arrivals, and all SLOs share everything.
     drawn = source.draw(requests, rng_for(seed, "lengths"))
     long = float(np.quantile(drawn.lengths, P99)) / REFERENCE
     units = setting.fixed + 1.0
@@ -142,11 +142,11 @@ def _first(process: Arrivals, count: int, about: float, seed: int) -> NDArray[np
 def _following(
     trace: Sequence[float], setting: OrlojSetting, alone: float, about: float, seed: int
 ) -> RateTrace:
-    """Windows whose rates are those of `trace`, from a place chosen by chance, scaled to the load.
+    """Windows of arrivals with the rates of `trace`, from a random place on, scaled to the load.
 
-    "The trace was scaled down such that the incoming rate matches the system load" (§5.2): on
-    average over the whole of it, so that a busy stretch stays busier than others. After its end
-    it begins again; `about` is how many seconds of it are needed on average.
+    "The trace was scaled down such that the incoming rate matches the system load" (§5.2): here
+    the average rate of the whole trace does, so a busy stretch stays busier than others. The trace
+    repeats after its end; `about` is how many seconds of it are needed on average.
     """
     place = int(rng_for(seed, "place").integers(len(trace)))
     window = setting.window * alone

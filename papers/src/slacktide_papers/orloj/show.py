@@ -17,13 +17,13 @@ from slacktide_papers.orloj.queue_times import QueueTime
 Result: TypeAlias = Reproduction[OrlojScope, FinishRow, tuple[QueueTime, ...]]
 
 BY_CLASS = ("orloj", "orloj, by class", "slack", "slack, theta 2")
-"""Schedulers whose finish rates are shown by class too; `--json` and `--csv` have those of all."""
+"""Schedulers whose finish rates are also shown by class; `--json` and `--csv` have them for all."""
 
 CLASS_SLO = 2.0
-"""The SLO at which they are shown at a terminal; a page shows all."""
+"""SLO at which a terminal shows finish rates by class; a page shows them at all SLOs."""
 
 NOISE = 0.02
-"""Finish rates of one seed that differ by no more may be the other way round in whole runs."""
+"""Finish rates of one seed that differ by at most this may rank differently in whole runs."""
 _CLOSE = f"≈: within {NOISE:g} of the best reading of orloj; too short a run to rank the two."
 QUEUE_COLUMNS = (
     Column("scheduler", "scheduler"),
@@ -36,14 +36,14 @@ _SLO = "SLO, × P99 of the time alone"
 
 
 def goals_title(experiments: Sequence[str], scope: OrlojScope) -> str:
-    """Title of the goals: they may be quoted only if they rest on all that they were set for."""
+    """Title of the goals, which may be quoted only if Tables 2 and 3 were measured whole."""
     if {"table-2", "table-3"} <= set(experiments) and scope == OrlojScope(scope.settings):
         return "Goals; gains in points of percent"
     return "Goals; set for Tables 2 and 3 whole with five seeds, with less they show the direction"
 
 
 def parts(result: Result, plots: bool) -> Iterator[Part]:
-    """The tables, and the plots of a page: a case's finish rates by SLO, printed ones dashed."""
+    """The tables; with `plots` also each case's finish rates by SLO, printed ones dashed."""
     for name, setting, rows in _by_setting(result.rows):
         x_axis = EXPERIMENTS[name].x_axis
         printed = "" if x_axis else ": measured / printed"
@@ -75,16 +75,16 @@ def _by_setting(rows: Iterable[FinishRow]) -> list[tuple[str, str, list[FinishRo
 
 
 def _grid(rows: Sequence[FinishRow], *, close: bool) -> Grid:
-    """A line for each case and SLO, a column for each scheduler. `close`: with a mark where one
-    seed cannot rank slack and orloj."""
+    """A line for each case and SLO, a column for each scheduler. `close`: with a mark if one
+    seed is too little to rank slack and orloj."""
     often = Counter(row.scheduler for row in rows)
-    # One measured in a few rows only would cost a column; it is among the classes and the goals.
+    # A scheduler measured in few rows gets no column; classes and goals show it.
     shown = [name for name, count in often.items() if 2 * count > max(often.values())]
     return _by_scheduler(rows, shown, _rate, close=close)
 
 
 def _classes(rows: Sequence[FinishRow]) -> Grid:
-    """Finish rates by class, where there are several classes."""
+    """Finish rates by class, for cases with several classes."""
     several = [row for row in rows if len(row.finish_per_class) > 1]
     present = {row.scheduler for row in several}
     shown = [name for name in BY_CLASS if name in present]
@@ -116,13 +116,13 @@ def _within_noise(rows: Sequence[FinishRow]) -> bool:
 
 
 def _rate(row: FinishRow) -> str:
-    """`.57/.60`: measured, and printed if it is."""
+    """`.57/.60`: measured / printed; only the measured rate if none is printed."""
     measured = short(row.measured_mean)
     return measured if row.published is None else f"{measured}/{short(row.published)}"
 
 
 def _sweep(rows: Sequence[FinishRow], x_axis: str) -> Grid:
-    """A figure: a line for each place on its axis, a column for each line."""
+    """A figure as a grid: a row for each place on its x axis, a column for each curve."""
     lines = list(dict.fromkeys(map(_line_of, rows)))
     places = [at for at in dict.fromkeys(row.at for row in rows) if at is not None]
     cells = {(row.at, _line_of(row)): short(row.measured_mean) for row in rows}
@@ -132,12 +132,12 @@ def _sweep(rows: Sequence[FinishRow], x_axis: str) -> Grid:
 
 
 def _line_of(row: FinishRow) -> str:
-    """The line of a figure that `row` lies on: `slack, 2 ×`."""
+    """Name of the curve of a figure that `row` lies on, such as `slack, 2 ×`."""
     return f"{row.scheduler.partition(',')[0]}, {row.slo_x_p99:g} ×"
 
 
 def _table(title: str, grid: Grid) -> TextTable:
-    """Headings on several lines, so that ten columns fit a terminal of 80."""
+    """A table with headings on several lines: ten columns fit a terminal of 80 characters."""
     (first, *columns), lines = grid
     short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in columns)
     folded = (name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short)

@@ -1,1 +1,1 @@
-"""The policies that exist only to be compared with."""
+"""Policies that serve only as comparisons for ours."""

@@ -1,16 +1,17 @@
-"""`clockwork`: plan by a point estimate, and lose what stands behind an overrun.
+"""`clockwork`: plans by point estimates; an overrun costs the batch that would run next.
 
 Clockwork (OSDI 2020) sends its workers batches with the time at which each must start, and a worker
-cancels one that it cannot start in time. Where batch times are certain nothing is ever cancelled.
-Where they are not, Orloj (§2.3, §5.3) reports that it "suffers from the same fail-every-other-batch
-pattern". The readings that fit the figures of its Tables 2 and 3:
+cancels one that it cannot start in time. If batch times are certain, nothing is ever cancelled. If
+not, Orloj (§2.3, §5.3) reports that Clockwork "suffers from the same fail-every-other-batch
+pattern". These readings fit the figures in Orloj's Tables 2 and 3:
 
-- a batch of some size is taken to last the *median* of its last ten batches;
-- the batch is the largest that keeps the request due first on time, of sizes 1, 2, 4, …;
-- when a batch has outlasted its estimate, the one that would run next is *lost*: its members are
-  dropped (`behind_overrun`), and the lane goes on with the one after it.
+- the estimate for a batch size is the *median* time of the last ten batches of that size;
+- each batch has the largest size (1, 2, 4, …) with which the earliest deadline is still met;
+- when a batch has outlasted its estimate, the batch that would run next is *lost*: its members are
+  dropped (`behind_overrun`), and the lane runs the batch after that.
 
-It refuses on arrival what its estimates say cannot be met. Best effort is never lost: it waits.
+A request that would be late by the estimates is refused on arrival. Best-effort requests are never
+lost.
 """
 
 from __future__ import annotations
@@ -29,11 +30,10 @@ from slacktide.scheduling import DeadlineOptions, Edf, EdfOptions
 
 
 class RecentTimes(BatchTimes):
-    """Medians of the last `window` times by size and cores; between two sizes that of the larger.
+    """Medians of the last `window` batch times, by size and cores; rows are rounded up to a size.
 
-    Seconds. Non-decreasing in rows: no size counts as quicker than a smaller one. Every quantile
-    is the estimate itself. A size that has not run yet is taken to last as long as the profile
-    says.
+    In seconds. Non-decreasing in rows: no size counts as quicker than a smaller one. Every quantile
+    equals the estimate. For a size that has not run yet, the profile gives the time.
     """
 
     learns = True
@@ -48,9 +48,9 @@ class RecentTimes(BatchTimes):
         self._shapes: ShapeClasses | None = None
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
-        """The median of the size that holds `rows`, or of a smaller one if that is longer.
+        """The median of the smallest size that holds `rows`, or of a lesser size if it is longer.
 
-        Of just the members' class, where they are of a shape."""
+        If the profile distinguishes shapes, only the times of the members' class count."""
         if members and (classes := self.classes(cores)) is not None:
             time = classes.times[classes.class_of(members[0])].of(rows, cores)
             return PointTime(time.expected)
@@ -58,7 +58,7 @@ class RecentTimes(BatchTimes):
         return PointTime(max(self._of(size, cores) for size in self._sizes[:until]))
 
     def classes(self, cores: int) -> ShapeClasses | None:
-        """Medians of their own where requests differ in shape; else all are taken to be alike."""
+        """The shape classes, each with its own medians; None if the profile has no such classes."""
         classes = self._profile.classes(cores)
         if not isinstance(classes, ShapeClasses):
             return None
@@ -68,7 +68,7 @@ class RecentTimes(BatchTimes):
         return self._shapes
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """A batch of `rows` rows took `seconds`; 0 (it was stopped as it began) says nothing."""
+        """Note that a batch of `rows` rows took `seconds`; 0 (stopped as it began) is ignored."""
         if seconds <= 0.0:
             return
         if members and (classes := self.classes(cores)) is not None:
@@ -85,8 +85,8 @@ class RecentTimes(BatchTimes):
         self._keep(key)
 
     def discount(self, request: Request | None = None) -> None:
-        """Forget the oldest time of each size, so that the profile has the last word in the end.
-        Where requests differ in shape: of this one's class, or of all."""
+        """Forget the oldest time of each size, so that repeated calls lead back to the profile. If
+        there are shape classes, also in that of `request`, or in all of them if it is None."""
         if (shapes := self._shapes) is not None:
             every = shapes.times
             for times in every if request is None else (every[shapes.class_of(request)],):
@@ -104,7 +104,7 @@ class RecentTimes(BatchTimes):
 
     @property
     def revision(self) -> int:
-        """Rises with every median that changes, and with the profile's."""
+        """Rises whenever a median changes or the profile's revision rises."""
         return self._changes + self._profile.revision
 
     def _size(self, rows: int) -> int:
@@ -115,7 +115,7 @@ class RecentTimes(BatchTimes):
         return self._profile.of(size, cores).expected if median_s is None else median_s
 
     def _keep(self, key: tuple[int, int]) -> None:
-        """Work out a median again."""
+        """Recompute the median of `key`."""
         last = self._last[key]
         median_s = median(last) if last else None
         if median_s != self._medians.get(key):
@@ -156,13 +156,13 @@ class Clockwork(Edf):
         )
         self._patience = 1.0 + options.tolerance
         self._ends: dict[int, float] = {}
-        """Expected end of each running batch, by its id."""
+        """By id of a running batch: the time after which it counts as an overrun."""
         self._behind: list[Replica] = []
-        """Where a batch has just outlasted its estimate."""
+        """Replicas whose batch has just outlasted its estimate."""
         self._overrun_at = 0.0
 
     def take(self, batch: Batch) -> None:
-        """The members leave the queue; the batch has its estimate to run."""
+        """Remove the members from the queue, and note when the batch will count as an overrun."""
         super().take(batch)
         estimate = self._recent.of(
             batch.rows, max(1, len(batch.replica.cores)), batch.members
@@ -170,7 +170,7 @@ class Clockwork(Edf):
         self._ends[batch.id] = batch.started + self._patience * estimate
 
     def ended(self, batch: Batch, *, now: float) -> None:
-        """Remember its time, and whether it took too long."""
+        """Record how long the batch took, and whether that was too long."""
         self._recent.observe(
             now - batch.started, batch.members, batch.rows, max(1, len(batch.replica.cores))
         )
@@ -190,5 +190,5 @@ class Clockwork(Edf):
         return gone
 
     def next_expiry(self) -> float | None:
-        """At once behind an overrun, else the earliest latest start."""
+        """When `expire` is due: immediately after an overrun, else at the earliest latest start."""
         return self._overrun_at if self._behind else super().next_expiry()

@@ -1,21 +1,21 @@
-"""`fa2`: more or fewer instances of one core each, as Sponge's comparison does it (Sponge §4, after
-FA2, RTAS 2022).
+"""`fa2`: scales the number of one-core instances, as in Sponge's comparison (Sponge §4, after FA2,
+RTAS 2022).
 
-What is searched is what its code searches: for instances ascending, for batch sizes ascending, the
-first that suffices; so the fewest instances with the smallest batch. What suffices is read so that
-it holds, for the code asks for two things that do not:
+The search is that of Sponge's code: by instances ascending, then by batch sizes ascending, to the
+first pair that suffices; so the fewest instances with the smallest batch. Two of the code's tests
+for "suffices" are unsound and replaced here; a third difference follows:
 
-- throughput: n · b / l(b, 1) ≥ rate. The code counts the batches of one remaining SLO and compares
-  them with the requests of a second.
-- latency: a request that just misses a batch waits for that one to end and then runs in the next,
-  2 · l(b, 1) ≤ budget. The code lets the requests of a whole second come at once and adds the
-  batches that they need to that of the request itself; with the throughput above, those that come
+- throughput: n · b / l(b, 1) ≥ rate. The code compares the batches that fit into one remaining SLO
+  with the requests of a second.
+- latency: a request that just misses a batch waits for that batch to end and runs in the next one,
+  2 · l(b, 1) ≤ budget. The code assumes that all requests of a second arrive simultaneously, and
+  adds the batches for them to the request's own. With the throughput above, requests that arrive
   while a batch runs fit into the next.
-- Its 0.9 of the SLO is left out: the budget of the view leans towards the short ones already.
+- The code's factor 0.9 on the SLO is left out: the view's budget already favours short deadlines.
 
-Where nothing suffices the code keeps what there is; here all instances run single requests, which
-is what an autoscaler of one-core instances can do for tight deadlines. How long a new instance
-takes to serve (10 s in Sponge §4) is the driver's to say.
+If nothing suffices, the code changes nothing; here all instances run single requests, the most that
+an autoscaler of one-core instances can do for tight deadlines. The driver sets how long a new
+instance takes before it serves (10 s in Sponge §4).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Fa2Options(Options):
 
 
 class Fa2(ScalingPolicy):
-    """Fewest one-core instances that carry the rate within the budget. Keeps nothing."""
+    """Fewest one-core instances that carry the rate within the budget. Has no state."""
 
     Options = Fa2Options
 
@@ -42,7 +42,7 @@ class Fa2(ScalingPolicy):
         self.period = options.period
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """Instances of `limits.cores_min` cores, which is meant to be one."""
+        """The target; instances have `limits.cores_min` cores, which should be 1."""
         limits = view.limits
         cores = limits.cores_min
         seconds = [view.times.of(batch, cores).expected for batch in range(1, limits.batch_max + 1)]

@@ -1,12 +1,12 @@
-"""Distream, Rim and Jellyfish: what they do with the question (each reading is ours),
-and the policies.
+"""Distream, Rim and Jellyfish: functions that answer a placement question, each by our reading of
+its paper, and the policies that use them.
 
-All run static batches: 2 at the source, 4 on the edge, 8 on servers (OctopInf, §IV-A4), and are to
-drop what is late before it runs. Replicas follow from the rates, as for OctopInf, though the papers
-scale nothing; `spread` puts them on accelerators. Stages that a device has not the memory or the
-times for stay on the server.
+All run static batches: 2 at the source, 4 on the edge, 8 on servers (OctopInf, §IV-A4), and should
+drop late requests before they run. Replicas follow from the rates, as for OctopInf, though the
+papers scale nothing; `spread` assigns them to accelerators. A stage stays on the server if a device
+lacks the memory or the batch times for it.
 
-Decision 0014 says what else could be read.
+Decision 0014 names other readings.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _HALVINGS = 40
 
 
 class _Split:
-    """A pipeline that runs so many stages at its source and the rest on servers."""
+    """A pipeline whose first stages run at its source and the rest on servers."""
 
     def __init__(self, estimator: PipelineEstimator, batches: StaticBatches) -> None:
         self.estimator = estimator
         self.server = [self._cost(at, batches, server=True) for at in range(len(estimator.rates))]
         edge = [self._cost(at, batches, server=False) for at in range(len(estimator.rates))]
         self.edge: list[StageCost] = []
-        """Costs of as many stages as the device could run, from the source on."""
+        """Costs at the source of the first stages, up to one that the device cannot run."""
         for cost in edge:
             if cost is None:
                 break
@@ -67,11 +67,11 @@ class _Split:
 
     @property
     def least(self) -> int:
-        """Stages that no server can run, and those before them, are at the source."""
+        """Fewest stages at the source: up to the last one that no server can run."""
         return max((at + 1 for at, cost in enumerate(self.server) if cost is None), default=0)
 
     def placed(self, count: int) -> tuple[PlacedStage, ...]:
-        """With so many at the source."""
+        """The placement with `count` stages at the source, or the nearest number possible."""
         count = min(max(count, self.least), len(self.edge))
         stage_costs = [*self.edge[:count], *self.server[count:]]
         costs = [cost for cost in stage_costs if cost is not None]
@@ -84,11 +84,11 @@ class _Split:
 def distream(
     question: PlacementQuestion, random: np.random.Generator, batches: StaticBatches = STATIC
 ) -> Placed:
-    """For each pipeline a split point, drawn anew at each plan: stages above it are at its source.
+    """Draw a split point for each pipeline, at each plan: the stages before it run at the source.
 
-    Splits are drawn so that in expectation devices and servers are equally busy: at that level each
-    device runs as much of its pipelines as it takes, the last stage of it with the probability that
-    makes up the rest. Links are not looked at.
+    Splits are drawn so that devices and servers are equally busy in expectation. Each device runs
+    as many first stages of its pipelines as reach that level, the last of them with the probability
+    that makes up the rest. Links are ignored.
 
     Source: Distream (Zeng et al., SenSys 2020), stochastic partition of the pipeline's graph.
     """
@@ -136,9 +136,9 @@ def rim(question: PlacementQuestion, batches: StaticBatches = STATIC) -> Placed:
     """Place as many stages at the source as keep its device busy, the rest on servers.
 
     From the source on, pipeline by pipeline, stages are put on the device while its lanes are not
-    all busy and its memory has room for one more. Links and burstiness are not looked at.
+    all busy and its memory has room for one more. Links and burstiness are ignored.
 
-    Source: Rim (Hu et al., IoTDI 2021), offloading that maximises what runs at once.
+    Source: Rim (Hu et al., IoTDI 2021), offloading that maximises what runs concurrently.
     """
     busy = {device.name: 0.0 for device in question.devices}
     memory = dict(busy)
@@ -159,13 +159,13 @@ def rim(question: PlacementQuestion, batches: StaticBatches = STATIC) -> Placed:
 def jellyfish(
     question: PlacementQuestion, *, seed: int = 0, detectors: int | None = None, batch: int = 8
 ) -> Placed:
-    """All on the server; for each pipeline the form of its source that the published planner maps
-    it to, by what its link and the stages behind leave of the SLO.
+    """Place all stages on the server. The published planner chooses the form of each pipeline's
+    first stage, for the part of the SLO that the link and the later stages leave.
 
-    There are so many `detectors` (none: as many as leave every later stage of the longest pipeline
-    as many lanes), shared by all pipelines whose sources have one model, and as many replicas of
-    each later model. Pipelines that are mapped to none send frames for the smallest form. Those
-    whose source has no times on a server stay at home.
+    `detectors`: replicas of first stages, divided among their models (None: lanes of servers ÷
+    stages of the longest pipeline). Pipelines with the same model share its replicas; later models
+    have as many. A pipeline mapped to no replica sends frames for the smallest form. A first stage
+    without batch times on a server stays at its source.
 
     Source: Jellyfish (Nigade et al., RTSS 2022), Algorithms 1 and 2; OctopInf, §IV-A4.
     """
@@ -200,7 +200,7 @@ def jellyfish(
 def _mapped(
     splits: Sequence[_Split], replicas: int, seed: int
 ) -> Iterator[tuple[int, PlacedStage]]:
-    """By pipeline: its detector, and how that runs."""
+    """Yield for each pipeline the number of its detector replica, and its placed first stage."""
     estimator = splits[0].estimator
     question, forms = estimator.question, estimator.pipeline.stages[0].forms
     server = next(device for device in estimator.devices if device.server)
@@ -225,7 +225,7 @@ def _mapped(
 
 
 def _rest(split: _Split) -> float:
-    """Seconds that the longest path behind the source takes (p99), and the way home."""
+    """Seconds of the longest path after the first stage (p99) and of the answer's way back."""
     estimator = split.estimator
     after = [0.0] * len(estimator.rates)
     for at in range(len(after) - 1, 0, -1):
@@ -238,7 +238,7 @@ def _rest(split: _Split) -> float:
 
 
 def _by_rows(form: StageForm, kind: str, batches: Sequence[int]) -> tuple[float, ...]:
-    """p99 of 1, 2, … rows, in between in proportion."""
+    """p99 seconds of 1, 2, … rows, interpolated linearly between the sizes in `batches`."""
     p99 = next(times.p99 for times in form.times if times.kind == kind)
     sizes = list(batches[: len(p99)])
     return tuple(float(seconds) for seconds in np.interp(range(1, sizes[-1] + 1), sizes, p99))

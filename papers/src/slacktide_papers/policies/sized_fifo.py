@@ -1,26 +1,25 @@
-"""`clipper` and `nexus`: first in, first out, in batches of a size of their own.
+"""`clipper` and `nexus`: first in, first out, in batches of a size that the policy chooses.
 
-Published baselines: nothing is refused, and late requests run all the same.
+Published baselines: they refuse no request, and run late ones, too.
 
 `clipper` finds the size by trial (Clipper, NSDI 2017).
 
 The size grows by a constant while answers come in time and shrinks by a factor once one does not:
-additive increase, multiplicative decrease (§4.3 there). "In time" is judged by the latency that the
-client sees, waiting included. That reading fits the figures which Orloj's Tables 2 and 3 give for
-Clipper; judged by the batch time alone it would do far better than they say. Nothing is predicted.
+additive increase, multiplicative decrease (Clipper, §4.3). "In time" is judged by the latency the
+client sees, waiting included. That reading fits the figures in Orloj's Tables 2 and 3; judged by
+the batch time alone, Clipper would do far better than they say. Nothing is predicted.
 
-Each request is held to its own deadline, so unequal ones need no common objective: a batch was slow
-if any of its members is late. Best effort is never late.
+Each request is judged by its own deadline, so requests with different deadlines need no common
+objective: a batch was slow if any of its members is late. Best-effort requests are never late.
 
 `nexus` plans the size from the mean (Nexus, SOSP 2019).
 
 The plan is the largest size whose expected batch time fits `cycles` times into the SLO. Nexus plans
-with 2: a request that has just missed a batch waits for one and runs in the next. The figures that
-Orloj's Tables 2 and 3 give for it ask for 4, and for no early drop: both are the readings taken
-here.
+with 2: a request that has just missed a batch waits for one and runs in the next. The figures for
+Nexus in Orloj's Tables 2 and 3 fit 4 cycles without early drop, so both are used here.
 
 Each request is planned by its own SLO (deadline - arrival), and the tightest in a batch decides.
-Best effort has none and goes along with any size.
+Best-effort requests have no SLO and join batches of any size.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class ClipperOptions(QueueOptions):
 
 
 class Clipper(ArrivalPolicy):
-    """First in, first out, with a batch size that feels its way."""
+    """First in, first out, with a batch size found by trial."""
 
     Options: ClassVar = ClipperOptions
 
@@ -55,15 +54,15 @@ class Clipper(ArrivalPolicy):
         super().__init__(options, max_batch=max_batch)
         self._options = options
         self._size = 1.0
-        """Most rows of a batch, not rounded down yet; 1 to max batch."""
+        """Most rows of a batch, before rounding down; from 1 to `max_batch`."""
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
-        """The front of the queue, as much as the size of today allows. Changes nothing."""
+        """The front of the queue, up to the present size. Changes nothing."""
         size = int(self._size)
         return self._front(lambda _: size, replica)
 
     def ended(self, batch: Batch, *, now: float) -> None:
-        """A late answer makes the next batches smaller, one in time larger."""
+        """Reduce the size if any member was late, else increase it."""
         late = any(now > member.deadline and not member.best_effort for member in batch.members)
         options = self._options
         if late:
@@ -82,7 +81,7 @@ class NexusOptions(QueueOptions):
 
 
 class Nexus(ArrivalPolicy):
-    """First in, first out, at a planned size."""
+    """First in, first out, with a batch size planned from expected batch times."""
 
     Options: ClassVar = NexusOptions
 
@@ -96,7 +95,7 @@ class Nexus(ArrivalPolicy):
         self._expected: Cached[TimeByRows] = Cached(times, self._table)
 
     def _table(self, cores: int) -> TimeByRows:
-        """Expected seconds by (rows, class), the class None where shapes make no difference."""
+        """Expected seconds by (rows, class); the class is None if the profile has no classes."""
         times, classes = self._times, self._times.classes(cores)
 
         def expected(kind: tuple[int, int | None]) -> float:
@@ -108,7 +107,7 @@ class Nexus(ArrivalPolicy):
         return Lazy(expected)
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
-        """The front of the queue, as much as the plan allows. Changes nothing."""
+        """The front of the queue, up to the planned size. Changes nothing."""
         cores = max(1, len(replica.cores))
         expected, classes = self._expected(cores), self._times.classes(cores)
 

@@ -1,15 +1,15 @@
-"""`vpa`: the size that past CPU usage speaks for, as the Kubernetes Vertical Pod Autoscaler has it.
+"""`vpa`: sizes an instance by its past CPU usage, like the Kubernetes Vertical Pod Autoscaler.
 
-From its documentation: usage is sampled once a minute into a decaying histogram, each sample with
-the weight of what the instance has. From it come a target (90th percentile), a lower bound (median)
-and an upper bound (95th), each with a margin of 15 %; while the history h is short, in units of the
-confidence interval, the lower bound is × (1 + 0.001 / h)^−2, the upper × (1 + 1 / h). The updater
-looks once a minute: an instance outside its bounds is evicted, so it stops and starts again with
-the target. It sees neither deadlines nor the network.
+From its documentation: usage is sampled once a minute into a decaying histogram; a sample's weight
+is the number of the instance's cores. The histogram gives a target (90th percentile), a lower bound
+(median) and an upper bound (95th), each with a margin of 15 %. With a history of h confidence
+intervals, the lower bound is multiplied by (1 + 0.001 / h)^−2, the upper one by 1 + 1 / h. Once a
+minute the updater evicts an instance that is outside its bounds, so it stops and starts again with
+the target. The autoscaler sees neither deadlines nor the network.
 
-Two things are ours. The usage of a busy instance follows from its profile: a batch takes as much
-CPU on many cores as it takes time on one, l(b, 1) / l(b, c) cores. And an instance is evicted even
-if it is the only one (`--min-replicas=1`), or nothing would ever change here.
+Two things are ours. The usage of a busy instance follows from its profile: a batch needs as many
+CPU seconds on c cores as on one, so it uses l(b, 1) / l(b, c) cores. And an instance is evicted
+even if it is the only one (`--min-replicas=1`), else nothing would ever change here.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from slacktide.planning.scaling import ModelView, ScalingPolicy, ScalingTarget
 FIRST = 0.01
 RATIO = 1.05
 _LONGEST = 100.0
-"""Half-lives after which weights are written down to a new beginning, so that none overflows."""
+"""Half-lives after which weights are rescaled to a new reference time, so that none overflows."""
 
 
 class UsageHistogram:
     """Weights of samples of CPU usage, in cores; older samples count less.
 
-    Buckets grow exponentially; a sample weighs 2^(time / half-life) as much as one at time 0, so
-    that nothing has to be aged (vertical-pod-autoscaler, documentation of its recommender: first
-    bucket of 0.01 cores, each 5 % wider than the one before, half-life of 24 hours).
+    Buckets grow exponentially. A sample weighs 2^(time / half-life) as much as one at time 0, so
+    stored weights need not be aged (vertical-pod-autoscaler, documentation of its recommender:
+    first bucket of 0.01 cores, each 5 % wider than the one before, half-life of 24 hours).
     """
 
     def __init__(self, half_life: float) -> None:
@@ -64,7 +64,7 @@ class UsageHistogram:
 
 
 def _bucket(usage: float) -> int:
-    """Which bucket: the first begins at 0, bucket i at FIRST · (RATIO^i − 1) / (RATIO − 1)."""
+    """Number of the bucket; bucket i ≥ 0 begins at FIRST · (RATIO^i − 1) / (RATIO − 1)."""
     return int(math.log(usage * (RATIO - 1.0) / FIRST + 1.0, RATIO) + 1e-9)
 
 
@@ -76,7 +76,7 @@ TARGET, LOWER, UPPER = 0.9, 0.5, 0.95
 """Percentiles of usage."""
 MARGIN = 1.15
 _LOOKS = 20
-"""Looks at the instance in the time of a sample: what a counter of CPU seconds is in practice."""
+"""Observations of the instance for each sample, in place of a real counter of CPU seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ class Vpa(ScalingPolicy):
         if not up:
             return keep
         busy = up[0].free_at > now
-        if self._begin is None and busy:  # idling before the first work is no history
+        if self._begin is None and busy:  # history begins with the first work
             self._begin, self._sample_due = now, now + self._options.sample
-        # Cores that a batch keeps busy, as long as it runs: CPU seconds ÷ seconds.
+        # Cores that a running batch keeps busy: its CPU seconds ÷ its duration.
         alone, parallel_s = (view.times.of(view.batch, count).expected for count in (1, cores))
         self._looks.append(alone / parallel_s if busy else 0.0)
         if now < self._sample_due:

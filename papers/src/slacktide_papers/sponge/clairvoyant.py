@@ -1,13 +1,13 @@
-"""The fewest cores, a number for each whole second, with which nothing avoidable is late.
+"""The fewest cores for each whole second with which no request is late that could be on time.
 
-A yardstick: it knows every arrival and the network beforehand, and changes its cores only where a
-second begins, at no cost. One lane, one batch at a time; a batch that runs on into the next second
-goes on at the new size, at which what is left of it takes its share of the new time.
+A yardstick: it knows every arrival and the network beforehand, and changes its cores only when a
+second begins, at no cost. One lane runs one batch at a time. If a batch runs on into the next
+second, the share that is left of it takes that share of the batch's time on the new cores.
 
-It is exact for requests that become ready in the order of their deadlines, as those of one link and
-one SLO do. Then some best schedule runs them in that order, in batches of neighbours (two that are
-out of order, or a gap in a batch, can be exchanged at no loss). So a state is: how many are done,
-which batch runs, what share of it is left, what was spent; the same with less left is never worse.
+It is exact if requests become ready in the order of their deadlines, as on one link with one SLO.
+Then an optimal schedule exists that runs them in that order, in batches of neighbours (an exchange
+removes any other order, or gap in a batch, at no loss). So a state is: requests done, the running
+batch, its share left, and the cost; of otherwise equal states, less left is never worse.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ BatchSeconds = Callable[[int, int], float]
 """(rows, cores) -> seconds of a batch."""
 
 State = tuple[int, int]
-"""(requests done, rows in the batch that runs or 0)."""
+"""(requests done, rows in the running batch or 0)."""
 
 _After: TypeAlias = dict[State, tuple[Floats, Integers]]
-"""Times left and the state before, by cores and cost."""
+"""By state: (share left of its batch, previous state), each by cores and cost."""
 
 SPREAD = 48
-"""Core seconds that a state may have cost more than the cheapest of its second, and still be kept.
-Much more than it takes to make up for any backlog."""
+"""Core seconds by which a state may be dearer than the cheapest state of its second and still be
+kept; far more than it takes to make up for any backlog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clairvoyant:
-    """Cores of the cheapest choice."""
+    """The cheapest choice of cores."""
 
     cores: tuple[int, ...]
-    """By second."""
+    """Cores of each second."""
     served: int
-    """Requests that are on time: as many as the most cores could ever serve."""
+    """Requests on time: as many as could be on time with `cores_max` throughout."""
 
     @property
     def mean_cores(self) -> float:
@@ -62,9 +62,9 @@ def clairvoyant(
     duration: int,
     cores_min: int = 1,
 ) -> Clairvoyant:
-    """The fewest cores by second, from 0 to `duration`, for requests that are ready at `ready`.
-    What even `cores_max` cores could not have on time is left out first, as little as can be. Both
-    columns ascend (ValueError). After `duration` cores cost nothing."""
+    """The fewest cores in each second from 0 to `duration`, for requests that arrive at `ready`.
+    First, as few as possible are left out, so that `cores_max` cores serve the rest on time.
+    `ready` and `deadlines` must ascend (ValueError). After `duration`, cores cost nothing."""
     if any(b < a for column in (ready, deadlines) for a, b in pairwise(column)):
         raise ValueError("ready and deadlines: expected both to ascend")
     alone = [seconds(rows, cores_max) for rows in range(1, batch_max + 1)]
@@ -85,10 +85,10 @@ def clairvoyant(
 def servable(
     ready: Sequence[float], deadlines: Sequence[float], alone: Sequence[float]
 ) -> list[int]:
-    """The most requests that one lane can have on time, by their indices, ascending. `alone[k - 1]`
+    """The most requests that one lane can finish on time: their indices, ascending. `alone[k - 1]`
     is the time of a batch of k."""
     count = len(ready)
-    # By number decided: (left out, free at), the second falling as the first rises.
+    # By number of requests decided; the more are left out, the earlier the lane is free.
     fronts: list[dict[int, tuple[float, int, int]]] = [{} for _ in range(count + 1)]
     fronts[0][0] = (-np.inf, 0, 0)  # left out -> (free at, rows of the last batch, left out before)
     for i in range(count):
@@ -96,9 +96,9 @@ def servable(
         for out in sorted(fronts[i]):
             free = fronts[i][out][0]
             if free >= best:
-                continue  # another left out fewer and is free no later
+                continue  # one that leaves out fewer is free no later
             if best <= ready[i]:
-                break  # nor does it help to be free before a request is there
+                break  # being free before the next request is ready gains nothing
             best = free
             _improve(fronts[i + 1], out + 1, (free, 0, out))
             for rows, batch_s in enumerate(alone[: count - i], start=1):
@@ -124,7 +124,7 @@ def _improve(
 
 
 def _take(best: Floats, origins: Integers, values: Floats, origin: Integers | int) -> None:
-    """Where `values` are less than what is kept: these, and where they come from."""
+    """Replace entries of `best`, and their `origins`, by smaller `values`, in place."""
     better = values < best
     np.copyto(best, values, where=better)
     np.copyto(origins, origin, where=better)
@@ -138,9 +138,9 @@ def _keep(after: _After, state: State, carried: Floats, origin: Integers) -> Non
 
 
 class _Search:
-    """Second by second, for every number of cores at once. Arrays are by rows, cores and cost: [K,
-    C, W]. A state at a boundary is a row (done, rows that run); its array says by cost what share
-    of the batch is left, infinite if it cannot be."""
+    """Searches second by second, over all numbers of cores in one pass. Arrays are by rows, cores
+    and cost: [K, C, W]. A state between two seconds is (requests done, running rows); its array
+    has by cost the share of the batch that is left, infinite if that cost is impossible."""
 
     def __init__(self, ready: Floats, deadlines: Floats, times: Floats) -> None:
         self._ready = ready
@@ -150,7 +150,7 @@ class _Search:
         self._width = SPREAD
 
     def cores(self, duration: int) -> tuple[int, ...]:
-        """The cheapest choice."""
+        """The cheapest cores of each second, counted from 1 for the fewest allowed."""
         idle = np.full(self._width, np.inf)
         idle[0] = 0.0
         states, remaining = [(0, 0)], idle[None, :]
@@ -163,10 +163,10 @@ class _Search:
         return self._trace(steps, remaining)[:duration]
 
     def _second(self, second: int, states: list[State], remaining: Floats) -> _After:
-        """States at the end of a second: what is left and the state before, by cores and cost."""
+        """States at the end of a second: share left and previous state, by cores and cost."""
         begin, end = float(second), float(second + 1)
         first = min(done for done, _ in states)
-        # Beyond the requests that are ready within the second nothing can start.
+        # Only requests that are ready before the second ends can start in it.
         last = int(np.searchsorted(self._ready, end))
         size = max(last, max(done + rows for done, rows in states)) - first
         shape = (self._most, self._width)
@@ -211,9 +211,9 @@ class _Search:
         return after
 
     def _settle(self, after: _After, *, charged: bool) -> tuple[list[State], Floats, Integers, int]:
-        """(states, what is left by cost, cores and state before by cost, cost of the first column).
-        The cores chosen are added to the cost; then the cheapest `width` costs are kept. A second
-        that is not charged has the most cores."""
+        """(states, share left by cost, cores and previous state by cost, cost of the first column).
+        Adds the chosen cores to the cost, then keeps the cheapest `width` costs. A second that is
+        not charged gets the most cores."""
         chosen = slice(None) if charged else slice(-1, None)
         states = sorted(after)
         carried = np.stack([after[state][0][chosen] for state in states])
@@ -221,7 +221,7 @@ class _Search:
         count, most, width = carried.shape
         moved = np.full((count, most, width + most - 1), np.inf)
         before = np.zeros(moved.shape, dtype=np.int64)
-        for more in range(most):  # a core more costs one more
+        for more in range(most):  # each core more costs one more
             moved[:, more, more : more + width] = carried[:, more]
             before[:, more, more : more + width] = source[:, more]
         choice = moved.argmin(axis=1)  # cores − 1
@@ -235,7 +235,7 @@ class _Search:
         remaining[:, : selected.shape[1]] = selected
         code = number * (self._most + 1) + choice + 1
         origin[:, : selected.shape[1]] = code[:, cut]
-        # Dearer and no further on: of no use.
+        # Dearer, with no less left than a cheaper entry: useless.
         lower = np.minimum.accumulate(remaining, axis=1)
         useless = np.zeros_like(remaining, dtype=bool)
         useless[:, 1:] = remaining[:, 1:] >= lower[:, :-1]
@@ -249,7 +249,7 @@ class _Search:
         )
 
     def _trace(self, steps: list[tuple[int, Integers]], remaining: Floats) -> tuple[int, ...]:
-        """Back from the cheapest end to the beginning: numbers of the choices, from 1."""
+        """Choices of all seconds, counted from 1: traced back from the cheapest end."""
         cost = int(np.isfinite(remaining).any(axis=0).argmax())
         state = int(np.isfinite(remaining[:, cost]).argmax())
         chosen: list[int] = []

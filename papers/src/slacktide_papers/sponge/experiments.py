@@ -1,4 +1,4 @@
-"""Experiments to reproduce: settings and contenders, as rows that are means over a few cells."""
+"""Experiments to reproduce: settings and contenders; each row is a mean over a few cells."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from slacktide_papers.sponge.setting import (
 
 @dataclass(frozen=True, slots=True)
 class SpongeContender(Contender):
-    """A planner as it takes part: with its limits."""
+    """A planner that takes part in an experiment, with its limits."""
 
     cores: tuple[int, int] | None = None
-    """Least and most of one instance; None: 1 to 16."""
+    """Least and most cores of one instance; None: 1 to 16."""
     replicas: bool = False
     """Whether it may have several instances."""
     notice: bool = True
@@ -38,7 +38,7 @@ class SpongeCell(TraceCell):
 
 
 CLAIRVOYANT = "clairvoyant"
-"""Not a planner: it knows what comes (clairvoyant.py). Under `cores` its sizes, each second."""
+"""Not a planner: it knows all arrivals (clairvoyant.py). `cores` limits each second's choice."""
 
 VERTICAL = SpongeContender("vertical", "vertical")
 UNANNOUNCED = SpongeContender("vertical, no notice", "vertical", notice=False)
@@ -49,14 +49,14 @@ FA2 = SpongeContender("fa2", "fa2", cores=(1, 1), replicas=True)
 VPA = SpongeContender(
     "vpa", "vpa", options=(("confidence", 1_440.0), ("half_life", 1_440.0), ("sample", 1.0))
 )
-"""Its clock runs 60 times as fast: with days of memory, ten minutes show nothing of it."""
+"""VPA's clock runs 60 times as fast: it remembers days, so ten minutes would have no effect."""
 KNOWING = SpongeContender("clairvoyant", CLAIRVOYANT)
 STEADY = "clairvoyant, steady"
-"""Clairvoyant under Sponge's constraint that every choice carries the rate for good (Eq. 3)."""
+"""Clairvoyant under Sponge's constraint that every choice sustains the arrival rate (Eq. 3)."""
 
 
 def static(cores: int) -> SpongeContender:
-    """One instance of so many cores, always."""
+    """A contender with one instance of `cores` cores throughout."""
     return SpongeContender(f"static-{cores}", "static", cores=(cores, cores))
 
 
@@ -67,12 +67,12 @@ def statics(setting: SpongeSetting) -> tuple[SpongeContender, ...]:
 
 
 def whole(setting: SpongeSetting) -> SpongeContender:
-    """Contender that planners are compared with: all cores for good, divided among the models."""
+    """Contender that planners are compared with: all cores throughout, divided among models."""
     return statics(setting)[-1]
 
 
 def contenders(setting: SpongeSetting, *, quick: bool) -> tuple[SpongeContender, ...]:
-    """Contenders that take part."""
+    """Contenders that take part in `setting`."""
     if setting.outgrows:
         return (VERTICAL, HORIZONTAL, JOINT, FA2, whole(setting))
     steady = SpongeContender(STEADY, CLAIRVOYANT, cores=(setting.steady_cores, CORES))
@@ -89,20 +89,20 @@ class SpongeScope(TraceScope):
     seeds: int = 3
     duration: int = DURATION
     points: tuple[Timed, ...] | None = None
-    """Measured latencies, where Figure 3 is wanted and they are there."""
+    """Measured latencies for Figure 3; None: it is not wanted, or there are none."""
 
     def seeds_of(self, setting: SpongeSetting) -> range:
         return range(1, (self.seeds if setting.random else 1) + 1)
 
 
 QUICK = SpongeScope(seeds=1, duration=60, quick=True)
-"""Under a minute: to see that it runs, and roughly what comes out."""
+"""Takes under a minute: shows that everything runs, and rough results."""
 
 
 def _simulated(
     experiment: str, settings: Sequence[str]
 ) -> Callable[[SpongeScope], Iterator[Point[SpongeCell]]]:
-    """The points of these settings."""
+    """A function that yields the points of these settings."""
 
     def points(scope: SpongeScope) -> Iterator[Point[SpongeCell]]:
         for name in settings:
@@ -127,4 +127,4 @@ EXPERIMENTS: Mapping[str, Experiment[SpongeScope, SpongeCell]] = {
     "varied": Experiment("Other times and sizes", _simulated("varied", VARIED)),
     "harder": Experiment("Harder settings", _simulated("harder", HARDER)),
 }
-"""Everything, by name."""
+"""All experiments, by name."""

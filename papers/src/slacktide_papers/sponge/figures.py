@@ -1,6 +1,6 @@
-"""Figures that need no run: the budgets of Figure 1, and Table 1 with what its text says of it.
+"""Figures that need no run: the budgets of Figure 1, and Table 1 with the delays of its text.
 
-What is printed is from Razavi, Ghafouri, Mühlhäuser, Jamshidi and Wang, "Sponge: Inference Serving
+Printed numbers are from Razavi, Ghafouri, Mühlhäuser, Jamshidi and Wang, "Sponge: Inference Serving
 with Dynamic SLOs Using In-Place Vertical Scaling" (EuroMLSys 2024). Facts only.
 """
 
@@ -19,19 +19,19 @@ SIZES_KB = (100, 200, 500)
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """One size of Figure 1; budgets in milliseconds, of a request sent in each second."""
+    """One payload size of Figure 1: budgets in ms of requests sent at each whole second."""
 
     size_kb: int
     least: float
     mean: float
     most: float
     gone: float
-    """Share of the seconds that leave nothing."""
+    """Share of the seconds in which the network leaves no budget."""
     by_second: tuple[float, ...]
 
 
 def budgets(data: Bandwidths) -> tuple[Budgets, ...]:
-    """Budgets: the rest of 1 s after the network, over ten minutes of the 4G trace."""
+    """Budgets, what the network leaves of 1 s, over ten minutes of the 4G trace."""
     link = TraceLink(data.four_g)
     rows = []
     for size in SIZES_KB:
@@ -50,12 +50,12 @@ def megabytes(data: Bandwidths) -> tuple[float, ...]:
 
 
 TABLE_1_RATE = 100.0
-"""Requests per second of Table 1, whose SLO is that of all: 1 s."""
+"""Requests per second in Table 1; the SLO is 1 s, as everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A line of Table 1: one instance, and how many of them carry the load."""
+    """A line of Table 1: one instance, and how many such instances carry the load."""
 
     cores: int
     batch: int
@@ -75,12 +75,12 @@ TABLE_1 = (
 
 
 DELAYS = (0.0, 0.04, 0.5, 0.6, 0.9, 0.95)
-"""Seconds that the network takes: in the text beside Table 1, and two longer ones."""
+"""Seconds that the network takes: those in the text of Table 1, and two longer delays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A line of Table 1, printed and by the fit of the published latencies."""
+    """A line of Table 1: as printed, and as the fit of the published latencies predicts."""
 
     cores: int
     batch: int
@@ -95,7 +95,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class PlannerChoice:
-    """Choice of a planner for that load when the network takes so much of the SLO."""
+    """A planner's choice for Table 1's load if the network takes `delay_ms` of the SLO."""
 
     delay_ms: float
     planner: str
@@ -103,11 +103,11 @@ class PlannerChoice:
     cores: int
     batch: int
     holds: bool
-    """Whether it takes that to be enough."""
+    """Whether the planner expects its choice to suffice."""
 
 
 def instances() -> tuple[Instance, ...]:
-    """Table 1."""
+    """All lines of Table 1."""
     rows = []
     for line in TABLE_1:
         seconds = FIT.seconds(line.batch, line.cores)

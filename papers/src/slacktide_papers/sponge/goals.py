@@ -1,4 +1,4 @@
-"""Goals that the rows should meet, as lines a person can check: those of this reproduction."""
+"""Goals of this reproduction for its result rows, as lines that a person can check."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ FIGURE_4: Mapping[str, str] = {
     "static-16": "≈ 0",
     "vertical": "< 0.3 %",
 }
-"""Violations, by our names: what the paper says of its Figure 4, a plot without numbers."""
+"""What the paper says of violations in Figure 4, a plot without numbers; by our names."""
 
 FIGURE_4_CORES: Mapping[str, str] = {"static-16": "16", "vertical": "< 12.8"}
-"""Mean cores: over a fifth less than 16 for Sponge, whose place our `vertical` takes."""
+"""Mean cores: Sponge, whose place our `vertical` takes, has over a fifth less than 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,24 @@ class CoresRow(ResultRow):
     violation_rate: float
     """Requests not answered by their deadline, for any reason."""
     unavoidable_rate: float
-    """Violations with link time + l(1, 16) > SLO."""
+    """Violations by requests with link time + l(1, 16) > SLO."""
     beyond_rate: float
-    """The rest of the violations."""
+    """All other violations."""
     mean_cores: float
-    """Allocated, of all instances."""
+    """Cores allocated to all instances, averaged over time."""
     p99_ms: float | None
-    """From sending to the answer; None of the clairvoyant, which runs nothing."""
+    """Latency from sending to the answer; None for the clairvoyant, which runs nothing."""
     clairvoyant_cores: float | None
     """The fewest cores with which nothing servable is late; None if not computed."""
     steady_cores: float | None
-    """Clairvoyant cores if each second's must carry the mean rate for good (Sponge Eq. 3)."""
+    """Clairvoyant cores if every second's choice must sustain the mean rate (Sponge Eq. 3)."""
     replicas: int
-    """Most instances at a time."""
+    """Most instances of one model at a time."""
     needed: int
-    """Instances that the load needs by the planner's status; 0: it states none."""
+    """Instances that the load needs according to the planner's status; 0: none stated."""
     seeds: int
     published: str
-    """Words of the paper about its violations; empty if there are none."""
+    """The paper's words on the policy's violations; empty if it says nothing."""
     published_cores: str
 
 
@@ -104,22 +104,22 @@ def rows_of(measured: Sequence[tuple[Point[SpongeCell], list[Played]]]) -> list[
 MEDIAN_ERROR, WORST_ERROR = 0.10, 0.35
 """Largest errors of the fit, relative, over the 30 points."""
 OVER_CLAIRVOYANT = 1.2
-"""Mean cores of `vertical`, at most, as a multiple of the clairvoyant's."""
+"""Most mean cores of `vertical`, as a multiple of those of the clairvoyant."""
 OF_WHOLE = 0.5
-"""Most cores, as a share of what the static comparison has. (The paper has 0.8.)"""
+"""Most mean cores of `vertical`, as a share of those of `whole`. (The paper has 0.8.)"""
 BELOW_FA2 = 15.0
-"""Factor by which violations beyond the unavoidable are fewer than those of `fa2`."""
+"""Least factor by which `vertical` has fewer avoidable violations than `fa2`."""
 EQUAL = 0.1
 """Points by which violations may differ and still be called equal."""
 SETTLED = 1.0
-"""Percent of violations, at most, of `joint` at four times the load, once replicas are up."""
+"""Most violations of `joint` at four times the load, in percent, once replicas are up."""
 
 _Judged: TypeAlias = tuple[str, str, str, bool]
 """(what, measured, wanted, met)"""
 
 
 def fit_goals(fit: AmdahlFit) -> list[Goal]:
-    """Figure 3."""
+    """Goals of Figure 3."""
     return [
         Goal("figure-3", metric, f"{100 * error:.1f} %", f"≤ {100 * most:g} %", error <= most)
         for metric, error, most in (
@@ -208,5 +208,5 @@ def _points(rate: float) -> float:
 
 
 def _at_most(value: float, most: float) -> bool:
-    """Whether `value` is at most `most` as both are shown: to a hundredth."""
+    """Whether `value` is at most `most`, both rounded to a hundredth, as they are shown."""
     return round(value, 2) <= round(most, 2)

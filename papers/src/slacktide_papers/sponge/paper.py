@@ -1,4 +1,4 @@
-"""Sponge, as the harness takes it, and what is assumed where the paper leaves it open."""
+"""Sponge's entry for the harness, and assumptions on what the paper leaves open."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _OF_EXPERIMENT = {
 
 
 def assumptions(experiments: Iterable[str], scope: SpongeScope) -> list[str]:
-    """Assumptions that were made for these experiments."""
+    """Assumptions behind these experiments, as sentences."""
     names = list(experiments)
     sentences = [_RECORDED if scope.folder is not None else _DRAWN]
     if any(EXPERIMENTS[name].points for name in names):

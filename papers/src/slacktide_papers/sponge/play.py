@@ -1,8 +1,8 @@
-"""One cell in virtual time: the engine with its `slack` queue, the autoscaler and a planner.
+"""Play one cell in virtual time: the engine with its `slack` queue, the autoscaler and a planner.
 
-Every contender has the same requests, queue, predictions and views; only its planner differs. It
-begins warm: traffic comes for a while before anything counts, and the instances of the first plan
-are there at once.
+Every contender has the same requests, queue, predictions and views; only its planner differs. A
+run begins warm: traffic comes for a while before anything counts, and the instances of the first
+plan are up from the start.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from slacktide_papers.sponge.setting import (
 )
 
 WARM_S = 30.0
-"""Seconds of traffic before time 0, from which on everything counts."""
+"""Seconds of traffic before time 0, which do not count."""
 QUEUE = "slack"
-"""Policy of every queue. `edf` collapses here: heads that are nearly late force small batches."""
+"""Policy of every queue. `edf` collapses here: nearly late heads of queues force small batches."""
 RESIZE_S = 0.02
-"""From the request for other cores until they are there: what live resizes are held to."""
+"""Seconds from a request for other cores until they are there: the limit for live resizes."""
 _ANSWERED = (OutcomeKind.SERVED, OutcomeKind.LATE)
 
 
@@ -64,17 +64,17 @@ class Played:
     violations: int
     """Requests that were not answered by their deadline, for any reason."""
     unavoidable: int
-    """Violations that not even all cores could have prevented, for the request alone."""
+    """Violations of requests that would be late even alone on all cores."""
     p99_ms: float
-    """From sending to the answer, of those answered; 0 if none was."""
+    """Latency of answered requests, from sending on; 0 if none was answered."""
     cores: Sequence[float]
-    """Mean cores allocated, by second, of all instances of all models."""
+    """Mean cores allocated to all instances of all models, by second."""
     late: Sequence[int]
-    """Violations by the second of sending."""
+    """Violations, by the second in which the request was sent."""
     replicas: int
     """Most instances of one model at a time."""
     needed: int
-    """Instances that the load needs by the planner's status; 0: it states none."""
+    """Instances that the load needs according to the planner's status; 0: none stated."""
 
     @property
     def mean_cores(self) -> float:
@@ -106,7 +106,7 @@ def play(cell: SpongeCell) -> Played:
 def _foreseen(
     cell: SpongeCell, setting: SpongeSetting, requests: dict[str, SpongeRequests]
 ) -> Played:
-    """Each model by itself: with several, a bound that they may not all reach on one machine."""
+    """The clairvoyant's outcome, model by model: a bound if several models share a machine."""
     cores = np.zeros(cell.duration)
     least, most = cell.contender.cores or (1, CORES)
     total = violations = doomed = 0
@@ -139,7 +139,7 @@ def _foreseen(
 
 
 def _kept(cores: Sequence[float]) -> tuple[float, ...]:
-    """Cores as they are kept between runs."""
+    """Mean cores, rounded as they are stored."""
     return tuple(round(count, 4) for count in cores)
 
 
@@ -173,7 +173,7 @@ class _Run:
 
     def played(self) -> Played:
         cell, setting = self._cell, self._setting
-        # The planner looks at its models for ever: whatever is due then has its outcome.
+        # The planner wakes up for ever, so a run ends at an instant when all outcomes are in.
         end = (
             cell.duration
             + 2.0 * SLO
@@ -221,7 +221,7 @@ class _Run:
         return merge(*streams, key=lambda item: item.arrival)
 
     def _of(self, model: str, requests: SpongeRequests, number: int) -> Iterator[Item]:
-        """The requests of one model: announced uploads, or there once they are complete."""
+        """The requests of one model: as announced uploads, or as requests that arrive complete."""
         step = len(self._requests)
         columns = zip(
             requests.sent.tolist(), requests.ready.tolist(), requests.believed.tolist(), strict=True
@@ -273,7 +273,7 @@ def _replicas(setting: SpongeSetting, contender: SpongeContender) -> int:
 
 
 def _base(setting: SpongeSetting, contender: SpongeContender) -> Plan:
-    """Where it begins: one instance of the most cores, or with one-core instances all of them."""
+    """The first plan: one instance with the most cores, or all instances if of one core."""
     _, most = contender.cores or (1, CORES)
     share = min(CORES, setting.machine // len(setting.models))
     count = _replicas(setting, contender) if most == 1 else 1

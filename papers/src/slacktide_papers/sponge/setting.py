@@ -1,8 +1,8 @@
 """Models and load: the settings, and the requests that are drawn for them.
 
-A setting is Figure 4's but for what it says. Batch times are the fit of the published latencies
-(Sponge Eq. 2) times a factor, since the profile of the paper's YOLOv5s is not public: with six, 8
-cores fail now and then and 16 hold. In Figure 4 they fail more: as they do with 800 KB or seven.
+A setting equals Figure 4's except for what it states. Batch times are the fit of the published
+latencies (Sponge Eq. 2) times a factor: the profile of the paper's YOLOv5s is not public. With × 6,
+8 cores fail now and then and 16 suffice. In Figure 4, 8 fail more, as here with 800 KB or × 7.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GHENT, IRISH, POINTS = "ghent_4g*.csv", "irish_5g*.csv", "sponge_cpu_latency.csv
 """Files below `--data`: the 4G log of a bus that the paper uses, the 5G runs of Raca et al. (2020),
 and the measured latencies of a notebook in the paper's repository."""
 IRISH_RUN, IRISH_START = "4", 60.0
-"""A drive of 49 minutes; its first seconds carry next to nothing, the download has not begun."""
+"""Run, and start in seconds: a drive of 49 minutes, at first without any download."""
 SEED = 1
 LENGTH = 600.0
 """Seconds of a drawn trace."""
@@ -51,15 +51,15 @@ class Bandwidths:
     four_g: BandwidthTrace
     five_g: BandwidthTrace
     five_g_start: float = 0.0
-    """Seconds into it at which a run begins."""
+    """Seconds into the 5G trace at which a run begins."""
 
     def of(self, name: str) -> tuple[BandwidthTrace, float]:
-        """(trace, where to begin) of `4g` or `5g`."""
+        """(trace, seconds into it at which to begin) of `4g` or `5g`."""
         return (self.four_g, 0.0) if name == "4g" else (self.five_g, self.five_g_start)
 
     @property
     def digest(self) -> str:
-        """Equal for equal bandwidths."""
+        """A hash of both traces."""
         sha = hashlib.sha256()
         for trace in (self.four_g, self.five_g):
             sha.update(trace.starts.tobytes() + trace.rates.tobytes())
@@ -68,7 +68,7 @@ class Bandwidths:
 
 def bandwidths(folder: Path | None) -> Bandwidths:
     """Bandwidths recorded below `folder`; without one, drawn from a seed in the shape of the
-    recorded. Raises ReproduceError if a file is not there or cannot be read."""
+    recorded ones. Raises ReproduceError if a file is not there or cannot be read."""
     if folder is None:
         return Bandwidths(
             draw_4g(LENGTH, np.random.default_rng(SEED)),
@@ -101,9 +101,9 @@ def measured_points(folder: Path) -> tuple[Timed, ...]:
 SLO = 1.0
 """Seconds from sending to the answer."""
 CORES, BATCH = 16, 16
-"""b_max and c_max of the paper: of one instance."""
+"""c_max and b_max of the paper: most cores and largest batch of one instance."""
 DURATION = 600
-"""Seconds."""
+"""Seconds of a full run."""
 KILOBYTE = 1024
 FIT = AmdahlModel(gamma=25.626e-3, epsilon=11.303e-3, delta=3.579e-3, eta=5.900e-3)
 """`fit_amdahl` of the 30 published latencies, to a microsecond. Figure 3 fits them again."""
@@ -113,7 +113,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SpongeSetting:
-    """One comparison."""
+    """The setting of one comparison."""
 
     name: str
     title: str
@@ -126,14 +126,14 @@ class SpongeSetting:
     machine: int = CORES
     """Cores that all instances share."""
     replicas: int = 8
-    """Most instances of a planner that may have several; one-core instances: as many as cores."""
+    """Most instances, if a planner may have several; of one-core instances, as many as cores."""
     start_s: float = 10.0
-    """From the start of an instance until it serves (Sponge §4)."""
+    """Seconds from the start of an instance until it serves (Sponge §4)."""
     settles_s: float = 0.0
-    """Requests sent before do not count, nor those of the first half of a shorter run: replicas may
-    still be starting."""
+    """Requests sent before this second, or before the middle of a short run, do not count: replicas
+    may still be starting."""
     margin: float = 1.0
-    """Points of percent that violations may be above those of the static comparison."""
+    """Percentage points by which violations may exceed those of the static comparison."""
 
     @property
     def outgrows(self) -> bool:
@@ -151,8 +151,8 @@ class SpongeSetting:
 
     @property
     def steady_cores(self) -> int:
-        """The fewest cores of one instance that carry the mean rate for good: h(b, c) ≥ λ for some
-        batch (Sponge Eq. 3)."""
+        """The fewest cores of one instance that sustain the mean rate λ: throughput h(b, c) ≥ λ for
+        some batch size b (Sponge Eq. 3)."""
         rate = self.arrivals.mean_rate(DURATION)
         return next(
             cores
@@ -197,7 +197,7 @@ SETTINGS: Mapping[str, SpongeSetting] = {
         ),
     )
 }
-"""By name."""
+"""All settings, by name."""
 FIGURE_4 = ("figure-4", "figure-4-poisson")
 VARIED = ("x4", "x4-poisson", "x3", "x3-poisson", "200kb", "200kb-poisson")
 HARDER = ("800kb", "x7", "100-per-second", "bursts", "5g", "two-models", "4x-load")
@@ -208,11 +208,11 @@ class SpongeRequests:
     """Requests of one model, in the order of sending; seconds, each of shape (n,)."""
 
     sent: Floats
-    """Instant from which the deadline counts, and at which the server first hears of it."""
+    """Instant from which the deadline counts, and at which the server learns of the request."""
     ready: Floats
-    """Instant at which its last byte arrives."""
+    """Instant at which the request's last byte arrives."""
     believed: Floats
-    """Instant at which the server, at the first byte, expects its last."""
+    """Instant at which the server, on the first byte, expects the last byte."""
 
     @property
     def deadlines(self) -> Floats:
@@ -223,19 +223,19 @@ def draw(
     setting: SpongeSetting, model: str, seed: int, begin: float, end: float, data: Bandwidths
 ) -> SpongeRequests:
     """The requests of `model` sent from `begin` to `end`; the same for equal arguments. Each has
-    the link to itself, as in the paper's own workload: at 20/s several clients ride along."""
+    the link to itself, as in the paper's own workload: several clients together send 20/s."""
     trace, start = data.of(setting.link)
     generator = rng_for(seed, f"arrivals of {model}")
     sent = begin + setting.arrivals.times(end - begin, generator)
     way = ClientLink(TraceLink(trace, offset=start), setting.payload_kb * KILOBYTE)
     delays = way.delays()(sent)
-    # An outage ends for many at once: only rounding could put them in another order.
+    # An outage ends for many at the same instant: only rounding could reorder them.
     ready = np.maximum.accumulate(delays.complete)
     return SpongeRequests(sent, ready, np.maximum(delays.believed, sent))
 
 
 def unavoidable(setting: SpongeSetting, requests: SpongeRequests) -> NDArray[np.bool_]:
-    """Which could not be on time on all cores, alone: link time + l(1, 16) > SLO."""
+    """Which requests would be late even alone on all cores: link time + l(1, 16) > SLO."""
     late = requests.ready + setting.seconds(1, CORES) > requests.deadlines
     return np.asarray(late, dtype=np.bool_)
 

@@ -18,9 +18,9 @@ from slacktide_papers.sponge.play import Played
 from slacktide_papers.sponge.setting import DURATION, SETTINGS
 
 DRAWN = ("vertical", "joint", "fa2", "static-16", "static-8", "clairvoyant")
-"""Policies whose course is drawn."""
+"""Policies whose course over time is drawn."""
 BIN_S = 10
-"""Seconds that a point of a course stands for."""
+"""Seconds that each point of a course covers."""
 LEFT_OVER = (
     Column(lambda row: f"{row.size_kb} KB", "size"),
     Column("least", "least", ".0f"),
@@ -58,10 +58,10 @@ NO_POINTS = "Figure 3 needs the measured latencies: --data DIR."
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures that are shown beside the rows; empty where they were not asked for."""
+    """Figures that are shown beside the rows; empty if they were not asked for."""
 
     timelines: Mapping[tuple[str, str], Played]
-    """The first seed of every row, by setting and policy."""
+    """The run with the first seed, by (setting, policy)."""
     megabytes: tuple[float, ...]
     """Figure 1: bandwidth by second."""
     budgets: tuple[Budgets, ...]
@@ -87,7 +87,7 @@ Result: TypeAlias = Reproduction[SpongeScope, CoresRow, Figures]
 
 
 def parts(result: Result, plots: bool) -> Iterator[Part]:
-    """The tables, and the plots of a page."""
+    """The tables; with `plots`, also the plots of a page."""
     figures = result.extras
     if figures.budgets:
         yield table(result.heading("figure-1"), figures.budgets, LEFT_OVER)
@@ -154,7 +154,7 @@ def _figure_3(fit: AmdahlFit) -> Plot:
 
 
 def _courses(figures: Figures, setting: str) -> Iterator[Plot]:
-    """Violations and cores over time, as Figure 4 has them: of the first seed."""
+    """Violations and cores over time, as in Figure 4, of the run with the first seed."""
     late: list[Curve] = []
     cores: list[Curve] = []
     for colour, policy in enumerate(DRAWN):
@@ -172,7 +172,7 @@ def _courses(figures: Figures, setting: str) -> Iterator[Plot]:
 
 
 def _course(policy: str, values: Sequence[float], colour: int, per: int = 1) -> Curve:
-    """A point for each whole bin, at its middle: the sum of its seconds ÷ `per`."""
+    """A curve with a point at the middle of each whole bin: the sum of its seconds ÷ `per`."""
     bins = range(0, len(values) - len(values) % BIN_S, BIN_S)
     y = tuple(float(sum(values[at : at + BIN_S])) / per for at in bins)
     return Curve(policy, tuple(at + 0.5 * BIN_S for at in bins), y, colour, dashed=True)
