@@ -42,7 +42,7 @@ def open_model(
 
 
 def take_service_links() -> list[str]:
-    """Remove addresses of Services from our environment variables that name a port or host.
+    """Remove from the environment our port and host variables that hold a Service's address.
     Returns the removed variables as NAME=VALUE.
 
     For a Service named `slacktide-metrics`, Kubernetes sets

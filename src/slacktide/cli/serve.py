@@ -232,7 +232,7 @@ def _tune_gc() -> None:
 def run(repository: Path, settings: ServerSettings) -> int:
     """Serve until a signal comes. Returns the exit code. Raises UnsupportedKernelError."""
     require_kernel()
-    # Cores are for workers, so this process multiplies on one. Must be set before NumPy loads.
+    # Cores are for workers: use one to multiply matrices here. Must be set before NumPy loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     import uvloop
@@ -251,7 +251,7 @@ def run(repository: Path, settings: ServerSettings) -> int:
 
         def on_signal() -> None:
             if stopping.is_set():
-                leave(1)  # a second signal: at once
+                leave(1)  # a second signal ends the process immediately
             stopping.set()
             # Ends the process even if something hangs, such as a thread waiting for a lost disk.
             limit_s = settings.drain_delay_s + settings.drain_timeout_s + CLOSE_S

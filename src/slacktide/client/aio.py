@@ -5,7 +5,7 @@
             reply = await session.submit(frame)
 
 Everything runs on the loop, except encoding and the fallback, which have their own threads. Call
-methods on the loop. Times of capture are of the loop's clock, `time.monotonic`.
+methods on the loop. Capture times are those of the loop's clock, `time.monotonic`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class AioConnection:
         return session
 
     async def close(self) -> None:
-        """Close the sessions at once, and the connection."""
+        """Close the sessions immediately, and the connection."""
         if is_forked():
             return
         for session in list(self._sessions):
@@ -165,14 +165,14 @@ class AioSession:
         self._fallbacks = ThreadPoolExecutor(1, "slacktide-fallback")
         self._jobs: set[asyncio.Task[None]] = set()
         self._failure = ""
-        """The reason why the last attempt to connect failed."""
+        """Why the last attempt to connect failed."""
         self._closed = False
 
     def submit(
         self, image: NDArray[np.uint8], *, captured_at: float | None = None, tag: object = None
     ) -> asyncio.Future[FrameReply]:
-        """Submit a frame, uint8 [height, width, 3]. Do not change it before its reply, which the
-        future gets. Raises ValueError for an invalid frame, ClientError once the session is
+        """Submit a frame, uint8 [height, width, 3]. The future gets its reply; do not change the
+        frame before that. Raises ValueError for an invalid frame, ClientError once the session is
         closed."""
         require_unforked()
         if self._closed:
@@ -197,8 +197,8 @@ class AioSession:
         return self._core.uplink.bytes_per_s(now=self._loop.time())
 
     async def close(self, *, drain: bool = True) -> None:
-        """End the session: with `drain` once every frame has its reply, else at once. Every frame
-        gets a reply."""
+        """End the session: with `drain` once every frame has its reply, else immediately. Either
+        way every frame gets a reply."""
         if is_forked():
             return
         if drain and not self._closed and self._frames:

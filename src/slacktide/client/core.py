@@ -1,11 +1,11 @@
 """`ClientCore`: the logic of a client session without I/O: events and `now` in, actions out.
 
 The newest waiting frame is encoded first, and only when the link has room for it (`uplink.py`). Its
-size is chosen then: as advised, or smaller if by the client's own estimate it would be late or the
-link could not carry the rate. A frame that would be late even at the smallest size is *hopeless*
-and is not sent. The fallback runs frames that are hopeless, refused or unmapped, that waited too
-long, or that have not reached the server when the fallback must start, and all frames while the
-server is gone.
+size is chosen then: as advised, or smaller if, by the client's own estimate, it would be late or
+the link could not carry the frame rate. A frame that would be late even at the smallest size is
+*hopeless* and is not sent. The fallback runs frames that are hopeless, refused or unmapped, that
+waited too long, or that have not reached the server when the fallback must start, and all frames
+while the server is gone.
 
 A client that sends nothing learns nothing about its link. So once a second, if nothing else is
 sent, a frame is sent at the smallest size anyway (a *trial*); the fallback runs it too.
@@ -49,15 +49,15 @@ from slacktide.wire.link_estimate import BytesPerPixel
 
 TRIAL_S = 1.0
 SHORTEST_DELAY_S, LONGEST_DELAY_S = 0.1, 10.0
-"""Seconds between attempts to connect. They double each time; the actual wait is a random half to
-all of them."""
+"""Seconds between attempts to connect. The delay doubles each time; the actual wait is a random 50
+to 100 % of it."""
 CONNECT_S = 5.0
 """Maximum seconds of an attempt to connect."""
 SILENCE_S = 3.0
 """Seconds without an acknowledgement, while frames are in flight, after which the server counts as
 gone."""
 START_EARLY = 1.25
-"""The fallback gets its usual time multiplied by this."""
+"""Factor on the fallback's usual time, so that it starts early enough."""
 _DECAY = 0.7
 """Weight of the old value in a smoothed time."""
 
@@ -80,11 +80,11 @@ class _Frame:
     trial: bool = False
     sent: bool = False
     reached_at: float = inf
-    """When it was acknowledged; infinite before."""
+    """Time of its acknowledgement; infinite before that."""
     local: bool = False
-    """Whether it was given to the fallback, which may have been too busy for it."""
+    """Whether the frame was given to the fallback, which may have been too busy to run it."""
     default_outcome: tuple[FrameResult, str] = (FrameResult.LOST, "no answer")
-    """Its outcome if nothing better comes."""
+    """Its outcome if no better one follows."""
 
 
 class ClientCore:
@@ -109,9 +109,9 @@ class ClientCore:
         """Frames that wait for the fallback."""
         self._encoding: tuple[int, float] | None = None
         self._running: tuple[int, float] | None = None
-        """The frame being encoded, and the one the fallback is running, each with its start."""
+        """The frame being encoded and the one the fallback is running, with their start times."""
         self._full = False
-        """Whether the last encoded frame had no room, so none is encoded until one arrives."""
+        """Whether the last encoded frame had no room: none is encoded until a frame arrives."""
         self._delivered = 0
         self._answer_s = self._encode_s = 0.0
         self._fallback_s = settings.slo / 4
@@ -360,8 +360,8 @@ class ClientCore:
         self._actions.append(EncodeFrame(frame.id, size))
 
     def _fall_back(self, frame: _Frame, result: FrameResult, now: float, detail: str) -> None:
-        """Give a frame that the server will not answer on time to the fallback if possible, else
-        report its outcome."""
+        """Handle a frame that the server will not answer on time: give it to the fallback if
+        possible, else report its outcome."""
         self._waiting.pop(frame.id, None)
         frame.default_outcome = result, detail
         if self._is_local(frame):
@@ -406,11 +406,11 @@ class ClientCore:
         return None
 
     def _needs(self, nbytes: float, now: float) -> float:
-        """Seconds from sending so many bytes to the answer."""
+        """Seconds from sending `nbytes` to the answer."""
         return self.uplink.seconds(nbytes, now=now) + self._answer_s
 
     def _leaves_at(self, frame: _Frame, now: float) -> float:
-        """When a frame stops waiting to be sent."""
+        """Time at which a frame stops waiting to be sent."""
         if self._link is not _Link.UP:
             return -inf if self.settings.fallback else frame.deadline
         if self._unmapped() and self.settings.fallback:
@@ -422,11 +422,11 @@ class ClientCore:
         return min(hopeless, self._start_at(frame)) if self.settings.fallback else hopeless
 
     def _start_at(self, frame: _Frame) -> float:
-        """When the fallback should start with a frame."""
+        """Time at which the fallback should start with a frame."""
         return frame.deadline - START_EARLY * self._fallback_s
 
     def _too_late(self, frame: _Frame) -> float:
-        """When it is too late for the fallback to start with a frame."""
+        """Time from which it is too late for the fallback to start with a frame."""
         return frame.deadline - self._fallback_s
 
     def _is_open(self, frame: _Frame) -> bool:
@@ -443,7 +443,7 @@ class ClientCore:
         return ready and now >= self.uplink.opens_at(now=now)
 
     def _gone_at(self) -> float:
-        """When the server counts as gone unless it sends something."""
+        """Time from which the server counts as gone, unless it sends something."""
         return max(self._heard_at, self.uplink.silent_since) + self._silence
 
     def _unmapped(self) -> bool:

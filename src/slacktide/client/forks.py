@@ -1,7 +1,7 @@
-"""Detects processes forked from one with a connection, in which the client cannot be used.
+"""Detects that this process was forked from one with a connection: the client cannot be used here.
 
-The threads of gRPC and of the client do not exist there, and gRPC cannot be started again: it
-crashes or hangs. So everything that needs them raises at once, and closing does nothing.
+The threads of gRPC and of the client do not exist after a fork, and gRPC cannot be started again:
+it crashes or hangs. So everything that needs them raises immediately, and closing does nothing.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def encode(
     exact: tuple[int, int] | None = None,
 ) -> EncodedImage:
     """Resize an image to sides of at most `size` (0: unchanged), or to `exact` (width, height), and
-    encode it as JPEG of `quality`, or as raw `pixels`. `rgb`: it has red first, not blue. Raises
+    encode it as JPEG of `quality`, or as raw `pixels`. `rgb`: red comes first, not blue. Raises
     ValueError."""
     most = size or LONGEST_SIDE
     width, height = exact or (min(image.shape[1], most), min(image.shape[0], most))

@@ -23,8 +23,8 @@ class ClientSettings:
     bytes_per_s: float = 0.0
     """Known rate of the link; 0: unknown, so the first frame is small."""
     most_waiting: int = 8
-    """Maximum frames that wait to be sent, and that wait for the fallback; each is a picture in
-    memory."""
+    """Maximum frames that wait to be sent, and as many that wait for the fallback; each is a
+    picture in memory."""
     most_bytes_in_flight: int = 1 << 20
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Advice:
     mapped: bool = True
     """Whether some variant can answer this client on time."""
     bytes_per_s: float = 0.0
-    """Rate of the client's link as the server measured it; 0: not yet."""
+    """Rate of the client's link as the server measured it; 0: not measured yet."""
 
 
 class FrameResult(StrEnum):
@@ -82,7 +82,7 @@ class FrameOutcome:
 
     @property
     def on_time(self) -> bool:
-        """Whether there is a result, by the deadline."""
+        """Whether the frame had a result by its deadline."""
         return self.result in (FrameResult.ANSWERED, FrameResult.FALLBACK)
 
 

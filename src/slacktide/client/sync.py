@@ -58,7 +58,7 @@ class ServerConnection:
         return session
 
     def close(self) -> None:
-        """Close the sessions at once, and the connection."""
+        """Close the sessions immediately, and the connection."""
         if not (is_forked() or self._loop.is_closed()):
             self._run(self._aio.close())
             self._stop()
@@ -110,8 +110,8 @@ class ClientSession:
     def submit(
         self, image: NDArray[np.uint8], *, captured_at: float | None = None, tag: object = None
     ) -> Future[FrameReply]:
-        """Submit a frame, uint8 [height, width, 3], blue first as from OpenCV, without waiting. Do
-        not change it before its reply, which the future gets as well. `captured_at`: a time of
+        """Submit a frame, uint8 [height, width, 3], blue first as from OpenCV, without waiting. The
+        future also gets its reply; do not change the frame before that. `captured_at`: a time of
         `time.monotonic`; None: now. `tag` is returned with the reply. Raises ValueError for an
         invalid frame, ClientError once the session is closed."""
         require_unforked()
@@ -167,8 +167,8 @@ class ClientSession:
         return self._aio.bytes_per_s
 
     def close(self, *, drain: bool = True) -> None:
-        """End the session: with `drain` once every frame has its reply, else at once. Every frame
-        gets a reply, which can still be read."""
+        """End the session: with `drain` once every frame has its reply, else immediately. Either
+        way every frame gets a reply, which can still be read."""
         if is_forked():
             return
         with self._lock:

@@ -104,7 +104,7 @@ class StreamTransport:
         self._frame.frame.request.model_version = terms.version
         self.hello_after = 0.0
         """Seconds from the call's headers to the hello. A server without this method refuses the
-        headers; grpcio reports that as an internal error if it is writing the hello."""
+        headers; grpcio reports an internal error instead if it is just writing the hello."""
         self._connected = False
         self._waiting: asyncio.Queue[OutgoingFrame] = asyncio.Queue()
 

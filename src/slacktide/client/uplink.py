@@ -2,10 +2,10 @@
 
 Pure. Slacktide's servers *acknowledge* a frame when its last byte has arrived. The next frame may
 follow once the one before it should have left the link, but not while an acknowledgement is
-overdue. So a link that slows down holds only a frame or two. Other servers only answer. A frame's
-whole time, including the server's, then counts as its transfer. This judges sizes by their real
-cost, and the rate rises by itself, because larger frames take less time per byte. Frames overlap
-until the oldest one's deadline.
+overdue. So a link that slows down holds only a frame or two. Other servers send only answers. Then
+the whole time to the answer, including the server's, counts as the transfer. This judges sizes by
+their real cost, and the estimated rate rises on its own, because larger frames take less time per
+byte. New frames may be sent until the oldest one's deadline.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from math import inf
 from slacktide.wire.link_estimate import LinkEstimate
 
 SPARE_S = 0.01
-"""Seconds that the next frame is sent before the link should be free, to keep it busy."""
+"""The next frame is sent this many seconds before the link should be free, to keep it busy."""
 OVERDUE_S = 0.02
 """Seconds (or half a round trip, if longer) by which an acknowledgement may be late before the link
 counts as slower."""
 _ROUND_TRIP_DECAY = 0.75
-"""Weight of the old round trip when a longer one is measured; a shorter one replaces it at once."""
+"""Weight of the old round trip when a longer one is measured; a shorter one replaces it fully."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _InFlight:
     deadline: float
     sent_at: float
     passes_at: float
-    """When its last byte should have left the client."""
+    """Time at which its last byte should have left the client."""
     alone: bool
     """Whether nothing else was in flight when it was sent."""
 
@@ -48,7 +48,7 @@ class Uplink:
         self._link = LinkEstimate(bytes_per_s) if self._has_guess else LinkEstimate()
         self._flight: dict[int, _InFlight] = {}
         self._arrived_at = -inf
-        """When the last acknowledgement came."""
+        """Time of the last acknowledgement."""
 
     def __len__(self) -> int:
         return len(self._flight)
@@ -63,7 +63,7 @@ class Uplink:
 
     @property
     def silent_since(self) -> float:
-        """When the oldest frame in flight was sent; infinite if there is none."""
+        """Time at which the oldest frame in flight was sent; infinite if there is none."""
         return next((frame.sent_at for frame in self._flight.values()), inf)
 
     @property
@@ -85,7 +85,7 @@ class Uplink:
         return max(ahead, 0.0) + nbytes / rate + self.round_trip
 
     def carries(self, nbytes: float, frames_per_s: float, *, now: float) -> bool:
-        """Whether the link carries so many frames of this size; True if unknown."""
+        """Whether the link carries this many frames of `nbytes`; True if unknown."""
         rate = self.bytes_per_s(now=now)
         return not self.acknowledges or rate <= 0.0 or nbytes * frames_per_s <= rate
 
@@ -121,8 +121,8 @@ class Uplink:
             in_flight.sent_at = now
 
     def arrived(self, frame: int, transfer_s: float, *, now: float) -> None:
-        """Record a frame that was acknowledged, or answered without. `transfer_s`: time of its
-        transfer as the server reports it, or 0."""
+        """Record a frame that was acknowledged, or answered without acknowledgement. `transfer_s`:
+        time of its transfer as the server reports it, or 0."""
         in_flight = self._flight.get(frame)
         if in_flight is None:
             return

@@ -2,7 +2,7 @@
 
 In a pod, affinity alone gives a worker no more time than the container's limit. So a grant of more
 cores begins with the `resize` subresource; threads move, and the cores are confirmed, once the
-kubelet reports the new limit. A grant of fewer cores needs no permission: threads move at once, and
+kubelet reports the new limit. A grant of fewer cores needs no permission: threads move immediately;
 the limit follows some seconds later, so that cores requested again soon cost no call.
 
     more    PATCH resize → poll the pod's status → settled: bind, confirm
@@ -10,8 +10,8 @@ the limit follows some seconds later, so that cores requested again soon cost no
 
 If the resize is infeasible or refused, if the API server cannot be reached, or if the resize is
 still deferred after `Times.patience` seconds, the grant is settled with the cores that fit the
-current limit, and `condition` gives the reason until a resize succeeds. The rest is retried later,
-with doubling intervals; if it then succeeds, the grant is confirmed again.
+current limit. `condition` gives the reason until a resize succeeds. The missing cores are requested
+again later, with doubling intervals; if that succeeds, the grant is confirmed again.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class PodAllocator:
         confirm(Grant(bound, float(len(bound)), detail or why))
 
     def _make_do(self, pid: int, grant: _Pending) -> None:
-        """Settle a grant with the cores that fit the current limit, but not fewer than it has."""
+        """Settle a grant with the cores that fit the current limit, but no fewer than `pid` has."""
         room = self._room(pid)
         has = len(self._cores.get(pid, ()))
         count = max(1, has, len(grant.cores) if room is None else min(room, len(grant.cores)))
@@ -224,7 +224,7 @@ class PodAllocator:
         while self._pending:
             needed = self.needed
             await self._settle(needed)
-            # Otherwise more was requested meanwhile, and pending grants may fit after that.
+            # If False, more CPU was needed meanwhile, and pending grants may fit after that.
             final = self.needed <= needed
             for pid, grant in tuple(self._pending.items()):
                 fits = self._fits(pid, len(grant.cores))

@@ -65,7 +65,7 @@ class StartReplica:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
-    """Stop this replica. It is idle unless `kill` is set: then it hangs, and `ReplicaLost` must
+    """Stop this replica. Without `kill`, it is idle. With `kill`, it hangs, and `ReplicaLost` must
     follow once it is dead."""
 
     replica: Replica

@@ -1,4 +1,4 @@
-"""Boxes between two stages of a pipeline: which ones go on, and the crop of each.
+"""Boxes between two stages of a pipeline: selects those that go on, and computes their crops.
 
 Boxes are x0, y0, x1, y1 as fractions of the frame, from its upper left corner.
 """
@@ -29,7 +29,7 @@ _INEXACT = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Glue:
-    """How crops are made ready for a model, in its worker. The model's input decides by itself
+    """How crops are made ready for a model, in its worker. The model's input alone determines
     whether images are decoded, cut out along their boxes and resized."""
 
     margin: float = 0.0
@@ -63,8 +63,8 @@ class BoxChoice:
     ) -> NDArray[np.intp]:
         """Indices of the boxes that go on, highest score first.
 
-        `boxes` [n, 4], `scores` and `classes` [n] of one frame; None where the detector has no such
-        output. Boxes that are not finite, inverted, or outside the frame never go on. Raises
+        `boxes` [n, 4], `scores` and `classes` [n] of one frame; None if the detector has no such
+        output. Boxes never go on if they are inverted, not finite, or outside the frame. Raises
         ValueError if the shapes do not match.
         """
         count = len(boxes)

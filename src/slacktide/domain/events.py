@@ -140,12 +140,12 @@ class PlanChanged:
 
 @dataclass(frozen=True, slots=True)
 class MemoryShort:
-    """A payload does not fit: release at once what is held only for profiling."""
+    """A payload does not fit into memory: release all payloads held only for profiling."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverStalled:
-    """The driver was blocked for some seconds and read nothing. No replica was late meanwhile."""
+    """The driver was blocked for some seconds and read nothing. They count against no replica."""
 
     seconds: float
 

@@ -42,7 +42,7 @@ class Frame:
     nbytes: int = 0
     """Bytes of its inputs, to predict their transfer; 0: unknown."""
     decoding: float = 0.0
-    """Passed on to every stage that decodes its picture."""
+    """See `Request.decoding`; passed on to every stage that decodes the frame's picture."""
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────
@@ -155,7 +155,7 @@ class Feed:
     request: int
     """Id of the child or the frame."""
     first: int
-    """First of these rows; `end` is one behind the last."""
+    """First of these rows; `end` is one past the last."""
     end: int
 
 

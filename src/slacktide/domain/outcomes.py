@@ -136,7 +136,7 @@ class Answer(Outcome):
 @read_only
 class AnswerFrame(Outcome):
     """Tell a client the outcome of its frame. Sent once for each frame. The answer holds the
-    outputs of complete stages, also if the reason is `partial`."""
+    outputs of complete stages, even if the reason is `partial`."""
 
     id: int = 0
     pipeline: str = ""

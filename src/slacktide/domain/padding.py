@@ -2,7 +2,7 @@
 
 A request has one *length*: the size of its padded axes, equal in all of its tensors. In a batch
 every padded input is filled up to the longest member, and padded outputs are cut back to the length
-of each member, so no client sees the others. See `profiles.BatchLatency` for the cost.
+of each member, so no client sees another's data. See `profiles.BatchLatency` for the cost.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Padding:
     """Typical lengths, ascending, which are warmed up and profiled."""
 
     def fitting(self, interface: ModelInterface) -> Padding | None:
-        """The inputs and outputs that the model has; None if it has no such input. Those that do
-        not fit are reported as errors where the file is read."""
+        """Only the inputs and outputs that the model has; None if it has no such input. Names that
+        do not fit are reported as errors when the file is read."""
         if not interface.batches:
             return None
         takes = {spec.name: spec for spec in interface.inputs}
@@ -81,7 +81,7 @@ def unfit(spec: TensorSpec, axis: int) -> str | None:
 
 
 def pad_element(datatype: Datatype, value: int | float) -> np.generic | None:
-    """`value` as an element of this type; None if the type cannot hold it, integers exactly."""
+    """`value` as an element of this type; None if the type cannot hold it (integers: exactly)."""
     if datatype is Datatype.BYTES:
         return None
     if datatype is Datatype.BF16:  # the upper half of a float32

@@ -59,7 +59,7 @@ class Edge:
     """Upstream outputs with boxes, scores and classes. For rows, `scores` may be [rows, classes]:
     the highest score of a row counts, and its column is the class."""
     tensors: tuple[tuple[str, str], ...] = ()
-    """Pairs (output, input) where outputs go on; empty: outputs with the name of an input."""
+    """Pairs (output, input that it feeds); empty: outputs feed inputs with the same name."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Pipeline:
     name: str
     stages: tuple[PipelineStage, ...]
     edges: tuple[Edge, ...] = ()
-    """For each stage, in the order of its yields."""
+    """Edges out of the same stage are in the order of its yields."""
     slo: float | None = None
     """Deadline of a frame in seconds if its client states none."""
 
@@ -153,11 +153,11 @@ class Pipeline:
         }
 
     def upstream(self, stage: str) -> tuple[str, ...]:
-        """The stages that feed it."""
+        """The stages that feed `stage`."""
         return self._neighbours[stage][0]
 
     def downstream(self, stage: str) -> tuple[str, ...]:
-        """The stages that it feeds."""
+        """The stages that `stage` feeds."""
         return self._neighbours[stage][1]
 
     @cached_property
@@ -197,7 +197,7 @@ class Pipeline:
         return branches
 
     def is_closed(self, stage: str) -> bool:
-        """Whether nothing outside its branch feeds the stages behind it. Only then can another
-        device run the branch alone."""
+        """Whether nothing outside the branch of `stage` feeds the stages behind `stage`. Only then
+        can another device run the branch alone."""
         branch = self.branches[stage]
         return all(set(self.upstream(name)) <= set(branch) for name in branch if name != stage)

@@ -97,7 +97,7 @@ class InputSize:
 
 
 class ExitMode(Enum):
-    """How rows go on that a ramp has answered."""
+    """The treatment of rows that a ramp has answered."""
 
     RELEASE = "release"
     """They run on to the model's end, so that accuracy is judged on every row."""
@@ -156,8 +156,8 @@ class ExitPolicy:
     def thresholds_after(self, before: Mapping[int, float]) -> dict[int, float]:
         """Thresholds by position while this policy replaces one with the thresholds `before`.
 
-        Ramps that it gives up keep theirs until its own ramps are active. If it lets no row leave,
-        as after an alarm, no row leaves at those either.
+        Ramps that are given up keep their thresholds until the new ramps are active. If this policy
+        lets no row leave, as after an alarm, no row leaves at the old ramps either.
         """
         thresholds = dict(zip(self.ramps, self.thresholds, strict=True))
         return {**before, **thresholds} if any(self.thresholds) else thresholds
@@ -176,7 +176,7 @@ class StagePlace:
     p99: float = 0.0
     """99th percentile of the seconds from the rows' arrival there to their answer."""
     transfer: float = 0.0
-    """Seconds to send its rows there from where the previous stage runs."""
+    """Seconds to send its rows to `device` from the device of the previous stage."""
     back: float = 0.0
     """Seconds to send an answer from there to here."""
 

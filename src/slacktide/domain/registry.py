@@ -93,7 +93,7 @@ class Registry(dict[str, Registered[T]]):
         return read_options(options, values, subject=f"{self.kind} {name!r}", bare=bare)
 
     def make(self, name: str, options: Options) -> T:
-        """Make an entry from its options alone. Raises OptionError if foreign code raises."""
+        """Make an instance from its options alone. Raises OptionError if foreign code raises."""
         entry = self.find(name)
         try:
             return entry.make(options)

@@ -55,7 +55,7 @@ class Batch:
     """Whether it runs one answered request again, alone, to learn the duration of its length."""
     leaving: Leaving = Leaving.NONE
     judged: bool = False
-    """Whether accuracy is judged on it, which its id decides: all its rows run to the end, and it
+    """Whether accuracy is judged on it; its id decides. If so, all its rows run to the end, and it
     is not stopped when all of them are answered."""
 
 

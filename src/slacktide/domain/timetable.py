@@ -67,7 +67,7 @@ class Timetable:
         return start if start > now + _SAME else start + self.period
 
     def last(self, window: ModelWindow, now: float) -> tuple[float, float]:
-        """When the last occurrence of `window` to close opened and closed; absolute seconds."""
+        """(opening, closing) of the last closed occurrence of `window`; absolute seconds."""
         begin = self._begin(now)
         if begin + window.end > now + _SAME:
             begin -= self.period

@@ -128,7 +128,7 @@ class Batches:
             return None
         replica = placement.replica
         if pool.widest > replica.max_batch:
-            # With a cap below the rows of a request it would wait for ever.
+            # If the cap is below the rows of a request, the request would wait for ever.
             widest = max(request.rows for request in pool.scheduler.pending())
             if widest > replica.max_batch:
                 replica = replace(replica, max_batch=widest)
@@ -136,7 +136,7 @@ class Batches:
         return proposal if isinstance(proposal, Proposal | WaitUntil) else None
 
     def _proposed(self, placement: Placement, replica: Replica) -> Proposal | None:
-        """The proposal of the pool for `replica` instead of its own."""
+        """The batch that the placement's pool proposes if its replica is replaced by `replica`."""
         proposal = placement.pool.scheduler.propose(replica, now=self._state.now)
         return proposal if isinstance(proposal, Proposal) else None
 
@@ -182,7 +182,7 @@ class Batches:
         solo: bool = False,
         first: bool = False,
     ) -> Running:
-        """Start a batch on a free lane. `first`: of a request whose run time is unpredictable."""
+        """Start a batch on a free lane. `first`: its one request has no predicted run time."""
         state, pool = self._state, placement.pool
         settings, now = state.settings, state.now
         leaving, judged, may_stop = Leaving.NONE, False, False
@@ -246,7 +246,7 @@ class Batches:
             trial_finished(running, took, running.trial_s)
         crashes = placement.pool.crashes
         if crashes.undecided and not batch.solo:
-            # While the version is down, this is a replica from before: it proves no trial.
+            # If the version is down, this replica started before the trial, so it proves nothing.
             down = placement.pool.down_reason is not None
             if crashes.finished(0.0 if down else state.now - placement.since):
                 state.to_review.append(placement.pool)
@@ -267,7 +267,7 @@ class Batches:
     def failed(self, event: BatchFailed) -> None:
         running = self.leave(event.batch)
         batch = running.batch
-        # One bad member may have failed the batch for the others: only a run alone convicts it.
+        # One bad member may have made the whole batch fail; only a run alone shows which it was.
         retry = len(batch.members) > 1
         for entry in self._waiting(batch):
             if retry:
@@ -288,10 +288,9 @@ class Batches:
         self._forget_all_but_quarantined(batch)
 
     def lost(self, batch: Batch, crash: PoolCrash, *, guilty: bool) -> bool:
-        """Run the members of `batch`, whose replica died, again one by one, even if nobody waits
-        for them any more. A request's second crash ends it. `guilty`: so does the first if the
-        request was alone. Returns whether a request ended this way: then the crash is no new one.
-        """
+        """Handle the death of a batch's replica: run its members again, one by one, even if nobody
+        waits for them. A request's second crash ends it, or its first one if it ran alone and
+        `guilty` is set. Returns whether a request ended; if so, the crash is not a new one."""
         self.leave(batch.id)
         entries, most = self._state.ledger.entries, self._state.settings.crashes_per_request_count
         again = not batch.solo and any(entries[m.id].crashes for m in batch.members)

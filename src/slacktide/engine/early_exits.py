@@ -4,14 +4,14 @@ Ramps inside a model answer rows that they are certain of (`ExitPolicy`). A work
 and reports with `RowsReleased`. The rules here:
 
 - A share of batches is *judged*: all their rows run to the end, so that ramps can be compared with
-  it. Batch ids decide which, spread evenly and before anything is known of the rows: a choice by
-  content would judge the ramps on easy inputs.
+  it. Batch ids decide which batches: evenly spread, and before anything is known about the rows. A
+  choice by content would judge the ramps on easy inputs.
 - In other batches, answered rows run on in mode `release` and leave in mode `shrink`.
 - In mode `auto` they run on if the lane was idle before and no other request waits for it: then
-  their time costs nothing, and accuracy is learnt from them. Else they leave, even from a batch
-  that takes all waiting requests as another ends: a busy lane will be needed before the batch is
-  over (decision 0054). Once all members of a batch that runs on are answered, it is stopped as soon
-  as a request waits that its lane could run.
+  their time costs nothing, and accuracy is learnt from them. Otherwise they leave, even if the
+  batch follows another one and takes all waiting requests: a busy lane will be needed before the
+  batch is over (decision 0054). Once all members of a batch that runs on are answered, the batch is
+  stopped as soon as there is a request that its lane could run.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class ExitRules:
 
 
 def is_wanted(lane: Lane, asker: Placement | None = None, covered: int = 0) -> bool:
-    """Whether a request waits that `lane` could run and no free lane will. In the pool of `asker`,
-    the first `covered` requests do not count."""
+    """Whether there is a waiting request that `lane` could run and no free lane will run. In the
+    pool of `asker`, the first `covered` requests do not count."""
     for placement in lane.placements:
         if placement.standby or not placement.phase.serves:
             continue

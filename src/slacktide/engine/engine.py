@@ -125,8 +125,8 @@ class Engine:
 
     @property
     def unfinished(self) -> list[Command]:
-        """Commands so far when the last `handle_all` raised. They come from the events before the
-        one that failed, number `events_seen` - 1, and from a part of that one."""
+        """Commands that the last `handle_all` had made when it raised: all for the events before
+        the failed one (number `events_seen` - 1), and some for the failed one."""
         return self.state.runs + self.state.commands
 
     @property
@@ -145,13 +145,13 @@ class Engine:
         return any(lane.running is None for lane in self.state.lanes.values())
 
     def snapshot(self, *, now: float | None = None) -> Snapshot:
-        """A read-only view of everything. `now`: the time that durations refer to, not before the
+        """A read-only view of everything. Durations refer to `now`, which must not be before the
         last event; None: the time of the last event."""
         return Snapshot(self.state, self.state.now if now is None else now)
 
     def next_wakeup(self) -> float | None:
         """When to deliver TimerFired (absolute seconds); None if there is nothing to wait for. May
-        be in the past if a scheduler's estimate has moved: then deliver it at once."""
+        be in the past if a scheduler's estimate has moved; deliver it immediately then."""
         at = self._replicas.next_due
         notices = self._requests.next_due()
         if notices < at:

@@ -4,7 +4,7 @@
 and reports the end of such runs. So far there is one kind of idle work, *solo profiling*, to learn
 how long requests are (Orloj §3.2, online profiler).
 
-A request that ran in a batch does not reveal its own length. Where lengths are needed, at most one
+A request that ran in a batch does not reveal its own length. If lengths are needed, at most one
 member of a finished batch is *held*: it has its answer, but its payload is kept until its lane is
 idle. Then it runs alone, as a batch that answers no request, and only if
 
@@ -14,14 +14,14 @@ idle. Then it runs alone, as a batch that answers no request, and only if
   still be on time,
 - the pool has earned it: solo runs get a share of the lanes' time, saved up for some seconds.
 
-A server that is always overloaded would never learn, and would take short requests for long ones
-for ever. So when a pool holds as many requests as it may and no lane becomes idle, a request is
-*isolated* now and then, by the same rules and from the same share: its first run is alone, and the
-rest of the proposed batch waits for it. A request waits for at most one such run, however much time
-has been saved up.
+A server that is always overloaded would never learn this way, and would treat short requests as
+long ones for ever. So if a pool holds as many requests as it may and no lane becomes idle, a
+request is *isolated* now and then, by the same rules and from the same share: its first run is
+alone, and the rest of the proposed batch waits for it. A request waits for at most one such run,
+however much time has been saved up.
 
-Runs that happen to be alone teach as much for free, so requests similar to recent ones of these are
-not wanted. Orloj's profiler has a machine of its own; a small server has none to spare.
+Requests that happen to run alone teach as much for free, so further requests like them are not
+held. Orloj's profiler has a machine of its own; a small server has none to spare.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class IdleWork:
         return member
 
     def ended(self, batch: Batch, placement: Placement) -> None:
-        """A solo run has left its lane: count it and the requests that waited for it."""
+        """Count a solo run that has left its lane, and the requests that waited for it."""
         now = self._state.now
         solo = placement.pool.solo
         assert solo is not None
@@ -143,8 +143,8 @@ class IdleWork:
 
 
 def can_wait(lane: Lane, seconds: float, *, but: Placement | None = None) -> bool:
-    """Whether a run of `seconds` is within the usual slack of every model of the lane, except that
-    of `but`: a request that arrives meanwhile can still be on time."""
+    """Whether a run of `seconds` is within the usual slack of every model of the lane except that
+    of `but`, so that a request that arrives meanwhile can still be on time."""
     return all(
         seconds <= placement.pool.usual_budget - placement.pool.times.of(1, lane.size).p99
         for placement in lane.placements

@@ -30,15 +30,14 @@ from slacktide.engine.unmeasured_queue import UnmeasuredQueue
 from slacktide.engine.worth import LaneTime
 
 FALL, RISE = 0.2, 0.01
-"""Gains of the usual budget: an expectile that one short budget in twenty holds down."""
+"""Gains for shorter and longer budgets: one short budget in twenty keeps the usual budget low."""
 
 COST_GAIN = 0.1
 """Weight of the newest batch in a request's usual lane time."""
 
 GOING_ON, FAIR = 0.85, 0.5
-"""Share of rivals' recent lane time that they are expected to use from now on, since bursts end;
-and share of its fair part that a pool counts on, since a rival's batches may be worth more
-(decision 0030)."""
+"""Rivals are expected to use GOING_ON × their recent lane time, since bursts end. A pool counts on
+FAIR × its fair part, since a rival's batches may be worth more (decision 0030)."""
 
 
 class Pool:
@@ -87,7 +86,7 @@ class Pool:
         self.rescue = tuple([id._replace(variant=name) for name in parts.rescue])
         """Pools that take requests for which there is no time here, best first."""
         self.rescued = 0
-        """How many requests those pools have taken."""
+        """How many requests the pools in `rescue` have taken."""
         self.solo = None if parts.solo is None else SoloRuns(parts.solo)
         """Requests held for solo runs; None: there are never any."""
         self.unmeasured = None if parts.unmeasured is None else UnmeasuredQueue(parts.unmeasured)
@@ -99,7 +98,7 @@ class Pool:
         self.widest = 1
         """Most rows in one request so far."""
         self.usual_budget = math.inf
-        """Usual seconds between arrival and deadline, biased towards short ones."""
+        """Usual seconds between arrival and deadline, biased towards short budgets."""
 
     @property
     def resident(self) -> bool:
@@ -190,7 +189,7 @@ class Placement:
         """Most rows in one batch under the plan in force; a replica can take its pool's
         `max_batch`."""
         self.planned_generation = self.generation = deployment.generation
-        """In the plan in force, and of the latest replica."""
+        """Generations in the plan in force and of the latest replica."""
         self.standby = deployment.standby
         """Whether it gets no batches under the plan in force."""
         self.lane_time = LaneTime(fairness_window)
@@ -258,7 +257,7 @@ class Running:
         self.may_stop = False
         """Whether it may stop once ramps have answered all members (engine/early_exits.py)."""
         self.spare = False
-        """Whether they have, so that the next request for the lane stops it."""
+        """Whether ramps have answered all members, so that the next request stops the batch."""
 
     def moved(self, cores: int, *, now: float, settings: EngineSettings) -> None:
         """Continue on another number of cores: the remaining time scales like the whole."""
@@ -295,12 +294,12 @@ class Lane:
         self.target = spec.cores
         """Planned cores; differ from `cores` during a resize."""
         self.held = spec.cores
-        """All cores it may run on now: these two, and targets during a resize."""
+        """All cores it may run on now: `cores`, and all targets since the last settled resize."""
         self.awaited_until = math.inf
         """Until more cores are confirmed, no batch starts before this time; inf: none awaited."""
         self.resize_began = -math.inf
         self.resize_time = 0.0
-        """Seconds until the last resize was confirmed."""
+        """Seconds that the last resize took to be confirmed."""
         self.count()
         self.placements: list[Placement] = []
         self.running: Running | None = None
@@ -344,9 +343,9 @@ class LaneWindows:
         self.ran_at: dict[str, float] = {}
         """When a batch of each model last began or ended."""
         self.checked = dict.fromkeys(table.windows, now)
-        """The latest closing of each window that was checked."""
+        """The latest checked closing time of each window."""
         self.check_at = -math.inf
-        """When the next window may have closed."""
+        """When the next check is due, because a window may have closed."""
 
     def ran(self, model: str, *, now: float) -> None:
         """Record that a batch of `model` begins or ends."""

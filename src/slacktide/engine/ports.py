@@ -44,8 +44,8 @@ class PoolView(Protocol):
         replica that is up or starting."""
 
     def leave(self, *, now: float) -> Callable[[float], float]:
-        """Return a function: of so many seconds of a lane, how many are left for this pool by the
-        other models on it."""
+        """Return a function from seconds of a lane to the seconds of these that the other models on
+        it leave to this pool."""
 
     @property
     def lanes(self) -> int:

@@ -3,8 +3,8 @@
 Theory of operation. The *circuit* of a version is closed while lost replicas restart. Too many
 crashes open it: the version is unavailable, and after a pause it is on *trial*. One replica starts,
 and requests are admitted once it is up. A crash on trial opens the circuit again, for twice as
-long. If a batch finishes after the replica has been up for long enough that crashes so far apart
-would not open the circuit, the circuit closes and the other replicas start.
+long. The circuit closes, and the other replicas start, when a batch finishes on a replica that has
+been up for long enough: crashes at such intervals would not open the circuit.
 
 A crash under a batch counts once every member has been *judged* by a run alone, even after its
 deadline or without its client. If one of them crashes that run too, the request is *convicted* and

@@ -49,7 +49,7 @@ class ReplicaLifecycle:
         self._start_if_due(placement)
 
     def leave(self, placement: Placement, *, at_once: bool) -> None:
-        """Remove a placement from the plan: at once, or when its pool is up elsewhere."""
+        """Remove a placement from the plan: immediately, or once its pool is up elsewhere."""
         if at_once or not placement.phase.serves:
             self.detach(placement)
         elif placement.phase is Phase.UP:  # otherwise an earlier plan has removed it
@@ -57,7 +57,7 @@ class ReplicaLifecycle:
             placement.pool.count_lanes()
 
     def detach(self, placement: Placement) -> None:
-        """Delete a placement; if it runs a batch, once that is done."""
+        """Delete a placement; if it runs a batch, do so after the batch."""
         if placement.busy:
             if not placement.phase.retiring:
                 placement.go(Step.RETIRE)
@@ -73,7 +73,7 @@ class ReplicaLifecycle:
             self._stop(placement, kill=placement.phase.dying)
 
     def restart(self, placement: Placement) -> None:
-        """Replace the replica by a new one; if it runs a batch, once that is done."""
+        """Replace the replica by a new one; if it runs a batch, do so after the batch."""
         if placement.state is ReplicaState.BACKOFF or placement.phase.dying:
             return  # a new one starts in any case
         if placement.busy:
@@ -138,7 +138,7 @@ class ReplicaLifecycle:
         if before.leaves:
             self.detach(placement)
         if pool.crashes.circuit is Circuit.OPEN:
-            return  # its last batch, or one that hung earlier, has opened it
+            return  # its last batch, or an earlier one that hung, has opened the circuit
         if permanent and not before.leaves:
             # If it was up before, its file may be missing only for a while.
             self._give_up(pool, detail, for_good=not pool.ever_up)
@@ -208,7 +208,7 @@ class ReplicaLifecycle:
         state.commands.append(notification)
 
     def check_timers(self) -> None:
-        """Restart replicas after their pause; kill those that start or run for too long."""
+        """Restart replicas after their pause; kill any whose start or batch takes too long."""
         state = self._state
         now = state.now
         for pool in state.pools.values():
@@ -228,8 +228,8 @@ class ReplicaLifecycle:
                 self._kill(running.placement)
 
     def driver_stalled(self, event: DriverStalled) -> None:
-        """Extend the limits of replicas that start or run by the time in which their reports could
-        not be read. Their batches teach nothing, since their end is unknown."""
+        """The driver could not read reports for some time: extend the time limits of starting and
+        busy replicas by it. Their batches teach nothing, since their end is unknown."""
         state = self._state
         for running in state.running.values():
             running.hang_at += event.seconds

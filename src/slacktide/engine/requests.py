@@ -29,7 +29,7 @@ from slacktide.engine.trials import DOUBTED, trial_due
 from slacktide.engine.unmeasured import UnmeasuredWork
 
 SWEEP_FLOOR = 64
-"""Notices below which a sweep for outdated ones is not worthwhile."""
+"""Number of notices below which a sweep for outdated ones is not worthwhile."""
 
 
 class Requests:
@@ -177,7 +177,7 @@ class Requests:
             return
         if event.reason is Reason.CRASHED_BEFORE:
             state.judge(entry, convicted=True, by_input=True)
-        elif entry.state is State.QUARANTINED:  # it runs again: cancelling proves no innocence
+        elif entry.state is State.QUARANTINED:  # it still runs again, to be judged
             state.answer_waiting(entry, event.reason)
             entry.answered = True
             return
@@ -306,7 +306,7 @@ def _could_serve(pool: Pool, request: Request | Notice, now: float) -> bool:
 
 
 def _could_decode(pool: Pool, request: Request, now: float) -> bool:
-    """Whether there is time to decode its pictures and run it alone; schedulers only count runs."""
+    """Whether there is time to decode its pictures and run it alone. Schedulers ignore decoding."""
     if request.best_effort:
         return True
     run = 0.0

@@ -6,7 +6,7 @@ it has.
 - When a lane grows, admission and expiry count on the target, and the next batch waits for it,
   since it would otherwise run on the few cores to its end. It waits for at most `resize_limit`, so
   that a slow, refused or lost resize costs no more than that.
-- When a lane shrinks, nothing waits, and everything counts with the smaller size at once.
+- When a lane shrinks, nothing waits, and everything counts with the smaller size immediately.
 
 The times of batches during a resize teach nothing about either size. If a lane is resized several
 times, only the last resize needs to be confirmed.
@@ -69,7 +69,7 @@ class LaneResizing:
                 state.mark(lane)
 
     def _settle(self, lane: Lane, *, patient: bool) -> None:
-        """Update a lane after a change of cores or target. `patient`: it may now await more."""
+        """Update a lane after a change of cores or target. `patient`: it may wait for new cores."""
         if len(lane.target) <= len(lane.cores):
             lane.awaited_until = math.inf
         elif patient and lane.awaited_until == math.inf:

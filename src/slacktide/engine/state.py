@@ -86,8 +86,8 @@ class RouteTable:
         return self._pools.get(pool)
 
     def _sized(self, beside: PoolId, size: int) -> Pool | None:
-        """The smallest resident variant loaded with `beside` with at least `size`, else the largest
-        resident one; None if none is resident."""
+        """Among the resident variants loaded with `beside`, the smallest of at least `size`, else
+        the largest; None if none is resident."""
         sized = None
         for pool in self._by_size.get((beside.model, beside.version, beside.generation), ()):
             if pool.resident:
@@ -110,7 +110,7 @@ FOR_LACK_OF_TIME = frozenset(
         Reason.QUEUE_FULL,
     )
 )
-"""Reasons for which the client learns the predictions."""
+"""Reasons that are explained to the client by predictions (`needed_s`, `wait_s`)."""
 
 
 class EngineState:
@@ -169,7 +169,7 @@ class EngineState:
             self.answer_waiting(entry, reason, detail)
 
     def answer_waiting(self, entry: Entry, reason: Reason, detail: str = "") -> None:
-        """Like `end`, but leaves its crash, if any, to be judged."""
+        """Like `end`, but the request's crash, if any, is still to be judged."""
         request, now = entry.request, self.now
         self.ledger.end(request.model, reason)
         best_effort = request.best_effort
@@ -195,8 +195,8 @@ class EngineState:
         self.commands.append(answer)
 
     def _outlook(self, entry: Entry, reason: Reason) -> tuple[float | None, float | None]:
-        """The policy's explanation of a refusal, if any; there is none for a request of unknown
-        shape. If the policy itself refused it, its shape was known then."""
+        """The policy's explanation of a refusal, if any; none for a request of unknown shape. A
+        request that the policy itself refused had a known shape at that time."""
         request, pool = entry.request, entry.pool
         unmeasured = pool.unmeasured
         if unmeasured is not None and (
@@ -224,7 +224,7 @@ class EngineState:
     def answer_running(
         self, entry: Entry, batch: Batch, reason: Reason, detail: str = "", ramp: int | None = None
     ) -> None:
-        """Like `end_running`, but leaves its crash, if any, to be judged."""
+        """Like `end_running`, but the member's crash, if any, is still to be judged."""
         request, now, started = entry.request, self.now, batch.started
         budget_s = None if request.best_effort else request.deadline - now
         if budget_s is not None and budget_s < 0.0 and reason.kind is OutcomeKind.SERVED:

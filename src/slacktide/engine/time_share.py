@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from slacktide.domain import Request
 
 SAVED_S = 10.0
-"""Seconds whose share may be saved up, so that idle hours do not add up to a burst."""
+"""A pool saves up at most its share of this many seconds, so that idle hours allow no burst."""
 
 TRIAL_EVERY = 8
 """Refusals in a row before a trial."""
 TRIAL_SHARE = 0.1
-"""Share of a shared lane's time for trials that the other models cannot wait for."""
+"""Share of a lane's time for trials that take longer than the lane's other models can wait."""
 
 
 class TimeShare:
@@ -24,7 +24,7 @@ class TimeShare:
     __slots__ = ("_at", "_credit", "_share")
 
     def __init__(self, share: float, *, saved_s: float = 0.0) -> None:
-        """`saved_s`: seconds whose share is available from the start."""
+        """`saved_s`: the share of this many seconds is available from the start."""
         self._share = share
         self._credit = share * saved_s
         self._at = -math.inf
@@ -35,16 +35,16 @@ class TimeShare:
             return math.inf
         rate = self._share * lanes
         if self._at > -math.inf:
-            # A run must be affordable at some time, however long it is.
+            # However long a run is, it must become affordable in the end.
             most = max(rate * SAVED_S, seconds)
             self._credit = min(self._credit + rate * (now - self._at), most)
         self._at = now
         missing = seconds - self._credit
-        # Rounding must not make the lane be dispatched again and again.
+        # The tolerance keeps rounding errors from dispatching the lane again and again.
         return now if missing <= 1e-9 * seconds else now + missing / rate
 
     def pay(self, seconds: float) -> None:
-        """Pay for a run. Earlier debts are forgiven, since runs on idle lanes may exceed the
+        """Pay for a run. Earlier debts are forgiven, because runs on idle lanes may exceed the
         share."""
         self._credit = max(self._credit, 0.0) - seconds
 
@@ -54,25 +54,25 @@ class SoloCounts:
     """Totals of solo runs so far. They may outlive a pool."""
 
     isolated: int = 0
-    """Requests that ran alone instead of in a proposed batch, since lanes were never idle."""
+    """Requests that ran alone instead of in a proposed batch, because no lane became idle."""
     run: int = 0
-    """Requests that ran again."""
+    """Requests that ran again after their answer."""
     run_s: float = 0.0
-    """Lane time of these runs, in seconds."""
+    """Lane time of the requests that ran again, in seconds."""
     delayed: int = 0
-    """Requests that arrived during such a run and waited for its end."""
+    """Requests that arrived while another one ran again, and waited for its end."""
     delayed_s: float = 0.0
-    """Total time that they waited, in seconds."""
+    """Total wait of the delayed requests, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoloProfiling:
-    """Which requests of a pool run alone, and their share of the lanes' time."""
+    """Rules for the solo runs of one pool."""
 
     wants: Callable[[Request], bool]
     """Whether a run of this request alone would teach something. Pure."""
     share: float
-    """Share of the time of the pool's lanes, above 0 and at most 1."""
+    """Share of the lanes' time that solo runs may take, above 0 and at most 1."""
     counts: SoloCounts = field(default_factory=SoloCounts)
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class SoloRuns(TimeShare):
         self.rules = rules
         self.held: deque[Request] = deque()
         self.isolated_at = -math.inf
-        """When a request was last isolated; requests that were waiting then have waited for it."""
+        """When a request was last isolated. Requests that arrived earlier have waited for it."""
 
 
 @dataclass(slots=True)

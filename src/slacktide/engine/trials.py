@@ -5,10 +5,10 @@ Then each request is refused as too short, nothing runs, and nothing shows that 
 wrong. So after `TRIAL_EVERY` refusals of a pool on an idle lane, without a run in between, the next
 request runs alone and is answered, late or not. If the profile was right, the number of refusals
 before the next trial doubles. If two trials in a row take less than `FAR_OFF` of the prediction,
-the slower one replaces the prediction; the second does not wait for refusals.
+the slower one replaces the prediction; the second one comes without further refusals.
 
 For a pool that is alone on its lane this costs nobody anything. On a shared lane, the first trial
-may delay other models; later ones run if the others can usually wait for that long, or within a
+may delay other models. Later trials run if these models can usually wait for that long, or within a
 share of the lane's time (`TRIAL_SHARE`), as for unmeasured shapes (engine/unmeasured.py).
 """
 
@@ -69,7 +69,7 @@ def trial_finished(running: Running, seconds: float, predicted: float) -> None:
 
 
 def _idle_placement(pool: Pool) -> Placement | None:
-    """A placement on a lane where nothing runs, waits or is announced; None if there is none."""
+    """A placement on a lane that runs nothing and has no requests of other pools, or None."""
     for placement in pool.placements:
         lane = placement.lane
         if placement.standby or not placement.phase.serves or lane.running is not None:

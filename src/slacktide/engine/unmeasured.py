@@ -7,16 +7,16 @@ deadlines, and expire at them; none is refused for its run time.
 
 At most one such request of a pool runs at a time, alone, and only if
 
-- its share of the lanes' time allows it: a bucket of seconds, full at first. It then competes with
-  the proposals of the lane's models like a request that is certain to be on time; or
+- the pool's share of the lanes' time (a bucket of seconds, full at first) allows it. It then
+  competes with proposals of the lane's models like a request that is certain to be on time; or
 - no model of the lane has anything to run, and each can wait for one run, as far as its length can
   be guessed (see `idle_work.can_wait`); or the share is 0, so that it would never run otherwise.
 
 So requests of known shapes keep their deadlines, however many new shapes come. A finished run
 teaches the pool's times: requests that are measured now move to the scheduler, which treats them
 like any other. A failed run ends only its request. If its shape has never run, further requests of
-that shape are refused at once for a while, with the model's message: those of the same client after
-one failure, all after failures of two clients, so that no client can block a shape for others.
+that shape are refused on arrival for a while, with the model's message: after one failure only the
+same client's, after failures of two clients all. So no client can block a shape for others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAILED_S = 60.0
 """Seconds for which requests of a failed shape are refused."""
 
 LEAST_S = 0.001
-"""Seconds of its share that a pool must have saved up before a run."""
+"""Seconds that a pool must have saved up from its share before a run."""
 
 MOST_FAILED = 64
 """Most failed shapes that are remembered; the oldest is forgotten first."""
@@ -72,7 +72,7 @@ class UnmeasuredWork:
         return None
 
     def _failure(self, queue: UnmeasuredQueue, request: Request) -> str | None:
-        """The model's error with the shape of `request`, if it is refused for it; else None."""
+        """The model's error with this shape, if `request` must be refused because of it."""
         failure = queue.failed.get(request.signature)
         if failure is None:
             return None
@@ -127,7 +127,7 @@ class UnmeasuredWork:
         self._state.touch(pool)
 
     def finished(self, running: Running) -> None:
-        """A batch of a pool with rules has finished, so its shape works."""
+        """Record that the model can run a shape: a batch of a pool with rules has finished."""
         pool = running.placement.pool
         assert pool.unmeasured is not None
         pool.unmeasured.failed.pop(running.batch.members[0].signature, None)
@@ -135,8 +135,8 @@ class UnmeasuredWork:
             self.release(pool, running.batch.members[0].signature)
 
     def failed(self, running: Running, detail: str) -> None:
-        """The model failed on a request of a pool with rules: if its shape has never run, refuse
-        further requests of that shape for a while."""
+        """Handle a failure of the model on a request of a pool with rules: if its shape has never
+        run, refuse further requests of that shape for a while."""
         pool, request = running.placement.pool, running.batch.members[0]
         queue, state = pool.unmeasured, self._state
         assert queue is not None

@@ -1,9 +1,9 @@
 """Lanes with a timetable: which proposals may start now (OctopInf §III-C, CORAL).
 
 Inside its window a model has priority, whatever the batches of others are worth. Otherwise the lane
-takes any batch that ends (at its p99) before the next window that is *wanted*: whose model has a
-request. A batch that would take longer is made smaller if that helps, or else waits for that window
-to open. If no window is wanted, the lane serves as one without a timetable.
+takes any batch that ends (at its p99) before the next *wanted* window, i.e. the next whose model
+has a request. A batch that would take longer is made smaller if that helps; else it waits until
+that window opens. If no window is wanted, the lane serves like one without a timetable.
 
 Each model on the lane has a window, so none waits for ever. A batch may outlast its window, which
 delays the next one. A window that closes without a batch of its model, although a request had
@@ -34,8 +34,8 @@ def admit(
     smaller: Smaller,
     now: float,
 ) -> tuple[list[Offer], float]:
-    """Return the offers that may start now, and when the next window opens that another offer waits
-    for (absolute seconds; infinite: none does)."""
+    """Return the offers that may start now, and the time of the next window whose opening another
+    offer waits for (absolute seconds; infinite: none waits)."""
     if now >= windows.check_at:
         _count_missed(windows, placements, now)
     window = windows.table.at(now)

@@ -6,16 +6,16 @@
 time is worth its penalty whatever its model's speed, so that a 20 µs model cannot starve a 200 ms
 one. A batch that serves k requests in less than k times `alone` is worth more.
 
-A best-effort request has no P(on time). Its worth rises with age instead, from 0 on arrival to
-that of a certain request at the end of its window (its artificial deadline), and further on:
-whatever competes with it, it runs in the end. (Inside a pool it stops at 1: there a share of the
+A best-effort request has no P(on time). Its worth rises with age instead. It is 0 on arrival; at
+the end of the window (the artificial deadline) it equals that of a request certain to be on time.
+It rises further, so the request runs in the end. (Inside a pool it stops at 1: there a share of the
 lane's time keeps such requests from starving, scheduling/best_effort.py; between pools nothing else
 does.)
 
 Under overload, worth alone would let a model that gains tenfold from batching starve one that gains
-nothing. So if several models want a lane, a worth is divided by the square of the part of its fair
-share that the model has had recently (`fair_shares`): with constant worths w and shares s, lane
-time settles at s · √w. Efficiency counts, and no model starves.
+nothing. So if several models want a lane, a model's worth is divided by the square of its recent
+lane time ÷ its fair part (`fair_shares`): with constant worths w and shares s, lane time settles at
+s · √w. Efficiency counts, and no model starves.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@
 results back. It does not decide what runs, or when, or what follows a crash. ONNX Runtime is loaded
 only where a model is opened.
 
-- `hand_over`: batches on their way to a worker process and back: `arena` is the shared memory of
+- `hand_over`: carries batches to a worker process and back: `arena` is the shared memory of
   payloads, `protocol` and `output_file` the messages, `tensor_io` turns bytes into arrays
 - `process` (`fork_client`, `fork_server`): a process for each replica
 - `in_process`: the other two executors
 - `shared_replicas`: variants of a file by image size, which share one process on a lane
 - `onnx_runtime`, `onnx_file`: the library and its files
 - `session` (`session_opener`): an open model; `session_pool`: one with several sessions
-- `arranging`, `staged`: a model cut into stages, for early exits; `exit_frames`: their messages
+- `arranging`, `staged`: a model cut into stages, for early exits; `exit_frames`: its messages
 - `images` (`jpeg_header`, `pictures`): decodes and resizes image inputs
 - `measuring` (`timed_replica`, `synthetic_inputs`): times a model for its profile
 - `row_check` (`rounding`): checks whether rows of a batch influence each other

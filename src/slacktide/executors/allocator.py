@@ -2,11 +2,11 @@
 
 A plan uses cores only after they have been read back, so every grant ends in a `Grant` with what
 the process really has. There are three backends: affinity (the default), affinity with a quota of a
-control group, and Kubernetes pods, in a higher package.
+control group, and Kubernetes pods (in a higher package).
 
 With a quota a replica gets `share` of the time of each core, so cores may be fractional: half a
-core is a lane of one core with a share of 0.5. Whole cores are better off without a quota: one core
-as a quota on two costs 39 % at the median and more at the tail. So threads are always bound, and
+core is a lane of one core with a share of 0.5. Whole cores should have no quota: a quota of one
+core spread over two costs 39 % at the median and more at the tail. So threads are always bound, and
 the quota comes on top. Both versions of control groups work: 1 (`cpu.cfs_quota_us`) and 2
 (`cpu.max`).
 """
@@ -30,11 +30,11 @@ class Grant:
     """The cores of a process, as read back from the system."""
 
     cores: tuple[int, ...]
-    """Processors that its threads may run on, ascending."""
+    """Processors that the process's threads may run on, ascending."""
     amount: float
-    """CPU seconds per second that it may use; at most the number of its cores."""
+    """CPU seconds per second that the process may use; at most its number of cores."""
     detail: str = ""
-    """Why this differs from the request; empty if it does not."""
+    """Why the grant differs from the request; empty if it does not."""
 
 
 Confirm = Callable[[Grant], None]
@@ -46,11 +46,11 @@ class CpuAllocator(Protocol):
     def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
         """Begin to give every thread of process `pid` these cores instead of its old ones.
 
-        `confirm` is called once on the loop with the outcome: from inside this call if it takes no
+        `confirm` is called once on the loop with the outcome: inside this call if a grant takes no
         time, or seconds later if an orchestrator decides. A newer grant for the process replaces an
-        unfinished older one, whose `confirm` need not be called. Raises ProcessLookupError if the
-        process has ended; if it ends later, `confirm` is not called. An allocator that could not
-        give all cores may call it again when it gets more, until the next grant for the process.
+        unfinished one, whose `confirm` need not be called. Raises ProcessLookupError if the process
+        has ended; if it ends later, `confirm` is not called. If the allocator could not give all
+        cores, it may call `confirm` again when it gets more, until the process's next grant.
         """
         ...
 
@@ -60,7 +60,7 @@ class CpuAllocator(Protocol):
 
 
 class AffinityAllocator:
-    """Moves all threads of the process by their affinity masks: 0.1 ms, and no privileges.
+    """Moves all threads of a process by their affinity masks. Takes 0.1 ms and no privileges.
 
     The caller has to choose disjoint sets: a mask does not keep other processes out.
     """
@@ -75,7 +75,7 @@ class AffinityAllocator:
 
 
 def bind(pid: int, cores: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
-    """Bind every thread of `pid`; the cores it may use now, and why these are not all of `cores`.
+    """Bind every thread of `pid`. Returns the cores it may use now, and why any are missing.
 
     The kernel silently drops cores outside the process's cpuset, and refuses only if none remains.
     Raises ProcessLookupError if the process has ended.
@@ -101,7 +101,7 @@ log = logging.getLogger("slacktide.cores")
 
 LEAST_SHARE = 0.1
 PERIOD_US = 10_000
-"""Period of a quota. The kernel's default, 100 ms, would stop a worker for up to that long at once.
+"""Period of a quota. The kernel's default, 100 ms, could stop a worker for that long in one go.
 Below 10 ms throttling itself becomes expensive."""
 
 
@@ -110,13 +110,13 @@ class QuotaUnavailableError(Exception):
 
 
 class QuotaAllocator:
-    """Creates groups in `folder`, one for each worker, named after this process and the worker's.
+    """Creates a group in `folder` for each worker, named by the ids of this process and the worker.
 
     If a group cannot be written later, it logs a warning once and continues with affinity alone.
     """
 
     def __init__(self, folder: Path, *, unified: bool, share: float) -> None:
-        """`folder` is a group that may have groups with the `cpu` controller. Raises ValueError if
+        """`folder`: a group that can contain groups with the `cpu` controller. Raises ValueError if
         `share` is not between 0.1 and 1."""
         if not LEAST_SHARE <= share <= 1.0:
             raise ValueError(f"share: expected {LEAST_SHARE} to 1, got {share}")
@@ -179,7 +179,7 @@ class QuotaAllocator:
             group = self._make(str(pid))
             self._groups[pid] = group
             self._write(group, amount)
-            (group / "cgroup.procs").write_text(str(pid))  # all of its threads go with it
+            (group / "cgroup.procs").write_text(str(pid))  # moves all of its threads
         else:
             self._write(group, amount)
         return self._read(group)
@@ -223,8 +223,8 @@ def choose_allocator(quota_share: float | None = None) -> CpuAllocator:
 def _enable(group: Path) -> None:
     """Enable the `cpu` controller for groups in `group`. Raises OSError.
 
-    Version 2 forbids that in a group with processes. If these are only this process and its
-    children, they move to a group of their own below it.
+    Version 2 forbids that in a group that has processes. If these are only this process and its
+    descendants, they are moved to a new group below it.
     """
     if "cpu" in read_text(group / "cgroup.subtree_control").split():
         return

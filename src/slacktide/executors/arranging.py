@@ -1,12 +1,12 @@
-"""`Arranger`: cuts a worker's model into stages beside its batches, and replaces it by them.
+"""`Arranger`: cuts a worker's model into stages while batches run, then runs the stages.
 
 Stages that are cut directly from a model's file cost more than the whole model: every stage begins
 and ends in the plain layout, and nothing is fused across a cut. So the ramps are attached to the
 whole graph, ONNX Runtime optimises and saves it, and the result is cut. The stages are opened
 without further optimisation and pass on tensors in the layout it chose (decision 0054).
 
-This happens on a thread, while batches run as before. The stages must give the same outputs as the
-model for synthetic rows; then they replace it. Their times are measured later, between batches
+A thread does this while batches run as before. The stages replace the model once they give the same
+outputs as the model for synthetic rows. Their times are measured later, between batches
 (stage_timing.py).
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 """Largest difference between stages and model, relative to the largest output."""
 SWITCH_S = 0.0005
-"""Seconds that a batch may wait for the interpreter while a graph is cut beside it."""
+"""Longest wait of a batch, in seconds, for the interpreter while a thread cuts a graph."""
 
 _FEATURES = ("exits/features/", "exits/logits")
 
@@ -48,8 +48,8 @@ Arrangement = tuple[tuple[int, ...], int, bool]
 
 
 class Arranger:
-    """The early exits of one worker. The thread that runs batches takes `turn` for each of them and
-    calls `publish`. `report` is called on another thread, but not while a batch runs."""
+    """The early exits of one worker. The thread that runs batches holds `turn` during each batch,
+    and calls `publish`. `report` is called on another thread, but not while a batch runs."""
 
     def __init__(
         self, session: ModelSession, threads: Sequence[int], report: Callable[[Arranged], None]
@@ -58,7 +58,7 @@ class Arranger:
         self.policy: ExitPolicy | None = None
         """The policy from the next batch on."""
         self.thresholds: Mapping[int, float] = {}
-        """The policy's thresholds by position; also those of old ramps until they are replaced."""
+        """The policy's thresholds by position, and those of old ramps until these are replaced."""
         self.turn = LaneTurn()
         self._session = session
         self._source = session.opener.source
@@ -66,18 +66,18 @@ class Arranger:
         self._report = report
         self._state = threading.Lock()
         self._arrangement: Arrangement = ((), 0, False)
-        """The last arrangement that was made, or could not be."""
+        """The last arrangement that was tried, whether it could be made or not."""
         self._target: Arrangement = self._arrangement
-        """The arrangement of the policy."""
+        """The arrangement that the policy needs."""
         self._is_working = False
         self._change = threading.Event()
         """Set when the target is not the arrangement that is being made or timed."""
         self._graph: ExitGraph | None = None
         self._reference: list[NDArray[Any]] = []
-        """Outputs of the whole model for the rows with which chains are checked."""
+        """The whole model's outputs for the rows on which chains are checked."""
 
     def publish(self, policy: ExitPolicy) -> None:
-        """Apply this policy; if it needs other stages, they are made beside batches."""
+        """Apply this policy. If it needs other stages, a thread makes them while batches run."""
         arrangement = (policy.ramps, policy.revision if policy.ramps else 0, policy.features)
         self.policy = policy
         self.thresholds = policy.thresholds_after(self.thresholds)
@@ -92,13 +92,13 @@ class Arranger:
 
     def samples(self, batch: int) -> bool:
         """Whether to report the features of this batch. The batch's id decides, never its content.
-        Such batches are judged, since rows that left would be missing."""
+        Only judged batches are reported, because rows that left early would be missing."""
         policy = self.policy
         return policy is not None and is_judged(batch, policy.feature_share)
 
     def _work(self) -> None:
         sys.setswitchinterval(SWITCH_S)
-        gc.freeze()  # later collections, of closed sessions, need not look at older objects
+        gc.freeze()  # later collections, for closed sessions, need not scan older objects
         while True:
             with self._state:
                 arrangement, policy = self._target, self.policy
@@ -117,7 +117,7 @@ class Arranger:
             if chain is not None and chain.ramps:
                 try:
                     self._measure(policy, chain)
-                except Exception as error:  # the stages run all the same
+                except Exception as error:  # the stages still run
                     self._tell(policy, untimed=self._detail(error))
                 _trim_memory()
 
@@ -253,7 +253,7 @@ class Arranger:
         return arrays
 
     def _check(self, model: StageChain) -> None:
-        """Raise ExitError unless the stages give the model's outputs, also when a row leaves."""
+        """Raise ExitError unless the stages give the model's outputs, even if a row leaves."""
         from slacktide.exits.errors import ExitError
 
         session = self._session
@@ -278,8 +278,8 @@ class Arranger:
 
 
 def _features_if_asked(model: Any) -> bool:
-    """Move nodes that only pool features into a branch that runs on request; whether there are
-    any."""
+    """Move nodes that only pool features into a branch that runs on request. Returns whether there
+    are any."""
     from onnx import TensorProto, helper
 
     from slacktide.exits.data_flow import reads

@@ -18,7 +18,7 @@ class ControlGroup(NamedTuple):
 
     folder: Path
     unified: bool
-    """Whether it is of version 2, whose files have other names."""
+    """Whether the group is of version 2, whose files have other names."""
 
 
 def control_groups(controller: str, *, root: Path = ROOT) -> Iterator[ControlGroup]:
@@ -34,8 +34,8 @@ def control_groups(controller: str, *, root: Path = ROOT) -> Iterator[ControlGro
             group = groups.get(controller)
         else:
             continue
-        # In a container the path may be the host's and not exist. The mount itself, the last step
-        # of the walk, is then the container's group.
+        # In a container the path may be the host's and not exist here. Then the mount itself, where
+        # the walk ends, is the container's group.
         path = Path((group or "/").strip("/"))
         for part in [path, *path.parents]:
             yield ControlGroup(mount / part, kind == "cgroup2")
@@ -50,7 +50,7 @@ def read_text(path: Path) -> str:
 
 
 def fields_of(text: str) -> dict[str, int]:
-    """Numbers by name, from lines that begin with both."""
+    """Numbers by name, from lines that begin with a name and its number."""
     fields = {}
     for line in text.splitlines():
         parts = line.split()
@@ -128,10 +128,10 @@ def _own(field: str) -> int:
 
 
 def limit_memory(nbytes: int, *, root: Path = ROOT) -> bool:
-    """Limit this process to `nbytes` more than it has now.
+    """Limit this process to `nbytes` more memory than it uses now.
 
-    If it can have a control group of its own, the kernel kills it beyond the limit (True). Else it
-    is limited by RLIMIT_DATA, and further allocations fail (False). `root` is for tests.
+    Returns True if it gets a control group of its own: the kernel then kills it beyond the limit.
+    Else RLIMIT_DATA limits it, and further allocations fail (False). `root` is for tests.
     """
     for parent, unified in _places(root):
         group = parent / f"slacktide-{os.getpid()}"
@@ -153,7 +153,7 @@ def limit_memory(nbytes: int, *, root: Path = ROOT) -> bool:
 
 
 def release_memory(pid: int, *, root: Path = ROOT) -> bool:
-    """Remove the group of a dead process; whether the process was killed by its limit."""
+    """Remove the group of a dead process. Returns whether its limit killed the process."""
     breached = False
     for parent, unified in _places(root):
         group = parent / f"slacktide-{pid}"
@@ -168,15 +168,15 @@ _LIMITS = {
     False: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
     True: ("memory.max", "memory.swap.max"),
 }
-"""File names of the limits without and with swap, by whether the version is 2."""
+"""File names of the limits without and with swap, by whether the group is of version 2."""
 
 
 def _places(root: Path) -> Iterator[ControlGroup]:
     """Groups in which we may create others: our own, and its parent if that was delegated to us.
 
     Version 2 allows no groups below one with processes, so it needs the parent: a systemd unit with
-    `Delegate=yes` and `DelegateSubgroup=`. Groups further up are not ours, even if they can be
-    written: we would escape the limits that apply to us.
+    `Delegate=yes` and `DelegateSubgroup=`. Groups further up are not ours, even if they are
+    writable: in them we would escape the limits that apply to us.
     """
     for version in (False, True):
         groups = control_groups("memory", root=root)

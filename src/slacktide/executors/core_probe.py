@@ -22,7 +22,7 @@ Compute = Callable[[Sequence[int]], float]
 
 
 class CoreProbe:
-    """Records the least share of CPU time that it got."""
+    """Records the smallest share of CPU time that the probe got."""
 
     def __init__(self, *core_sets: Sequence[int], compute: Compute | None = None) -> None:
         """One thread computes on each set. `compute` measures CPU ÷ wall time on a set."""
@@ -31,7 +31,7 @@ class CoreProbe:
         self._compute = compute or cpu_share
 
     def look(self) -> None:
-        """Look at each set, up to three times, since a program may run only for a moment. Blocks
+        """Look at each set, up to three times, as a program may run only for a moment. Blocks
         for `MOMENT_S` per look, and for `PAUSES_S` in between."""
         for cores in self._core_sets:
             share = self._compute(cores)
@@ -48,7 +48,7 @@ class CoreProbe:
 
 
 def busy_warning(share: float | None) -> str:
-    """A warning to print instead of a headline; empty if the cores were free, or None."""
+    """A warning to print instead of a headline; empty if the cores were free or `share` is None."""
     if not (note := busy_note(share)):
         return ""
     return (

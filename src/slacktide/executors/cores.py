@@ -27,7 +27,7 @@ _FLAGS = frozenset((*_AVX, *_AVX512, *_AMX, *_ARM))
 def available_cores(*, root: Path = ROOT, affinity: Iterable[int] | None = None) -> tuple[int, ...]:
     """Numbers of the processors to use, ascending: the affinity mask, cut to the CPU quota.
 
-    A quota of 2.5 cores leaves two, since a third thread would be throttled. Never empty. `root`
+    A quota of 2.5 cores gives two, because a third thread would be throttled. Never empty. `root`
     and `affinity` are for tests.
     """
     cores = allowed_processors() if affinity is None else tuple(sorted(affinity))
@@ -36,7 +36,7 @@ def available_cores(*, root: Path = ROOT, affinity: Iterable[int] | None = None)
 
 
 def allowed_processors() -> tuple[int, ...]:
-    """Numbers of the processors that this process may use, ascending; all of them off Linux."""
+    """Numbers of the processors that this process may use, ascending. All, if not on Linux."""
     if not hasattr(os, "sched_getaffinity"):
         return tuple(range(os.cpu_count() or 1))
     return tuple(sorted(os.sched_getaffinity(0)))
@@ -93,7 +93,7 @@ class HardwareFingerprint:
 
     @property
     def facts(self) -> dict[str, str]:
-        """As text, for people."""
+        """The fields as text, for people."""
         return {**asdict(self), "flags": " ".join(self.flags), "cores": str(self.cores)}
 
     @property
@@ -131,7 +131,7 @@ def _onnxruntime_version() -> str:
 
 
 def move_threads(pid: int, cores: Iterable[int]) -> tuple[int, ...]:
-    """Bind every thread of `pid` to `cores` (about 0.1 ms); the cores they may use then.
+    """Bind every thread of `pid` to `cores` (about 0.1 ms). Returns the cores they may then use.
 
     A thread inherits its creator's mask, so the walk is repeated until it finds no new thread.
     Raises ProcessLookupError if the process has ended, OSError if it may not use these cores.
@@ -142,14 +142,14 @@ def move_threads(pid: int, cores: Iterable[int]) -> tuple[int, ...]:
         for thread in fresh:
             try:
                 os.sched_setaffinity(thread, allowed)
-            except ProcessLookupError:  # a thread that ended meanwhile
+            except ProcessLookupError:  # the thread has ended meanwhile
                 continue
         moved |= fresh
     return thread_cores(pid)
 
 
 def thread_cores(pid: int) -> tuple[int, ...]:
-    """The cores that any thread of `pid` may use. Raises ProcessLookupError if it has ended."""
+    """The union of the cores of `pid`'s threads. Raises ProcessLookupError if it has ended."""
     allowed: set[int] = set()
     for thread in _threads(pid):
         try:

@@ -36,7 +36,7 @@ def decode_attach(body: bytes) -> tuple[int, Glue]:
 
 
 def encode_crops(members: Mapping[int, CropPayload]) -> bytes:
-    """CROPS frame for members by their place in the batch."""
+    """Encode CROPS. `members` are keyed by their place in the batch."""
     body = bytearray()
     for place, member in members.items():
         if len(member.boxes) != _BOX * member.rows:
@@ -46,7 +46,7 @@ def encode_crops(members: Mapping[int, CropPayload]) -> bytes:
 
 
 def decode_crops(body: bytes) -> dict[int, tuple[int, bytes]]:
-    """Number of the arena and boxes of each member, by place."""
+    """Decode CROPS: the arena's number and the boxes of each member, by place."""
     crops, at = {}, 0
     while at < len(body):
         head = to_words(body[at : at + _HEAD])
@@ -60,7 +60,7 @@ def decode_crops(body: bytes) -> dict[int, tuple[int, bytes]]:
 
 
 def with_crops(order: BatchOrder, crops: Mapping[int, tuple[int, bytes]]) -> BatchOrder:
-    """The order with the members at these places cut out of frames."""
+    """The order, with crops of frames as the members at these places."""
     members = list(order.members)
     for place, (number, boxes) in crops.items():
         member = members[place]

@@ -1,9 +1,9 @@
 """Crops: rows of a model's image input that are cut out of frames.
 
-A frame lies once in an arena that the workers of all stages of a pipeline map; a member of a batch
-names the frame and its boxes. Each crop is resized for the model. If only the width is free, crops
-keep their shape and are padded on the right, like members of unequal length. A JPEG is decoded once
-for all crops of a batch; a whole frame is decoded like the JPEG of any request.
+Each frame is stored once, in an arena that the workers of all stages of a pipeline map. A member of
+a batch names its frame and boxes. Each crop is resized for the model. If only the width is free,
+crops keep their aspect ratio and are padded on the right, like members of unequal length. A JPEG is
+decoded once for all crops of a batch; a whole frame is decoded like the JPEG of any request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PATIENCE = 5.0
 """Seconds that a batch waits for its arena, which was sent before it on another socket."""
 _NO_JPEG = "expected a JPEG as frame"
 _MOST_GLUED = 64 << 20
-"""Most bytes that a glue function may return for one crop."""
+"""Maximum bytes that a glue function may return for one crop."""
 _ALONE = 64
 """Side of the crops of a batch without a valid box, if the model fixes no size."""
 
@@ -47,7 +47,7 @@ class FrameArena(NamedTuple):
 
 
 class FrameArenas:
-    """The frame arenas of one replica. They arrive on another thread than batches."""
+    """The frame arenas of one replica. Arenas and batches arrive on different threads."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, FrameArena] = {}
@@ -70,7 +70,7 @@ class FrameArenas:
             self.by_number.pop(number, None)
 
     def get(self, number: int) -> FrameArena:
-        """The arena; waits for it. Raises TensorError if it does not arrive."""
+        """Wait for the arena and return it. Raises TensorError if it does not arrive."""
         with self._changed:
             if not self._changed.wait_for(lambda: number in self.by_number, _PATIENCE):
                 raise TensorError(f"frame arena {number} is not attached")
@@ -89,7 +89,7 @@ class _Frame:
     """One frame, decoded when the first crop needs it."""
 
     def __init__(self, data: memoryview, shape: tuple[int, ...]) -> None:
-        """Raises TensorError, or ValueError if the data are no JPEG."""
+        """Check the frame. Raises TensorError, or ValueError if the data are no JPEG."""
         self.jpeg: memoryview | bytes | None = None
         self._pixels: Pixels | None = None
         if len(shape) == 4:
@@ -137,7 +137,7 @@ class CropGatherer:
         padding: Padding | None,
         stated: RowShapes,
     ) -> None:
-        """`gatherers`: gatherers of other members, by input. `stated`: configured row shapes."""
+        """`gatherers`: for members without crops, by input. `stated`: configured row shapes."""
         self.frames = frames
         index = crop_input(interface)
         self._spec = None if index is None else interface.inputs[index]
@@ -188,7 +188,7 @@ class CropGatherer:
         return joined, new_members, faults
 
     def _place(self, parts: list[_Piece] | NDArray[Any] | None, into: NDArray[np.uint8]) -> int:
-        """Fill a member's rows; the width of its widest row."""
+        """Fill a member's rows. Returns the width of the widest one."""
         if parts is None:
             into.fill(0)
             return 1

@@ -32,8 +32,8 @@ class ReleasedMessage(NamedTuple):
     members: list[int]
     """Places in the batch."""
     outputs: list[list[OutputRun]]
-    """Place of each output's parts in the worker's output file. Outputs that ramps do not make are
-    empty."""
+    """For each output, the place of its parts in the worker's output file; empty if ramps do not
+    make this output."""
 
 
 def encode_released(message: ReleasedMessage) -> bytes:

@@ -1,4 +1,4 @@
-"""`misplaced_kind`: recognises files that lie where a model or its data was expected.
+"""`misplaced_kind`: recognises files found in place of a model or its data.
 
 Downloads and version control leave such files: a pointer instead of the content, a login page
 instead of the model, an archive that was never unpacked.
@@ -27,7 +27,7 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x80", f"a Python pickle; {_EXPORT}"),
     (8, b'{"', f"a safetensors file, which holds weights alone; {_EXPORT}"),
 )
-"""Offset, bytes at that offset, and a description of such files."""
+"""Kinds of files: an offset, the bytes at that offset, and a description."""
 
 
 def misplaced_kind(path: Path) -> str:

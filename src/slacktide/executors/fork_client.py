@@ -26,16 +26,16 @@ from slacktide.executors.worker_output import WorkerOutput
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 2.0  # seconds for a fork server to end by itself
-_FIRST_ANSWER = 30.0  # seconds, twice: it first imports, perhaps from a cold disk
-_ANSWER = 5.0  # seconds, twice, so that a standstill of the whole machine does not count
+_PATIENCE = 2.0  # seconds for a fork server to end without being killed
+_FIRST_ANSWER = 30.0  # seconds, granted twice: it first imports, perhaps from a cold disk
+_ANSWER = 5.0  # seconds, granted twice, in case the whole machine stood still
 
 
 class ForkClient:
     """One fork server. Create it on a running loop. `alive` is False once it has ended.
 
     A fork server that does not answer (stopped, or stuck) is abandoned: it gets no more requests,
-    but is kept while it has workers, since they would die with it.
+    but is kept while it has workers, because they would die with it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -97,7 +97,7 @@ class ForkClient:
         call_later(self._loop, patience, self._overdue, request.id, patience)
 
     def end_if_deserted(self, workers: Collection[int]) -> None:
-        """Kill it if it was abandoned and none of the live `workers` is its own."""
+        """Kill the fork server if it was abandoned and none of the live `workers` is its child."""
         if (
             self._is_abandoned
             and not self._ended.done()
@@ -172,7 +172,7 @@ class ForkClient:
         if "error" in document:
             owner.not_spawned(str(document["error"]))
             return
-        if not descriptors:  # our table is full; the worker ends when its socket closes
+        if not descriptors:  # our descriptor table is full; the worker ends when its socket closes
             owner.not_spawned("the server has no file descriptor left")
             return
         pid = int(str(document["pid"]))
@@ -186,7 +186,7 @@ class ForkClient:
         self._loop.remove_writer(self._socket)
         self._socket.close()
         os.close(self._pidfd)
-        self._process.wait()  # returns at once
+        self._process.wait()  # returns immediately
         self._output.close()
         if not self._ended.done():
             self._ended.set_result(None)

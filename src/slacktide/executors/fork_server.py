@@ -28,7 +28,7 @@ from slacktide.executors.spawning import DESCRIPTORS, MESSAGE_LIMIT, SpawnReques
 
 
 def preload() -> None:
-    """Import what every worker needs. Freeze it, since a collection would copy its pages."""
+    """Import what every worker needs, and freeze it: a garbage collection would copy its pages."""
     import numpy  # noqa: F401  (to load it)
     import onnx  # noqa: F401
 
@@ -38,7 +38,7 @@ def preload() -> None:
 
 
 class ForkServer:
-    """A loop over requests on the socket `server` and ends of children on their pidfds."""
+    """A loop that handles requests on the socket `server` and reports children that end."""
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
@@ -91,9 +91,9 @@ class ForkServer:
             return
         if pid == 0:
             self._live_as_worker(request, descriptors, parent)
-        # Before the server knows the process, so that this cannot undo a resize.
+        # Bind before the server knows the process, so that this cannot undo a resize.
         _bind(pid, request.cores)
-        # The child has not been reaped yet, so its id cannot be another process's.
+        # The child has not been reaped yet, so no other process can have its id.
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = pid
         self._poll.register(pidfd, select.POLLIN)

@@ -1,7 +1,7 @@
 """`FunctionSession`: a Python function in place of a model's session.
 
-The worker imports and calls it, with the arrays that a model would get. What it returns is checked:
-a wrong result is an error of its batch, as an exception is.
+The worker imports the function and calls it with the arrays that a model would get. The result is
+checked: a wrong one fails its batch, as an exception does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FunctionSession:
     """The part of ONNX Runtime's InferenceSession that a `ModelSession` uses."""
 
     def __init__(self, source: FunctionSource) -> None:
-        """Raises ModelError if it cannot be imported."""
+        """Raises ModelError if the function cannot be imported."""
         self.interface = ModelInterface.from_dict(source.interface)
         try:
             self._function = load_named(source.target)
@@ -36,13 +36,13 @@ class FunctionSession:
             raise ModelError(f"the function cannot be used: {reason}") from None
 
     def get_inputs(self) -> Sequence[SimpleNamespace]:
-        """Names and axes."""
+        """Names and axes of the inputs."""
         return [SimpleNamespace(name=s.name, shape=s.shape) for s in self.interface.inputs]
 
     def run(
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], options: object = None
     ) -> list[NDArray[Any]]:
-        """Call the function; all outputs. Cannot be stopped. Raises FunctionError, MemoryError."""
+        """Call it and return all outputs. Cannot be stopped. Raises FunctionError, MemoryError."""
         arrays_in = []
         for spec in self.interface.inputs:
             view = feeds[spec.name].view()

@@ -1,6 +1,6 @@
 """Image inputs: JPEGs or pixels of any size, resized to the size of the batch (pictures.py).
 
-A JPEG of at least twice the size is decoded at a half or a quarter, which the format makes cheap.
+A JPEG of twice that size or more is decoded at half or quarter scale, which the format makes cheap.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ImageGatherer:
     """
 
     def __init__(self, spec: TensorSpec, stated: Sequence[int] | None) -> None:
-        """`stated`: the shape of a row, for JPEGs if the model leaves the size free."""
+        """`stated`: the row shape that JPEGs get if the model leaves the size free."""
         self._plain = InputGatherer(spec)
         self.name = spec.name
         self._fixed = spec.shape[1:3] if spec.shape[1] > 0 else None

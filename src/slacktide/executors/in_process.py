@@ -2,7 +2,7 @@
 
 `InProcessExecutor` runs tiny models, for which the hop to a worker costs more than the model. The
 price: while a batch runs, the loop does nothing else (a 20 µs model is welcome, a 2 ms one delays
-every other answer by 2 ms); a crash of the model is one of the server; a running batch can be
+every other answer by 2 ms); a crash of the model crashes the server; a running batch can be
 neither stopped nor killed; the lane's cores are not used.
 
 `ProfiledExecutor` answers from a profile, without a model. With it you can try out a whole server
@@ -58,7 +58,7 @@ from slacktide.profiles import BatchTimes
 
 
 class LoopReplica:
-    """A base for replicas without a process: all of `ReplicaHandle` but `run`."""
+    """The base of replicas without a process. Implements `ReplicaHandle` except `run`."""
 
     pid: int | None = None
     descriptor: int | None = None
@@ -83,13 +83,13 @@ class LoopReplica:
         self.loop.call_soon(self.tell, Arranged(policy.revision, policy.ramps, detail))
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
-        """Nothing is cut out."""
+        """Do nothing: these replicas cut no crops out of frames."""
 
     def detach(self, number: int) -> None:
-        """Nothing was attached."""
+        """Do nothing: nothing was attached."""
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """Nothing moves: the loop's own core does the work."""
+        """Move nothing: the loop's own core does the work."""
         self.loop.call_soon(self.tell, Resized(cores))
 
     def stop(self) -> None:
@@ -150,7 +150,7 @@ class InProcessExecutor:
         return handle
 
     async def close(self) -> None:
-        """Close every model. Waits for those that are being opened."""
+        """Close every model. Waits for models that are still being opened."""
         for handle in tuple(self._handles):
             handle.stop()
         await asyncio.gather(*self._openings)
@@ -253,8 +253,8 @@ def _open_warm(source: ModelSource) -> ModelSession:
 class ProfiledExecutor:
     """Waits for the expected time of each batch instead of computing.
 
-    It uses the loop's timers, so a loop with a virtual clock works too. `times` gives the profile
-    of a replica, `interface` that of its model.
+    It uses the loop's timers, so a loop with a virtual clock works too. `times` gives a replica's
+    profile, `interface` the interface of its model.
     """
 
     def __init__(

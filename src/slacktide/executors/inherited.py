@@ -13,13 +13,13 @@ OURS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def open_standard_streams() -> None:
-    """Open descriptors 0, 1 and 2 if they are closed. Otherwise a socket would get such a number,
-    and code that means the stream would write to it or close it."""
+    """Open descriptors 0, 1 and 2 if they are closed. Otherwise a socket could get one of these
+    numbers, and code that means the stream would write to the socket or close it."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
             setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
 
 
@@ -28,7 +28,7 @@ def take_over() -> None:
     for fd in (1, 2):
         with contextlib.suppress(OSError):
             if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-                os.close(fd)  # the script of a shell that was started without this stream
+                os.close(fd)  # a script, read by a shell that was started without this stream
     open_standard_streams()
     signal.signal(
         signal.SIGCHLD, signal.SIG_DFL

@@ -20,7 +20,7 @@ from slacktide.executors.hand_over.tensor_io import TensorError
 from slacktide.executors.jpeg_header import WholePicture, whole_picture, with_usual_fields
 
 _REDUCTIONS = (4, 2)
-"""No eighth, since the means of whole blocks visibly differ from a resized picture."""
+"""Not to an eighth: the means of whole blocks differ visibly from a resized picture."""
 _EXTRANEOUS = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes before marker 0xd([0-79])")
 _MOST_EXTRANEOUS = 4
 """Bytes that some webcams leave after the data of a scan. Damage leaves more in 99 of 100 cases."""
@@ -57,9 +57,9 @@ def load_decoder() -> Any:
 def decode(jpeg: memoryview | bytes, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
     """Pixels [height, width, 3] of a JPEG, upright, red first.
 
-    With `out`, they are reduced to a half or a quarter as long as no side becomes smaller than
-    those of `out`; if the size is then right, the result is `out` itself. Raises ValueError, which
-    says what the data are instead, and TensorError without the library.
+    With `out`, the picture is reduced to a half or a quarter if no side becomes smaller than that
+    of `out`. If the size then equals that of `out`, the result is `out` itself. Raises ValueError,
+    which says what the data are if not a JPEG, and TensorError without the library.
     """
     picture = whole_picture(jpeg)
     header, factor, buffer = picture.header, 1, None
@@ -104,8 +104,8 @@ def _pixels(
 
 
 def _may_be_damage(warning: str, data: memoryview | bytes) -> bool | None:
-    """Whether damage may cause this warning, although intact pictures cause it too; None if only
-    damage does."""
+    """True if both damage and intact pictures may cause this warning, False if only intact pictures
+    do, None if only damage does."""
     match = _EXTRANEOUS.match(warning)
     if match is None:
         return None

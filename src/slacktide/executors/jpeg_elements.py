@@ -1,7 +1,7 @@
-"""Finds JPEGs in a BYTES tensor, where they are binary, or base64 if they came in JSON.
+"""Finds the JPEGs in a BYTES tensor. They are binary, or base64 if they came in JSON.
 
-A tensor of one row may also be a bare JPEG, without the length of BYTES elements, so that a request
-body that is a JPEG is never copied.
+A tensor of one row may also be a bare JPEG, without the length that precedes BYTES elements, so
+that a request body that is a JPEG is never copied.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from slacktide.executors.jpeg_header import JPEG_BEGINS, JpegHeader, jpeg_header
 _BASE64 = b"/9j/"
 """The beginning of every JPEG in base64."""
 _PREFIX, _LONG_PREFIX = 64 << 10, 1 << 20
-"""Bytes of base64 that are decoded to find the frame header, and more for large colour profiles in
-front of it."""
+"""Bytes of base64 that are decoded to find the frame header; the second number is for headers
+behind large colour profiles."""
 _OTHER_KINDS = {
     "PNG": re.compile(rb"\x89PNG"),
     "WebP": re.compile(rb"RIFF....WEBP", re.DOTALL),

@@ -16,16 +16,16 @@ from typing import Literal, NamedTuple
 
 JPEG_BEGINS = b"\xff\xd8"
 MOST_SEGMENTS = 1024
-"""Most segments, fill bytes and stray bytes before the frame header. Colour profiles and thumbnails
-take a few hundred."""
+"""Maximum segments, fill bytes and stray bytes before the frame header. Colour profiles and
+thumbnails take a few hundred."""
 MOST_SCANS = 64
-"""Most scans of a progressive JPEG, which may refine each coefficient many times. Ten are usual, 18
+"""Maximum scans of a progressive JPEG, which may refine coefficients many times. Ten are usual, 18
 with four components."""
 _ALWAYS_SCANS = 20
 _MOST_SCANNED = 1 << 31
-"""Most samples × scans, beyond `_ALWAYS_SCANS` scans: about a second."""
+"""Limit on samples × scans if there are more than `_ALWAYS_SCANS` scans: about a second."""
 _MOST_BETWEEN = 16 * MOST_SEGMENTS
-"""Most segments, fill bytes and stray bytes in the whole picture."""
+"""Maximum segments, fill bytes and stray bytes in the whole picture."""
 _SOF, _PROGRESSIVE, _SOI, _EOI, _SOS, _APP1 = (0xC0, 0xC1, 0xC2), 0xC2, 0xD8, 0xD9, 0xDA, 0xE1
 _UNSUPPORTED_SOF = {*range(0xC3, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _WITHOUT_SEGMENT = {0x01, *range(0xD0, 0xD8)}
@@ -35,7 +35,7 @@ _SCAN_ENDS = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """The next marker after a scan. Within a scan 0xFF is followed by 0, a fill byte or a restart."""
 _EXIF = b"Exif\0\0"
 _MOST_ENTRIES = 256
-"""Most entries of an EXIF directory that are read."""
+"""Maximum entries of an EXIF directory to read."""
 
 
 class JpegHeader(NamedTuple):
@@ -53,7 +53,7 @@ class JpegHeader(NamedTuple):
 
     @property
     def most_scans(self) -> int:
-        """Scans that a picture of this size may have."""
+        """Maximum scans of a picture of this size."""
         if not self.progressive:
             return self.components
         return min(MOST_SCANS, max(_ALWAYS_SCANS, _MOST_SCANNED // self.samples))
@@ -63,12 +63,12 @@ class WholePicture(NamedTuple):
     """A JPEG with all its markers."""
 
     data: memoryview | bytes
-    """Data from the first marker to the first end, without stray bytes between segments."""
+    """Data from the first marker to the first end marker, without stray bytes between segments."""
     header: JpegHeader
     orientation: int
     """EXIF orientation, 1 to 8; 1: upright."""
     mended: bool = False
-    """Whether it comes from `with_usual_fields`."""
+    """Whether `with_usual_fields` has corrected the picture."""
 
 
 def jpeg_header(data: memoryview | bytes) -> JpegHeader:
@@ -121,8 +121,8 @@ def whole_picture(data: memoryview | bytes) -> WholePicture:
 
 
 def with_usual_fields(picture: WholePicture) -> WholePicture:
-    """A sequential picture with the only valid values in fields of its scans that matter to
-    progressive ones: first and last coefficient, and bits (T.81, table B.3)."""
+    """Correct the scan fields of a sequential picture that matter only in progressive ones: first
+    and last coefficient, and bits. Each has one valid value (T.81, table B.3)."""
     data = bytearray(picture.data)
     for marker, start, _ in _markers(picture.data, _MOST_BETWEEN):
         if marker == _EOI:

@@ -6,10 +6,10 @@ each. A batch is timed as the driver sees it: from `run` to the report, hand-ove
 included.
 
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Each size first gets two warm-up runs (one if
-it is slow), which do not count. A size and all larger ones are skipped if it fails, or if measuring
-it would exceed the whole budget, judging by twice the time of half the size; the table then
-extrapolates. `thorough` skips only sizes that fail. If rows may have other sizes, a few of these
-are measured beside the table (measuring_sizes.py).
+it is slow), which do not count. If a size fails, or would exceed the whole budget (judged by twice
+the time of half the size), it and all larger sizes are skipped, and the table extrapolates.
+`thorough` skips only sizes that fail. If rows may have other sizes, a few of these are measured in
+addition to the table (measuring_sizes.py).
 
 **How often.** Every point gets `FEWEST` samples, whatever the budget. The rest of the budget is
 divided evenly among the remaining core counts, and each run goes to the size with the least n · √t
@@ -57,9 +57,9 @@ from slacktide.profiles.latency_fit import SizeTime
 
 WARM_UPS = 2
 GUESS_S = 0.05
-"""Seconds of a row on one core if nothing is known. No request is judged by it."""
+"""Assumed seconds of a row on one core if nothing is known. No request is judged by this guess."""
 _ARENA_LIMIT = 1 << 31
-"""Bytes of address space. Only written inputs use memory."""
+"""Bytes of address space for inputs. Only inputs that are written use memory."""
 
 Progress = Callable[[float, str], None]
 """Callback with the share done, 0 to 1, and the current step."""
@@ -125,7 +125,7 @@ async def measure(
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     work.meter.enter(0, f"starting on {_cores(counts[-1])}")
     try:
-        # On the most cores, where its sessions warm up fastest.
+        # Start on the largest core set, where the sessions warm up fastest.
         replica = TimedReplica(executor, source, sets[-1], device, arena, clock, patience_s)
         try:
             opened = await replica.ready()
@@ -182,7 +182,7 @@ async def measure(
         tuple(n for n in batch_sizes(max(stated_batch, interface.max_batch)) if n not in sizes),
         tuple(size_times),
         source.threads,
-        # A function may wait for anything, and a host thread waits for its accelerator.
+        # No share if functions wait for anything, or host threads for their accelerator.
         min(cpu_shares, default=None) if device == "cpu" and source.function is None else None,
     )
     seconds = clock() - begin
@@ -205,8 +205,8 @@ class _Work:
     async def warm_up(
         self, replica: TimedReplica, sizes: Sequence[int], core_counts: int
     ) -> dict[int, float]:
-        """Seconds of the last warm-up run of each size to measure, ascending; empty if the first
-        size fails. Raises MeasuringError if it fails for lack of memory."""
+        """Return the seconds of each size's last warm-up run, for the sizes to measure, ascending;
+        empty if the first size fails. Raises MeasuringError if that fails for lack of memory."""
         warm: dict[int, float] = {}
         for size in sizes:
             if warm and not self.thorough:
@@ -231,7 +231,7 @@ class _Work:
     async def sample(
         self, replica: TimedReplica, warm: Mapping[int, float], core_counts_left: int
     ) -> dict[int, list[float]]:
-        """Samples of each size, at least `FEWEST`, in this core count's share of the budget."""
+        """Sample each size, at least `FEWEST` times, in this core count's share of the budget."""
         begin = self.clock()
         allowed = max(self.end - begin, 0.0) / core_counts_left
         samples: dict[int, list[float]] = {size: [] for size in warm}

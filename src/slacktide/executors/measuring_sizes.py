@@ -1,9 +1,9 @@
-"""Times rows of other sizes than that of a profile's table.
+"""Times rows whose size differs from that of the profile's table.
 
 For a model with padded axes, these are its declared lengths; for a family, the image sizes of its
-variants; for another model with free axes, the `shapes` of its configuration. If there are none, a
-row of half and one of twice the extent of each free axis are tried, and if these do not run, of the
-longest axis alone. Three sizes are enough to begin a law over sizes (profiles/size_law.py).
+variants; for another model with free axes, the `shapes` of its configuration. Without these, rows
+with all free axes halved, and rows with all doubled, are tried; if these do not run, only the
+longest axes change. Three sizes are enough to begin a law over sizes (profiles/size_law.py).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.size_law import elements
 
 FEWEST = 3
-"""Least samples of a point, even beyond the budget."""
+"""Minimum samples of a point, even beyond the budget."""
 EXTENTS = (0.5, 2.0)
 """Extents of rows to try, relative to the profile's, if the configuration names none."""
 VARIANT_SIZES = "variants.sizes"
 MOST_SIZES = 5
-"""Most image sizes of a family to measure if time is short. A law covers the others."""
+"""Maximum image sizes of a family to measure if time is short. The law covers all other sizes."""
 GRAIN = 32
 """Free extents of at least twice this become multiples of it: detectors halve images five times."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherSize:
-    """A size of rows other than that of the table."""
+    """A size of rows other than the table's."""
 
     shapes: RowShapes
     size: float
@@ -155,7 +155,7 @@ async def measure_sizes(
     One row and the largest batch are timed, `FEWEST` times after a run that does not count. That is
     enough to separate the cost of a batch from that of a row, and little compared to the table.
     `warm` has the table's seconds by batch size. A point is skipped if it would exceed `most_s`,
-    but one row of a configured size still runs once, which times a variant. The replica must be
+    but one row of a configured size still runs once, to time a variant. The replica must be
     ready; it is left without inputs. Raises MeasuringError if a configured size fails.
     """
     size_times = []
@@ -169,12 +169,12 @@ async def measure_sizes(
                 )
                 replica.size = rows.image_size(size.shapes)
                 for count in dict.fromkeys((1, max(warm))):
-                    # How much less a smaller row takes is unknown.
+                    # It is unknown how much less time a smaller row takes.
                     part = size.size if size.size > 1.0 else math.sqrt(size.size)
                     if warm[count] * part * (FEWEST + 1) > most_s:
                         if size.key and count == 1:
                             alone = await replica.run(1)
-                            if size.key == VARIANT_SIZES:  # without a time it could not serve
+                            if size.key == VARIANT_SIZES:  # a variant needs a time to serve
                                 timed_once = (size.size, alone, size.signature)
                                 size_times.append(SizeTime(1, replica.cores, *timed_once))
                         continue

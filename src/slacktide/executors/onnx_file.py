@@ -3,8 +3,8 @@
 ONNX Runtime looks for external data next to the path that it opens, which may be a link: in the
 cache of Hugging Face, the model and its data are links into a folder of blobs. A location such as
 `../../etc/secret`, or a link to the outside, would let a model read foreign files. So every
-location is resolved first, with its links, and must end below the folder of the model's name, or
-below that of the file itself.
+location is resolved first, including links, and must lie below the folder of the model's path, or
+below the folder of the file that this path links to.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class OnnxFile:
         outputs: Mapping[str, str] = MappingProxyType({}),
         own_exits: Sequence[OwnExit] = (),
     ) -> None:
-        """Parse the file and check where its weights lie: within `root`, both. Of some `outputs`
-        (as in ModelSource), only the part that they need is looked at; `own_exits` are checked.
+        """Parse the file, and check that it and its weights are where they may be. If `outputs` (as
+        in ModelSource) are given, the model is cut to the part that they need. Checks `own_exits`.
 
         Raises ModelError, with a reason that names no path; so do all methods.
         """
@@ -86,7 +86,7 @@ class OnnxFile:
             raise ModelError("the model file is missing") from None
         except OSError as error:
             raise ModelError(f"the model file cannot be read: {error.strerror}") from None
-        except Exception as error:  # protobuf's errors share no base that is worth naming
+        except Exception as error:  # protobuf's errors share no useful base class
             if kind := misplaced_kind(path):
                 raise ModelError(f"not an ONNX model but {kind}") from None
             damaged = f"not an ONNX model, or one that is cut off ({path.stat().st_size} bytes)"
@@ -107,8 +107,8 @@ class OnnxFile:
         except ExitError as error:
             raise ModelError(str(error)) from None
         self.content: bytes | None = None
-        """Content to open instead of the path: a part of the file, or the whole file if ONNX
-        Runtime cannot open its path, which is not UTF-8."""
+        """Content to open instead of the path: a part of the file, or the whole file if its path is
+        not UTF-8, which ONNX Runtime cannot open."""
         if escaped(str(self.opened)) != str(self.opened):
             if self._external:
                 raise ModelError("a model with external data needs a path that is UTF-8")
@@ -121,7 +121,7 @@ class OnnxFile:
 
     @property
     def model(self) -> Any:
-        """The onnx.ModelProto, to read."""
+        """The onnx.ModelProto; read-only."""
         return self._model
 
     @property
@@ -132,7 +132,7 @@ class OnnxFile:
 
     def image_sizes(self) -> list[tuple[int, int]]:
         """Heights and widths in the file's metadata (`imgsz`, from exporters of detectors) and in
-        sizes of Resize nodes. At most four, each once."""
+        sizes of Resize nodes. At most four, without duplicates."""
         sizes = []
         for entry in self._model.metadata_props:
             if entry.key == "imgsz" and (match := _TWO_SIZES.fullmatch(entry.value)):
@@ -147,7 +147,7 @@ class OnnxFile:
         return [size for size in dict.fromkeys(sizes) if max(size) <= _LARGEST_IMAGE][:4]
 
     def interface(self, max_batch: int | None) -> ModelInterface | None:
-        """The interface that the graph declares; None if a rank is open. `max_batch` as in
+        """The interface that the graph declares; None if a rank is unknown. `max_batch` as in
         `interface_of`.
         """
         graph = self._model.graph
@@ -189,7 +189,7 @@ class OnnxFile:
         folder = self.opened.parent
         if any(not place.is_relative_to(folder) for place in self._places):
             if sum({place: place.stat().st_size for place in self._places}.values()) >= _MOST_BYTES:
-                return  # too large for one message; opening it will show
+                return  # too large for one message; opening the model will show any errors
             subject = self.with_weights()
         try:
             onnx.checker.check_model(subject)
@@ -234,7 +234,7 @@ def _part(model: Any, outputs: Mapping[str, str]) -> Any:
 def session_interface(
     session: Any, declared: dict[str, Shape], max_batch: int | None
 ) -> ModelInterface:
-    """The interface of a session of ONNX Runtime. Raises as `interface_of`.
+    """The interface of a session of ONNX Runtime. Raises the errors of `interface_of`.
 
     `declared` distinguishes scalars from unknown shapes, which look the same in ONNX Runtime. An
     output of unknown shape is assumed to have the batch axis, which the warm-up checks, and is
@@ -258,8 +258,8 @@ def session_interface(
 def interface_of(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch: int | None
 ) -> ModelInterface:
-    """The interface with these inputs and outputs. The batch axis is a first axis that is free in
-    all of them. `max_batch` as in ModelSource. Raises ModelError if it is set without such an axis.
+    """The interface with these inputs and outputs. They have a batch axis if the first axis of each
+    is free. `max_batch` as in ModelSource. Raises ModelError if it is set without such an axis.
     """
     fixed = [spec.name for spec in (*inputs, *outputs) if spec.shape[:1] != (-1,)]
     if max_batch is None:
@@ -271,7 +271,7 @@ def interface_of(
 
 
 def _last_two(tensor: Any) -> list[tuple[int, int]]:
-    """Height and width in the sizes of a Resize node, if the tensor holds such."""
+    """Height and width in a tensor of sizes of a Resize node; empty if it has none."""
     from onnx import numpy_helper
 
     if tensor.data_location == tensor.EXTERNAL or list(tensor.dims) not in ([2], [4]):
@@ -297,15 +297,15 @@ def _has_data(folder: Path, tensors: Sequence[Any]) -> bool:
 
 
 def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
-    """The file with a tensor's external data, after following links. Its name is relative to
-    `folder`, and it must lie below one of `folders`. Raises ModelError."""
+    """The file with a tensor's external data, after following links. The tensor names it relative
+    to `folder`, and it must lie below one of `folders`. Raises ModelError."""
     data = f"the external data of tensor {tensor.name!r}"
     fields = {entry.key: entry.value for entry in tensor.external_data}
     try:
         name = Path(os.path.normpath(folder / _location(tensor)))
         place = name.resolve()
         is_file = place.is_file()
-    except (OSError, ValueError, TypeError, RuntimeError):  # no name of a file; a loop of links
+    except (OSError, ValueError, TypeError, RuntimeError):  # not a file name, or a loop of links
         raise ModelError(f"{data} is missing") from None
     if not name.is_relative_to(folder):
         raise ModelError(f"{data} leads out of the folder")
@@ -313,7 +313,7 @@ def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
     if not below:
         raise ModelError(f"{data} lies elsewhere, through a link")
     if all(any(part.startswith(".") for part in path.parts) for path in below):
-        # Secrets of a home folder that a model file lies in.
+        # It may be a secret, if the model file lies in a home folder.
         raise ModelError(f"{data} is a hidden file")
     if not is_file:
         raise ModelError(f"{data} is {'no regular file' if place.exists() else 'missing'}")

@@ -56,10 +56,10 @@ def choose_providers(
 ) -> tuple[Provider, ...]:
     """Execution providers, best first, CPU last.
 
-    `requested` are the model's (ONNX Runtime's names, or `cuda`, `tensorrt`, `cpu`). All of them
-    must be available. If there are none, the lane's `device` decides: CUDA for `cuda:1`, the CPU
-    for `cpu`. TensorRT is only used on request, since it takes minutes to build engines. Raises
-    ProviderMissingError.
+    `requested` are the model's providers (ONNX Runtime's names, or `cuda`, `tensorrt`, `cpu`). All
+    of these must be available. If none is requested, the lane's `device` decides: CUDA for
+    `cuda:1`, the CPU for `cpu`. TensorRT is only used on request, because it takes minutes to build
+    engines. Raises ProviderMissingError.
     """
     kind, _, number = device.partition(":")
     if requested:
@@ -82,7 +82,7 @@ def choose_providers(
 def check_number(device: str, *, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> None:
     """Raise ProviderMissingError if the driver's folder `gpus` does not list this GPU.
 
-    Does nothing without such a folder; opening a session will then show it.
+    Does nothing without such a folder: opening a session then shows whether the GPU exists.
     """
     number = device.partition(":")[2]
     if number.isdecimal() and gpus.is_dir():
@@ -118,7 +118,7 @@ _BEGINNING = 160
 _MOST_READ = 8192
 _MOST_LOGGED = 64
 _logged: set[str] = set()
-"""Details whose full text was logged. Each is logged once, since clients can cause any number."""
+"""Details whose full text was logged, once each: clients can cause any number of errors."""
 _PATH = re.compile(r"(?<!Name:')(?<![\w.:/])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
 """An absolute path of at least two parts. Node names of Torch look like paths
 (`Name:'/layer1/Conv'`) but stay."""
@@ -163,8 +163,8 @@ def fault_of(error: BaseException | str) -> Fault:
 
 def client_detail(error: BaseException | str, *private: Path) -> str:
     """The text of `error` for clients: one line of at most 512 characters, without paths, places in
-    source code and C++ signatures. For a failed call to a device, the node and what the call
-    returned. Longer texts are cut in the middle, since the reason is at the end. The whole text is
+    source code and C++ signatures. For a failed call to a device: the node, and the result of the
+    call. Longer texts are cut in the middle, because the reason is at the end. The whole text is
     logged once.
 
     `private`: paths to remove everywhere, even with unusual characters.
@@ -232,7 +232,7 @@ _BF16_IN_ONNX = 16  # onnx.TensorProto.BFLOAT16
 
 
 def to_value(array: NDArray[Any], spec: TensorSpec) -> Any:
-    """Convert to an `OrtValue`, which has bfloat16, unlike NumPy."""
+    """Convert to an `OrtValue`, which supports bfloat16, unlike NumPy."""
     value = load_onnxruntime().OrtValue
     if spec.datatype is Datatype.BF16:
         return value.ortvalue_from_numpy_with_onnx_type(array, _BF16_IN_ONNX)

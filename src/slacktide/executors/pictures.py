@@ -1,6 +1,6 @@
 """Resizes pixels as workers do, and encodes them as JPEG.
 
-OpenCV (the extra `images`) resizes by area means where an image shrinks, and linearly where it
+OpenCV (the extra `images`) resizes by area means if an image shrinks, and linearly if it
 grows. Without OpenCV, NumPy does the same: each value is within one of OpenCV's. The client library
 includes this file, so it imports nothing else of Slacktide.
 """
@@ -51,13 +51,13 @@ class _Way(Enum):
     MEANS = "means of the pixels that each one covers"
     LINES = "lines between centres"
     STEPS = "lines in the pixels that lie on a border, else the pixel"
-    """INTER_AREA does this where an image grows along one axis and shrinks along the other."""
+    """INTER_AREA does this if an image grows along one axis and shrinks along the other."""
 
 
 _TOGETHER = 32
 """Rows resized at a time, so that intermediate values stay in the caches."""
 _Sources = tuple[NDArray[np.intp], NDArray[np.float32]]
-"""Source indices, and their weights, of each resized pixel: [n, pixels] each."""
+"""For each resized pixel, the indices of its n sources and their weights: [n, pixels] each."""
 
 
 def _resize_with_numpy(image: Pixels, out: Pixels) -> None:

@@ -43,7 +43,7 @@ class TensorRef:
 
     offset: int
     nbytes: int
-    """0, with a shape that is not empty: a mask that the client omitted. The worker makes it."""
+    """Size in bytes. 0 with a non-empty shape: an omitted mask, which the worker makes."""
     shape: tuple[int, ...]
     """Full shape of the tensor. The batch axis, if the model has one, comes first."""
 
@@ -54,7 +54,7 @@ class OutputRun:
 
     members: int
     offset: int
-    """Offset of the first member's part; the others follow it."""
+    """Offset of the first member's part, which the parts of the other members follow."""
     nbytes: int
     """Size of each part."""
     shape: tuple[int, ...]
@@ -129,7 +129,7 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True)
 class RowsMismatch:
-    """An output of a batch had more or fewer rows than its inputs, so its first axis is no batch
+    """An output of a batch had more or fewer rows than the inputs, so its first axis is no batch
     axis. A batch of one member still gets the model's answer. Precedes the report of the batch."""
 
     batch: int
@@ -186,7 +186,7 @@ class Arranged:
     stage_s: tuple[tuple[float, ...], ...] = ()
     """Seconds up to the answers of each ramp and up to the end, by batch size."""
     untimed: str = ""
-    """Error that kept running stages from being measured."""
+    """Why the running stages could not be measured; empty if they could."""
 
 
 @read_only
@@ -232,7 +232,7 @@ class MemberFault(NamedTuple):
 
     detail: str
     of_glue: bool = False
-    """Whether the fault is that of a glue function, not of the client's input."""
+    """Whether a glue function is at fault, not the client's input."""
 
 
 NO_FAULTS: Mapping[int, MemberFault] = MappingProxyType({})
@@ -315,7 +315,7 @@ class ModelSource:
     """Thread counts of a replica's sessions, ascending. A replica that will be resized has several
     (`profiles.session_sizes`). Empty: one session with a thread for each core at the start."""
     worker_memory: int | None = None
-    """Most bytes that a worker process may take beyond an empty one; None: no limit."""
+    """Maximum bytes that a worker may take beyond an empty worker; None: no limit."""
     more_shapes: tuple[RowShapes, ...] = ()
     """Further typical shapes of rows. Inputs not named in an element keep their shape."""
     values: Mapping[str, Constant] = field(default_factory=dict)
@@ -329,7 +329,7 @@ class ModelSource:
     timed with such images: JPEGs if the extra `images` is installed."""
     image_size: int = 0
     """Side in pixels of the square that images are resized to; 0: the size that the file fixes, or
-    each row's own. Replicas of a lane whose sources differ only in it share one process."""
+    each row's own. Replicas of a lane that differ only in their `image_size` share a process."""
     image_sizes: tuple[int, ...] = ()
     """Every `image_size` of this file. A row of each runs before the replica is up."""
     outputs: Mapping[str, str] = field(default_factory=dict)
@@ -358,13 +358,13 @@ class ReplicaHandle(Protocol):
         ...
 
     def run(self, order: BatchOrder) -> None:
-        """Run a batch. One at a time."""
+        """Run a batch. Only one may run at a time."""
         ...
 
     def publish(self, policy: ExitPolicy) -> None:
         """Apply a policy of early exits to the batches that follow, once the replica is up.
 
-        Thresholds take effect at once. If the stages change, they are prepared beside batches,
+        Thresholds take effect immediately. If the stages change, they are prepared beside batches,
         which run through the old stages until then, and Arranged is reported later.
         """
         ...
@@ -374,7 +374,7 @@ class ReplicaHandle(Protocol):
         ...
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
-        """Make an arena of frames, and the glue for crops from it, known as `number`. Members of
+        """Register an arena of frames as `number`, with the glue for crops from it. Members of
         later batches may name it. Allowed while the replica starts."""
         ...
 
@@ -383,9 +383,9 @@ class ReplicaHandle(Protocol):
         ...
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """Move to these cores. Reports Resized when done, which may take seconds where an
-        orchestrator decides. Of several resizes only the last is sure to be reported. Allowed while
-        the replica starts."""
+        """Move to these cores. Reports Resized when done, perhaps seconds later if an orchestrator
+        decides. If resizes overlap, only the last is sure to be reported. Allowed while the replica
+        starts."""
         ...
 
     def stop(self) -> None:
@@ -393,7 +393,7 @@ class ReplicaHandle(Protocol):
         ...
 
     def kill(self) -> None:
-        """End at once; reports ReplicaLost when the replica is dead."""
+        """End immediately. Reports ReplicaLost when the replica is dead."""
         ...
 
 

@@ -1,6 +1,6 @@
 """`ProcessExecutor`: a worker process for each replica, so that a crash costs one batch.
 
-Replicas of one file on one lane that differ in the size of their images alone share one.
+Replicas of one file on one lane that differ only in their image size share a process.
 
 The default executor. It runs on the server's loop (asyncio or uvloop) and never blocks it.
 """
@@ -31,7 +31,7 @@ class ProcessExecutor:
     """
 
     def __init__(self, allocator: CpuAllocator | None = None) -> None:
-        """`allocator` gives workers their cores, by default by affinity. Raises
+        """`allocator` gives workers their cores; the default uses affinity. Raises
         UnsupportedKernelError."""
         require_kernel()
         self._allocator = AffinityAllocator() if allocator is None else allocator

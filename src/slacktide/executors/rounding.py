@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 TOLERANCE: Final = 1e-3
-"""Largest difference of a row from itself alone, relative to the output's largest magnitude."""
+"""Largest change of a row's answer in a batch, relative to the output's largest magnitude."""
 HALF_TOLERANCE: Final = 1e-2
 """With 16-bit floats, and on accelerators, which round to as few bits (TF32)."""
 QUANTISED_TOLERANCE: Final = 5e-2
-"""With 8-bit integers, whose scale may be that of a whole batch."""
+"""With 8-bit integers, whose scale may depend on the whole batch."""
 _QUANTISED = re.compile(r"uantize|^QLinear|Integer|^QGemm|^QAttention|NBits")
 _HALVES: Final = frozenset((10, 16))  # TensorProto.FLOAT16, BFLOAT16
 

@@ -27,7 +27,7 @@ _MOST_BYTES = 64 << 20
 _MOST = 32
 
 Group = str | tuple[str, int]
-"""Axes of one size: all with this name, or one without a name, by input and number."""
+"""Axes that share a size: all axes of a name, or one unnamed axis, as (input, number)."""
 
 AxisNames = Mapping[str, Sequence[str | None]]
 """Names of the axes of a row, by input; None for an axis without a name."""
@@ -109,7 +109,7 @@ def _image_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
 def _sizes(
     axes: RowShapes, images: Mapping[str, tuple[int, ...]], stated: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Heights and widths to try: first those of the file, then what a fixed height suggests."""
+    """Heights and widths to try: first the file's, then those that a fixed height suggests."""
     extents = [axes[name][axis] for name, two in images.items() for axis in two[:2]]
     if -1 not in extents:
         return [IMAGE_SIZES[0]]  # no image has open axes, so the size does not matter

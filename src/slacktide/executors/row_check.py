@@ -1,9 +1,9 @@
 """Checks whether rows get the same answers in a batch as alone. If not, the first free axis is no
 batch axis, or the model mixes its rows, and requests must not share a batch (decision 0026).
 
-Two different rows, taken from those for timing, run alone, together and in reverse order, three
-times. Then the first row runs beside its opposite, a large one and one of zeros, in one order at a
-time, since rows may influence each other only through a maximum, a sign or a threshold.
+In each of three rounds, two different rows used for timing run alone, together and in reverse
+order. Then the first row runs beside its opposite, a large row and a row of zeros, in one order per
+round, because rows may influence each other only through a maximum, a sign or a threshold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedR
 ROUNDS: Final = 3
 RANDOM: Final = "one row has other answers each time (random operators)"
 _MOST_S: Final = (1.5, 0.5, 0.5)
-"""Seconds from the beginning after which the check ends, by round."""
+"""Seconds since the beginning beyond which a round is the last, by round."""
 _PATIENCE_S: Final = 10.0
 _SEED: Final = 70
 _EQUAL: Final = 1e-6
@@ -48,7 +48,7 @@ async def find_dependence(
     replica: TimedReplica, opened: OpenedModel, rows: SyntheticRows, shapes: RowShapes, arena: Arena
 ) -> str:
     """Why requests must not share a batch; empty if they may. Rows that fail alone, or kill their
-    process, prove nothing; do not use the replica any more then."""
+    process, prove nothing; do not use the replica after that."""
     if opened.interface.max_batch < 2 or opened.cold:
         return ""
     begin, patience_s = time.perf_counter(), replica.patience_s
@@ -89,7 +89,7 @@ class _Comparison:
         self._pair = (0, 1)
 
     async def compare(self, *orders: tuple[int, int]) -> str:
-        """Run a pair alone and together in each of the `orders`. Returns as `find_dependence`."""
+        """Run a pair alone, and together in each of `orders`. Result as in `find_dependence`."""
         self._pair = orders[0]
         for row in sorted(self._pair):
             if row == 0 and row in self._answers_alone and len(orders) == 1:
@@ -132,7 +132,7 @@ class _Comparison:
         self, together: Sequence[Sequence[OutputTensor]], order: Sequence[int]
     ) -> bool:
         """Whether rows get the same answers as beside a copy of themselves, and nearly the same as
-        alone. Then only the number of rows matters: ONNX Runtime orders its sums by it."""
+        alone. Then only the number of rows matters: it changes ONNX Runtime's order of sums."""
         for place, row in enumerate(order):
             copies = await self._run(self._members[row], self._members[row])
             if await self._differs(together[place], row, HALF_TOLERANCE) or await self._differs(
@@ -196,8 +196,8 @@ def _largest(array: NDArray[Any]) -> float:
 def _unlike_rows(
     rows: SyntheticRows, shapes: RowShapes, opened: OpenedModel
 ) -> list[dict[str, NDArray[Any]]]:
-    """Rows, [1, *shape] of each input, each unlike the first. Only two for quantised models, since
-    very unlike rows of a batch change their scales."""
+    """Rows, [1, *shape] of each input, each unlike the first. Only two for quantised models,
+    because very unlike rows in a batch change the scales."""
     generator = np.random.default_rng(_SEED)
     first, second = (rows.arrays(shapes, 1, generator, first=at) for at in (0, 1))
     samples = [first, second]
@@ -217,8 +217,8 @@ def _unlike_rows(
 def _changed(
     spec: TensorSpec, array: NDArray[Any], factor: int, *, image: bool
 ) -> NDArray[Any] | None:
-    """An input with another sum, other signs and another maximum; None for text. Whole numbers are
-    0 and 1, since they may be indices; those of 8 bits are most likely pixels."""
+    """An input changed in its sum, signs and maximum; None for text. Whole numbers stay within 0
+    and 1, because they may be indices; UINT8 ones are most likely pixels and use 0 to 255."""
     if spec.datatype is Datatype.BYTES:
         return None
     if spec.datatype.is_float:

@@ -22,7 +22,7 @@ from slacktide.executors.hand_over.tensor_io import TensorError, decode_strings
 from slacktide.exits.archives import read_npz
 
 MOST_BYTES = 64 << 20
-"""Most bytes of a file of samples, packed and unpacked."""
+"""Maximum bytes of a file of samples, both packed and unpacked."""
 _MOST_REQUEST_BYTES = 4 << 30
 
 
@@ -39,8 +39,8 @@ def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any
 def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, NDArray[Any]]]:
     """Requests of one row, [1, *shape of a row] by input, in the order of the file.
 
-    As `read_archive`, but up to 4 GiB, with an array for every input, for a model with a batch
-    axis. If the rows of an input were padded to one shape, an array `NAME.shapes` [n, axes] has
+    Like `read_archive`, but for up to 4 GiB and a model with a batch axis, and every input needs an
+    array. If the rows of an input were padded to one shape, an array `NAME.shapes` [n, axes] has
     their original shapes. `labels` are ignored. Raises ValueError, which names the array, before
     the first request.
     """

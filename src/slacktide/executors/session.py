@@ -95,7 +95,7 @@ class RunResult:
     infer_s: float
     """Seconds in ONNX Runtime."""
     mismatch: str = ""
-    """Output whose number of rows is not that of the only member; empty if there is none."""
+    """Output whose number of rows differs from that of the only member; empty if none does."""
 
 
 class ModelSession:
@@ -109,8 +109,8 @@ class ModelSession:
         self._session = session
         self._threads = threads
         self.stages: StageChain | None = None
-        """The model cut into stages, through which batches run instead. The whole model is closed
-        meanwhile, since both would take twice the memory."""
+        """The model cut into stages, through which batches then run. The whole model is closed in
+        that case, because both would take twice the memory."""
         source = opener.source
         self._outputs = [spec.name for spec in interface.outputs]
         padding = None if source.padding is None else source.padding.fitting(interface)
@@ -183,7 +183,7 @@ class ModelSession:
     def add(self, threads: int) -> None:
         """Open, warm up and use a further session with this many threads.
 
-        If that raises (as `open` and `warm_up`), the earlier session stays in use.
+        If this raises (any error of `open` or `warm_up`), the earlier session stays in use.
         """
         before, interface = self._session, self.interface
         try:
@@ -214,8 +214,8 @@ class ModelSession:
         return self._session
 
     def place(self, stages: StageChain | None, whole: Mapping[int, Any]) -> None:
-        """Run the batches that follow through `stages`, or in the sessions `whole`, by number of
-        threads. Closes what they ran in until now."""
+        """Run later batches through `stages`, or else in the sessions `whole`, by number of
+        threads. Closes the stages or sessions that batches used until now."""
         self.stages = stages
         self._sessions = dict(whole)
         self._session = self._sessions.get(self._threads)
@@ -315,8 +315,8 @@ class ModelSession:
             raise ModelError(f"samples: a row of them fails: {self.cold}")
 
     def _fits_before(self, rows: int, error: Exception) -> bool:
-        """Whether `error` says that this many rows do not fit in memory; the next smaller size is
-        then the largest. Raises the error if one row does not fit, or the device failed."""
+        """Whether `error` means that this many rows do not fit in memory. If so, the next smaller
+        size becomes the largest. Raises the error if one row does not fit, or the device failed."""
         fault = self.fault(error)
         if fault is Fault.DEVICE or (fault is Fault.MEMORY and rows <= 1):
             raise error
@@ -355,14 +355,14 @@ class ModelSession:
                     )
             elif less != more and self._source.padding is not None:
                 if name in self._source.padding.outputs:
-                    continue  # declared wrongly, as the check of the file reports
+                    continue  # wrongly declared; the check of the file reports that
                 raise ModelError(
                     f"output {name!r} grows with the padded inputs: state its axis as "
                     f"outputs.{name}.pad"
                 )
 
     def read_frames(self, frames: FrameArenas) -> None:
-        """Accept members that are cut out of these frames."""
+        """Accept members that are crops of these frames."""
         if self._crops is None:
             stated, plain = closed_shapes(self._source), self._gatherers
             self._crops = CropGatherer(frames, self.interface, plain, self._padding, stated)
@@ -370,7 +370,7 @@ class ModelSession:
     def gather(self, members: Sequence[Payload], arena: memoryview, size: int = 0) -> GatheredBatch:
         """The inputs of `members` as one batch, valid until the next call. Arguments as in `run`.
 
-        Raises TensorError if the members are no batch of this model.
+        Raises TensorError if the members cannot form a batch of this model.
         """
         begin, damaged = time.perf_counter(), DAMAGED.count
         rows = [member.rows for member in members]
@@ -409,9 +409,9 @@ class ModelSession:
         """Run `members`, whose tensors lie in `arena`, as one batch. Images are resized to a square
         of side `size` (0: to the size that the model fixes, or not at all).
 
-        Raises TensorError if the members are no batch of this model, RowCountError if outputs do
-        not have one row for each input row (a single member gets the model's answer all the same),
-        and whatever ONNX Runtime raises.
+        Raises TensorError if the members cannot form a batch of this model, RowCountError if
+        outputs lack one row per input row (a single member still gets the model's answer), and
+        whatever ONNX Runtime raises.
         """
         batch = self.gather(members, arena, size)
         begin = time.perf_counter()
@@ -475,7 +475,7 @@ class ModelSession:
                 raise kind(f"output {name!r} has not one row for each of the {rows} given")
 
     def _synthetic_rows(self) -> SyntheticRows:
-        """Raises ModelError if the configuration of rows is impossible."""
+        """Make the source of rows. Raises ModelError if their configuration is impossible."""
         if self._rows is None:
             try:
                 self._rows = SyntheticRows(self.interface, self._source)
@@ -484,8 +484,8 @@ class ModelSession:
         return self._rows
 
     def synthetic(self, rows: int, shapes: RowShapes | None = None) -> dict[str, NDArray[Any]]:
-        """Inputs with this many rows, by default of the shapes that run unless the model is `cold`.
-        Raises MemoryError if they would exceed a gibibyte."""
+        """Synthetic inputs with this many rows. By default, their shapes are those that run, unless
+        the model is `cold`. Raises MemoryError if they would exceed a gibibyte."""
         shapes = shapes or self.row_shapes
         nbytes = sum(row_bytes(spec, shapes[spec.name]) for spec in self.interface.inputs)
         if rows > 1 and rows * nbytes > MOST_ROW_BYTES:

@@ -23,7 +23,7 @@ from slacktide.executors.ports import ModelSource
 
 @dataclass(frozen=True, slots=True)
 class SessionOpener:
-    """Opens sessions of one model. Has the settings that they share."""
+    """Opens sessions of one model, all with the same settings."""
 
     source: ModelSource
     providers: tuple[Provider, ...]
@@ -43,7 +43,7 @@ class SessionOpener:
         source, path = self.source, str(self.path)
         if source.function is not None:
             return FunctionSession(source.function)
-        # Otherwise a model whose device fails would go on on the CPU.
+        # With a fallback, a model whose device fails would continue on the CPU.
         chosen = {"providers": list(self.providers), "enable_fallback": 0}
         try:
             session = load_onnxruntime().InferenceSession(
@@ -94,7 +94,7 @@ class SessionOpener:
         if self.shared_arena:
             options.add_session_config_entry("session.use_env_allocators", "1")
         options.log_severity_level = 4
-        # ONNX Runtime keeps a pattern for every combination of input shapes for ever. If clients
-        # choose more than the number of rows, that could fill the memory.
+        # ONNX Runtime keeps a pattern for every combination of input shapes for ever. These could
+        # fill the memory if clients choose more of a shape than the number of rows.
         options.enable_mem_pattern = not self.free
         return options

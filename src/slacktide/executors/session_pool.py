@@ -6,10 +6,10 @@ sessions, with 1, 2, 4, … threads, and a batch runs in the smallest one that h
 core.
 
 **Memory.** The largest session always opens, and first: without it the replica could not use all
-its cores. The others open from the smallest up, since a replica mostly has few cores, as long as
-together they take at most a quarter of the memory that was free after the first. The second is
-expected to take as much as the first, each further one as much as the largest of the others so far.
-What each took is measured, and reported when the replica is ready.
+its cores. The other sessions open from the smallest up, because a replica usually has few cores,
+until together they would take over a quarter of the memory that was free after the first. The
+second is expected to take as much as the first, each further one as much as the largest from the
+second on. The memory that each takes is measured, and reported when the replica is ready.
 
 Only one session runs at a time, so all share one arena for their computations, as do the stages of
 a model with early exits: a further session costs its weights, in ONNX Runtime's layout, and little
@@ -57,9 +57,9 @@ class SessionPool:
         """Open and warm up sessions with the numbers of threads in `source.threads`, and use the
         one for `cores`.
 
-        If there are none, or on an accelerator, one session is opened. `free`: bytes of free
-        memory, for tests. `first_run`: see `ModelSession.warm_up`. Raises errors of the first
-        session like ModelSession; others that fail are omitted.
+        Without such numbers, or on an accelerator, one session is opened. `free`: bytes of free
+        memory, for tests. `first_run`: see `ModelSession.warm_up`. If the first session fails,
+        raises its error, like ModelSession; further sessions that fail are omitted.
         """
         thread_counts = source.threads if device == "cpu" and source.threads else (max(1, cores),)
         most, smaller = thread_counts[-1], thread_counts[:-1]

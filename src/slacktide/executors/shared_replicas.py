@@ -1,10 +1,10 @@
 """`SharedReplicas`: replicas of one file that differ only in image size, and share one session.
 
-Variants of a file by image size need no sessions of their own, since each batch states its size. So
-the first such replica on a lane starts a real one, and later ones join it. To a driver each is a
-replica like any other: it starts, runs batches, is moved and stopped by itself. But if the real
-replica is lost, or one of them is killed, all are lost. The loss counts against the replica that
-ran a batch, or else against one of them.
+Variants of a file by image size need no sessions of their own, because each batch states its size.
+So the first such replica on a lane starts a real one, and later ones join it. To a driver each is a
+separate replica: it starts, runs batches, moves and stops independently. But if the real replica is
+lost, or any replica that shares it is killed, all are lost. The loss is blamed on the replica that
+ran a batch, or else on any one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SharedReplicas:
     def start(
         self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
     ) -> SizedReplica:
-        """As `Executor.start`, for a source with an `image_size`."""
+        """Like `Executor.start`, for a source with an `image_size`."""
         pool = replica.pool._replace(variant="")
         key = (replica.lane, replica.device, pool, source.path, arena)
         shared = self._shared.get(key)
@@ -129,8 +129,8 @@ class _Shared:
         elif isinstance(event, ReplicaLost):
             self._members.clear()
             self._ended()
-            # The replica that runs a batch comes last: as long as it seems to run, the lane is not
-            # free, and no other replica, which is lost as well, gets a batch.
+            # The replica that runs a batch is reported last. Until then the lane does not seem
+            # free, so the others, which are lost as well, get no batch.
             busy = set(self._running.values())
             ordered = sorted(members, key=lambda member: member in busy)
             for member in ordered:

@@ -1,9 +1,9 @@
 """Times a chain of stages and the whole model, between a worker's batches.
 
 The model and its stages run in turn on synthetic rows. A run begins if earlier gaps between batches
-suggest that it ends before the next one; a batch that comes earlier stops it, within a node. If a
-lane has no such gaps, single rows are timed beside batches, so rarely that fewer than one answer in
-a hundred waits, and larger batches are not timed.
+suggest that it will end before the next batch. A batch that comes sooner stops the run within one
+node. If a lane has no such gaps, single rows are timed beside batches, so rarely that fewer than
+one answer in a hundred waits, and larger batches are not timed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from slacktide.executors.session import GatheredBatch
 from slacktide.executors.staged import Stage, StageChain, StagedBatch
 
 SIZES = (1, 4, 8)
-"""Rows of the timed batches, as far as the model takes them."""
+"""Rows of the timed batches; sizes above the model's limit are skipped."""
 MOST_RUNS, LEAST_RUNS, PATIENCE_S = 16, 4, 1.5
-"""Most and least runs for each size, and seconds after which the least number is enough."""
+"""Maximum and minimum runs for each size, and seconds after which the minimum is enough."""
 DEAR, CLEAR, AGAIN_S = 0.02, 0.5, 2.0
-"""Added share of time per ramp above which a chain is timed again, total share above which it is
-not, and seconds to wait before."""
+"""A chain is timed again after `AGAIN_S` seconds if the share of time that it adds exceeds `DEAR`
+per ramp but is below `CLEAR` in total."""
 ROOM, PAUSE_S = 1.2, 0.05
-"""Least length of a gap as a multiple of the run, and seconds between looks for a gap."""
+"""Minimum length of a gap as a multiple of the run, and seconds between looks for a gap."""
 BESIDE_S = 4.0
-"""Seconds between runs that do not give way, if gaps are too short for one row."""
+"""Seconds between runs that do not give way to batches, if gaps are too short for one row."""
 GIVE_UP_S = 60.0
 """Seconds after which larger batches are given up."""
 GAPS = 16
@@ -64,15 +64,15 @@ class LaneTurn:
         self.lock.release()
 
     def room(self) -> float:
-        """Seconds without an expected batch, from now on or from the end of the current one."""
+        """Expected seconds without a batch, from now on or from the end of the current one."""
         since, gaps = self._idle_since, sorted(self._gaps)
         idle = 0.0 if since is None else self._clock() - since
         typical = gaps[len(gaps) // 4] if gaps else 0.0
-        return max(typical - idle, idle)  # a pause may last as long as it has lasted
+        return max(typical - idle, idle)  # a pause may last as long again as it already has
 
     def alone(self, run: Callable[[Any], Ends], seconds: float, *, beside: bool) -> Ends | None:
-        """The result of `run`; None if no gap of `seconds` is expected, or a batch has stopped it.
-        `beside`: run in any case, and to the end."""
+        """The result of `run`; None if no gap of `seconds` is expected, or a batch has stopped the
+        run. `beside`: run to the end in any case, beside batches if necessary."""
         options = load_onnxruntime().RunOptions()
         with self.lock:
             if not beside:
@@ -111,7 +111,7 @@ class StageTimer:
         run_whole: Callable[[Any, GatheredBatch, Any], object],
         open_whole: Callable[[], Any],
     ) -> None:
-        """`batch` makes that many synthetic rows. `run_whole` runs the session of `open_whole`."""
+        """`batch` makes a number of synthetic rows. `run_whole` runs `open_whole`'s session."""
         self._turn, self._stop, self._batch = turn, stop, batch
         self._run_whole, self._open_whole = run_whole, open_whole
         self._whole: Any = None
@@ -121,13 +121,13 @@ class StageTimer:
         """Wall time of the whole model's last run with a single row."""
         self._beside_at = time.perf_counter()
         self._has_waited = False
-        """Whether runs were so rare that other work on the machine came and went in between."""
+        """Whether runs were so rare that other work on the machine could end in between."""
 
     def measure(
         self, chain: StageChain, threads: int, most: int, report: Callable[[ChainTimes], object]
     ) -> None:
-        """Report times of batches of at most `most` rows; again if larger ones could only be timed
-        later."""
+        """Report the times of batches of at most `most` rows. Reports again if larger batches could
+        only be timed later."""
         sizes, done = [rows for rows in SIZES if rows <= max(1, most)], 0
         give_up_at = time.perf_counter() + GIVE_UP_S
         while done < len(sizes):
@@ -149,7 +149,7 @@ class StageTimer:
         self._whole = None
 
     def _look_again(self, chain: StageChain, threads: int, sizes: Sequence[int]) -> None:
-        """Time an expensive chain again, since other work on the machine may have ended."""
+        """Time an expensive chain again, because other work on the machine may have ended."""
         _, whole_s, stage_s = self._times(sizes)
         added = [
             ends[-1] / max(whole, 1e-9) - 1.0 for ends, whole in zip(stage_s, whole_s, strict=True)
@@ -161,8 +161,8 @@ class StageTimer:
                     return
 
     def _times(self, sizes: Sequence[int]) -> ChainTimes:
-        """The minimum of each kind of run: other work on the machine only adds to it, and a few per
-        cent decide on a ramp."""
+        """The minimum times of each kind of run: other work on the machine only adds time, and a
+        few per cent can decide about a ramp."""
         whole, stages = (
             [tuple(map(min, zip(*self._samples[rows][kind], strict=True))) for rows in sizes]
             for kind in (0, 1)
@@ -170,8 +170,8 @@ class StageTimer:
         return ChainTimes(tuple(sizes), tuple([seconds for (seconds,) in whole]), tuple(stages))
 
     def _time(self, chain: StageChain, threads: int, rows: int) -> bool:
-        """Add samples of both kinds of run, in turn, until there are enough or time is up; False if
-        a run was impossible."""
+        """Add samples of both kinds of run, in turn, until there are enough or time is up. Returns
+        False if a run was impossible."""
         if self._whole is None:
             self._whole = self._open_whole()
         batch = self._batch(rows)
@@ -180,7 +180,7 @@ class StageTimer:
         whole = partial(self._time_whole, batch, clock)
         staged = partial(_time_stages, chain.stages(threads), chain, batch, clock)
         samples: tuple[list[Ends], list[Ends]] = ([], [])
-        # Twice each: the second finds its weights in the caches, as when it runs alone.
+        # Run each twice: the second run finds its weights in the caches, as if it ran alone.
         turn = [pair for pair in zip((whole, staged), samples, strict=True) for _ in range(2)]
         end = time.perf_counter() + PATIENCE_S
         while (count := min(map(len, samples))) < MOST_RUNS:

@@ -1,9 +1,9 @@
 """`StageChain`: a model cut at its active ramps. `StagedBatch`: a batch on its way through it.
 
-A stage is a session of its own. It takes the outputs of the stage before and evaluates its ramp: an
+Each stage is a session. It takes the outputs of the previous stage and evaluates its own ramp: an
 uncertainty and outputs for each row. Members whose rows are certain enough are *released* with the
 outputs of the ramp. Their rows then run on, or leave the batch: they are removed from the tensor
-that is passed on and from inputs of later stages. A batch that all rows have left ends.
+that is passed on and from inputs of later stages. A batch ends when all rows have left it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stage(NamedTuple):
 
 
 class StageChain:
-    """A model as a chain of stages, for each number of threads."""
+    """A model as chains of stages, one for each number of threads."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class StageChain:
         ramp_outputs: Set[str],
         positions: Sequence[Position] | None = None,
     ) -> None:
-        """`ramp_outputs`: outputs that ramps make. `positions`: those whose features are reported;
-        None: no features."""
+        """`ramp_outputs`: outputs that ramps make. `positions`: positions whose features are
+        reported; None: no features."""
         self._chains = chains
         self.interface = interface
         self.ramp_outputs = ramp_outputs
@@ -69,8 +69,8 @@ class StageChain:
         self._ends: list[list[float]] = []
 
     def enlarge(self, sizes: Sequence[int], ends: Sequence[Sequence[float]]) -> None:
-        """Plan batches to end at the last ramp. Rows go beyond it only in time that others saved.
-        `ends`: seconds up to the end of each stage, for batches of these sizes."""
+        """Plan batches to end at the last ramp. Rows go beyond it only in time that earlier exits
+        saved. `ends`: seconds up to the end of each stage, for batches of these sizes."""
         self.planned_end = len(self.ramps) - 1
         self._sizes = [0, *sizes]
         self._ends = [[0.0, *column] for column in zip(*ends, strict=True)]
@@ -125,7 +125,7 @@ class StagedBatch:
         """Number of rows of each member."""
         self.released: set[int] = set()
         """Places of members that ramps have answered."""
-        # Lists, since a call of NumPy costs as much as many rows do here.
+        # Lists, because one call of NumPy costs as much as many rows here.
         self._row_owners = [place for place, rows in enumerate(batch.rows) for _ in range(rows)]
         self._batch_rows = list(range(len(self._row_owners)))  # rows still in the batch
         self._uncertainties: list[list[float]] = [[] for _ in self._batch_rows]
@@ -156,7 +156,7 @@ class StagedBatch:
         self.finished = True
 
     def end_outputs(self) -> tuple[list[NDArray[Any]], int]:
-        """The model's outputs and their number of rows, which is that of the batch at its end."""
+        """The model's outputs, and the number of rows still in the batch at its end."""
         return [self._values[name] for name in self._model.outputs], len(self._batch_rows)
 
     def unanswered(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -201,7 +201,7 @@ class StagedBatch:
         )
 
     def _judge(self, ramp: int) -> Released | None:
-        """Record the results of a ramp; the members that it answers, if any."""
+        """Record the results of a ramp. Returns the members that it answers; None if none."""
         values, present, at = self._values, self._batch_rows, len(self._stage_s)
         self._stage_s.append(self._clock() - self._begin)
         uncertainties = values[f"exits/{ramp}/uncertainty"].ravel().tolist()
@@ -218,7 +218,7 @@ class StagedBatch:
             return None
         owners = [self._row_owners[row] for row in present]
         stay = {*self.released, *self._unreleasable}
-        # `not u <`, since an uncertainty may be NaN.
+        # `not u <`, because an uncertainty may be NaN.
         stay.update(
             [
                 owner

@@ -1,7 +1,7 @@
 """`SyntheticRows`: rows with which a model is warmed up and timed before its first request.
 
-The content of an input is the configured constant (`values`) or sample rows (`samples`), and else
-random. Its shape is the configured one or that of its samples. Other free axes are 1 here, unless a
+An input's content is a configured constant (`values`), sample rows (`samples`), or else random. Its
+shape is the configured one, or that of its samples. Other free axes are 1 here, unless a
 row of another size is known to run (`row_candidates`).
 """
 
@@ -83,7 +83,7 @@ class SyntheticRows:
     def shapes(
         self, over: RowShapes | None = None, length: int | None = None
     ) -> dict[str, tuple[int, ...]]:
-        """Shape of each input without the batch axis, with those of `over` where it has any.
+        """Shape of each input without the batch axis; `over` replaces configured shapes by input.
 
         All padded axes get `length`, or else the configured length of one of them, or the typical
         one. Raises ValueError if a row is empty or exceeds a gibibyte.
@@ -116,8 +116,8 @@ class SyntheticRows:
         }
 
     def assumptions(self, shapes: RowShapes, guess: str = "") -> list[str]:
-        """Assumptions behind rows of these `shapes`: a sentence for each such input, with the key
-        to configure; a single sentence if no row runs, for the reason `guess`."""
+        """Assumptions behind rows of these `shapes`: a sentence for each input concerned, with the
+        key to configure. If no row runs, for the reason `guess`: a single sentence."""
         fixed = self._values.keys() | self._samples.keys()
         axes = self.open_axes()
         free = {name: [i for i, size in enumerate(dims) if size < 0] for name, dims in axes.items()}
@@ -170,7 +170,7 @@ class SyntheticRows:
     def payloads(
         self, shapes: RowShapes, arena: Arena, *, generator: np.random.Generator
     ) -> list[Payload]:
-        """Write requests of one row each to `arena`: at most 16, and 64 MiB unless one is larger.
+        """Write requests of one row each to `arena`: at most 16 and 64 MiB, but at least one.
         Images are JPEGs of their shape if these can be decoded.
 
         The requests differ, so that a batch reads as much memory as a live one. Their slots are not
@@ -204,8 +204,8 @@ class SyntheticRows:
         return Payload(1, tuple(refs))
 
     def is_stated(self, spec: TensorSpec) -> bool:
-        """Whether other content than that of `arrays` may be invalid for the model: constants,
-        masks, and whole numbers from samples."""
+        """Whether the model may refuse content that does not come from `arrays`. True for
+        constants, masks, and whole numbers from samples."""
         padded = self._padded.get(spec.name)
         mask = padded is not None and bool(padded.mask)
         sampled = spec.name in self._samples and not spec.datatype.is_float
@@ -215,7 +215,7 @@ class SyntheticRows:
         return self._stated.get(spec.name, self._interface.row_axes(spec))
 
     def _merged(self, spec: TensorSpec, stated: tuple[int, ...]) -> tuple[int, ...]:
-        """The configured axes of a row; open ones are the model's."""
+        """The configured axes of a row; those left open are the model's."""
         axes = self._interface.row_axes(spec)
         if -1 in stated and len(stated) == len(axes):
             stated = tuple([axis if n < 0 else n for n, axis in zip(stated, axes, strict=True)])

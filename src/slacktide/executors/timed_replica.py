@@ -37,7 +37,7 @@ from slacktide.executors.synthetic_inputs import batch_of
 from slacktide.profiles import CpuShare
 
 _replica_ids = itertools.count(1_000_000_000)
-"""Far above a server's ids, which count from 0, since both may use one executor."""
+"""Far above a server's ids, which count from 0, because both may use one executor."""
 
 
 class MeasuringError(Exception):
@@ -68,7 +68,7 @@ class TimedReplica:
         """Start the replica. The caller keeps the executor."""
         self.cores = len(cores)
         self.inputs: Sequence[Payload] = ()
-        """Requests of one row each, to make batches of. Set it before the first `run`."""
+        """Requests of one row each, from which batches are made. Set before the first `run`."""
         self.size = 0
         """Image size of batches; 0: unchanged."""
         self.outputs: BatchOutputs = ()
@@ -93,14 +93,14 @@ class TimedReplica:
         self._handle = executor.start(replica, source, arena, self._report)
 
     async def ready(self) -> OpenedModel:
-        """Wait until it is warm. Raises MeasuringError if it fails or takes too long."""
+        """Wait until the replica is warm. Raises MeasuringError if it fails or takes too long."""
         _, report = await self._next("start")
         if not isinstance(report, ReplicaUp) or self._model is None:
             raise MeasuringError(f"unexpected answer to a start: {report}")
         return self._model
 
     async def resize(self, cores: tuple[int, ...]) -> None:
-        """Move it. Raises MeasuringError if it does not get the cores, dies or takes too long."""
+        """Move the replica. Raises MeasuringError if it lacks cores, dies or takes too long."""
         self._expect()
         self._is_moving = True
         self._handle.resize(cores)
@@ -113,9 +113,9 @@ class TimedReplica:
         self.cores = len(cores)
 
     async def run(self, rows: int) -> float:
-        """Run a batch of `rows` requests; seconds from `run` to the report.
+        """Run a batch of `rows` requests. Returns the seconds from `run` to the report.
 
-        Raises BatchError if the model does, MeasuringError if it dies or takes too long.
+        Raises BatchError if the model fails, MeasuringError if the replica dies or takes too long.
         """
         batch = next(self._batches)
         members = batch_of(rows, self.inputs)
@@ -131,7 +131,7 @@ class TimedReplica:
         return max(end - begin, 1e-9)  # a coarse clock may not have moved
 
     async def arrange(self, policy: ExitPolicy) -> Arranged:
-        """Have the model cut at a policy's ramps, and wait for the times of the stages. Raises
+        """Cut the model at a policy's ramps, and wait for the times of the stages. Raises
         MeasuringError if that fails."""
         self._expect()
         self._handle.publish(policy)
@@ -145,7 +145,7 @@ class TimedReplica:
         return report
 
     def close(self) -> None:
-        """Stop it, unless it is dead."""
+        """Stop the replica, unless it is dead."""
         if self._loss is None and not self._is_killed:
             self._handle.stop()
 
@@ -179,9 +179,9 @@ class TimedReplica:
         """Take a report. Called on the loop, so the clock is read before anything else runs."""
         now = self._clock()
         if isinstance(event, RowsMismatch | PicturesDamaged):
-            return  # rows show in the outputs; pictures matter to clients only
+            return  # wrong rows show in the outputs; damaged pictures matter to clients only
         if isinstance(event, Resized) and not self._is_moving:
-            return  # about the cores of the start
+            return  # reports the cores at the start
         if isinstance(event, Arranged) and not (event.rows or event.detail or event.untimed):
             return  # the stages are open; their times follow
         if isinstance(event, ReplicaLost):

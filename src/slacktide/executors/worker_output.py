@@ -16,17 +16,17 @@ from typing import Final
 log = logging.getLogger("slacktide.worker")
 
 MOST_READ: Final = 1 << 16
-"""Bytes of one read, and of the longest line."""
+"""Maximum bytes of one read, and of a line."""
 MOST_LINES: Final = 100
-"""Lines logged after one read."""
+"""Maximum lines logged after one read."""
 MOST_WAITING: Final = 10_000
-"""Lines that may wait to be logged; further ones are lost."""
+"""Maximum lines that wait to be logged; further lines are lost."""
 REST_S: Final = 0.01
 """Seconds between two reads."""
 
 
 class LostOutput:
-    """Number of lost lines of workers, in this process. For metrics; only rises."""
+    """Counts the lines of workers lost in this process, for metrics. It only rises."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -80,7 +80,7 @@ class WorkerOutput:
             self._loop.add_reader(self._reading, self._look)
 
     def _read(self) -> bool | None:
-        """Read once. Whether there was anything; None at the end of the pipe."""
+        """Read once. Returns whether there was anything to read; None at the end of the pipe."""
         try:
             data = os.read(self._reading, MOST_READ)
         except BlockingIOError:

@@ -26,7 +26,7 @@ def read_npz(source: bytes | Path, *, most_bytes: int, where: str) -> dict[str, 
                 excess = f"arrays: {len(entries)}, bytes: {nbytes}"
                 raise ValueError(f"{excess}; at most {_MOST_ARRAYS} and {most_bytes} are read")
             for entry in entries:
-                # `read` reads at most the declared size, and checks that the data has it.
+                # `read` reads at most the declared size, and checks that the data has that size.
                 stream = io.BytesIO(archive.read(entry))
                 array = np.lib.format.read_array(stream, allow_pickle=False)
                 if array.size > most_bytes:  # elements of zero bytes

@@ -65,8 +65,8 @@ class DataFlow:
         return [name for name in self.reads[id(node)] if name in self.data]
 
     def trunk(self, end: str) -> list[Any]:
-        """The nodes in an order in which those that `end` does not need come as early as possible,
-        so that a branch to another output is finished before the path to `end` continues."""
+        """The nodes, sorted so that those not needed for `end` come as early as possible: a branch
+        to another output is finished before the path to `end` continues."""
         main = self.needed_for([end])
         rank: dict[str, int] = {}
         keys: dict[int, tuple[int, int]] = {}
@@ -98,7 +98,7 @@ def is_shape(node: Any) -> bool:
 
 
 def inputs_of(graph: Any) -> list[str]:
-    """Names of the inputs without initialisers, which may be listed among them."""
+    """Names of the graph's inputs, without the initialisers that may be listed among them."""
     constants = {tensor.name for tensor in graph.initializer}
     return [value.name for value in graph.input if value.name not in constants]
 

@@ -19,7 +19,7 @@ class OwnExit:
     """An early exit built into a model. All names are outputs of the model file."""
 
     outputs: Mapping[str, str]
-    """The exit's output in place of each output of the whole model."""
+    """For each output of the whole model, the exit's output that replaces it."""
     quality: str
     """Output with the quality of the exit's result, 0 to 1, one number per row."""
 

@@ -2,9 +2,9 @@
 
 A scan over the sorted nodes tracks the live tensors (`data_flow`). Where only one is live, and it
 is a float tensor with an axis of rows, the network can be cut. Between two costly operators (those
-that multiply matrices) only one position is used: among those with the fewest channels, the last of
-the smallest, which lies after pooling and before padding. In a ResNet-50 these are the stem and the
-16 blocks, as in Apparate (SOSP 2024, §3.1).
+that multiply matrices) only one position is used: of the positions with the fewest channels, the
+last with the fewest elements, which lies after pooling and before padding. In a ResNet-50 these are
+the stem and the 16 blocks, as in Apparate (SOSP 2024, §3.1).
 
 A *ramp* at a position computes its own logits. The part of the model after its logits (the *tail*)
 is copied for it, so that a ramp's outputs look like the model's.
@@ -291,8 +291,8 @@ def _no_answer(flow: DataFlow, sizes: TensorShapes, logits: str) -> str:
 
 
 def _selects(flow: DataFlow, sizes: TensorShapes, tensor: str, opset: int) -> bool:
-    """Whether an operator that orders the elements of an axis, other than of rows or of size one,
-    produces this tensor."""
+    """Whether the tensor's producer orders the elements of an axis, other than the axis of rows or
+    an axis of size one."""
     node = flow.maker[tensor]
     if node.op_type not in _SELECTING:
         return False

@@ -1,8 +1,8 @@
 """Adds ramps to a model's graph: pooling at a position, one Gemm, and a copy of the model's tail.
 
 Added names begin with `exits/`. A ramp's outputs have the names (after `exits/N/`), datatypes and
-shapes of the model's. All operators used exist since version 7 of the standard; where their form
-has changed, that of the model's version is used.
+shapes of the model's. All operators used exist since version 7 of the standard; if an operator has
+changed its form since, the form of the model's version is used.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
 
 
 def with_own_exits(model: Any, exits: Sequence[OwnExit]) -> Any:
-    """Copy a model with built-in exits and give it the outputs of `with_ramps` for each exit, from
-    the front: its outputs, and 1 − its quality as uncertainty, but no answer."""
+    """Copy a model with built-in exits and add the outputs of `with_ramps` for each exit, from the
+    front: the exit's outputs, and 1 − its quality as the uncertainty, but no answer."""
     out = _Writer(model)
     final_outputs = [output for output in out.graph.output if output.name in exits[0].outputs]
     del out.graph.output[:]
@@ -164,7 +164,7 @@ def _masked_mean(out: _Writer, mask: str, position: Position) -> str:
 
 
 def _masked_maximum(out: _Writer, mask: str, position: Position) -> str:
-    """Add the maximum over everything but padding, at least 0, since padding counts as 0."""
+    """Add the maximum over everything but padding, at least 0, because padding counts as 0."""
     words = out.add("Cast", mask, to=position.element)
     last = position.channels_last
     words = out.add("Reshape", words, out.constant(np.array([0, -1, 1] if last else [0, 1, -1])))
@@ -203,7 +203,7 @@ class _Writer:
         return name
 
     def reduce(self, operator: str, tensor: str, axes: list[int], keep: int = 0) -> str:
-        """Add a reduction. Its axes became an input in version 13 of ReduceSum, 18 of others."""
+        """Add a reduction. `axes` became an input in version 13 for ReduceSum, 18 for others."""
         if self._opset < (13 if operator == "ReduceSum" else 18):
             return self.add(operator, tensor, axes=axes, keepdims=keep)
         return self.add(operator, tensor, self.constant(np.array(axes)), keepdims=keep)

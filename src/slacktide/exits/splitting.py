@@ -1,10 +1,10 @@
 """Splits a model with ramps or built-in exits into a chain of stages.
 
-A stage has the nodes that its ramp needs and no earlier ramp does; the last stage has the remaining
-nodes. Other outputs (pooled features, an embedding) come from the first stage that can compute
-them. Stages pass on any number of tensors, all with an axis of rows. Tensors without rows (shapes,
-constants and what is computed from these alone) are computed again by each stage, so that they
-match the rows still in the batch.
+A stage has the nodes that its ramp needs but no earlier ramp needs; the last stage has the
+remaining nodes. Other outputs (pooled features, an embedding) come from the first stage that can
+compute them. Stages pass on any number of tensors, all with an axis of rows. Each stage computes
+tensors without rows (shapes, constants and what depends on these alone) again, so that they match
+the rows still in the batch.
 
 This works wherever ramps are attached, and even after ONNX Runtime has optimised the whole graph,
 which changes the names and layouts of tensors.

@@ -1,12 +1,12 @@
 """`RampTrainer`: learns ramps from running sums, by ridge regression of the model's logits on
 pooled activations.
 
-A ramp is linear: logits of a row = features · weights + bias. The target is the frozen model's
-logits of the row less their mean, which a softmax ignores. So training needs no labels, no examples
-of every class, and only the outer products of a row (the Gram matrix of the features, and their
-cross products with the logits). These sums are kept in float64, add up over rows in any order, and
-can decay slowly. Ridge regression agrees with the model about as often as logistic regression
-(docs/decisions/0053) and takes a single solve.
+A ramp is linear: logits of a row = features · weights + bias. The target is the row's logits in the
+frozen model minus their mean, which does not change a softmax. So training needs no labels, no
+examples of every class, and only the outer products of a row (the Gram matrix of the features, and
+their cross products with the logits). Sums of these are kept in float64, add up over rows in any
+order, and can decay slowly. Ridge regression agrees with the model about as often as logistic
+regression (docs/decisions/0053) and takes a single solve.
 
 **Unseen rows.** The newest rows, a quarter of all and at most 1,024, are held back. Their pooled
 features and logits wait, in order of arrival, until newer rows push them into the sums; nothing
@@ -48,10 +48,10 @@ RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 _MIDDLE = 3
 """Index of the ridge that is tried first."""
 CLEARLY = 3.0
-"""Standard deviations by which a ramp must win to count as better, as one of many comparisons."""
+"""Standard deviations by which a ramp must win to count as better: many are compared."""
 _BLOCK = 256
-"""Rows that move to the sums together: a product of matrices costs little more than one of its
-rows."""
+"""Rows that move to the sums together: multiplying a block of rows costs little more than
+multiplying one row."""
 _FLAT = 1e-12
 """Share of its mean square below which a feature's variance counts as zero."""
 _MOST_UNUSABLE = 0.1
@@ -107,9 +107,9 @@ class RunningSums:
 
 
 def fit_temperature(logits: Rows, answers: NDArray[np.int64]) -> tuple[float, float]:
-    """The temperature, 0.01 to 100, that maximises the likelihood of `answers` [n] under
-    softmax(logits [n, classes] ÷ temperature), and their mean negative log-likelihood (temperature
-    scaling, Guo et al., ICML 2017).
+    """Return the temperature, 0.01 to 100, that maximises the likelihood of `answers` [n] under
+    softmax(logits [n, classes] ÷ temperature), and the mean negative log-likelihood of the answers
+    at it (temperature scaling, Guo et al., ICML 2017).
 
     One uninformative row is added: if all answers were right, the best temperature would otherwise
     be 0 and every row certain.
@@ -117,7 +117,7 @@ def fit_temperature(logits: Rows, answers: NDArray[np.int64]) -> tuple[float, fl
     z = logits.astype(np.float32) - logits.max(axis=1, keepdims=True).astype(np.float32)
     right = z[np.arange(len(z)), answers]
     target = (right + z.mean() / len(z)).mean() / (1.0 + 1.0 / len(z))
-    low, high = math.log(0.01), math.log(100.0)  # of 1 ÷ temperature: the likelihood has one peak
+    low, high = math.log(0.01), math.log(100.0)  # log(1 ÷ temperature): the likelihood has one peak
     while high - low > _STILL:
         at = (low + high) / 2
         odds = np.exp(z * math.exp(at))
@@ -176,8 +176,8 @@ class RampTrainer:
     def __init__(
         self, tensors: Sequence[str], costs: Sequence[float], *, forget: float = 0.0
     ) -> None:
-        """`tensors` and `costs` (see `Ramp`): one for each position from the front, at least
-        one."""
+        """`tensors` and `costs` (see `Ramp`) have an entry for each position from the front, at
+        least one."""
         self._tensors, self._costs = tuple(tensors), tuple(costs)
         self._forget = forget
         self._sums: list[RunningSums] = []

@@ -21,7 +21,7 @@ _CALLBACKS = [name for name in dir(asyncio.BufferedProtocol) if name[0] != "_"]
 
 
 class _Callbacks(asyncio.BufferedProtocol):
-    """Hands a loop's callbacks to a connection: asyncio's loop requires this base class, which
+    """Passes a loop's callbacks to a connection. asyncio's loop requires this base class, which
     compiled classes cannot have."""
 
     def __init__(self, connection: FrontEndConnection) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # numpy is not loaded to complete a command line
 
 class EndpointGroup(StrEnum):
     """The purpose of an endpoint. Every route and gRPC method belongs to exactly one group, and one
-    gate decides by group what may be called. The names are Triton's where it has one."""
+    gate decides by group what may be called. The names are Triton's, if it has such a group."""
 
     HEALTH = "health"
     METADATA = "metadata"
@@ -69,8 +69,8 @@ class AccessRecord(NamedTuple):
     status: int | str
     """HTTP status (499: the client left before its answer), or the name of gRPC's (CANCELLED)."""
     seconds: float
-    """Seconds from the first byte of the request, or a call's metadata, until its answer was made.
-    A stream has one record for all its requests."""
+    """Seconds from the first byte of an HTTP request, or a call's metadata, until the answer was
+    made. A stream has one record for all its requests."""
     request_id: str
     bytes_sent: int | None = None
     """Length of the answer's body, over HTTP."""
@@ -79,7 +79,7 @@ class AccessRecord(NamedTuple):
     outcome: Outcome | None = None
     """Outcome of an inference request, if known; None for a stream."""
     health: bool = False
-    """Whether it answers a health probe."""
+    """Whether the request is a health probe."""
 
 
 AccessLog = Callable[[AccessRecord], None]
@@ -104,13 +104,13 @@ class InferenceCall(Protocol):
         it then gets that reply."""
 
     def submit(self, call: InferCall, reply: Callable[[InferReply], None]) -> None:
-        """Submit the parsed body; after `announce`, its tensors are views into the memory given
-        where they can be. `reply` is called exactly once and never from inside this method, or not
+        """Submit the parsed body. After `announce`, its tensors are views into the announced memory
+        if possible. `reply` is called exactly once and never from inside this method, or not
         at all if the call is cancelled first."""
 
     def refuse(self, reason: Reason, message: str) -> None:
-        """Count a call that the front end refuses by itself (a body malformed or too large). Not
-        after `submit`."""
+        """Count a call that the front end itself refuses (its body is malformed or too large). Not
+        allowed after `submit`."""
 
     def cancel(self, reason: Reason) -> None:
         """End the call because its client has gone. Allowed at any time, even after the reply."""
@@ -129,16 +129,16 @@ class FrameSession(Protocol):
         """The frame size to send; None until the session is planned for."""
 
     def welcome(self) -> tuple[str, Sequence[tuple[str, int, float]]]:
-        """The input that takes its images, and the model's variants: name, size, accuracy."""
+        """The input that takes the images, and the model's variants: name, size, accuracy."""
 
     def change(self, terms: SessionTerms) -> None:
         """Change the session's terms. Raises WireError."""
 
     def report_rate(self, bytes_per_s: float) -> None:
-        """Take the link's rate as the client measures it."""
+        """Record the link's rate as measured by the client."""
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
-        """Expected seconds to transfer so many bytes."""
+        """Expected seconds to transfer `nbytes`."""
 
     def arrived(self, nbytes: int, seconds: float, size: tuple[int, int], *, now: float) -> None:
         """Record a frame that took `seconds` to arrive (0: not timed). `size`: announced width and
@@ -149,8 +149,8 @@ class FrameSession(Protocol):
         nothing."""
 
     def stalled(self, received: int, length: int, seconds: float, *, now: float) -> None:
-        """Record a frame that was dropped after `received` of its `length` bytes had come in so
-        many seconds."""
+        """Record a frame that was dropped when `received` of its `length` bytes had come, in
+        `seconds`."""
 
     def answered(self, outcome: Outcome | None, now: float) -> None:
         """Record a frame's answer. `outcome` None: the front end refused it."""
@@ -194,13 +194,13 @@ class ControlPlane(Protocol):
         """`name`, `version`, `extensions`."""
 
     def describe(self, model: str, version: str | None) -> ModelDescription:
-        """Raises ControlError."""
+        """Describe a model version. Raises ControlError."""
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:
         """Triton's ModelConfig as JSON with proto field names. Raises ControlError."""
 
     def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
-        """Triton's `{"model_stats": [...]}`, with numbers as numbers. Raises ControlError."""
+        """Triton's `{"model_stats": [...]}`, with numbers, not text. Raises ControlError."""
 
     def sessions(self) -> list[dict[str, Any]]:
         """One object for each client that streams frames."""

@@ -65,7 +65,7 @@ def _serve(server: socket.socket) -> None:
         server.sendall(answer)
         del body, answer
         with contextlib.suppress(AttributeError, OSError):
-            ctypes.CDLL(None).malloc_trim(0)  # give the memory of a long text back at once
+            ctypes.CDLL(None).malloc_trim(0)  # give the memory of a long text back immediately
 
 
 def main(arguments: list[str]) -> int:

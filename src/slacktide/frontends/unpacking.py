@@ -1,14 +1,14 @@
 """`Unpacker`: does work that would block the event loop for too long.
 
 A few bytes can ask for much work: 64 KiB of gzip hold 64 MiB, and 8 MiB of JSON take seconds and
-thirty times their size in memory. Inflation runs step by step in a thread, since zlib releases the
-interpreter's lock. Parsing JSON and protobuf's typed contents does not, so long ones go to another
+thirty times their size in memory. Inflation runs step by step in a thread, as zlib releases the
+interpreter's lock. Parsing JSON and protobuf's typed contents holds it, so long ones go to another
 process, which returns them with their tensors in binary; the loop then reads those as if the client
 had sent them. Memory for all of this is counted against the limits before it begins.
 
 There are four such processes (`text_reader`), each started when first needed. Long texts never
 delay medium ones, and requests without a deadline, which are read at low priority, never delay
-those with one. (Only root could raise the priority of a process again, hence one for each.)
+those with one. (Only root could raise a priority again, hence separate processes.)
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FREE_BYTES = 1 << 20
 """Bytes that are inflated whatever the ratio."""
 _COMMAND = (sys.executable, "-P", "-m", "slacktide.frontends.text_reader")
 _PIECE = 64 * 1024
-"""Bytes given to zlib at once: it copies what it does not consume."""
+"""Bytes given to zlib in one call: it copies the bytes that it does not consume."""
 
 
 class Unpacker:
@@ -143,8 +143,8 @@ class Unpacker:
 
 
 def states_timeout(body: Buffer) -> bool:
-    """Whether an unread request seems to state a deadline. That stands before or behind the
-    tensors, and everything but tensor data is shorter than MAX_REST."""
+    """Whether an unread request seems to state a deadline. Looks before and after the tensors:
+    everything but tensor data is shorter than MAX_REST."""
     view = memoryview(body)
     return any(b"timeout" in bytes(part) for part in (view[:MAX_REST], view[-MAX_REST:]))
 
@@ -204,8 +204,8 @@ class _Reader:
         self._socket: socket.socket | None = None
 
     def ask(self, kind: int, body: Buffer) -> tuple[bool, int, bytes]:
-        """Send a body and wait for the answer, in the thread: whether it could be read, the length
-        of its JSON, and its binary form or the reason why not."""
+        """Send a body and wait for the answer, in the thread. Returns whether the body could be
+        read, the length of its JSON, and its binary form or the reason why not."""
         try:
             if self._socket is None:
                 self._start()

@@ -1,4 +1,4 @@
-"""From a folder to a model that serves: reading, checking, profiling, loading, laying out."""
+"""Reads, checks, profiles and loads models, and assigns them to cores."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Accuracy of answers: mean average precision and F1 of detectors, top-1 of classifiers.
 
-Detections are matched within an image by falling score, each to the free true box of its class that
-it overlaps most. A detection is right if the intersection is at least half of the union. Equal
-scores are one step of the curve, so that their order does not matter. Average precision is the
-area under the best precision at a recall or beyond it (all points, as in PASCAL VOC since 2010),
-averaged over the classes that have boxes. F1 is that of the best score threshold, over all classes
-together.
+Within an image, detections are matched by falling score, each to the unmatched true box of its
+class that it overlaps most. A detection is right if its intersection with that box is at least half
+of their union. Detections with equal scores form one step of the precision-recall curve, so their
+order does not matter. Average precision is the area under the best precision at each recall or
+above (all points, as in PASCAL VOC since 2010), averaged over the classes that have boxes. F1 is
+computed over all classes together, at the score threshold where it is highest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.floating[Any]]
 OVERLAP = 0.5
-"""Least intersection over union of a right detection."""
+"""Minimum intersection over union of a right detection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class DetectionScore:
     mean_average_precision: float
     f1: float
     threshold: float
-    """Score threshold of that F1."""
+    """Score threshold at which `f1` is reached."""
 
 
 def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> DetectionScore:
@@ -76,7 +76,7 @@ def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> Det
 
 
 def top1(scores: Sequence[Numbers], labels: Sequence[int]) -> float:
-    """Return the share of images whose class has the highest score; the first if several do."""
+    """Return the share of images whose label is the first class with the highest score."""
     pairs = zip(scores, labels, strict=True)
     return float(np.mean([int(np.argmax(class_scores)) == label for class_scores, label in pairs]))
 
@@ -96,7 +96,7 @@ def overlaps(found_boxes: Numbers, true_boxes: Numbers) -> Numbers:
 
 
 def _matched(detections: Boxes, truth: Boxes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the indices of detections that count, and whether each is right."""
+    """Return the indices of detections that are not padding, and whether each is right."""
     scores = np.asarray(detections.scores, float)
     counted = np.flatnonzero(np.isfinite(scores) & (scores > 0.0))
     right = np.zeros(len(counted), bool)
@@ -116,7 +116,7 @@ def _matched(detections: Boxes, truth: Boxes) -> tuple[NDArray[np.intp], NDArray
 
 
 def _curve(right: NDArray[np.bool_], scores: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return (detections, right ones, score) at each threshold, highest first."""
+    """Return (detections, right detections, score threshold) per threshold, highest first."""
     order = np.argsort(-scores, kind="stable")
     right, scores = right[order], scores[order]
     ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)[: len(scores)])

@@ -47,7 +47,7 @@ from slacktide.models.repository.settings_file import SETTINGS_FILE
 from slacktide.models.repository.single_model import open_repository
 
 _BUDGET_S = 0.01
-"""Seconds to measure: enough to run one row."""
+"""Time budget for measuring, in seconds: enough to run one row."""
 
 
 class Severity(Enum):
@@ -115,7 +115,7 @@ def _pipeline(
         if not problem_text and (listed_model is None or not listed_model.definitions):
             problem_text = f"model {stage.model!r} would not be served"
         elif listed_model is not None and not problem_text:
-            model = listed_model.definitions[-1]  # the latest answers
+            model = listed_model.definitions[-1]  # the latest version answers
             try:
                 with only_fails(model.where):
                     interface = _declared(profiled_files(model)[0])
@@ -272,7 +272,7 @@ async def try_loading(
 
 
 def _unmeasured(source: ModelSource) -> str:
-    """Return a sentence about a family without a profile of this machine."""
+    """Return a sentence about a family that has no profile of this machine."""
     how = "measured when it is loaded"
     if len(source.image_sizes) > MOST_SIZES:
         how += f" at {MOST_SIZES} of {len(source.image_sizes)} sizes, and for the others read off"

@@ -3,17 +3,17 @@
 - A device, such as `cuda:1`, is one lane, shared by all its models with one replica each.
 - A model that states `cores` gets its own lane; models that name the same `lane` share one and must
   agree on its size.
-- If cores or replicas have a range, the lane is *scaled*: it starts at its smallest size, and a
+- If `cores` or `replicas` is a range, the lane is *scaled*: it starts at the smallest size, and a
   planner resizes it. Scaled lanes compete for the cores set aside for them.
-- The other models share the rest: the cores that the scaled lanes could not use together, at least
-  one. They are split into as many lanes as the model with the most replicas wants (at most one per
-  core). A model with r replicas is on r of these lanes, on those with the fewest replicas first.
+- The other models share the remaining cores: those that the scaled lanes could not use together, at
+  least one. These are split into as many lanes as the model with the most replicas wants, at most
+  one lane per core. A model with r replicas is on the r lanes with the fewest replicas.
 - If one model of a lane states a `window`, all must, and the lane has a timetable.
 
 Core sets are always disjoint.
 
-A lane is named after its device, its model or its `lane`, or is `shared`; one of several has a
-number, as in `shared/0`. Model names contain no colon or slash, so names of lanes are unique.
+A lane is named after its device, model or `lane` setting, or is `shared`; several such lanes are
+numbered, as in `shared/0`. Model names contain no colon or slash, so lane names are unique.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ScaledLane:
 
     @property
     def session_sizes(self) -> tuple[int, ...]:
-        """Numbers of cores for which a replica has sessions."""
+        """Core counts for which a replica has a session."""
         return session_sizes(self.limits.cores_min, self.limits.cores_max)
 
     def threads(self, settings: ModelSettings) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ class Layout:
     """Lanes, and the lanes of each model."""
 
     lanes: tuple[LaneSpec, ...]
-    """Lanes; scaled ones at their fewest and smallest."""
+    """All lanes; scaled ones in their fewest number and smallest size."""
     lanes_of: Mapping[str, tuple[str, ...]]
     scaled: tuple[ScaledLane, ...] = ()
     spare: tuple[int, ...] = ()
@@ -76,16 +76,16 @@ class Layout:
     unscaled: tuple[int, ...] = ()
     """All other processor numbers."""
     warnings: Mapping[str, str] = field(default_factory=dict)
-    """By model: what it asked for beyond the machine, if that is allowed."""
+    """Cores that a model asked for but the machine lacks, by model, if that is allowed."""
 
     def scaled_lane(self, model: str) -> ScaledLane | None:
         """Return the scaled lane of `model`; None if its lanes are fixed."""
         return next((lane for lane in self.scaled if model in lane.models), None)
 
     def core_sets(self, model: str) -> tuple[tuple[int, ...], ...]:
-        """Return the core sets to measure a model on: that of its lanes, or one for each session
-        size of scaled lanes, if necessary with cores of other lanes. An accelerator has one empty
-        set."""
+        """Return the core sets on which to measure a model: the cores of one of its lanes, or for
+        scaled lanes one set per session size, if necessary with cores of other lanes. On an
+        accelerator the only set is empty."""
         lane = self.scaled_lane(model)
         if lane is None:
             place = next(spec for spec in self.lanes if spec.name in self.lanes_of[model])
@@ -101,9 +101,9 @@ def assign_lanes(
     allow_fewer: bool = False,
     remedy: str = "--allow-fewer-cores serves it with those",
 ) -> Layout:
-    """Divide `cores` (processor numbers, ascending) among `models`. Raises LaneError, ending in
-    `remedy`, if a model asks for more cores than there are, unless `allow_fewer`: then it gets
-    those there are, and a warning."""
+    """Divide `cores` (processor numbers, ascending) among `models`. If a model asks for more cores
+    than exist, raises LaneError, whose message ends in `remedy`; with `allow_fewer` the model gets
+    the existing cores and a warning instead."""
     total = len(cores)
     free = list(cores)
     lanes: list[LaneSpec] = []
@@ -201,7 +201,7 @@ def lane_conflicts(models: Mapping[str, ModelSettings]) -> dict[str, str]:
 
 
 def _owners(models: Mapping[str, ModelSettings]) -> dict[str, tuple[str, ...]]:
-    """Return the models of each lane that is not shared by default, by its name."""
+    """Return the models of each lane by its name, without the lanes shared by default."""
     owners: dict[str, tuple[str, ...]] = {}
     for name in sorted(models):
         settings = models[name]
@@ -218,8 +218,8 @@ def _size(settings: ModelSettings) -> object:
 
 
 def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimits, str | None]:
-    """Return the limits of a model's lanes on `total` cores, and a warning, naming the field, if
-    they are below the settings. Raises LaneError."""
+    """Return the limits of a model's lanes on `total` cores; and, if they are below the settings, a
+    warning that names the field. Raises LaneError."""
     copies = settings.replicas
     if settings.cores is None:
         return ScalingLimits(1, total, copies.min, copies.max), None
@@ -232,7 +232,7 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
         shortage = f"{field}: needs {needed} cores, but the server may use only {total}"
         least, most = min(least, total), min(most, total)
     fewest, many = copies.min, copies.max
-    if copies.fixed:  # they divide the cores; a range of replicas has so many each
+    if copies.fixed:  # replicas divide `cores`; in a range of replicas each has `cores`
         if most < fewest:
             raise LaneError(name, f"cores: needs {fewest} for so many replicas, but states {most}")
         least, most = max(1, least // fewest), most // fewest
@@ -244,7 +244,7 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
             f"{field}: needs {needed * least} cores, {least} for each of {needed}, but the server "
             f"may use only {total}"
         )
-        if shortage is None and needed == fewest:  # fewer cores cannot serve it
+        if shortage is None and needed == fewest:  # `allow_fewer` cannot help here
             raise LaneError(name, short)
         shortage = shortage or short
         many = max(fewest, total // least)
@@ -252,8 +252,8 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
 
 
 def _left_by(scaled: Sequence[ScaledLane], free: int) -> int:
-    """Return how many of `free` cores go to models that state none: those that the scaled lanes
-    cannot use together, and one if these can spare it."""
+    """Return how many of `free` cores go to models that state none: the cores that scaled lanes
+    cannot use even together, but at least one if scaled lanes can spare it."""
     least = sum(lane.limits.replicas_min * lane.limits.cores_min for lane in scaled)
     most = sum(lane.limits.replicas_max * lane.limits.cores_max for lane in scaled)
     return max(0, free - most, min(1, free - least))
@@ -314,7 +314,7 @@ class PlanBuilder:
         scaling_policy: tuple[str, Mapping[str, object]] | None = None,
     ) -> None:
         """`cores`: processor numbers that lanes may use. `allow_fewer`: see `assign_lanes`.
-        `scaling_policy`, with its options, replaces that of every scaled model."""
+        `scaling_policy`, with its options, replaces the policy of every scaled model."""
         self._cores = cores
         self._scaling_policy = scaling_policy
         self._allow_fewer = allow_fewer
@@ -338,7 +338,7 @@ class PlanBuilder:
         self._layout = self._assign_lanes(self._settings())
 
     def plan(self) -> Plan:
-        """Return the base plan, with scaled lanes at their fewest and smallest."""
+        """Return the base plan, with scaled lanes in their fewest number and smallest size."""
         deployments = []
         routes = []
         for version in self._versions:

@@ -62,7 +62,7 @@ def find_ramps(definition: ModelDefinition, folder: Path) -> ExitManifest | None
 
 
 def manifest_stamp(folder: Path) -> tuple[int, int] | None:
-    """Return a stamp that changes with each written manifest; None without one. Blocks."""
+    """Return a stamp that changes with each written manifest; None if there is none. Blocks."""
     try:
         status = (folder / MANIFEST).stat()
     except OSError:
@@ -71,8 +71,8 @@ def manifest_stamp(folder: Path) -> tuple[int, int] | None:
 
 
 def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest) -> None:
-    """Write both files so that a reader finds either the old ramps or the new ones. The previous
-    weights stay, for workers that have just read their manifest. Blocks. Raises ExitError."""
+    """Write both files so that a reader finds either the old ramps or the new ones. The old weights
+    file stays, for workers that have just read the old manifest. Blocks. Raises ExitError."""
     document, weights = manifest.encode()
     try:
         # Do not recreate a version's folder: the model, or an upload, was deleted.

@@ -1,10 +1,10 @@
 """`RampLearner`: learns ramps from features of live batches, on a thread beside the event loop.
 
-The thread adds rows to the running sums of a pool (`exits/training.py`). It is no nicer than the
-loop: the loop would wait for the interpreter's lock while a nicer thread holds it without running.
-The thread trains at 512 rows, at each doubling, and then every 1,024 rows. It publishes the first
-ramps. Later it replaces a position's ramp if the new one is clearly better on rows that neither has
-seen, and publishes a new revision. Old rows fade, so ramps follow a drift.
+The thread adds rows to the running sums of a pool (`exits/training.py`). It has the loop's
+niceness: a nicer thread could hold the interpreter's lock without running while the loop waits for
+it. The thread trains at 512 rows, at each doubling, and then every 1,024 rows, and publishes the
+first ramps. Later it replaces a position's ramp, and publishes a new revision, if the new ramp is
+clearly better on rows that neither has seen. Old rows fade, so ramps follow a drift.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ STEADY_TRAINING = 8192
 """Rows after which ramps are trained every `TRAINING_ROWS` rows."""
 TRAINING_ROWS = 1024
 FORGET = 1 / STEADY_TRAINING
-"""Share by which earlier rows lose weight with each new row."""
+"""Share of their weight that all earlier rows lose with each new row."""
 PAUSE = 20.0
-"""Pause after a training, as a multiple of its time: for wide networks it may take a minute."""
+"""Pause after a training as a multiple of its duration, which may be a minute (wide networks)."""
 MOST_BEHIND = 64
-"""Most reports that wait for the thread; more are dropped, since any rows will do."""
+"""Maximum number of reports waiting for the thread; others are dropped: any rows will do."""
 
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """Learning state of one pool. While the thread works it owns all but `waiting` and `busy`."""
+    """Learning state of a pool; while the thread works, it owns all but `waiting` and `busy`."""
 
     loaded: LoadedPool
     definition: ModelDefinition
@@ -62,14 +62,14 @@ class _Pool:
     model_sha256: str = ""
     manifest: ExitManifest | None = None
     stamp: tuple[int, int] | None = None
-    """Stamp of the manifest when it was last read or written here."""
+    """Stamp of the manifest when this learner last read or wrote it."""
     trainer: RampTrainer | None = None
     next_training: int = FIRST_TRAINING
     paused_until: float = -math.inf
     hindrance: str = ""
     """Why the last training gave no ramps."""
     judgements: list[RampsJudged] = field(default_factory=list)
-    """Judgements of the reports learnt last."""
+    """Judgements of the ramps on the latest reports, not yet posted."""
     waiting: deque[FeaturesSeen] = field(default_factory=deque)
     busy: bool = False
 
@@ -86,8 +86,8 @@ class _Pool:
         self.manifest = find_ramps(self.definition, self.folder)
 
     def learn(self, reports: list[FeaturesSeen]) -> bool:
-        """Learn from reports. Returns whether ramps changed. Raises ExitError if there can be
-        none."""
+        """Learn from reports. Returns whether ramps changed. Raises ExitError if the pool cannot
+        have ramps."""
         better = False
         for report in reports:
             self._judge(report)
@@ -163,10 +163,10 @@ class RampLearner:
 
     async def begin(self, loaded: LoadedPool) -> None:
         """Publish the stored ramps of a new pool and start to learn; a previous load with the same
-        folder stops learning. Never raises for a file."""
+        folder stops learning. Never raises because of a file."""
         if loaded.source.exits is None:
             return
-        if exits := loaded.source.own_exits:  # nothing to learn
+        if exits := loaded.source.own_exits:  # built-in exits: nothing to learn
             names = tuple(exit_.quality for exit_ in exits)
             if loaded.exits is not None:
                 loaded.exits.learnt(1, names, exits[0].outputs)

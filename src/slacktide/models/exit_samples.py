@@ -1,8 +1,8 @@
 """Learns ramps from a file of samples, before a model serves (`slacktide exits add`).
 
-A worker runs the model with the pooled activations of its positions as further outputs, so images,
-padding and crashes are handled as in serving. Rows are learnt in the order of the file; the last
-ones judge the ramps (`exits/training.py`).
+A worker runs the model with the pooled activations of its positions as additional outputs, so
+images, padding and crashes are handled as in serving. Rows are learnt in the order of the file; the
+last rows test the ramps (`exits/training.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from slacktide.models.repository.repository import ModelDefinition
 _ARENA_LIMIT = 1 << 30
 _PATIENCE_S = 60.0
 FIRST_ROWS = 300
-"""Rows after which samples are refused if all answers are alike or not finite."""
+"""Number of rows after which samples are refused if all answers are alike or not finite."""
 
 Progress = Callable[[float, str], None]
 Request = Mapping[str, NDArray[Any]]
@@ -122,7 +122,7 @@ async def learn_from_samples(
 
 
 def positions_of(definition: ModelDefinition, model: Any) -> ExitGraph:
-    """Return the positions of an onnx.ModelProto, by the settings. Raises ExitError."""
+    """Return the exit positions of an onnx.ModelProto under the settings. Raises ExitError."""
     stated = exit_source(definition, Path())
     return find_positions(
         model,
@@ -152,7 +152,7 @@ def _write_model(definition: ModelDefinition, folder: Path) -> ExitGraph:
 async def _run(
     replica: TimedReplica, arena: Arena, interface: ModelInterface, request: Request
 ) -> Outputs:
-    """Run one request by itself. Raises BatchError."""
+    """Run one request as a batch of its own. Raises BatchError."""
     slots, refs = [], []
     for spec in interface.inputs:
         array = np.ascontiguousarray(request[spec.name])

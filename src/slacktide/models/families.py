@@ -1,7 +1,7 @@
 """Prepares a version to be loaded: its pool, or the pools of a family's variants.
 
-Variants that are sizes of one file share its profile, and the law over sizes gives the times of
-each. Variants that are files have a profile each, and the same interface except for image sizes.
+Variants that are sizes of one file share its profile; a law over sizes gives the times at each.
+Variants that are files have a profile each, and the same interface except for image sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slacktide.models.repository.variants import VariantSettings
 from slacktide.planning.variants import Family, FamilyVariant
 
 _LOADED_PER_BYTE = 1.5
-"""Session memory per byte of the file, if not measured: ONNX Runtime keeps some weights twice."""
+"""Session memory per byte of a file not yet measured: ONNX Runtime keeps some weights twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PreparedVersion:
 
 
 def profiled_files(definition: ModelDefinition) -> tuple[ModelDefinition, ...]:
-    """Return the definitions that have a profile each: the version, or its variants with files."""
+    """Return each definition that has its own profile: the version, or its variants with files."""
     return tuple(map(definition.of_variant, definition.files)) or (definition,)
 
 
@@ -81,7 +81,7 @@ async def prepare_version(
         names, dropped = worth_serving(accuracy)
         warnings += [*assumed, *dropped]
     profiled: dict[str, ProfiledModel] = {}
-    """Profiles by variant; that of sizes under an empty name."""
+    """Profiles by variant; image sizes of one file share a profile, under an empty name."""
     pools: list[PreparedPool] = []
     for name in names:
         variant = definition.of_variant(name) if name else definition
@@ -107,7 +107,7 @@ async def prepare_version(
                 )
             shapes, guess = profile.record.shapes, profile.guess
             if settings is not None and not guess:
-                timed = replace(timed, warmup_shapes=shapes)  # image sizes are not assumed
+                timed = replace(timed, warmup_shapes=shapes)  # not to report image sizes as assumed
             if profile.interface.batches or not profile.dependence:
                 warnings += await asyncio.to_thread(
                     assumptions_of, timed, profile.interface, shapes, guess
@@ -189,8 +189,8 @@ def worth_serving(accuracy: Mapping[str, float]) -> tuple[tuple[str, ...], list[
 
 
 def first_route(pools: Sequence[PreparedPool], cores: int, slo: float | None) -> int:
-    """Return the index of the pool that serves until a planner decides: the most accurate whose p99
-    alone is within half of the `slo`, else the smallest."""
+    """Return the index of the pool that serves until a planner decides: the most accurate one whose
+    99th percentile for one row is at most half of `slo`, else the smallest."""
     most = math.inf if slo is None else slo / 2
     within = [i for i, pool in enumerate(pools) if pool.times.of(1, cores).p99 <= most]
     return max(within, default=0)
@@ -198,7 +198,7 @@ def first_route(pools: Sequence[PreparedPool], cores: int, slo: float | None) ->
 
 def at_first(family: Family, route: int) -> tuple[bool, ...]:
     """Return which variants to load before a planner decides: all if they share one copy, else the
-    `route`, the smallest, and those nearest to the route that fit into a lane's memory."""
+    one at `route`, the smallest, and as many near `route` as fit into a lane's memory."""
     if family.switches_free:
         return (True,) * len(family.variants)
     order = sorted(range(len(family.variants)), key=lambda i: (i != route, i != 0, abs(i - route)))
@@ -213,7 +213,7 @@ def at_first(family: Family, route: int) -> tuple[bool, ...]:
 
 
 def row_shapes(profile: ProfiledModel, image_size: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a row by input, with images of this size; 0: as profiled."""
+    """Return a row's shapes by input, with images of `image_size` pixels; 0: as profiled."""
     shapes = dict(profile.record.shapes)
     index = image_input(profile.interface)
     if image_size and index is not None:
@@ -224,7 +224,7 @@ def row_shapes(profile: ProfiledModel, image_size: int) -> dict[str, tuple[int, 
 def check_alike(
     definition: ModelDefinition, mine: ModelInterface, first: ModelDefinition, peer: ModelInterface
 ) -> None:
-    """Raises InterfaceMismatchError, naming the file, unless two variants have the same tensors."""
+    """Raise InterfaceMismatchError, naming the file, unless two variants have the same tensors."""
     pairs = {
         "inputs": (_describe(any_size(mine).inputs), _describe(any_size(peer).inputs)),
         "outputs": (_describe(mine.outputs), _describe(peer.outputs)),
@@ -244,7 +244,7 @@ def _describe(specs: Sequence[TensorSpec]) -> str:
 
 
 def _nbytes(settings: VariantSettings, pool: PreparedPool) -> int:
-    """Return the memory of one copy: stated, measured, or estimated from its file."""
+    """Return the bytes of one loaded copy: stated, measured, or estimated from its file."""
     name = pool.definition.variant
     measured = sum(session.nbytes for session in pool.profile.sessions)
     if name in settings.memory or measured:

@@ -1,7 +1,7 @@
-"""`ImageInput`: checks the image input of a request: JPEG, or pixels, of any size for families.
+"""`ImageInput`: checks a request's image input: JPEG or pixels, for families of any size.
 
-A JPEG is checked by its header before anything is decoded, and its request is charged the decoding
-time. A JPEG that proves damaged later fails alone.
+A JPEG is checked by its header before anything is decoded, and its request is charged for the
+decoding time. If a JPEG proves damaged later, only its request fails.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from slacktide.wire.raw_tensors import walk_strings
 _SAMPLE_S = 0.4e-9
 """Seconds to decode a sample (a component of a pixel) in the fast case: decisions/0045."""
 _PROGRESSIVE, _SAMPLES_A_BYTE = 4, 10
-"""Time of a progressive picture relative to a plain one, and cost of a byte in samples."""
+"""Decoding time of a progressive picture relative to a plain one, and of a byte in samples."""
 _FREE_SAMPLES = 3 << 20
-"""Samples beyond the model's own size that are free: the profile learns usual pictures' cost."""
+"""Free samples beyond the model's own size: the profile includes the cost of usual pictures."""
 
 
 class ImageInput:
@@ -47,7 +47,7 @@ class ImageInput:
         self._free_samples = _FREE_SAMPLES + (0 if self._row is None else math.prod(self._row))
         self._most_pixels = settings.limits.pixels
         self.most_bytes = 3 * settings.limits.pixels
-        """Bytes of the largest row of pixels if the model does not fix their number."""
+        """Maximum bytes of a row of pixels if the model does not fix the number of pixels."""
         self._decodes = decodes_jpeg()
 
     def takes(self, tensor: InputTensor) -> bool:
@@ -55,8 +55,8 @@ class ImageInput:
         return self.any_size or tensor.datatype is Datatype.BYTES
 
     def check(self, tensor: InputTensor) -> float:
-        """Check everything but the number of rows. Returns the least seconds of decoding beyond
-        those in the profile. Raises WireError."""
+        """Check everything but the number of rows. Returns the least seconds by which decoding
+        takes longer than the profile includes. Raises WireError."""
         shape, data = tensor.shape, tensor.data
         if tensor.datatype is Datatype.BYTES:
             return self._check_jpegs(tensor)
@@ -131,8 +131,8 @@ class ImageInput:
     def signature(
         self, shapes: Sequence[tuple[int, ...]], tensor: InputTensor
     ) -> tuple[tuple[int, ...], ...]:
-        """Return the `shapes` of a request's rows after resizing, without this input's if the batch
-        decides it."""
+        """Return the shapes of a request's rows after resizing; `shapes` are those before. This
+        input's shape is left out if the batch decides its size."""
         at, row = self.index, self._row
         if self.any_size and self._free:
             return (*shapes[:at], *shapes[at + 1 :])

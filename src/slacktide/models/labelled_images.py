@@ -69,7 +69,7 @@ class VariantAccuracy:
     """Mean average precision, or top-1."""
     f1: float | None = None
     threshold: float | None = None
-    """Score threshold of that F1. Both are None for a classifier."""
+    """Score threshold at which `f1` is reached. Both are None for a classifier."""
 
 
 def read_labels(folder: Path) -> tuple[LabelledImage, ...]:

@@ -3,8 +3,8 @@
     REPOSITORY/tiny_mlp/1/profile.<hardware>.learnt.json
 
 A correction belongs to the profile beside it: a changed model file, hardware or profile makes it
-void. It is written when the version is unloaded, when the server stops, and each minute in which
-predictions changed.
+void. It is written when the version is unloaded, when the server stops, and every minute if
+predictions have changed.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def is_shaped(interface: ModelInterface, settings: ModelSettings) -> bool:
 
 
 def times_of(profile: ProfiledModel, settings: ModelSettings, image_size: int = 0) -> PoolTimes:
-    """Return predictions of a profile without corrections, for images of this size if it is not 0.
-    Raises ProfileError if the profile lacks the size."""
+    """Return a profile's predictions without corrections, for images of `image_size` pixels unless
+    it is 0. Raises ProfileError if the profile lacks the size."""
     record, interface = profile.record, profile.interface
     if profile.guess:
         return ShapedTimes(record.table, ())
@@ -90,7 +90,7 @@ class LearntTimes:
     def __init__(self, store: ProfileStore) -> None:
         self._store = store
         self._warned: set[str] = set()
-        """Versions that could not be stored, with a warning each."""
+        """Versions whose corrections could not be stored; each was warned about once."""
 
     def times(self, definition: ModelDefinition, profile: ProfiledModel) -> PoolTimes:
         """Return predictions of a profile with its stored corrections. Blocks: reads files. Bad
@@ -110,7 +110,7 @@ class LearntTimes:
         return _restored(fresh, document, f"{definition.name}:{definition.version}")
 
     async def save(self, versions: Iterable[LoadedVersion]) -> None:
-        """Write predictions that changed since the last save. Never raises for a file."""
+        """Write predictions that changed since the last save. Never raises because of a file."""
         for pool in [pool for version in versions for pool in version.pools]:
             version, definition = pool.version, pool.definition
             profile, revision = pool.profile, pool.times.revision
@@ -138,13 +138,13 @@ class LearntTimes:
 
 
 def _learns(definition: ModelDefinition) -> bool:
-    """Whether measured times are the model's own: a profiled replica only simulates it."""
+    """Whether measured times are the model's own; a `profiled` replica only simulates the model."""
     return definition.settings.executor != "profiled"
 
 
 def learnt(record: ProfileRecord, times: PoolTimes) -> dict[str, Any]:
-    """Return the corrections of `times` since `record`, as JSON:
-    docs/internals/profile-files.md."""
+    """Return as JSON how `times` have been corrected since `record` was measured
+    (docs/internals/profile-files.md)."""
     point = times.point if isinstance(times, ClassedTimes) else None
     return {
         "record": _digest(record),
@@ -154,7 +154,7 @@ def learnt(record: ProfileRecord, times: PoolTimes) -> dict[str, Any]:
 
 
 def _restored(fresh: Callable[[], PoolTimes], document: dict[str, Any], name: str) -> PoolTimes:
-    """Return predictions with stored corrections; without, if these cannot be read."""
+    """Return predictions with stored corrections; without them if they cannot be read."""
     times = fresh()
     try:
         if isinstance(times, ClassedTimes) and document.get("correction") is not None:

@@ -1,8 +1,8 @@
 """Loads, reloads and unloads models without losing a request.
 
 A reload starts the new version's replicas beside the old ones, then sends new requests to the new
-version; the old one answers its requests in flight and stops. A request stays with the load of the
-version that it was checked against (`LoadedVersion.pin`).
+version; the old one answers its requests in flight and stops. A request stays with the loaded
+version that checked it (`LoadedVersion.pin`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from slacktide.wire.errors import ControlError
 log = logging.getLogger("slacktide.models")
 
 AT_ONCE = 4
-"""Models with a stored profile that load at a time when the server starts."""
+"""Number of models with a stored profile that load concurrently when the server starts."""
 GIVE_WAY_S = 20.0
 """Seconds after which a load no longer delays the next ones."""
 _ARENA_LIMIT = 1 << 34
@@ -55,23 +55,23 @@ class ModelManagerSettings:
     cores: tuple[int, ...]
     """Processor numbers that lanes may use."""
     allow_fewer_cores: bool = False
-    """Whether a model that asks for too many cores is served with those there are."""
+    """Whether a model that asks for more cores than exist is served with fewer."""
     drain_s: float = 30.0
-    """Longest that an unloaded version may take to answer its requests in flight, seconds."""
+    """Maximum seconds in which an unloaded version may answer its requests in flight."""
     start_s: float = 330.0
-    """Longest that a version may take to start on all of its lanes, seconds. A little more than the
+    """Maximum seconds in which a version must start on all of its lanes: a little more than the
     engine's limit for a replica, so that the engine's reason is reported."""
     places: bool = False
     """Whether one of the driver's planners places pipelines."""
     scaling_policy: tuple[str, Mapping[str, object]] | None = None
-    """Scaling policy with options for every scaled model; None: as each model states."""
+    """Scaling policy with options for every scaled model; None: each model's own."""
 
 
 class PlanTarget(Protocol):
     """Receives plans: the driver of this process."""
 
     def apply(self, base: Plan, stated: Stated) -> None:
-        """Put a plan in force now: `base`, changed by the planners of the models in `stated`.
+        """Put a plan in force now: `base` as changed by the planners of the models in `stated`.
         Raises ControlError if that fails."""
 
 
@@ -110,7 +110,7 @@ class ModelManager:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._floors: dict[str, float] = {}
-        """Least accuracy of variants that pipelines ask for, by model."""
+        """Least accuracy that pipelines require of a model's variants, by model."""
 
     # ── load and unload ──────────────────────────────────────────────────────────────────────
 
@@ -142,9 +142,9 @@ class ModelManager:
     async def load_all(self, repository: Repository) -> None:
         """Load every model. One that fails is unavailable, with the reason.
 
-        Models with a stored profile come first, `AT_ONCE` at a time. The others are measured one by
-        one so that they do not disturb each other. Pipelines come last. A load that takes longer
-        than `GIVE_WAY_S` continues beside the next ones.
+        Models with a stored profile come first, `AT_ONCE` at a time. Models without one are then
+        measured one by one so that they do not disturb each other. Pipelines come last. A load that
+        takes longer than `GIVE_WAY_S` continues beside the next ones.
         """
         async with asyncio.TaskGroup() as group, self._turn:
             models = await asyncio.to_thread(repository.scan)
@@ -178,7 +178,7 @@ class ModelManager:
 
     @staticmethod
     async def _wait_for_room(running: dict[asyncio.Task[None], float], at_once: int) -> None:
-        """Wait until fewer than `at_once` loads run, and forget those done or overdue."""
+        """Wait until fewer than `at_once` loads run. Done or overdue loads no longer count."""
         while len(running) >= at_once:
             first = min(running.values())
             timeout = max(0.0, first - time.monotonic())
@@ -225,8 +225,8 @@ class ModelManager:
         await self._finish(work())
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Answer a model's requests in flight, then unload it. `dependents`: with a pipeline, also
-        unload the models that no other one needs. Raises ControlError if it is not loaded."""
+        """Answer a model's requests in flight, then unload it. `dependents`: also unload a
+        pipeline's models that no other pipeline needs. Raises ControlError if it is not loaded."""
 
         async def work() -> None:
             is_pipeline = self.pipelines.knows(name)
@@ -313,7 +313,7 @@ class ModelManager:
             raise self._load_error(name, reason, definitions) from error
 
     def _check_kind(self, name: str, *, is_pipeline: bool) -> None:
-        """Raises ControlError if a serving model would become a pipeline, or the reverse."""
+        """Raise ControlError if a serving model would become a pipeline, or a pipeline a model."""
         was_pipeline = self.pipelines.knows(name)
         if is_pipeline != was_pipeline and (was_pipeline or self._catalog.serving(name)):
             serves = "pipeline" if was_pipeline else "model"
@@ -528,9 +528,9 @@ class ModelManager:
         """Log and index why `name` could not be loaded. Returns the error to raise."""
         reason = reason.removeprefix(f"{name}: ")
         log.error("%s could not be loaded: %s", name, reason)
-        # Names of no model are not indexed: clients may ask for any.
+        # Index only names of models: clients may ask for any name.
         if not self._catalog.serving(name) and kind != "not_found":
-            # Until settings are read the versions are unknown: use the first.
+            # Until settings are read the versions are unknown: use version 1.
             for version in [definition.version for definition in definitions] or ["1"]:
                 self._catalog.mark_absent(name, version, VersionState.UNAVAILABLE, reason)
         return ControlError(kind, f"failed to load {name!r}: {reason}")

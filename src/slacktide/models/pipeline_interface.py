@@ -14,7 +14,7 @@ from slacktide.models.repository.errors import Problem, SettingsError
 from slacktide.models.repository.pipeline import PipelineDefinition
 
 ROWS = "rows"
-"""Additional output of a stage with chosen boxes or rows: where they come from."""
+"""Additional output of a stage that gets chosen boxes or rows: their upstream indices."""
 _NUMBERS = (Datatype.FP32, Datatype.FP16, Datatype.FP64)
 _CLASSES = tuple(datatype for datatype in Datatype if "INT" in datatype.wire_name)
 
@@ -32,8 +32,8 @@ def pipeline_interface(
     definition: PipelineDefinition, models: Mapping[str, StageTensors]
 ) -> ModelInterface:
     """Return the inputs of the source and `STAGE.OUTPUT` of every stage. `max_batch` is 0 and
-    shapes include the batch axis, as stages differ in rows. `models`: by stage. Raises
-    SettingsError with all problems."""
+    shapes include the batch axis, because stages have different numbers of rows. `models`: by
+    stage. Raises SettingsError with all problems."""
     pipeline = definition.pipeline
     problems = [
         Problem(
@@ -129,7 +129,7 @@ class _EdgeCheck:
 
     @property
     def pairs(self) -> dict[str, str]:
-        """Outputs that go on, with the inputs that take them."""
+        """Names of upstream outputs that are handed on, each with the input that takes it."""
         alike = {name: name for name in self._outputs if name in self._inputs}
         return dict(self.edge.tensors) or alike
 

@@ -31,17 +31,17 @@ class PipelineVersion(LoadedVersion):
 
     pipeline: Pipeline
     layout: tuple[tuple[str, tuple[int, ...]], ...]
-    """Outputs by stage, as indices of the stage's outputs; −1: `rows`."""
+    """For each stage in turn, indices of its outputs in the answer; −1 stands for `rows`."""
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     """Number of each edge, by the stages at its ends."""
     first_alike: tuple[int, ...] = ()
     """For each edge, the number of the first edge that chooses the same boxes of the same stage."""
     picture: int | None = None
-    """Index of the source's input that crops are cut from; None: it takes no pictures."""
+    """Index of the source's input that crops are cut from; None if it takes no pictures."""
     arena_numbers: dict[str, int] = field(default_factory=dict)
-    """Number of the frames' arena in the replicas of each stage that cuts crops."""
+    """Number of the frames' arena in a stage's replicas, by name of the crop-cutting stage."""
     pixel_frames: dict[int, int | None] = field(default_factory=dict)
-    """Frames so far whose boxes all look like pixels, by edge; None: decided."""
+    """Number of frames so far, all of whose boxes look like pixels, by edge; None: decided."""
     open_frames: int = 0
     """Frames whose payload may still be read."""
     withdrawn: bool = False
@@ -50,8 +50,8 @@ class PipelineVersion(LoadedVersion):
     def of(
         cls, loaded: LoadedPipeline, generation: int, counters: ModelCounters
     ) -> PipelineVersion:
-        """`counters` continue over all loads. Raises KeyError if its interface names an output that
-        no stage has."""
+        """`counters` continue over all loads. Raises KeyError if the interface of `loaded` names an
+        output that no stage has."""
         pipeline = loaded.pipeline
         source = loaded.stages[pipeline.source]
         settings = source.definition.settings
@@ -96,8 +96,8 @@ class PipelineVersion(LoadedVersion):
         return routes.of_pipeline(self)
 
     def config(self) -> dict[str, Any]:
-        """Return Triton's ModelConfig of an ensemble. It leaves out which tensors go where: boxes
-        have no place in it."""
+        """Return Triton's ModelConfig of an ensemble. It omits which tensors go where, because a
+        ModelConfig cannot describe boxes."""
         steps = [
             {"model_name": version.name, "model_version": int(version.version)}
             for version in self.stages.values()
@@ -121,7 +121,7 @@ class PipelineVersion(LoadedVersion):
 
     @property
     def rest_s(self) -> float:
-        """99th percentile of the longest branch behind the source, for one row per stage."""
+        """Seconds of the slowest branch behind the source: sum of 99th percentiles for one row."""
         behind: dict[str, float] = {}
         for name in reversed(self.pipeline.order):
             after = self.pipeline.downstream(name)

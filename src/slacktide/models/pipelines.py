@@ -1,9 +1,9 @@
-"""`PipelineShelf`: loaded pipelines, and why others are not.
+"""`PipelineShelf`: loaded pipelines, and the reasons why others are not loaded.
 
-A pipeline names the loads of its models that it was checked against (`LoadedVersion.pin`). When a
-model is reloaded, the pipeline is rebuilt from the new load; when one is unloaded or no longer
-fits, the pipeline stops answering until it is back. Frames in flight stay with the pipeline that
-they came to, which keeps its models loaded.
+A pipeline names the particular loads of its models that it was checked against
+(`LoadedVersion.pin`). If a model is reloaded, the pipeline is rebuilt from the new load. If a model
+is unloaded or no longer fits, the pipeline stops answering until the model is back. Frames in
+flight stay with the pipeline object that took them, which keeps its models loaded.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ VERSION = "1"
 
 @dataclass(frozen=True, slots=True)
 class LoadedPipeline:
-    """A pipeline whose models are loaded and fit; rebuilt when one is reloaded."""
+    """A pipeline whose models are loaded and fit together; rebuilt when a model is reloaded."""
 
     pipeline: Pipeline
-    """Versions of its stages are pins of loads."""
+    """Its stages name loads (`LoadedVersion.pin`) as their versions."""
     interface: ModelInterface
     """Inputs of the source, and `STAGE.OUTPUT` of every stage; shapes include the batch axis."""
     stages: Mapping[str, LoadedVersion]
@@ -54,7 +54,7 @@ class PipelineHost(Protocol):
     """Serves pipelines to clients."""
 
     def serve(self, loaded: LoadedPipeline) -> None:
-        """Answer with this pipeline from now on. Frames in flight stay with the one before."""
+        """Answer with this pipeline from now on. Frames in flight stay with the previous one."""
 
     def withdraw(self, name: str, reason: str) -> None:
         """Stop answering; the catalog states the reason."""
@@ -81,7 +81,7 @@ class PipelineShelf:
         self._loaded: dict[str, LoadedPipeline] = {}
 
     def knows(self, name: str) -> bool:
-        """Whether a pipeline answers, or will once its models are loaded."""
+        """Whether a pipeline of this name answers, or will once its models are loaded."""
         return name in self._definitions
 
     def load(

@@ -40,7 +40,7 @@ def offer_installed(registry: Registry[Any]) -> None:
 
 @cache
 def warn_of_mismatches() -> None:
-    """Warn once of our distributions that are installed in another version than this."""
+    """Warn once about those of our distributions that are installed in a different version."""
     for mismatch in mismatches():
         log.warning("%s; until then it cannot be used", mismatch)
 

@@ -74,10 +74,10 @@ class ProfileCache:
         self._store = store
         self.learnt = LearntTimes(store)
         self.stages: set[str] = set()
-        """Models of pipelines. They keep their batch axis, since pipelines count rows."""
+        """Models of pipelines. They keep their batch axis, because pipelines count rows."""
         self._budget_s = budget_s
         self.busy: dict[str, BusyProfile] = {}
-        """Profiles in use to measure again, by model, version and variant."""
+        """Profiles in use that are to be measured again, by model, version and variant."""
 
     async def find_or_measure(
         self,
@@ -134,8 +134,8 @@ class ProfileCache:
         return await self._store_measured(definition, replace(measured, dependence=dependence))
 
     def stored(self, models: Iterable[ListedModel]) -> set[str]:
-        """Return the models that have a profile of this machine for each file, fitting or not.
-        Blocks: looks for files."""
+        """Return the models whose files all have a profile of this machine, whether or not it still
+        fits. Blocks: looks for files."""
 
         def holds(definition: ModelDefinition) -> bool:
             files = tuple(map(definition.of_variant, definition.files)) or (definition,)
@@ -144,7 +144,7 @@ class ProfileCache:
         return {m.name for m in models if m.definitions and all(map(holds, m.definitions))}
 
     def forget(self, name: str) -> None:
-        """Measure nothing again of a model that no longer serves."""
+        """Drop the planned measurements of a model that no longer serves."""
         self.busy = {
             label: profile
             for label, profile in self.busy.items()
@@ -177,7 +177,7 @@ class ProfileCache:
         )
         if mismatch is None:
             mismatch = _size_mismatch(definition, record, interface)
-        # Older files without content fit models whose rows are fully stated.
+        # Older files without `content` fit models whose rows are fully stated.
         as_stated = "content" not in stored and _all_stated(definition, interface)
         if mismatch is None and not (as_stated or stored.get("content") == _content(definition)):
             mismatch = "was measured with other rows or outputs"
@@ -192,8 +192,8 @@ class ProfileCache:
         return ProfiledModel(record, interface, sessions, key=key, dependence=str(dependence))
 
     def _drops_axis(self, definition: ModelDefinition, interface: ModelInterface) -> bool:
-        """Whether to serve a model whose rows influence each other without batch axis, so that its
-        first axis may have any length. False if the settings state anything about rows."""
+        """Whether to serve without a batch axis a model whose rows influence each other, so that
+        its first axis may have any length. False if the settings state anything about rows."""
         settings, name = definition.settings, definition.name
         stated = (settings.exits, settings.variants, settings.pads, settings.max_batch)
         rows = definition.warmup_shapes or definition.more_shapes
@@ -307,7 +307,7 @@ def label_of(definition: ModelDefinition) -> str:
 
 
 def accuracy_key(definition: ModelDefinition) -> ProfileKey:
-    """Return the key of accuracies: the files, on any hardware. Reads files."""
+    """Return the key for accuracies: they depend on the files, not on hardware. Reads files."""
     return ProfileKey(model_hash(definition), "")
 
 
@@ -334,7 +334,7 @@ def _sessions(stored: object) -> tuple[SessionSize, ...]:
 
 
 def _content(definition: ModelDefinition) -> dict[str, Any]:
-    """Return the stated content of the rows to measure with. Reads files."""
+    """Return what is stated about the content of the rows to measure. Reads files."""
     files = {**definition.sample_rows, "": definition.samples}
     hashes = {name: hash_file(path) for name, path in files.items() if path is not None}
     own_exits = {"outputs": sorted(definition.outputs)} if definition.own_exits else {}

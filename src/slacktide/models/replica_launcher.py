@@ -53,7 +53,7 @@ class ModelPoolFactory:
         options: Mapping[str, object] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`scheduler` with its `options` replaces that of every model, for comparisons."""
+        """`scheduler` with its `options` replaces every model's own, for comparisons."""
         self._catalog = catalog
         self._scheduler = scheduler
         self._options = dict(options or {})
@@ -103,13 +103,13 @@ class ReplicaLauncher:
         self._awaited: dict[PoolId, asyncio.Future[str | None]] = {}
         self.plan_again: Callable[[], None] = lambda: None  # called when batches get smaller
         self.learn: Callable[[PoolId, FeaturesSeen], None] = lambda pool, report: None
-        """Takes features to learn ramps from."""
+        """Called with features from which to learn ramps."""
         self.keep_dependence: Callable[[LoadedPool, str], None] = lambda pool, reason: None
-        """Stores why requests to a model may not share a batch."""
+        """Called to store why requests to a model may not share a batch."""
 
     def await_up(self, pool: PoolId) -> asyncio.Future[str | None]:
-        """Return a future: None once all planned replicas of a pool are up, or why they cannot
-        be."""
+        """Return a future whose result is None once all planned replicas of a pool are up, or the
+        reason why they cannot be."""
         problem: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._awaited[pool] = problem
         return problem
@@ -179,7 +179,7 @@ class ReplicaLauncher:
             if not batch.solo:
                 at_ms = int(time.time() * 1000)
                 pool.version.counters.executed(batch.rows, timing, at_ms, pool.variant)
-            # The engine gets this batch afterwards: only earlier ones count here.
+            # The engine learns of this batch afterwards: only earlier ones count here.
             if pool.times.drifted != pool.drifting:
                 pool.drifting = not pool.drifting
                 how = "drift from the profile" if pool.drifting else "fit the profile again"
@@ -243,8 +243,8 @@ class ReplicaLauncher:
             log.info("%s passed its trial; all of its replicas start", name)
 
     def _report_if_up(self, loaded: LoadedPool) -> None:
-        """Report a pool as up if all replicas in the current plan are: there may be fewer than at
-        the load, and none of a variant that a planner removed."""
+        """Report a pool as up once all its replicas in the current plan are: there may be fewer
+        than when it was loaded, and none of a variant that a planner removed."""
         needed = self.planned_replicas(loaded.id)
         if needed <= len(loaded.replicas_up) and (needed or loaded.version.family is not None):
             self._report_problem(loaded.id, None)
@@ -263,7 +263,7 @@ class ReplicaLauncher:
 def executor_for_measuring(
     executors: Mapping[str, Executor], definition: ModelDefinition
 ) -> Executor:
-    """Return the executor for measuring: a worker where the settings say `profiled`."""
+    """Return the executor for measuring: a worker if the settings say `profiled`."""
     name = definition.settings.executor
     return executors["worker" if name == "profiled" else name]
 

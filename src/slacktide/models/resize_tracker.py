@@ -1,8 +1,8 @@
 """`ResizeTracker`: resizes of lanes in progress, until every replica reports its cores.
 
 The engine gets the cores that were read back. If a replica got fewer than requested (a core is not
-ours, a pod does not fit its node), the lane has the least that any of its replicas has, including
-those that start. If the others arrive later, the engine gets another report.
+ours, a pod does not fit its node), the lane counts as having the smallest set of any replica,
+including starting ones. If the missing cores arrive later, the engine gets another report.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Resize:
         """Replicas that have not reported yet."""
         self.began = began
         self.short: dict[int, tuple[int, ...]] = {}
-        """Cores of replicas that have other ones than requested."""
+        """Cores of each replica whose cores differ from the requested ones."""
         self.reported: tuple[int, ...] | None = None
         """Cores reported to the engine; None while in progress."""
 
@@ -64,7 +64,7 @@ class ResizeTracker:
         self._refusals: dict[str, str] = {}
         self.outcomes: Counter[ResizeOutcome] = Counter()
         self.seconds = Histogram(SECONDS_BOUNDS)
-        """Seconds from the command to the last confirmation, of confirmed resizes."""
+        """Seconds of confirmed resizes, from the command to the last replica's confirmation."""
 
     def begin(self, lane: str, cores: tuple[int, ...], replicas: Iterable[int]) -> None:
         """Begin a resize of `lane`: its replicas will report their cores."""

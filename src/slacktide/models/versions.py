@@ -37,7 +37,7 @@ log = logging.getLogger("slacktide.models")
 RouteT = TypeVar("RouteT", covariant=True)
 
 UNLOADED = "unloaded"
-"""Reason of a version that a client or the embedding program unloaded."""
+"""Reason given for a version that a client or the embedding program unloaded."""
 
 IDLE_S = 5.0
 """Seconds without a call after which a version's payload memory is trimmed."""
@@ -53,7 +53,7 @@ class VersionState(Enum):
 
 
 class CallRoutes(Protocol[RouteT]):
-    """The routes of calls to an engine: one for all models, one for each pipeline."""
+    """The routes of calls to the engine: one for all models, one for each pipeline."""
 
     def of_model(self) -> RouteT: ...
 
@@ -62,17 +62,17 @@ class CallRoutes(Protocol[RouteT]):
 
 @dataclass(slots=True, eq=False)
 class LoadedExits:
-    """Early exits of a pool's model. Before a manifest of ramps was read or learnt, no request may
-    leave early."""
+    """Early exits of a pool's model. Until a manifest of ramps has been read or learnt, no request
+    may leave early."""
 
     outputs: tuple[str, ...]
     """The model's outputs, in order."""
     revision: int = 0
-    """Revision of the ramps; 0: there are none yet."""
+    """Revision of the ramps; 0 if there are none yet."""
     names: tuple[str, ...] = ()
     """Tensors at which requests may leave, front to end."""
     refusal: str = ""
-    """Why the model is served without early exits; empty if it is not."""
+    """Why the model is served without early exits; empty if it is served with them."""
     _ramp_outputs: frozenset[int] = frozenset()
     """Indices of the outputs that ramps make."""
 
@@ -88,7 +88,7 @@ class LoadedExits:
         return self._ramp_outputs.issuperset(outputs)
 
     def name(self, position: int | None) -> str:
-        """Return the tensor at a position, or the position if it has no name; None: the end."""
+        """Return the tensor at a position, or its number if unnamed; empty for None, the end."""
         if position is None:
             return ""
         return self.names[position] if position < len(self.names) else str(position)
@@ -101,16 +101,16 @@ class LoadedPool:
     id: PoolId
     version: LoadedVersion = field(repr=False)
     definition: ModelDefinition = field(repr=False)
-    """Definition of its variant; the version's if there is one pool."""
+    """Definition of the pool's variant; the version's definition if it is the only pool."""
     source: ModelSource
     times: PoolTimes
     cores: int = 1
     """Fewest cores of its lanes; 1 on an accelerator."""
     size: int = 0
-    """How requests ask for this variant: by the side of its images in pixels, or its place among
-    the files, from 1. 0: it is no variant."""
+    """Number by which requests ask for this variant: the side of its images in pixels, or its place
+    among the files, from 1; 0 if it is no variant."""
     at_first: bool = True
-    """Whether it is deployed until a planner decides."""
+    """Whether to deploy it before a planner decides."""
     sessions: Sequence[SessionSize] = ()
     """Sessions of the last replica that came up."""
     replicas_up: set[int] = field(default_factory=set)
@@ -120,7 +120,7 @@ class LoadedPool:
     """Revision of its times that was stored last."""
     handles: dict[int, ReplicaHandle] = field(default_factory=dict)
     """Its replicas, by number, until they are stopped or lost."""
-    drifting: bool = False  # as logged last
+    drifting: bool = False  # the state logged last
     exits: LoadedExits | None = None
     """None if its settings state no early exits."""
 
@@ -132,10 +132,10 @@ class LoadedPool:
 
 @dataclass(slots=True, eq=False)
 class LoadedVersion:
-    """One load of one version of a model. Its pools share everything here."""
+    """One load of one version of a model. All of its pools share these fields."""
 
     platform: ClassVar[str] = PLATFORM
-    """As Triton names it."""
+    """Platform of the model in Triton's protocol."""
 
     name: str
     version: str
@@ -160,7 +160,7 @@ class LoadedVersion:
     stages: Mapping[str, LoadedVersion] = field(default_factory=dict)
     """Versions of the stages' models, by stage, if it is a pipeline; else empty."""
     frame_arenas: dict[int, tuple[Arena, Glue]] = field(default_factory=dict)
-    """Arenas that its replicas cut crops out of, by their number."""
+    """Arenas from which its replicas cut crops, by number."""
     main: int = 0
     """Index of the pool that serves until a planner decides."""
     dependence: str = ""
@@ -169,15 +169,15 @@ class LoadedVersion:
     """Number of calls without an answer."""
     blocklist: InputBlocklist = field(default_factory=InputBlocklist)
     cleanup: Callable[[], None] | None = None
-    """Deletes files uploaded for this load; blocks. Other versions may share it."""
+    """Deletes the files uploaded for this load. Blocks. Several versions may share it."""
     _drained: asyncio.Event | None = None
     """Set when the last call leaves; None if nothing waits for that."""
     _retired: bool = False
     _idle_since: float = 0.0
     _trim_timer: asyncio.TimerHandle | None = None
     pin: str = field(init=False)
-    """The version of its requests in the engine. It names this load, so that a reloaded version
-    never gets requests checked against the old one."""
+    """The version that its requests name in the engine. It identifies this load, so that a reloaded
+    version never gets requests checked against the old one."""
     penalty: float = field(init=False)
     """Penalty of a request without stated priority: 2^(3 − priority)."""
 
@@ -201,7 +201,7 @@ class LoadedVersion:
             variant, size = definition.variant, definition.image_size or len(self.pools) + 1
         id = PoolId(self.name, self.version, variant, self.generation)
         model = definition or self.definition
-        if model.settings.exits is not None:  # no family has them
+        if model.settings.exits is not None:  # families have no early exits
             self.exits = LoadedExits(tuple(spec.name for spec in self.interface.outputs))
         self.pools.append(LoadedPool(id, self, model, source, times, cores, size, profile=profile))
         self.pools[-1].exits = self.exits
@@ -215,14 +215,14 @@ class LoadedVersion:
                 handle.attach(number, frames, glue)
 
     def detach(self, number: int) -> None:
-        """Release an attached arena, once no crop of its frames waits or runs."""
+        """Release an attached arena. Call it once no crop of its frames waits or runs."""
         del self.frame_arenas[number]
         for pool in self.pools:
             for handle in pool.handles.values():
                 handle.detach(number)
 
     def route(self, routes: CallRoutes[RouteT]) -> RouteT:
-        """Return the way of its calls to an engine."""
+        """Return the route of its calls to the engine."""
         return routes.of_model()
 
     def config(self) -> dict[str, Any]:
@@ -236,12 +236,12 @@ class LoadedVersion:
 
     @property
     def front(self) -> LoadedVersion:
-        """The version that gets the client's tensors: of a pipeline, its source."""
+        """The version that gets the client's tensors: the source's if it is a pipeline."""
         return self
 
     @property
     def rest_s(self) -> float:
-        """Seconds of the stages behind the front, if it is a pipeline."""
+        """Seconds that a pipeline's stages behind the front take; 0 for a model."""
         return 0.0
 
     @property
@@ -250,7 +250,7 @@ class LoadedVersion:
         return self.state is VersionState.READY and any(pool.replicas_up for pool in self.pools)
 
     def rescue_of(self, pool: LoadedPool) -> tuple[str, ...]:
-        """Smaller variants that may answer requests too late for `pool`, most accurate first."""
+        """Smaller variants that may answer requests that are too late for `pool`, best first."""
         settings = self.definition.settings.variants
         if settings is None or not settings.rescue:
             return ()
@@ -287,7 +287,7 @@ class LoadedVersion:
             self.arena.trim()
 
     def retire(self) -> None:
-        """Release the payload memory when no call is in flight: bodies may still arrive in it."""
+        """Release payload memory once no call is in flight: bodies may arrive in it until then."""
         self._retired = True
         if not self.in_flight:
             self._close()
@@ -306,7 +306,7 @@ class LoadedVersion:
             await drained.wait()
 
     def limit_batch(self, rows: int) -> None:
-        """Set the most rows of batches and requests."""
+        """Set the maximum number of rows of batches and requests."""
         self.interface = replace(self.interface, max_batch=rows)
         self.check = InputCheck(
             self.interface,
@@ -317,8 +317,8 @@ class LoadedVersion:
 
     @property
     def batch_cap(self) -> int:
-        """Most rows in a batch of several requests; a single request may have more. While loading
-        it is not reduced: pools admit requests by their first plan."""
+        """Maximum rows in a batch of several requests; a single request may have more. Dependent
+        rows reduce it to 1, but not while loading: pools admit requests by their first plan."""
         alone = self.dependence and self.state is not VersionState.LOADING
         return 1 if alone else max(1, self.interface.max_batch)
 
@@ -335,12 +335,12 @@ class LoadedVersion:
 
     @property
     def p99_alone(self) -> float:
-        """99th percentile of the seconds of a row by itself."""
+        """99th percentile, in seconds, of the time of a batch of one row."""
         return self.pool.times.of(1, self.pool.cores).p99
 
     @property
     def expected_alone(self) -> float:
-        """Expected seconds of a row by itself."""
+        """Expected seconds of a batch of one row."""
         return self.pool.times.of(1, self.pool.cores).expected
 
 
@@ -353,10 +353,10 @@ class Absent:
 
 
 class Catalog:
-    """Versions by model and number. One load of each version answers."""
+    """Versions by model and number. Of each version, one load at a time answers."""
 
     def __init__(self, expected: Iterable[str] = ()) -> None:
-        """`expected`: models of the start."""
+        """`expected`: models that load when the server starts."""
         self._serving: dict[str, dict[str, LoadedVersion]] = {}
         self._latest: dict[str, LoadedVersion] = {}
         self._pools: dict[PoolId, LoadedPool] = {}
@@ -364,11 +364,11 @@ class Catalog:
         self.expect(expected)
 
     def expect(self, names: Iterable[str]) -> None:
-        """Set the models of the start, none of them tried yet."""
+        """Set the models that load when the server starts, none of them tried yet."""
         self.expected = frozenset(names)
-        """Models of the start, which decide readiness."""
+        """Models that load when the server starts; they decide readiness."""
         self.loading = set(self.expected)
-        """Models of the start that have neither loaded nor failed yet."""
+        """Models in `expected` that have neither loaded nor failed yet."""
 
     def add(self, version: LoadedVersion) -> None:
         """Make a version's pools known. It does not answer yet."""
@@ -384,7 +384,7 @@ class Catalog:
         return self._pools[id]
 
     def serve(self, name: str, versions: Mapping[str, LoadedVersion]) -> None:
-        """Let `versions` answer for `name`; none: the model is gone."""
+        """Let `versions` answer for `name`; if empty, the model is gone."""
         self._absent.pop(name, None)
         if versions:
             self._serving[name] = dict(versions)

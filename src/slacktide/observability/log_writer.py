@@ -25,7 +25,7 @@ MOST_WAITING = 4 << 20
 MOST_WRITTEN = 1 << 16
 """Maximum bytes of one write, unless a single text is longer."""
 REST_S = 0.005
-"""Seconds between two writes, so that busy servers write many lines at once."""
+"""Seconds between two writes, so that busy servers write many lines at a time."""
 CLOSE_S = 1.0
 """Seconds without progress after which `finish` gives up."""
 

@@ -43,7 +43,7 @@ class RequestObserver(Protocol):
 
 
 class Observers:
-    """The observers of a server. False if there are none."""
+    """The observers of a server; false in a condition if there are none."""
 
     __slots__ = ("_observers",)
 

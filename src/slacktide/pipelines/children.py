@@ -32,8 +32,8 @@ class Children:
         inputs: Sequence[tuple[Edge | None, Feed, Yield]],
         place: Place = (),
     ) -> None:
-        """Pass `rows` rows to a stage, once for each edge into it: to its model, in requests as
-        large as that takes, or to another device. `place`: of the child that yielded them."""
+        """Pass `rows` rows to a stage, once for each edge into it: to its model, in requests of at
+        most its largest batch, or to another device. `place`: that of the yielding child."""
         reserves = live.served.reserves
         elsewhere = reserves.place(stage.of.name, now=self.now)
         # A part that was handed over to this device runs here, whatever the plan says by now.
@@ -155,7 +155,7 @@ class Children:
         self.commands.append(SendPart(part, place.device, feeds))
 
     def add(self, live: LiveFrame, stage: StageProgress, rows: int, *, device: str = "") -> Child:
-        """Make a child or, with the `device` that it is handed over to, a part."""
+        """Make a child or, if `device` is given, a part that is handed over to it."""
         self._next_id = id = self._next_id - 1
         child = self.by_id[id] = Child(id, live, stage, rows, is_part=bool(device))
         live.open[id] = device

@@ -13,7 +13,7 @@ MARGIN_S = 0.002
 late, and writing an answer takes a moment."""
 
 SWEEP_FLOOR = 64
-"""Deadlines below which a sweep for those of ended frames is not worthwhile."""
+"""Number of deadlines below which a sweep for ended frames is not worthwhile."""
 
 
 class FrameDeadlines:
@@ -35,7 +35,7 @@ class FrameDeadlines:
         return heap[0][0] if heap else math.inf
 
     def set(self, live: LiveFrame, *, now: float) -> None:
-        """Set when a frame is answered: before its deadline by a tenth of the rest or a margin."""
+        """Set when to answer a frame: min(MARGIN_S, 10 % of the time left) before its deadline."""
         frame = live.frame
         if frame.best_effort:
             live.answer_by = math.inf
@@ -51,7 +51,7 @@ class FrameDeadlines:
             self._sweep_at = 2 * len(self._heap) + SWEEP_FLOOR
 
     def pop(self, *, now: float) -> LiveFrame | None:
-        """A frame whose time is up, once; None if there is none."""
+        """Remove and return a frame whose time is up; None if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             id = heapq.heappop(heap)[1]

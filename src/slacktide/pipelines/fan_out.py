@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 WINDOW = 100
-"""Answers of the upstream over which it learns; older ones count less."""
+"""Number of upstream answers that the learnt averages cover; older ones fade."""
 
 
 class FanOut:

@@ -160,7 +160,7 @@ class Frames:
         return self.take_steps()
 
     def take_steps(self) -> Steps:
-        """Take the pending events and commands; also if `handle` has raised."""
+        """Take the pending events and commands. Allowed even after `handle` has raised."""
         children = self._children
         steps = children.events, children.commands
         children.events, children.commands = [], []
@@ -228,7 +228,7 @@ class Frames:
     def _opened(
         self, id: int, pipeline: str, frame: Frame | Notice, stage: str
     ) -> LiveFrame | None:
-        """Open a frame; None if it ends at once. Raises ValueError if its id is in use."""
+        """Open a frame; None if it ends immediately. Raises ValueError if its id is in use."""
         if id in self._live:
             raise ValueError(f"frame {id} is already here")
         counts = self._outcomes.count_known(pipeline)

@@ -13,8 +13,8 @@ from slacktide.pipelines.fan_out import FanOut
 from slacktide.pipelines.reserves import Reserves
 
 Place = tuple[int, ...]
-"""Position of a child's rows among those of its stage, whichever was answered first: the place of
-the child before it, and the first of the rows that it got."""
+"""Position of a child's rows among those of its stage, independent of the order of answers: the
+place of the child that yielded them, then the index of the first row that it got."""
 
 
 class ServedStage:
@@ -108,7 +108,7 @@ class LiveFrame:
         self.awaited: list[int] = []
         """Children whose yield is due."""
         self.fed: dict[str, list[tuple[Edge, Feed, Yield, Place]]] = {}
-        """By join: its inputs so far, each with the place of the child that yielded it."""
+        """By join: its inputs so far, each with the place of the child that yielded that input."""
         self.named = 0
         """Number of children whose payloads are not released."""
         self.lost: Answer | None = None

@@ -15,7 +15,7 @@ class FrameOutcomes:
     """The outcomes of the frames of one engine, including parts."""
 
     def __init__(self, children: Children) -> None:
-        """`children`: has the time, and takes the commands."""
+        """`children` provides the time and collects the commands."""
         self.counts: dict[str, ModelCounts] = {}
         """Outcomes so far, by pipeline."""
         self._children = children
@@ -29,7 +29,7 @@ class FrameOutcomes:
         return counts
 
     def turn_away(self, id: int, pipeline: str, reason: Reason, detail: str = "") -> None:
-        """End a new frame at once."""
+        """End a new frame immediately."""
         self._count(pipeline, reason)
         children = self._children
         children.commands.append(
@@ -40,7 +40,7 @@ class FrameOutcomes:
     def conclude(
         self, live: LiveFrame, reason: Reason, detail: str, missing: tuple[str, ...]
     ) -> None:
-        """End a frame in flight. `missing`: stages that its answer lacks; all without a result."""
+        """End a frame in flight. `missing`: stages that its answer lacks; all if it has none."""
         live.ended = True
         frame, now = live.frame, self._children.now
         pipeline = live.served.pipeline.name

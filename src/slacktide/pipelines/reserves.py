@@ -1,8 +1,8 @@
-"""`Reserves`: how long the stages behind a stage should take, and so how long it may take.
+"""`Reserves`: how much of a frame's time to reserve for the stages behind a stage.
 
-A stage's request has the frame's deadline less the time of its longest branch behind: the p99 of
-each stage alone, for as many rows as are likely, and of transfers between devices. Waiting times
-are not included: schedulers handle them, since they know their deadlines. If less time is left than
+A stage's request is due before its frame, by the time of the longest branch behind the stage: the
+p99 of each stage alone, for the likely number of rows, and of transfers between devices. Waiting
+times are not included: schedulers handle them, since they know deadlines. If less time is left than
 all p99 together, it is shared in proportion: usually such a frame is still on time. A branch that
 alone takes more time than is left gets none: its own stage will refuse it, and so finds out whether
 it still takes that long.
@@ -21,9 +21,9 @@ from slacktide.pipelines.fan_out import FanOut
 REFRESH_S = 0.1
 """Seconds after which predictions are renewed."""
 FORGET_S, ANSWERED = 10.0, 0.25
-"""If a stage answers only such a share of its requests for so many seconds, the fan-outs of its
-edges are forgotten. Otherwise fan-outs learnt in a burst could reserve so much time that the stage
-is always refused, and little or nothing would be learnt any more."""
+"""If for FORGET_S seconds a stage answers less than a share ANSWERED of its requests, the fan-outs
+of its edges are forgotten. Otherwise fan-outs learnt in a burst could reserve so much time that the
+stage is always refused, and little or nothing would be learnt any more."""
 
 
 class _Silence:
@@ -37,7 +37,7 @@ class _Silence:
         """Requests since `begin`, and rows answered before it."""
 
     def lasts(self, rows: int, budget: float, *, now: float) -> bool:
-        """Count a request of a frame due in `budget`; `rows` were answered so far."""
+        """Count a request due in `budget`; return whether silent. `rows`: answered so far."""
         rested = now - self.last > FORGET_S
         self.last = now
         self.requests += 1

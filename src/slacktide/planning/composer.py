@@ -25,7 +25,7 @@ from slacktide.planning.planner import (
 )
 from slacktide.planning.sessions import SessionEvent
 
-if TYPE_CHECKING:  # its package needs planner.py
+if TYPE_CHECKING:  # avoids an import cycle
     from slacktide.planning.exits.events import ExitEvent
 
 
@@ -33,8 +33,8 @@ class Composer:
     """The planners of one engine. Pure."""
 
     def __init__(self, planners: Sequence[Planner] = ()) -> None:
-        """Drafts pass through `planners` in their order. Raises PlannerError if two of them have
-        one name, or own one field of one scope."""
+        """Drafts pass through `planners` in their order. Raises PlannerError if two of them share a
+        name, or a field of one scope."""
         self.planners = {planner.name: planner for planner in planners}
         if len(self.planners) < len(planners):
             names = [planner.name for planner in planners]
@@ -48,7 +48,7 @@ class Composer:
         self._owners = self._owners_of({})
         self._base = Draft(Plan(), {})
         self._plan = Plan()
-        """In force, or about to be."""
+        """The plan in force, or about to be."""
         self._rebasing = False
         """Whether a rebased plan is yet to be put in force."""
         self._at_work: Planner | None = None
@@ -59,11 +59,11 @@ class Composer:
         return not self._owners and not self.computing
 
     def rebase(self, base: Plan, stated: Stated, snapshot: Snapshot, *, now: float) -> Plan:
-        """Return the plan to put in force for `base`, with what is `stated` of its models.
+        """Return the plan to put in force for `base`, with the settings `stated` for its models.
 
         The driver must hand it to the engine; until then, nothing else is planned. Raises
         PlannerError if a field would have two owners, or if a planner refuses its settings: then
-        call it again without what was added.
+        call it again without the addition.
         """
         owners = self._owners_of(stated)
         for planner in self.planners.values():
@@ -132,7 +132,7 @@ class Composer:
         return PlanChanged(plan, "; ".join(filter(None, reasons)))
 
     def next_wakeup(self, snapshot: Snapshot) -> float | None:
-        """When TimerFired must be delivered (absolute seconds); None: no need."""
+        """Return when TimerFired must be delivered (absolute seconds); None: no need."""
         if self._rebasing:
             return None
         at = math.inf
@@ -142,8 +142,8 @@ class Composer:
         return at if at < math.inf else None
 
     def put_off(self, until: float) -> str | None:
-        """Put planning off after `before` has raised. Returns the model to blame; None if a whole
-        planner is: then call `before` no earlier than `until`."""
+        """Put planning off after `before` has raised. Returns the model at fault; None if no single
+        model is: then call `before` no earlier than `until`."""
         planner, self._at_work = self._at_work, None
         return None if planner is None else planner.put_off(until)
 

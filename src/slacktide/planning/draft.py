@@ -23,7 +23,7 @@ class ModelBounds:
     """Smallest variant that may be chosen; empty: any."""
     cores: int | None = None
     """Most cores of each lane, but never fewer than the settings' least; None: as the settings
-    say."""
+    state."""
     exits: bool = True
     """Whether rows may leave early."""
 
@@ -33,14 +33,14 @@ UNBOUNDED = ModelBounds()
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A plan in the making. Each planner receives it from the one in front."""
+    """A plan in the making. Each planner receives it from the planner before it."""
 
     plan: Plan
     bounds: Mapping[str, ModelBounds]
     """By model, for the planners that follow."""
 
     def bounded(self, bounds: Mapping[str, ModelBounds]) -> Draft:
-        """This draft with more bounds. A smallest variant set earlier stays."""
+        """Return this draft with more bounds. A smallest variant set earlier stays."""
         merged = dict(self.bounds)
         for model, model_bounds in bounds.items():
             smallest = self.bounds.get(model, UNBOUNDED).smallest or model_bounds.smallest

@@ -1,8 +1,8 @@
 """`Planner`: the contract. A planner owns fields of the plan, sees events, and writes its fields.
 
-A plan begins with a *base*, which has what is loaded and its first lanes; each planner then writes
-the fields that it owns. A (scope, field) pair has at most one owner; the composer refuses a second
-one (`composer.py`).
+A plan begins with a *base*, which has the loaded models and their first lanes; each planner then
+writes the fields that it owns. A (scope, field) pair has at most one owner; the composer refuses a
+second one (`composer.py`).
 
 A planner that needs more than a millisecond or two returns a job: a computation on a frozen
 snapshot. Drivers run it off the loop and deliver `JobDone`; the planner writes the answer into its
@@ -23,7 +23,7 @@ from slacktide.engine import Snapshot
 from slacktide.planning.draft import Draft
 from slacktide.planning.sessions import SessionEvent
 
-if TYPE_CHECKING:  # its package needs this file
+if TYPE_CHECKING:  # avoids an import cycle
     from slacktide.planning.exits.events import ExitEvent
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ Owned: TypeAlias = tuple[str, PlanField]
 """(scope, field)."""
 
 Stated: TypeAlias = Mapping[str, object]
-"""Settings by model, or several in a tuple; each planner takes those it knows (`stated_as`)."""
+"""Settings by model (several in a tuple); each planner takes the kinds it knows (`stated_as`)."""
 
 
 def stated_as(kind: type[T], stated: Stated) -> dict[str, T]:
@@ -109,8 +109,8 @@ class Planner(ABC):
         return frozenset()
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:  # noqa: B027  # optional
-        """Start from `base` from now on. Scopes whose settings stay keep their state. May raise
-        PlannerError; then nothing has changed."""
+        """Start from `base` from now on. Scopes whose settings are unchanged keep their state. May
+        raise PlannerError; then nothing has changed."""
 
     def observe(  # noqa: B027  # optional
         self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float
@@ -129,16 +129,16 @@ class Planner(ABC):
         """Take in ramps that were learnt or arranged. Also called while planning is paused."""
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
-        """Return when it must be asked at the latest (absolute seconds); infinite: at events."""
+        """Return when it must be asked at the latest (absolute seconds); inf: only at events."""
         return math.inf
 
     def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
-        """Whether it must plan now: it is time, or a request that can be saved would miss its
-        deadline under the plan in force. Asked often, so it should cost little."""
+        """Whether it must plan now: its time has come, or a request that can be saved would miss
+        its deadline under the plan in force. Asked often, so it should cost little."""
         return self.next_wakeup(snapshot) <= now
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
-        """Return a computation for off the loop that must precede its plan; None: nothing.
+        """Return a computation for off the loop that must precede its plan; None: there is none.
         `snapshot` is of this moment: freeze it to use it later. Not asked again before the job is
         done."""
         return None
@@ -154,6 +154,6 @@ class Planner(ABC):
         planner is urgent or models are loaded: then it writes its last decisions again."""
 
     def put_off(self, until: float) -> str | None:
-        """React to an exception of its own: return the model to blame, which it does not plan again
-        before `until`; None if no single model is."""
+        """React to its own exception: return the model at fault, and do not plan that model again
+        before `until`; None if no single model is at fault."""
         return None

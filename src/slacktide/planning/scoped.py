@@ -1,8 +1,8 @@
 """`ScopedPlanner`: a planner that keeps a state for each of its scopes.
 
-A scope is a part that is planned by itself: a scaled model, a family of variants, a pool with early
-exits. The planner asks its scopes when they are due, computes their answers in one job, and keeps a
-fault of one scope away from the others. Subclasses add the states and the decisions.
+A scope is a part that is planned independently: a scaled model, a family of variants, a pool with
+early exits. The planner asks its scopes when they are due, computes their answers in one job, and
+keeps a fault of one scope away from the others. Subclasses add the states and the decisions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slacktide.planning.planner import JobDone, Planner
 
 
 class ScopeState:
-    """What a planner keeps of one scope."""
+    """A planner's state for one scope."""
 
     error: Exception | None = None
     """Error of its last computation, to be raised by the next plan."""
@@ -41,11 +41,11 @@ class ScopeState:
         return math.inf
 
     def accept(self, answer: Any, seconds: float) -> None:
-        """Take the answer to its last question, or the exception that the question ended with.
-        `seconds`: how long the whole job took."""
+        """Take the answer to its last question, or the exception that it raised. `seconds`: how
+        long the whole job took."""
 
     def put_off(self, until: float) -> None:
-        """Planning it failed: do not plan it again before `until`."""
+        """Do not plan this scope again before `until`: planning it failed."""
 
 
 Scope = TypeVar("Scope", bound=Hashable)
@@ -84,14 +84,14 @@ class ScopedPlanner(Planner, Generic[Scope, State]):
         self._computing: Mapping[Scope, State] = {}
         """Scopes in the last job, with their states then."""
         self._active: State | None = None
-        """State being planned, to blame if that raises."""
+        """State that is being planned, at fault if that raises."""
         self._stopwatch = stopwatch
 
     def keep_states(
         self, stated: Mapping[Scope, Settings], create: Callable[[Scope, Settings], State]
     ) -> None:
-        """Have one state for each scope: the present one where its settings stay, or a new one. If
-        `create` raises, nothing has changed."""
+        """Keep one state for each scope: the present one if its settings are unchanged, else a new
+        one. If `create` raises, nothing has changed."""
         states = {}
         for scope, settings in stated.items():
             state = self.states.get(scope)
@@ -107,7 +107,7 @@ class ScopedPlanner(Planner, Generic[Scope, State]):
         return min([state.meanwhile_at for state in self.states.values()], default=math.inf)
 
     def questions(self, snapshot: Snapshot, *, now: float) -> Mapping[Scope, Callable[[], object]]:
-        """Computations for the scopes that need one now."""
+        """Return computations for the scopes that need one now."""
         return {}
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:

@@ -29,7 +29,7 @@ class SessionOpened:
 
 @read_only
 class SessionMeasured:
-    """Measurements of a client's link and frames; at most every 0.1 s, but at once if the link
+    """Measurements of a client's link and frames; at most every 0.1 s, but immediately if the link
     falls."""
 
     id: str
@@ -44,11 +44,11 @@ class SessionMeasured:
     rate: float = 0.0
     """Frames per second that it sends, or would if it could; 0: as stated."""
     overhead: float = 0.0
-    """Smoothed seconds from the last byte to the answer, without waiting and running."""
+    """Smoothed seconds from the last byte to the answer, excluding waiting and running."""
     fell: bool = False
     """Whether the link has fallen, so that planning is urgent."""
     ended: int = 0
-    """Frames so far that tell how much headroom is needed; 0: unknown."""
+    """Frames so far from which the needed headroom is learnt; 0: unknown."""
     lost_on_lanes: int = 0
     """Frames among `ended` lost for want of time on a lane."""
     lost_on_link: int = 0

@@ -2,16 +2,16 @@
 
     l(b, c) = γ · b / c + ε / c + δ · b + η          (Sponge §3.1, Eq. 2)
 
-Linear in the batch; the part that cores can share falls with 1 / c, the rest does not (Amdahl's
-law). The coefficients are not negative, so the time rises with the batch and falls with the cores.
+It is linear in the batch; the part that cores can share falls with 1 / c, the rest does not
+(Amdahl's law). Coefficients are not negative, so it rises with the batch and falls with the cores.
 
 **The fit** minimises Σ ρ(ln(l / measured)), in two steps (an MM-estimate, Yohai 1987): first with
 Huber's ρ, quadratic up to 1.345 standard deviations and linear beyond, which finds the scatter of
 the points; then with Tukey's bisquare and that scatter, which ignores points further off than 4.685
-standard deviations. The logarithm makes a batch of one count as much as a batch of sixteen, and
-twice as long as bad as half as long. Each iteration is a least-squares problem under bounds, solved
-exactly: with four coefficients, every set of positive ones can be tried. (The paper only says
-robust regression; docs/decisions/0020 compares.)
+standard deviations. The logarithm makes a batch of one count as much as a batch of sixteen, and an
+error by a factor of 2 as much as one of ½. Each iteration is a least-squares problem under bounds,
+solved exactly: with four coefficients, every set of positive ones can be tried. (The paper only
+says robust regression; docs/decisions/0020 compares.)
 
 **Reach.** A fit is only valid near its points: further away `AmdahlFit.seconds` raises.
 """

@@ -44,8 +44,8 @@ class BatchTimes:
         """Learn from one finished batch."""
 
     def discount(self, request: Request | None = None) -> None:
-        """Trust predictions, or those for requests like `request`, less: an idle lane refused it
-        because of them."""
+        """Trust predictions less, or only those for requests like `request`, because an idle lane
+        refused it on their account."""
 
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Predict `seconds` for batches like this one, however far from the profile: two trials
@@ -55,7 +55,7 @@ class BatchTimes:
 
     @property
     def soonest(self) -> float:
-        """Part of its own lane time after which a request may have its answer; 1: all of it."""
+        """Part of a request's own lane time after which it may have its answer; 1: all of it."""
         return 1.0
 
     def follow(self, policy: ExitPolicy | None) -> None:

@@ -42,11 +42,11 @@ from slacktide.profiles.speed_filter import BOUND_FIXED, BOUND_SPEED, SpeedFilte
 from slacktide.profiles.time_distribution import TimeDistribution
 
 DIFFERENT = 1.15
-"""Classes are used if the longest takes this many times as long as the shortest, alone."""
+"""Classes are used if the longest key alone takes this many times as long as the shortest alone."""
 WIDE = 2.0
-"""Or if the 95th percentile of the time alone is this many times the 5th."""
+"""They are also used if the 95th percentile of the time alone is this many times the 5th."""
 LOOK_EVERY = 50
-"""Lone runs between two comparisons; a fifth of it while there are few."""
+"""Lone runs between two comparisons; a fifth of this while there are few samples."""
 _SPEED_SHOWS = 0.02
 """Twice the value of `CorrectedTimes`, since each revision invalidates tables by class."""
 _MEAN_SHOWS = 0.02
@@ -127,7 +127,7 @@ class ClassedTimes(BatchTimes):
             self.observe_alone(members[0], seconds, rows, cores)
 
     def observe_alone(self, request: Request, seconds: float, rows: int, cores: int) -> None:
-        """Learn that `request`, alone or with equally long ones, took `seconds` for `rows` rows."""
+        """Learn that `rows` rows of `request`, and of equally long ones if any, took `seconds`."""
         latency = self.latency(cores)
         per_length = latency.c1 * latency.paid(rows)
         seconds *= math.exp(-self._filter.speed)  # at the machine's speed when it was profiled
@@ -160,7 +160,7 @@ class ClassedTimes(BatchTimes):
 
     @property
     def prediction_error(self) -> float | None:
-        """Mean |observed − expected| / expected, exponential; None before the first batch."""
+        """Exponential mean of |observed − expected| / expected; None before the first batch."""
         return self.point.prediction_error if self._error is None else self._error
 
     @property
@@ -279,7 +279,7 @@ class ClassedTimes(BatchTimes):
             self._publish(classes)
 
     def _differ(self, lengths: Sequence[KeyLengths], step: float) -> bool:
-        """Whether the known keys differ enough for classes; the limit is lower for present ones."""
+        """Whether known keys differ enough for classes; the limits are lower once there are any."""
         groups = [group for group in lengths if group.key in self._lengths.known_keys]
         base = self.latency(1)
         latency = BatchLatency(base.c0 * math.exp(self._filter.fixed), base.c1)

@@ -32,12 +32,12 @@ from slacktide.profiles.time_distribution import SplitLogLogistic
 NOTICEABLE = 0.01
 """Relative change of a prediction that is worth a new revision in the long run."""
 PATIENCE = 12.0
-"""n batches after a revision, the next one takes a change of NOTICEABLE · (1 + PATIENCE / n): 13 %
-at once, 4 % after four, 2 % after twelve. Rebuilding tables takes some 0.2 ms for each revision;
-the batches of a tiny model are shorter than that, and their times jitter."""
+"""n batches after a revision, the next revision requires a change of NOTICEABLE · (1 + PATIENCE /
+n): 13 % after one batch, 4 % after four, 2 % after twelve. A revision costs about 0.2 ms to rebuild
+tables; the batches of a tiny model are shorter than that, and their times jitter."""
 DISCOUNT = 0.002
-"""Share by which each refusal on an idle lane shortens predictions: after 350 of them, predictions
-that are twice too long are right again; if they are right, one in hundreds becomes a try."""
+"""Share by which each refusal on an idle lane shortens predictions. After 350 refusals, predictions
+of twice the true time are right; if they were right, one refusal in hundreds becomes a try."""
 DRIFT_RATIO = 1.25
 DRIFT_BATCHES = 50
 _DRIFT = math.log(DRIFT_RATIO)
@@ -80,9 +80,9 @@ class CorrectedTimes(BatchTimes):
         self._surfaces: tuple[Surface, Surface] | None = None
         self._revision = -1
         self.prediction_error: float | None = None
-        """Mean |observed − expected| / expected, exponential; None before the first batch.
+        """Exponential mean of |observed − expected| / expected; None before the first batch.
 
-        Each batch counts by the prediction in force before it, and by 10 at most.
+        Each batch is compared with the prediction in force before it, and counts at most 10.
         """
         self._beyond = 0
         self._publish()
@@ -91,7 +91,7 @@ class CorrectedTimes(BatchTimes):
 
     @property
     def revision(self) -> int:
-        """Rises when a prediction has changed noticeably: by an eighth at once, later by 1 %."""
+        """Rises when a prediction has changed noticeably: by 13 %, or by 1 % after many batches."""
         return self._revision
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> SplitLogLogistic:
@@ -181,7 +181,7 @@ class CorrectedTimes(BatchTimes):
             self._surfaces = self._corrected()
         median, high = self._surfaces
         p50 = median.at(rows, cores)
-        # Beyond the measured points the two may meet.
+        # Beyond the measured points, p50 and p99 may meet.
         p99 = max(high.at(rows, cores), p50 * _LEAST_RATIO)
         answer = SplitLogLogistic(p50, p99, self._lower, self._spread * self._upper)
         if len(self._answers) >= _MOST_KEPT:
@@ -224,7 +224,7 @@ class CorrectedTimes(BatchTimes):
 
     def _moved(self, place: Place) -> bool:
         """Whether the last observation, at `place`, is worth publishing. Compares the common shift
-        and the cells it touched: the others were compared when they last changed."""
+        and the cells that changed now; other cells were compared when they last changed."""
         correction, column = self._correction, place.column
         noticeable = NOTICEABLE * (1.0 + PATIENCE / (correction.batches - self._published_at))
         return (

@@ -15,13 +15,13 @@ exceedances (Robbins and Monro 1951: one step up for each run above the p99, 99 
 down for each below).
 
 **One cell or all?** A residual is split in the ratio of two variances, as in a Kalman filter: the
-uncertainty of the machine's speed, `0.5² / (1 + n) + 0.002` after n batches, and that of the cell's
+uncertainty of the machine's speed, `0.5² / (1 + n) + 0.002` after n batches, and of the cell's
 profile, `0.1² / (1 + n_cell)`. So the first batches move everything (sizes that have not run
-follow), a new size on a known machine mostly moves itself, and a later drift moves everything
-again.
+follow), a new size on a known machine mostly changes its own cell, and a later drift moves
+everything again.
 
 **Drift or scatter?** `RUN` residuals of one sign in a row (chance: 1 in 128) show that the level
-has moved: until the sign changes, the shift learns three times as fast and the spreads do not.
+has moved. Until the sign changes, the shift learns three times as fast, and the spreads stay fixed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Correction:
     )  # fmt: skip
 
     def __init__(self, sizes: int, columns: int, *, upper: float, lower: float) -> None:
-        """`upper` is the profile's typical ln(p99 / p50), `lower` the first guess at `lower`."""
+        """`upper`: the profile's typical ln(p99 / p50). `lower`: first guess at that attribute."""
         self.base = 0.0
         """Shift of the whole profile by trials (log); `overall` stays within a bound around it."""
         self.overall = 0.0

@@ -34,7 +34,7 @@ class CpuShare:
 
 
 def is_quiet(share: float | None) -> bool:
-    """Whether times measured with this share of CPU are trusted; unknown shares are."""
+    """Whether times measured with this share of CPU are trusted; True if it is unknown."""
     return share is None or share >= QUIET_SHARE
 
 

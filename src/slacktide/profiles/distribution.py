@@ -6,8 +6,8 @@ F^k (Orloj, Eq. 6); for different ones the product equals Orloj's Eq. 8, which s
 subsets, and costs only one multiplication per class (a test compares the two).
 
 All CDFs share a grid of `POINTS` lengths x_j = j · step, with F(x_0) = 0 and F = 1 at the end, and
-are linear in between. A sample is spread over one step around itself, which keeps means exact: the
-sum of the tail below is then the sample mean, whatever the step.
+are linear in between. A sample is spread over one step around itself, which keeps means exact:
+`expected_max` of a sample's CDF is the sample mean, whatever the step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def weighted_sum(weights: Floats, rows: Floats) -> Floats:
 
 
 def step_for(longest: float) -> float:
-    """Distance of two grid lengths such that `longest` > 0 is within the grid."""
+    """Distance between neighbouring grid lengths such that `longest` > 0 is within the grid."""
     if not 0.0 < longest < np.inf:
         raise ProfileError(f"the longest length must be positive and finite, got {longest}")
     return longest / (POINTS - 1.5)

@@ -1,22 +1,22 @@
 """`ExitTimes`: predictions for a model with early exits at ramps.
 
-Two times differ then. The *lane* is busy for as long as the batch runs: `expected` and `p99`. A
-request may have its *answer* sooner, from a ramp: `quantile` and `on_time`.
+A batch then has two times. Its *lane* is busy until it ends (`expected` and `p99`), but a request
+may have its *answer* sooner, from a ramp (`quantile` and `on_time`).
 
 - The wrapped predictions are for whole passes through the model with its ramps. They learn from
   batches that run to the end.
-- An answer comes at ramp i after the share s_i of a whole pass, with the probability p_i, and else
-  at the end: P(answer by b) = Σ p_i · P(whole ≤ b / s_i). The s_i are learnt from the times of the
-  ramps' answers, the p_i from the rows that they answered, both fading.
-- A batch that answered rows leave takes c · Σ p_i · s_i of a whole pass (the end has s = 1), with a
+- With probability p_i, an answer comes from ramp i, after the share s_i of a whole pass; otherwise
+  it comes at the end: P(answer by b) = Σ p_i · P(whole ≤ b / s_i). The s_i are learnt from the
+  times of the ramps' answers, the p_i from the rows that they answered; old batches count less.
+- If answered rows leave, a batch takes c · Σ p_i · s_i of a whole pass (the end has s = 1), with a
   learnt factor c: a batch of half the rows takes more than half the time. A policy in mode `auto`
   counts as one in mode `shrink`, since lane time matters when requests wait for lanes. The share
-  `feedback` of batches runs whole, which the 99th percentile covers.
+  `feedback` of batches runs whole, so the p99 is that of a whole pass.
 
 If all requests that only an early answer could serve were refused, neither these predictions nor
 the search for thresholds would learn any more. So each refusal on an idle lane raises the chance of
-the first ramp until one is admitted as a try. Of requests with almost no chance, nine in ten are
-admitted: the lane would be idle otherwise.
+the first ramp until a request is admitted as a try. Nine in ten requests with almost no chance are
+admitted in this way, on lanes that would otherwise be idle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from slacktide.profiles.time_distribution import TimeDistribution, inverse
 ROWS = 128
 """Number of rows over which learning from exits fades to 1/e."""
 NEW_ROWS, TUNED_ROWS = 8, 32
-"""Weight in rows of earlier knowledge when ramps become active, or are tuned."""
+"""Number of rows that earlier knowledge counts as when ramps become active, or are tuned."""
 SHARE_GAIN, FACTOR_GAIN = 0.05, 0.02
 HOPE = 0.5
 """Initial chance of a ramp that becomes active."""
@@ -51,7 +51,7 @@ class ExitMix:
     parts: tuple[tuple[float, float], ...]
     """(chance, share of a whole pass) of each active ramp and of the end."""
     lane: float
-    """Mean share of a whole pass that a batch occupies its lane."""
+    """Mean share of a whole pass for which a batch occupies its lane."""
 
     @property
     def soonest(self) -> float:
@@ -110,7 +110,7 @@ class ExitTimes(BatchTimes):
         """Predictions for whole passes."""
         self._policy: ExitPolicy | None = None
         self._ramps: dict[int, _Ramp] = {}
-        """By position, for the policy in force, front to end."""
+        """The ramps of the policy in force by position, front to end."""
         self._rows = 0.0
         """Number of rows that the chances were learnt from."""
         self._factor = 1.0
@@ -135,7 +135,7 @@ class ExitTimes(BatchTimes):
         return answer
 
     def classes(self, cores: int) -> Classes | None:
-        """The classes for whole passes: classes of requests are not promised early answers."""
+        """The classes for whole passes; with classes, no early answers are promised."""
         return self.inner.classes(cores)
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
@@ -157,7 +157,7 @@ class ExitTimes(BatchTimes):
 
     @property
     def soonest(self) -> float:
-        """Part of its own lane time after which a request may have its answer; 1: all of it."""
+        """Part of a request's own lane time after which it may have its answer; 1: all of it."""
         mix = self._mix
         return 1.0 if mix is None else min(1.0, mix.soonest / mix.lane)
 

@@ -4,9 +4,9 @@ The *work* L of a row is its cost, in rows as profiled. With c0 and c1 as fitted
 
     l(b, c) = profiled(b, c) · (c0 · √L + c1 · b · L) / (c0 + c1 · b)
 
-How much of c0, the fixed time of a batch, grows with the size of rows? Between nothing (it is spent
-on calls) and all (few rows use cores badly); the root lies in between, and single batches cannot
-tell. Running batches correct the remaining error.
+How much of c0, the fixed time of a batch, grows with the size of rows? None if it is spent on
+calls, all if few rows use cores badly. Single batches do not show which, so the formula takes the
+square root, which lies in between. Running batches correct the remaining error.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from slacktide.profiles.run_classes import BatchLatency
 from slacktide.profiles.surface import Grid
 
 FIRST_RUNS = 7
-"""Batches that determine the work of a shape, by their lower median: the first is often slow, and
-only other batches show what is too long."""
+"""Number of batches whose lower median determines the work of a shape. The first is often slow, as
+only further batches reveal."""
 LAW_SPREAD = 1.3
 """Factor by which the law over sizes may be off either way."""
 SLOW_START = 30.0
-"""Factor by which a shape may be faster than its first run, with a chance of 1 %. Otherwise one
-slow run could have its requests refused for ever."""
+"""With a probability of 1 %, a shape is faster than its first run by more than this factor. Without
+this doubt, requests of a shape could be refused for ever after one slow run."""
 MOST_BATCHES = 30
 """Batches after which the certainty of a shape no longer grows."""
 _LEAST_WORK, _MOST_WORK = 1e-6, 1e9
@@ -73,7 +73,7 @@ class WorkScale:
         return self.table.expected(rows, cores) * self._ratio(work, rows, cores)
 
     def table_of(self, work: float, wider: float = 1.0) -> LatencyTable:
-        """The table for rows of this work, with a p99 `wider` by a factor."""
+        """The table for rows of this work, with its p99 multiplied by `wider`."""
         table = self.table
         if work == wider == 1.0:
             return table
@@ -123,7 +123,7 @@ class KnownShape:
 
     @property
     def runs(self) -> int:
-        """Its certainty, in runs."""
+        """The certainty of its work, as a number of runs."""
         return len(self.first) or FIRST_RUNS + self.batches
 
     @property

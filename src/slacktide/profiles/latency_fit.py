@@ -5,7 +5,7 @@ length is the unit. A length of 1 is then the work of one row as profiled, whate
 request's own length is learnt from its time alone. If the model has padded axes, times at other
 lengths n come with the table, and the fit covers all of them: a row's work is (b · n + d · n²) /
 (b + d), the law of size_law.py without its constant, which c0 covers; its square is the cost of
-attention. Least squares of the relative errors, so that a batch of one counts as much as a batch of
+attention. The fit minimises squares of relative errors, so a batch of one counts as much as one of
 64 (Orloj §4.2 gives the form, not the fit).
 """
 
@@ -30,12 +30,12 @@ LEAST_PART = 1e-3
 
 
 class SizeTime(NamedTuple):
-    """Median time of a batch whose rows have another size than those of the table."""
+    """Median time of a batch whose rows have another size than the table's rows."""
 
     rows: int
     cores: int
     size: float
-    """Multiple of the size in the table: of its length for padded axes, else of its elements
+    """Size relative to the table's rows: the length if axes are padded, else the number of elements
     (size_law.py)."""
     seconds: float
     signature: Signature = ()
@@ -71,9 +71,9 @@ def fit_latency(table: LatencyTable, cores: int, sized: Sequence[SizeTime] = ())
 def latency_on(
     measured: Mapping[int, BatchLatency], table: LatencyTable, cores: int
 ) -> BatchLatency:
-    """The latency on any number of cores, given those on (at least) each core count of `table`. As
-    in `Surface`: linear in 1 / cores between two counts, beyond them in proportion to the table's
-    medians (of the batch size that gains least)."""
+    """The latency on any number of cores, given those on at least each core count of `table`. As in
+    `Surface`, it is linear in 1 / cores between two counts; beyond them, it is proportional to the
+    table's medians (of the batch size that gains least)."""
     measured_here = measured.get(cores)
     if measured_here is not None:
         return measured_here

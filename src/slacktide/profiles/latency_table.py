@@ -21,7 +21,7 @@ from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.surface import Grid, Surface, batch_sizes, monotone
 
 ENOUGH_SAMPLES = 200
-"""Number of samples from which a point's p99 is its own."""
+"""Number of samples from which a point's p99 is measured, not estimated."""
 SCHEMA = 1
 _KEYS = ("schema", "batches", "cores", "p50_s", "p99_s", "samples", "p99_estimated")
 
@@ -38,8 +38,8 @@ class LatencyTable:
     """Immutable; grids have shape (n_batches, n_cores); seconds.
 
     Both statistics rise with the batch and fall with the cores; `Surface` makes measurements
-    monotone, interpolates and extrapolates. The constructor takes monotone grids and raises
-    ProfileError for others; `from_grid` and `from_samples` make them.
+    monotone, interpolates and extrapolates. The constructor raises ProfileError for grids that are
+    not monotone; `from_grid` and `from_samples` make them so.
     """
 
     batches: tuple[int, ...]

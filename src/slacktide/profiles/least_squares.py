@@ -19,19 +19,19 @@ _TIE = 1e-12
 _DEPENDENT = 1e-14
 """Remaining length below which a column of length 1 depends on those before it."""
 _SETS = [list(some) for size in (1, 2, 3, 4) for some in itertools.combinations((2, 0, 3, 1), size)]
-"""Sets of coefficients (of an `AmdahlModel`, by column: γ, ε, δ, η) that may be above zero; the
-first of equal ones wins: few before many; with one core count, cores do not help; with one batch
-size, all rows cost the same."""
+"""Sets of coefficients (of an `AmdahlModel`, by column: γ, ε, δ, η) that may be above zero. The
+first of equally good sets wins. The order prefers few coefficients; with one core count, cores that
+do not help; with one batch size, rows of equal cost."""
 _SETS_OF_THREE = [
     list(some) for size in (1, 2, 3) for some in itertools.combinations((1, 2, 0), size)
 ]
-"""Sets for 1, s and s² (size_law.py): in proportion to the size if points cannot tell."""
+"""Sets for 1, s and s² (size_law.py). If points leave a choice, work is proportional to size."""
 
 
 def non_negative(rows: _Floats, target: _Floats) -> _Floats:
     """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4) or (n, 3), `target` (n,).
-    It is the best non-negative one of the unbounded solutions for each set of coefficients: the
-    solution for the true set is among them, and none is better than the optimum."""
+    Solves each set of coefficients without bounds, and returns the best solution that is ≥ 0. This
+    is the optimum, which solves the set of its own positive coefficients."""
     count = rows.shape[1]
     scale = np.sqrt(np.add.reduce(rows * rows, axis=0))
     columns, projected = _triangle(rows / scale, target)

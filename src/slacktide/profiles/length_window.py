@@ -1,7 +1,7 @@
-"""`LengthWindow`: the latest run times of one key, dropped at once after a drift.
+"""`LengthWindow`: the latest run times of one key. A drift discards all but the newest.
 
 Orloj resets its profiling memory "every once a while" (§3.2); here the data decide when. The newest
-`NEWEST` samples are compared with the others by the two-sample Kolmogorov-Smirnov test, whose
+`NEWEST` samples are compared with older ones by the two-sample Kolmogorov-Smirnov test, whose
 critical distance at level α is √(−½ ln(α / 2)) · √((m + n) / (m n)) (Smirnov, Table for estimating
 the goodness of fit of empirical distributions, 1948). If they differ, only the newest remain.
 """
@@ -17,9 +17,9 @@ from slacktide.profiles.distribution import Floats
 WINDOW = 1000
 """Most samples in the window."""
 NEWEST = 50
-"""Number of new samples after which they are compared with those before."""
+"""After this many new samples, they are compared with the older ones."""
 LEVEL = 0.001
-"""Share of comparisons that see a drift by chance: once in 50,000 samples."""
+"""Share of comparisons that find a drift by chance; this happens once in 50,000 samples."""
 _CRITICAL = math.sqrt(-0.5 * math.log(LEVEL / 2.0))
 
 

@@ -20,9 +20,9 @@ from slacktide.profiles.size_law import elements
 
 SCHEMA = 5
 SHARELESS_SCHEMA = 4
-"""Also read: without `cpu_share`."""
+"""An older schema that is also read; it lacks `cpu_share`."""
 LENGTHS_SCHEMA = 3
-"""Also read: in addition without other sizes than padded lengths."""
+"""An older schema that is also read; it lacks `cpu_share`, and sizes are padded lengths only."""
 _KEYS = ("schema", "device", "hardware", "shapes", "skipped", "sizes", "threads", "table")
 _SIZE_KEYS = ("rows", "cores", "size", "p50_s", "signature")
 _LENGTH_KEYS = ("rows", "cores", "length", "p50_s")
@@ -45,8 +45,8 @@ class ProfileRecord:
     skipped: tuple[int, ...] = ()
     """Batch sizes that were too slow to measure or failed; the table extrapolates over them."""
     sizes: tuple[SizeTime, ...] = ()
-    """Times at other sizes than that of `shapes`: of other shapes, or of other lengths if the model
-    has padded axes."""
+    """Times of rows with other sizes than `shapes`: with other shapes or, if the model has padded
+    axes, with other lengths."""
     threads: tuple[int, ...] = ()
     """Thread counts of the replica's sessions (`session_sizes`); empty for a stated table, which
     counts as valid for any."""

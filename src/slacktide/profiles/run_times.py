@@ -1,9 +1,9 @@
 """`RunTimes`: learns the lengths of each application and hint bin from lone runs.
 
-It has a window of samples for each key (`LengthWindow`), bins for the hints (`HintBins`), and
-counts of recent requests by key, and makes the distributions that `length_classes.py` sorts. A key
-with fewer than `ENOUGH` samples is assumed to take the model's p99, the 99th percentile over all
-measured requests, until it has enough.
+A *key* is an application with a bin of the work hint (`HintBins`). Each key has a window of samples
+(`LengthWindow`) and a count of recent requests. The result is one distribution of lengths per key,
+which `length_classes.py` sorts. A key with fewer than `ENOUGH` samples is assumed to take the
+model's p99, the 99th percentile over all measured requests.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from slacktide.profiles.run_classes import NO_HINT, Key, key_of
 
 BINS = 8
 ENOUGH_HINTS = 200
-"""Number of hints before the first edges."""
+"""Number of hints after which the first edges are set."""
 SEEN = 1000
-"""Number of hints remembered, and between two updates of the edges."""
+"""Number of hints that are remembered, and number of new hints between two reviews of the edges."""
 UNEVEN = 0.15
-"""Share of the hints by which new edges must shrink the fullest bin."""
+"""New edges are adopted only if the fullest bin loses at least this share of all hints."""
 
 
 class HintBins:
-    """Edges that split recent work hints into bins of about equal use. They stay fixed, so that the
-    meaning of a bin is stable, until one bin holds far more hints than it would with new edges."""
+    """Edges that split work hints into bins that are used about equally often. To keep the meaning
+    of a bin stable, they stay fixed until new edges would make the fullest bin much emptier."""
 
     def __init__(self, edges: tuple[float, ...] = ()) -> None:
         self.edges = edges
@@ -52,7 +52,7 @@ class HintBins:
         self._look_at = ENOUGH_HINTS if not edges else SEEN
 
     def see(self, hint: float) -> bool:
-        """Record the hint of a request. Returns whether the edges have changed."""
+        """Record the hint of a request; return whether the edges have changed."""
         self._hints[self._count % SEEN] = hint
         self._count += 1
         if self._count < self._look_at:
@@ -78,17 +78,17 @@ def _fullest(hints: Floats, edges: tuple[float, ...]) -> float:
 
 
 ENOUGH = 20
-"""Samples with which a key is known."""
+"""Number of samples from which a key counts as known."""
 MOST_KEYS = 64
-"""Most keys, since clients name their own applications. The least frequent one is dropped."""
+"""Limit on keys, since clients name their own applications. The least frequent key is dropped."""
 MEMORY = 4096
 """Requests after which the counts of arrivals are halved."""
 HEADROOM = 1.15
-"""Length of the grid relative to the longest sample, so that few samples change the grid."""
+"""Length of the grid ÷ longest sample: with headroom, new samples rarely require a new grid."""
 COMMON = 0.98
 HICCUP = 2.0
-"""A run counts as at most this multiple of the level COMMON of its key: two runs in a hundred may
-be hiccups of the machine, which must not stretch the grid."""
+"""Lengths count up to HICCUP × their key's quantile at level COMMON. Two runs in a hundred may be
+hiccups of the machine, which must not stretch the grid."""
 SCHEMA = 1
 _KEYS = ("schema", "edges", "keys")
 _KEY_FIELDS = ("application", "bin", "arrivals", "gross", "fixed", "hints")
@@ -121,7 +121,7 @@ class RunTimes:
 
     @property
     def unknown_keys(self) -> frozenset[Key]:
-        """Keys of requests without enough samples, which are assumed to take the model's p99."""
+        """Keys without enough samples. Their requests are assumed to take the model's p99."""
         return frozenset(self._arrivals) - self.known_keys
 
     @property
@@ -130,11 +130,11 @@ class RunTimes:
         return any(key != ("", NO_HINT) for key in self._arrivals)
 
     def fresh(self, key: Key) -> float:
-        """Recent lone runs of `key`, which are halved together with its arrivals."""
+        """Number of recent lone runs of `key`. It is halved whenever the arrivals are."""
         return self._recent.get(key, 0.0)
 
     def key_of(self, request: Request) -> Key:
-        """The present key for samples of `request`."""
+        """The key of `request` under the present hint bins."""
         return key_of(request, self._bins.edges)
 
     def arrived(self, members: Iterable[Request]) -> list[Key]:
@@ -161,8 +161,8 @@ class RunTimes:
         return keys
 
     def learn(self, request: Request, gross: float, fixed: float) -> int:
-        """Learn one lone run of `request`, see `LengthWindow.add`. Returns the number of samples
-        that it replaced: 1, or more after a drift."""
+        """Learn one lone run of `request`, see `LengthWindow.add`. Returns 1 or, after a drift, the
+        number of samples that the window held before."""
         key = self.key_of(request)
         self._recent[key] = self._recent.get(key, 0.0) + 1.0
         return self._add(key, gross, fixed, request.work_hint)
@@ -181,8 +181,8 @@ class RunTimes:
         return had if drifted else 1
 
     def distributions(self, factor: float) -> tuple[list[KeyLengths], float]:
-        """(lengths by key, step of their grid), if c0 is `factor` times the profile's. Empty
-        without known keys."""
+        """(lengths by key, step of their grid), assuming that c0 is `factor` times the profile's;
+        no lengths if no key is known."""
         sampled = [key for key, window in self._windows.items() if window.count >= ENOUGH]
         if not sampled:
             return [], 0.0
@@ -225,7 +225,7 @@ class RunTimes:
         self._cdfs.pop(least, None)
 
     def _sort_again(self) -> None:
-        """Move samples with a hint, and their keys' arrivals, to their new bins."""
+        """Move the samples that have a hint, and the arrivals of their keys, to the new bins."""
         hinted = [key for key in self._arrivals if key[1] != NO_HINT]
         moving = {key: self._windows.pop(key) for key in hinted if key in self._windows}
         counts = {key: self._arrivals.pop(key) for key in hinted}
@@ -286,7 +286,7 @@ class RunTimes:
 
 
 def _trimmed(lengths: Floats) -> Floats:
-    """Clip lengths that so few samples reach that they may be hiccups."""
+    """Clip the rare long lengths that may be hiccups of the machine (see `HICCUP`)."""
     level = min(COMMON, 1.0 - 3.0 / lengths.size)
     return np.minimum(lengths, HICCUP * float(np.quantile(lengths, level)))
 

@@ -80,8 +80,8 @@ class ShapeSorting:
         return bisect_right(self.edges, size if self.law is None else self.law.work(size))
 
     def holds(self, later: ShapeSorting, far: float) -> bool:
-        """Whether it is still good enough if `later` is the present sorting: no known shape, and no
-        size by the law, is further off than the factor `far`."""
+        """Whether this sorting is still good enough although `later` is the present one: no known
+        shape, and no size predicted by the law, is off by more than the factor `far`."""
         return (
             later.width >= self.width
             and all(
@@ -107,7 +107,7 @@ def apart(first: float, second: float) -> float:
 
 
 def _starts(works: Sequence[float], width: float) -> list[int]:
-    """Indices at which classes begin among ascending `works`, none wider than the ratio."""
+    """Indices among ascending `works` at which classes begin; no class is wider than `width`."""
     starts = [0]
     for i, work in enumerate(works):
         if work > works[starts[-1]] * width:
@@ -127,8 +127,8 @@ class ClassTimes(BatchTimes):
         self._weights = tuple([requests / total for _, requests in frequent])
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> SplitLogLogistic:
-        """The time of a batch of any of its shapes: the median is between theirs, the extremes are
-        as far out as any of theirs."""
+        """The time of a batch of any of its shapes. The median lies between the shapes' medians;
+        the extremes are as far out as those of any shape."""
         if len(self.times) == 1:
             return self.times[0].of(rows, cores)
         parts = [times.of(rows, cores) for times in self.times]

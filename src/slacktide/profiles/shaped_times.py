@@ -1,17 +1,17 @@
 """`ShapedTimes`: a profile that learns how long requests of each input shape take.
 
-For a model with free axes that are not padded. The members of a batch have one shape, so a batch
-teaches about that shape only: each has its own `CorrectedTimes` (known_shape.py).
+It is for models with free axes that are not padded. The members of a batch have one shape, so a
+batch teaches about that shape only; each shape has its own `CorrectedTimes` (known_shape.py).
 
-- The time of a shape that has not run follows from the `SizeLaw` of those that have; `measured`
-  says whether that is good enough. Without a law it is a guess in proportion to the size, with a
-  p99 of a hundred times that.
+- The time of a shape that has not run follows from the `SizeLaw` of shapes that have; `measured`
+  says whether this is good enough. Without a law, the time is guessed in proportion to the size,
+  and the p99 is a hundred times the guess.
 - Its first batches determine its work; then it is corrected like any profile.
 - What one shape learns about the machine is passed on to all, so that shapes that have not run
   recently follow a drift.
 - Policies see a few classes of shapes (shape_classes.py), which stay while shapes come and go.
-- At most `MOST_SHAPES` are known. A new one replaces the least frequent one, if that has no more
-  requests: thousands of shapes replace each other.
+- At most `MOST_SHAPES` are known. A new one replaces the least frequent one unless that has more
+  requests; if there are thousands of shapes, they keep replacing each other.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ GUESSED_ELEMENTS = 1 << 14
 LAW_LOWER = 3.0
 """p50 ÷ the 1st percentile by the law: a request gets a chance even if the law is off."""
 LOOK_EVERY = 50
-"""Batches between two updates of law and classes; large deviations cause one at once."""
+"""Batches between two updates of law and classes; a large deviation causes one immediately."""
 SCHEMA = 1
 _KEYS = ("schema", "speed", "batches", "shapes")
 _MACHINE_VARIANCE, _MACHINE_WANDER, _SHAPE_VARIANCE = 0.25, 0.002, 0.02
 _FAR = 1.15
 _SHARE_SHOWS = 0.05
 _STEP = 0.05
-"""Unknown shapes share a table if their work differs by less (log)."""
+"""Unknown shapes share a table if their work differs by less than this (log)."""
 
 
 class ShapedTimes(BatchTimes):
@@ -91,7 +91,7 @@ class ShapedTimes(BatchTimes):
         self._shares: tuple[float, ...] = ()
         self._snapshots: dict[int, ShapeClasses] = {}
         self._mixtures: dict[tuple[int, int], tuple[int, TimeDistribution]] = {}
-        """By (rows, cores), each with its revision."""
+        """Times of batches of any shape by (rows, cores), each with the revision it is for."""
         self._error: float | None = None
         self.batches = 0
         """Number of batches learnt from."""
@@ -125,8 +125,8 @@ class ShapedTimes(BatchTimes):
         return self._unknown(self._size(signature), rows, cores)
 
     def scatter(self, rows: int, cores: int, members: Sequence[Request]) -> TimeDistribution:
-        """The time of a batch of `members` to draw from, if its median is right. `of` is wider
-        while the median itself is uncertain; this one scatters like the profiled shape."""
+        """The distribution to draw the time of a batch of `members` from, if its median is right.
+        `of` is wider while the median is uncertain; this one scatters like the profiled shape."""
         shape = self._shapes.get(members[0].signature)
         time = self.of(rows, cores, members)
         if shape is not None and not shape.first:
@@ -158,7 +158,7 @@ class ShapedTimes(BatchTimes):
         return None if law is None else (law.sizes[0] / REACH, law.sizes[-1] * REACH)
 
     def has_run(self, request: Request) -> bool:
-        """Whether its shape has run, as far as is remembered."""
+        """Whether the shape of `request` has run and has not been forgotten since."""
         return request.signature in self._shapes
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
@@ -228,7 +228,7 @@ class ShapedTimes(BatchTimes):
 
     @property
     def prediction_error(self) -> float | None:
-        """Mean |observed − expected| / expected, exponential; None before the first batch."""
+        """Exponential mean of |observed − expected| / expected; None before the first batch."""
         return self._error
 
     @property
@@ -239,7 +239,7 @@ class ShapedTimes(BatchTimes):
 
     @property
     def drifted(self) -> bool:
-        """Whether that shape has been off by more than 25 % for long."""
+        """Whether the most frequent shape has been off by more than 25 % for long."""
         return self._most_asked.times.drifted
 
     @property
@@ -292,7 +292,7 @@ class ShapedTimes(BatchTimes):
         return elements(signature) / self._unit
 
     def _make_room(self, requests: int) -> bool:
-        """Make room for a shape with so many requests; False if all others are more frequent."""
+        """Make room for a shape with `requests` requests; False if all others have more."""
         if len(self._shapes) < MOST_SHAPES:
             return True
         candidates = (key for key in self._shapes if key != self.reference)
@@ -311,9 +311,9 @@ class ShapedTimes(BatchTimes):
                 shape.requests *= 0.5
 
     def _pass_on(self, shape: KnownShape, moved: float) -> None:
-        """Pass the machine's part of a change of `shape` by `moved` (log) on to all shapes. As in
-        correction.py, the parts are in the ratio of two variances: the uncertainty of the machine
-        and that of this shape."""
+        """The times of `shape` have changed by `moved` (log): pass the machine's part on to all
+        shapes. As in correction.py, the machine's part and the shape's own part are in the ratio of
+        two variances, the uncertainties of the machine and of the shape."""
         machine = _MACHINE_VARIANCE / (1.0 + self.batches) + _MACHINE_WANDER
         part = moved * machine / (machine + _SHAPE_VARIANCE / (1.0 + shape.batches))
         self._speed = min(max(self._speed + part, -BOUND), BOUND)
@@ -329,7 +329,7 @@ class ShapedTimes(BatchTimes):
             self._revision += 1
 
     def _moved(self, signature: Signature, shape: KnownShape, before: CorrectedTimes) -> None:
-        """Update law and classes after a change of a shape's times, which were `before`."""
+        """Update law and classes after the times of a shape have changed from `before`."""
         work = shape.work_now
         law, of = self._law_of(shape.size), self._sorting.class_of(signature)
         if law is None or apart(law, work) > _FAR:
@@ -347,7 +347,7 @@ class ShapedTimes(BatchTimes):
     # Law and classes
 
     def _law_of(self, size: float) -> float | None:
-        """Work by the law; None where it does not apply."""
+        """Work by the law; None if there is no law or it does not reach this size."""
         law = self._law
         return law.work(size) if law is not None and law.reaches(size) else None
 
@@ -430,6 +430,6 @@ class ShapedTimes(BatchTimes):
 
 
 def _as_sure_as_the_law(guess: LatencyTable) -> LatencyTable:
-    """A guessed table for shapes that have run: the uncertainty of a guess does not apply."""
+    """The guessed table with only the uncertainty of the law, for shapes that have run."""
     wide = [[LAW_SPREAD * seconds for seconds in row] for row in guess.p50_s]
     return LatencyTable.from_grid(guess.batches, guess.cores, guess.p50_s, wide)

@@ -1,7 +1,7 @@
 """`SizeLaw`: the work of a row by its size, for models whose inputs vary in shape.
 
 *Size* is the number of elements of a row, over all inputs, relative to the row as profiled; *work*
-is the cost of a row, in rows as profiled. Both are 1 there. The law is
+is the cost of a row, in rows as profiled. Both are 1 for the profiled row. The law is
 
     L(s) = (a + b · s + d · s²) · left(s)          a, b, d ≥ 0
 
@@ -12,8 +12,8 @@ the ends. So measured values stay as they are, and the fit extrapolates them. Be
 sizes the work is bounded by theirs.
 
 A few known sizes close together say little about distant sizes, where the square grows fastest. So
-the square has a small penalty: its part of a proportional work, at the end of the reach, times
-`_CAUTION`, is one more error to minimise.
+the square has a small penalty, one more error to minimise: `_CAUTION` × its value at the end of the
+reach ÷ the work there if work were proportional to size.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ ENOUGH_SIZES = 3
 REACH = 4.0
 """Factor by which sizes may exceed the largest known size, or fall below the smallest."""
 _CAUTION = 0.07
-"""With three to five sizes known to within 4 %, of a linear, a quadratic or a mixed law, 90 % of
-predictions are within 17 % at twice the largest size and 35 % at four times; without it, within
-28 % and 78 %."""
+"""If three to five sizes of a linear, quadratic or mixed law are known to within 4 %, then 90 % of
+predictions are within 17 % at twice the largest size and 35 % at four times; without this penalty,
+within 28 % and 78 %."""
 _SAME = 1e-6
 
 

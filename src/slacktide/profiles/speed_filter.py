@@ -1,20 +1,20 @@
-"""`SpeedFilter`: how the machine differs from the profiled one, if requests differ in length.
+"""`SpeedFilter`: how the machine differs from its profile, if requests differ in length.
 
-Two figures: `speed`, a log factor on every batch time (clocks throttle, neighbours arrive), and
-`fixed`, a log factor on c0 alone. Lengths are computed with c0 from the times of requests that ran
-alone, so a wrong c0 goes unnoticed there and shows in batches of n: their time follows from the
-same lone runs as n · alone − (n − 1) · c0, which moves by
+It estimates two log factors: `speed` on every batch time (clocks throttle, neighbours arrive), and
+`fixed` on c0 alone. Lengths are computed from c0 and the times of requests that ran alone, so lone
+runs do not reveal a wrong c0. Batches of n do: their time, predicted from the same lone runs, is
+n · alone − (n − 1) · c0. Each unit of `fixed` changes its logarithm by
 
     leverage = −(n − 1) · c0 / time of the batch
 
-for each unit of `fixed`. Hence one filter for both (Kalman 1960, two states, random walks). With
-one figure alone it would be unstable: a batch faster than predicted makes the machine seem faster,
-the next lone run therefore longer, and batches faster still. Whether lengths or the machine have
-changed cannot be known and does not matter, so `speed` slowly returns to 0, and lengths follow.
+So one filter estimates both (Kalman 1960, two states, random walks). With only one factor it would
+be unstable: after a batch faster than predicted, the machine seems faster, so the next lone run
+seems longer and the next batch faster still. Whether lengths or the machine have changed cannot be
+known and does not matter, so `speed` slowly returns to 0, and the learnt lengths absorb it.
 
-The error of a prediction follows from its level u = P(time ≤ observed), which is ½ on average if
-the distribution is right, whatever its shape, unlike the mean of logarithms. The distance of a time
-from the distribution counts up to `CLIP`, so one hiccup has little effect.
+The error of a prediction follows from its level u = P(time ≤ observed). If the distribution is
+right, u is ½ on average whatever its shape, which is not true of the mean log error. For a time
+outside the 1st to 99th percentile the log distance is added, up to `CLIP`, so hiccups count little.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLIP = 0.2
 BOUND_SPEED = math.log(10.0)
 BOUND_FIXED = math.log(3.0)
 RUN = 8
-"""Errors of one sign in a row after which the machine counts as changed."""
+"""Number of successive errors with the same sign after which the machine counts as changed."""
 LEAST_SPREAD = 0.05
 _SPEED_VARIANCE = 0.05**2
 _FIXED_VARIANCE = 0.2**2
@@ -35,7 +35,7 @@ _SPEED_WANDER = 0.003**2
 _SPEED_JUMP = 0.03**2
 _FIXED_WANDER = 0.0005**2
 _RETURN = 1.0 - 1.0 / 5000.0
-"""After 3,500 batches, half of `speed` has turned into lengths."""
+"""Decay of `speed` per batch: after 3,500 batches, the learnt lengths have absorbed half of it."""
 
 
 class SpeedFilter:
@@ -75,7 +75,7 @@ class SpeedFilter:
 
 
 def surprise(seconds: float, forecast: LongestMemberTime) -> float:
-    """Signed log error of a forecast: 0 on average if the forecast's distribution is right."""
+    """Signed log error of a forecast; 0 on average if its distribution is right."""
     error = (2.0 * forecast.on_time(seconds) - 1.0) * forecast.spread
     if seconds > forecast.p99:
         error += min(math.log(seconds / forecast.p99), CLIP)

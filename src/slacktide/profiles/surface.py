@@ -33,8 +33,8 @@ Grid = tuple[tuple[float, ...], ...]
 
 
 _Side = tuple[int, float, tuple[float, ...]]
-"""For a core count beyond the measured ones: the count that the model is evaluated at instead, the
-ratio of the largest batch's time there to that at the edge, and the times of all batch sizes."""
+"""For a core count beyond the measured ones: (the count at which the model is evaluated instead,
+time of the largest batch there ÷ at the nearest measured count, times of all batch sizes)."""
 
 
 def batch_sizes(max_batch: int) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class Surface:
     Beyond the most and below the fewest cores, time changes in the ratio of the model's, up to
     `REACH` times as many or as few. With even more cores it is constant, and with even fewer it
     grows as if cores were used perfectly, which no model exceeds. With one measured core count,
-    both apply from there.
+    these two rules apply from that count on.
     """
 
     batches: tuple[int, ...]

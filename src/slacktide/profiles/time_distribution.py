@@ -1,4 +1,4 @@
-"""`TimeDistribution`: the predicted time of one batch; and two kinds of it.
+"""`TimeDistribution`: the predicted time of one batch, with two kinds of distribution.
 
 `PointTime` is certain. `SplitLogLogistic` interpolates and extrapolates a p50 and a p99. (A third
 kind, for batches whose longest member decides, is in fixed_times.py.) Two percentiles do not
@@ -12,7 +12,7 @@ which is 0 at the median and 1 at the 99th percentile,
 which is a log-logistic distribution with separate lower side, middle and tail. The reasons:
 
 - Run times scatter by factors, and far more upwards (interference) than downwards (a model's work
-  is constant), so it is split at the median, in log space.
+  is constant), so the distribution is split at the median, in log space.
 - Log-logistic, not log-normal: its tail is heavier, as hiccups are, and both directions take one
   logarithm or exponential, so that `quantile` and `on_time` are exact inverses.
 - `lower` and `tail` belong to the whole pool, not to a batch size. Then every quantile, not only
@@ -140,8 +140,8 @@ class SplitLogLogistic:
 
 @dataclass(frozen=True)
 class MixedTime:
-    """The time of a batch of one of several kinds, in seconds. Its p99 is cached, since every
-    arriving request needs it."""
+    """The time of a batch that is of one of several kinds, in seconds. Its p99 is cached, since
+    every arriving request needs it."""
 
     parts: tuple[TimeDistribution, ...]
     """At least one."""
@@ -159,7 +159,7 @@ class MixedTime:
         return max(self.quantile(0.99), self.expected)
 
     def quantile(self, level: float) -> float:
-        """Found by bisection between the least and the largest of the kinds."""
+        """Seconds within which a share `level` of batches ends, found by bisection."""
         times = [part.quantile(level) for part in self.parts]
         return inverse(self.on_time, level, min(times), max(times))
 

@@ -1,5 +1,5 @@
-"""Times of a model's variants: by the law over sizes for sizes of one file, and such that a larger
-variant is never predicted to be faster."""
+"""Times of a model's variants. Sizes of one model file follow the law over sizes; a larger variant
+is never predicted to be faster than a smaller one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def table_at(
 def rising(seconds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
     """Times by variant (smallest first) and batch (1, 2, …), raised to at least those of smaller
     variants and batches. A variant with fewer batches keeps their number. Source: Jellyfish's code,
-    which raises the p99 of a profile likewise."""
+    which raises the p99 of a profile in this way."""
     rows: list[tuple[float, ...]] = []
     for column in seconds:
         below = rows[-1] if rows else ()

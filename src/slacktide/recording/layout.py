@@ -3,8 +3,8 @@
 An instance becomes the array of its fields in order: without names, since the header of a recording
 states the layout once. Enums are written as their label. Floats are exact: JSON has the shortest
 digits that read back as the same number. JSON has no infinity, so infinity is written as null; a
-null where a number is expected is infinity. (There is no NaN: values from clients are checked to be
-finite.)
+null in place of a number is read as infinity. (There is no NaN: values from clients are checked to
+be finite.)
 
 Codecs are made once for each type. Most fields are plain values, which one `attrgetter` collects in
 C: writing an event costs a microsecond or two (bench/recording_cost.py).

@@ -158,7 +158,7 @@ class Recorder:
 
 
 class _Writer:
-    """The writing thread, and the lines that wait for it. None: begin a new file."""
+    """The writing thread, and the lines that wait for it. A None among them begins a new file."""
 
     def __init__(self, path: Path, flush_s: float) -> None:
         self.failure: str | None = None
@@ -170,7 +170,7 @@ class _Writer:
         self._written_bytes = 0
         self._ending = threading.Event()
         self._file: int | None = self._open()
-        """None after a failure between two files, when the number may belong to another file."""
+        """None after a failure between two files, since the number may now be another file's."""
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()
 

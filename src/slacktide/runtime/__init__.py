@@ -1,4 +1,4 @@
-"""What both drivers own: the engine with its planners. Events and `now` in, commands out."""
+"""The runtime that both drivers own: the engine with its planners. Events in, commands out."""
 
 from slacktide.runtime.runtime import Runtime as Runtime
 from slacktide.runtime.runtime import RuntimeCommand as RuntimeCommand

@@ -1,15 +1,15 @@
-"""`Runtime`: the engine, its planners and its recorder, as one thing that is driven.
+"""`Runtime`: the engine together with its planners and its recorder. Each driver owns one.
 
-Both drivers own one: events and `now` go in, commands come out, and `next_wakeup` says when
-TimerFired must be delivered. Planners see events first, and what they plan comes before them; what
-is recorded is what the engine handled, plans included, so a recording replays without planners.
-Where pipelines are served, `Frames` is above the engine: what happens to frames is turned into
-events for it, and its answers to their stages into what happens next, before anything is returned.
+A driver passes in events and `now` and gets commands back; `next_wakeup` says when it must deliver
+TimerFired. Planners see events first, and the engine handles their new plan before those events.
+The recording contains everything that the engine handled, including plans, so it replays without
+planners. If pipelines are served, `Frames` sits above the engine: it turns events of frames into
+events for the engine, and the engine's answers to stages into further events, until none is left.
 
-Where `on_fault` is given, nothing that fails costs more than it must. An event that the engine
-cannot handle costs what it asked for; the commands of all others are carried out, for they hold the
-answers of other clients. A plan that cannot be put in force is taken back. A planner that raises is
-asked again after a pause; its last target stays, and so do all others.
+If `on_fault` is given, a failure costs as little as possible. If the engine cannot handle an event,
+only that event is lost: commands for the others are carried out, since they hold the answers of
+other clients. A plan that cannot be applied is taken back. A planner that raises is called again
+after a pause; until then its last target stays in force, as do the targets of other planners.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from slacktide.planning.exits.events import EXIT_EVENTS
 from slacktide.planning.sessions import SESSION_EVENTS
 
 PAUSE_S = 10.0
-"""Seconds without plans after a planner has failed."""
+"""Seconds without new plans after a planner has failed."""
 
 RuntimeEvent: TypeAlias = Event | JobDone | SessionEvent | ExitEvent | FrameEvent
-"""What drivers deliver. The engine is handed events alone; the others are for planners and
-`Frames`."""
+"""Everything that drivers deliver. Only an `Event` goes to the engine; planners and `Frames` handle
+the other types."""
 
 RuntimeCommand: TypeAlias = Command | FrameCommand
 
 _NOT_FOR_ENGINE: frozenset[type] = frozenset((*SESSION_EVENTS, *EXIT_EVENTS, *FRAME_EVENTS))
 
 WatchFrames = Callable[[FrameEvent | None, str, float, Sequence[FrameCommand]], None]
-"""(what has happened to a frame, or None: `answers` of the last call of the engine, or frames that
-are `due`; now; commands), after every call of `Frames`."""
+"""Called after every call of `Frames` with (event of a frame or None, trigger, now, commands). The
+trigger, if there is no event: `answers` of the engine's last call, or frames that are `due`."""
 
 Watch = Callable[[Sequence[Event], float, Sequence[Command]], None]
-"""(events handed over together, now, the engine's commands), after every call of the engine."""
+"""Called after every call of the engine with (the events it handled together, now, commands)."""
 
 
 class Faults(Protocol):
-    """Hears what has failed."""
+    """A function that is called with each failure."""
 
     def __call__(self, fault: str, error: Exception, *, fatal: bool = False) -> None:
-        """`fatal`: there is no state to serve from any more."""
+        """`fatal`: no consistent state is left, so the server cannot continue."""
 
 
 class CoreSeconds:
-    """What serving costs in cores, lane by lane: cores held × time, busy or not."""
+    """Core-seconds that each lane has held its cores, whether busy or idle."""
 
     def __init__(self) -> None:
         self.sizes: Mapping[str, int] = {}
-        """Confirmed cores of every lane."""
+        """Number of confirmed cores by lane."""
         self._totals: dict[str, float] = {}
         self._since = 0.0
 
     def note(self, sizes: Mapping[str, int], *, now: float) -> None:
-        """From now on lanes have so many cores; those not named have none."""
+        """Set the number of cores by lane from `now` on; other lanes have none."""
         self._totals = dict(self.totals(now=now))
         self._since = now
         self.sizes = sizes
@@ -70,7 +70,7 @@ class CoreSeconds:
             self._totals.setdefault(lane, 0.0)
 
     def totals(self, *, now: float) -> Mapping[str, float]:
-        """Core-seconds of every lane there ever was, up to now."""
+        """Core-seconds up to `now` of every lane, including those that no longer exist."""
         held = now - self._since
         return {
             lane: total + self.sizes.get(lane, 0) * held for lane, total in self._totals.items()
@@ -78,7 +78,7 @@ class CoreSeconds:
 
 
 class Runtime:
-    """Pure, and not thread-safe: one driver, one thread."""
+    """The engine, its planners and `Frames`. Pure and not thread-safe: one driver, one thread."""
 
     def __init__(
         self,
@@ -91,20 +91,20 @@ class Runtime:
         on_lanes: Callable[[Mapping[str, int], float], None] | None = None,
         stopwatch: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`on_fault`: None has faults raised. `on_lanes` gets the confirmed cores of every lane
-        when they have changed, and when. `stopwatch`: a clock in seconds by which planning is
-        timed. Raises PlannerError if two planners own one field."""
+        """Without `on_fault`, faults are raised. `on_lanes` is called with the number of confirmed
+        cores of every lane, and the time, whenever they change. `stopwatch` is a clock in seconds
+        that times planning. Raises PlannerError if two planners own the same field."""
         self.engine = engine
         self.frames: Frames | None = None
-        """None: no pipeline was ever served."""
+        """None until a pipeline is served."""
         self.composer = Composer(planners)
         self.usage = CoreSeconds()
         self.plans = 0
-        """Plans made by planners, not counting those of loads and unloads."""
+        """Number of plans made by planners; loads and unloads are not counted."""
         self.planning_s = 0.0
-        """Time that planning took of the driver, seconds."""
+        """Seconds that the driver has spent on planning."""
         self.plan_fault: Exception | None = None
-        """Why the last plan could not be put in force; None: it is."""
+        """Why the last plan could not be applied; None if it was."""
         self._watch = watch
         self._watch_frames = watch_frames
         self._on_fault = on_fault
@@ -114,13 +114,13 @@ class Runtime:
         self._paused_until = -math.inf
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> Plan:
-        """The plan to hand over next where `base` is wanted: see `Composer.rebase`."""
+        """The plan to hand over next to change the base plan to `base`; see `Composer.rebase`."""
         self._paused_until = -math.inf
         self.plan_fault = None
         return self.composer.rebase(base, stated, self.engine.snapshot(now=now), now=now)
 
     def handle(self, events: Sequence[RuntimeEvent], *, now: float) -> Sequence[RuntimeCommand]:
-        """What is to be done, in order, now that `events` have happened together."""
+        """Handle `events` that happened together; return the commands to carry out, in order."""
         framed: Sequence[FrameEvent] = ()
         unframed: Sequence[Event | JobDone] = events  # type: ignore[assignment]  # unless found out
         for event in events:
@@ -166,7 +166,7 @@ class Runtime:
         now: float,
         commands: list[RuntimeCommand],
     ) -> Sequence[Event]:
-        """What the engine is to be told; what drivers are to do is added to `commands`."""
+        """Call `Frames`. Returns events for the engine; adds commands for drivers to `commands`."""
         try:
             if trigger == "due":
                 pending, done = frames.expire(now=now)
@@ -185,8 +185,8 @@ class Runtime:
     def _after_planners(
         self, events: Sequence[RuntimeEvent], now: float
     ) -> tuple[Sequence[FrameEvent], Sequence[Event | JobDone]]:
-        """What is said of frames, and what is for the engine. What is said of sessions and exits
-        planners have heard then."""
+        """Pass events of sessions and early exits to the planners. Returns (events of frames,
+        events for the engine)."""
         sessions: list[SessionEvent] = []
         exits: list[ExitEvent] = []
         framed: list[FrameEvent] = []
@@ -214,7 +214,7 @@ class Runtime:
         return framed, unframed
 
     def _handled(self, events: Sequence[Event | JobDone], now: float) -> list[Command]:
-        pending: Sequence[Event] = events  # type: ignore[assignment]  # no job ends that did not begin
+        pending: Sequence[Event] = events  # type: ignore[assignment]  # JobDone only if computing
         plan = None
         if not self.composer.idle:
             if self.composer.computing:
@@ -237,9 +237,9 @@ class Runtime:
         return commands
 
     def next_wakeup(self, *, more: bool = True) -> float | None:
-        """When TimerFired must be delivered (absolute seconds); None if there is nothing to time.
-        `more`: whether anything else is to come. If not, and the engine waits for nothing, then
-        planners do not either: they would look at an empty queue for ever."""
+        """When TimerFired must be delivered (absolute seconds); None if no timer is needed.
+        `more`: whether further events will come. If not, and the engine waits for nothing, planners
+        are not woken either, since they would look at an empty queue for ever."""
         at = self.engine.next_wakeup()
         if self.frames is not None and (frames_due := self.frames.next_deadline) < (
             math.inf if at is None else at
@@ -254,14 +254,14 @@ class Runtime:
         return planned if at is None or planned < at else at
 
     def take_jobs(self) -> Sequence[Job]:
-        """What planners want computed off the loop: run each, and deliver what it returns."""
+        """Take the jobs that planners want computed off the loop. Run each; deliver its result."""
         jobs = self.composer.jobs
         if jobs:
             self.composer.jobs = []
         return jobs
 
     def _planned(self, events: Sequence[Event | JobDone], now: float) -> PlanChanged | None:
-        """A plan to put in force before `events`, if they ask for one."""
+        """The planners' new plan, to apply before `events`; None if there is none."""
         if now < self._paused_until:
             return None
         begin = self._stopwatch()
@@ -284,7 +284,7 @@ class Runtime:
         return plan
 
     def _told(self, events: Sequence[Event], now: float) -> list[Command]:
-        """The engine's commands."""
+        """Have the engine handle `events`, skipping those that raise; return its commands."""
         engine, watch = self.engine, self._watch
         commands: list[Command] = []
         while True:
@@ -303,14 +303,14 @@ class Runtime:
                 return [*commands, *produced] if commands else produced
             commands += produced
             handled = engine.events_seen - before
-            if not handled:  # nothing but lanes to be filled was left
+            if not handled:  # all events were handled: dispatching the lanes raised
                 return commands
             if isinstance(events[handled - 1], PlanChanged) and not engine.plan_done:
                 commands += self._taken_back(fault, now)
             events = events[handled:]
 
     def _taken_back(self, fault: Exception, now: float) -> list[Command]:
-        """Commands that lead from a plan of which the engine has done a part to the one before."""
+        """Return from a partly applied plan to the one before it; return the engine's commands."""
         if self.plan_fault is not None:
             assert self._on_fault is not None
             message = f"no plan can be put in force ({fault!r}): the server cannot continue"

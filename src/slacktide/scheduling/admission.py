@@ -1,13 +1,13 @@
 """Admission: refuses requests on arrival that cannot be on time behind the work ahead.
 
-Goal: under any overload the queue stays bounded and refusals come at once, while the goodput is
-that of the same policy without admission. So every test errs on the side of admitting. Three tests:
+Goal: under any overload the queue stays bounded and refusals are immediate, while the goodput is
+the same as without admission. So every test errs on the side of admitting. There are three tests:
 
 1. alone: its budget is less than the model needs for it alone;
 2. limit: the queue is full;
 3. work: even at the best measured rate, without gaps or smaller batches, free_in + (rows ahead +
-   own rows) × best time per row ÷ lanes exceeds its budget. (Of its own rows only the part before
-   its answer counts, if that may be an early exit.) Rows ahead are those of requests due no later,
+   own rows) × best time per row ÷ lanes exceeds its budget. (If an early exit may answer it, its
+   own rows count only up to that exit.) Rows ahead are those of requests due no later,
    with the same penalty or a higher one, that *can themselves still be on time*: a request that
    will be dropped is no work, and counting it would refuse others for nothing. A few rows more than
    fit are admitted as spares: batch times vary, and a queue that holds only what fits on average
@@ -15,7 +15,7 @@ that of the same policy without admission. So every test errs on the side of adm
 
 To find the requests that will not be served, the queue is walked in deadline order, skipping those
 that cannot be on time behind the ones served. For requests of equal length this is the rule of
-Moore and Hodgson (1968), which serves the most. This projection of the queue costs tens of µs. It
+Moore and Hodgson (1968), which serves the largest number. This projection takes tens of µs. It
 is made only if the plain count of rows ahead (bisections) would refuse, is reused until a request
 leaves the queue or half a row's time has passed, and ends after `LOOKAHEAD` requests; the rest
 count as feasible, as they were when admitted. `slack` replaces the third test: promises.py.
@@ -43,7 +43,7 @@ SPARE_ROWS = 4
 0005)."""
 
 SPARE = 0.1
-"""Spare rows as a share of those that fit, if that is more."""
+"""Share of the rows that fit; this many spare rows are admitted if it exceeds SPARE_ROWS."""
 
 LOOKAHEAD = 256
 """Most requests examined by a projection."""
@@ -60,12 +60,12 @@ class AllWorkAhead:
         self.times = times
 
     def rows_due(self, deadline: float, penalty: float) -> float:
-        """Rows due no later than `deadline` with at least this penalty, in rows of the arriving
-        request: rows that take half as long count half."""
+        """Rows due no later than `deadline` with at least this penalty, in units of the arriving
+        request's rows: a row that takes half as long counts half."""
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        """(deadline, rows, least time left) of the first `LOOKAHEAD` with at least this penalty."""
+        """(deadline, rows, least time left) of the first `LOOKAHEAD`, without lower penalties."""
         lead, kind = self.times.lead, self._queue.kind
         return (
             (deadline, request.rows, lead[kind(request)[0]])
@@ -82,11 +82,11 @@ class _Projection:
     removals: int
     valid_until: float
     deadlines: tuple[float, ...]
-    """Their deadlines, ascending."""
+    """Deadlines of these requests, ascending."""
     unserved: tuple[float, ...]
-    """Total rows of the first i of them; one longer than `deadlines`."""
+    """Element i: total rows of the first i of these requests; one longer than `deadlines`."""
     spares: tuple[float, ...]
-    """Like `unserved`, for those that could be on time if one ahead of them is lost."""
+    """Like `unserved`, but only rows that could be on time if a request ahead of them is lost."""
 
     def rows_due(self, deadline: float) -> tuple[float, float]:
         """(rows that will not be served, spare rows among them) due no later than `deadline`."""
@@ -95,7 +95,7 @@ class _Projection:
 
 
 class Admission:
-    """Admits or refuses requests. Holds none, only the last projection."""
+    """Admits or refuses requests. It keeps only the last projection, no requests."""
 
     def __init__(
         self, *, queue: DeadlineQueue, view: PoolView, max_queue: int | None, enabled: bool = True
@@ -106,10 +106,10 @@ class Admission:
         self._enabled = enabled
         self._projection: _Projection | None = None
         self.promises: Promises | None = None
-        """Replaces the projection if set, which requests of several classes require."""
+        """Replaces the projection if set. Must be set if requests have several classes."""
 
     def limit(self, waiting: int) -> Reason | None:
-        """QUEUE_FULL if there is no room besides `waiting` requests and notices."""
+        """QUEUE_FULL if `waiting` requests and notices already fill the queue, else None."""
         full = self._max_queue is not None and waiting >= self._max_queue
         return Reason.QUEUE_FULL if full else None
 
@@ -142,7 +142,7 @@ class Admission:
         if promises is not None and (waiting_rows or free):
             remaining = view.leave(now=now)(remaining) / promises.slowdown
         first = rows * times.soonest
-        # Usually there is time even one row at a time, and the best rate is not needed.
+        # Usually there is time even for batches of one row; then the best rate is not needed.
         if waiting_rows <= remaining / (times.expected[1] / view.lanes) - first:
             return None
         per_row = times.per_row / view.lanes
@@ -160,8 +160,8 @@ class Admission:
             return None
         assert isinstance(ahead, AllWorkAhead)
         unserved, spares = self._project(penalty, free, per_row, ahead, now).rows_due(deadline)
-        # Rows beyond those that fit. Requests admitted since the projection are included, so they
-        # are not among its spares.
+        # Rows beyond those that fit. They include requests admitted since the projection, which
+        # its spares do not.
         excess = before - unserved - room
         if excess <= 0 or excess + spares <= max(SPARE_ROWS, SPARE * room):
             return None
@@ -176,9 +176,9 @@ class Admission:
         now: float,
         ahead: AllWorkAhead | ClassWorkAhead,
     ) -> tuple[float, float]:
-        """See `Scheduler.outlook`: the quantities of tests 1 and 3. The wait is the work ahead at
-        the best rate, stretched as in promises.py, even if some of it will not be served. A request
-        with time for both is refused for the sake of those due after it, so these count as well.
+        """See `Scheduler.outlook`: the quantities of tests 1 and 3. The wait is all work ahead at
+        the best rate, stretched as in promises.py, although some of it may not be served. A request
+        that has time for both is refused to protect requests due later, so their work counts too.
         """
         view, lead = self._view, times.lead[rows]
         wait = free = view.free_in(now=now)
@@ -199,7 +199,7 @@ class Admission:
     def _project(
         self, penalty: float, free: float, per_row: float, ahead: AllWorkAhead, now: float
     ) -> _Projection:
-        """The requests with at least this penalty that will not be served; kept for a while."""
+        """The projection for requests with at least this penalty; reused while it is valid."""
         queue = self._queue
         projection = self._projection
         if (

@@ -1,7 +1,7 @@
 """`Announcements`: the notices of one pool, and for which of them a lane may be held.
 
 A request is known before its body arrives. Holding a free lane for a body that is almost complete
-pays off if deadlines are tight, and delays all others if the body never comes. So
+pays off if deadlines are tight, but delays all other requests if the body never comes. So
 
 - a notice is waited for only until its announced time, never after;
 - a client is waited for while it keeps its word: not after a body that took more than half as long
@@ -23,23 +23,23 @@ LATE = 1.5
 """A body that takes this many times as long as announced is late."""
 
 GRACE = 0.001
-"""Delay in seconds that is always tolerated: a body within a packet is announced to take none."""
+"""Delay in seconds that is always tolerated: a body of one packet is announced to take no time."""
 
 MOST_AT_ONCE = 4
-"""Most notices that a lane is held for at once."""
+"""Largest number of notices that a lane is held for at the same time."""
 
 LOOK = 64
-"""Most notices examined to find them: those of late clients may come first."""
+"""Most notices examined to find these; notices of late clients, which are skipped, may be first."""
 
 MOST_CLIENTS = 4096
-"""Most clients remembered as late; beyond that the one that was late longest ago is forgiven."""
+"""Limit on clients remembered as late; beyond it, the one that was late longest ago is forgiven."""
 
 WASTE = 0.02
 """Largest share of all time that may be lost in waiting for bodies that do not come."""
 
 
 class Announcements:
-    """Notices by id. Each is added once, and ends by `arrived` or `withdraw`."""
+    """Notices by id. Each is added once, and removed by `arrived` or `withdraw`."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, Notice] = {}
@@ -47,7 +47,7 @@ class Announcements:
         self._ahead: list[tuple[float, int]] = []
         """Sorted (complete_at, id) of notices with a deadline to plan with; some may be past."""
         self._overdue: list[tuple[float, int]] = []
-        """Heap of (when it is late, id) of past notices; ids may be outdated."""
+        """Heap of (time at which it becomes late, id) of past notices; ids may be outdated."""
         self._late: OrderedDict[str, None] = OrderedDict()
         """Clients that are not waited for; the one that was late longest ago comes first."""
 
@@ -76,7 +76,7 @@ class Announcements:
         return True
 
     def soon(self, within: float, *, now: float) -> list[Notice]:
-        """Notices that may be waited for and complete within so many seconds, in order."""
+        """Notices to wait for whose bodies should be complete within `within` seconds, in order."""
         ahead, overdue, notices = self._ahead, self._overdue, self.by_id
         if ahead and ahead[0][0] <= now:
             passed = bisect_right(ahead, (now, inf))
@@ -127,14 +127,14 @@ class HoldBudget:
         self._awaited: Notice | None = None
         self._since = 0.0
         self._lost = 0.0
-        """Seconds lost since a batch last ran, since several notices in a row may be broken."""
+        """Seconds lost since the last batch; several bodies in a row may have failed to come."""
 
     def lasts(self, *, now: float) -> bool:
         """Whether the lane may be held."""
         return now >= self._again
 
     def hold(self, notice: Notice, *, now: float) -> None:
-        """The lane is held for `notice`, the first of those it waits for."""
+        """Record that the lane is held for `notice`, the first of the notices it waits for."""
         awaited = self._awaited
         if awaited is None:
             self._since = now
@@ -144,12 +144,12 @@ class HoldBudget:
         self._awaited = notice
 
     def arrived(self, id: int) -> None:
-        """A body has arrived."""
+        """Record that a body has arrived."""
         if self._awaited is not None and self._awaited.id == id:
             self._awaited = None
 
     def run(self, *, now: float) -> None:
-        """A batch starts: if the lane was held for a body that has not come, that time is lost."""
+        """Record that a batch starts. Time held for a body that has not come is lost."""
         if self._awaited is not None:
             # The lane is never held beyond the announced time, whenever the next batch runs.
             self._lost += min(now, self._awaited.complete_at) - self._since

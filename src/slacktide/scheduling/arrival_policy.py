@@ -29,7 +29,7 @@ class ArrivalPolicy(ABC):
         self._notices: set[int] = set()
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
-        """Refused only if the queue is full."""
+        """Note a request whose body is on its way; refused only if the queue is full."""
         if self._full():
             return Reason.QUEUE_FULL
         self._notices.add(notice.id)

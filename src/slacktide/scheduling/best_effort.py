@@ -3,9 +3,9 @@
 They have an artificial deadline (arrival + window) that only orders them. Three rules:
 
 - *Spare room.* They join a batch of requests with deadlines if that raises the batch's value per
-  second. The value of one grows from 0 to its penalty as its age grows to its window.
-- *Idle lane.* Without any pending deadline, they run alone, in order.
-- *Share.* One older than its window leads a batch of its own, but such batches take at most `share`
+  second. A request's value grows with its age, from 0 to its penalty at the end of its window.
+- *Idle lane.* If no request with a deadline is pending, they run in batches of their own, in order.
+- *Share.* A request older than its window leads a batch of its kind, but these take at most `share`
   of the lane's time. A rule based on value alone would either let a steady overload of requests
   with deadlines starve them, or let a flood of best-effort requests starve the others.
 """
@@ -20,8 +20,8 @@ from slacktide.scheduling.queue import Entry, within_rows
 from slacktide.scheduling.slack_table import SlackTable, up_to
 
 GOOD_ENOUGH = 0.9
-"""Share of the best rate at which a batch of best-effort requests stops growing: none is in a hurry
-to be batched, and a long batch blocks the lane."""
+"""A batch of best-effort requests stops growing at this share of the best rate: they are in no
+hurry, and a long batch blocks the lane."""
 
 
 def worth(request: Request, *, now: float) -> float:
@@ -34,7 +34,7 @@ def worth(request: Request, *, now: float) -> float:
 
 def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) -> list[Request]:
     """The first requests, in order, up to the smallest size with nearly the best rate. The very
-    first is a member whatever its rows; `entries` are not empty, `sizes` ascending."""
+    first is always a member, whatever its rows. `entries` is not empty, `sizes` is ascending."""
     first = entries[0][2]
     options = [within_rows(entries, size) for size in sizes if size >= first.rows]
     if not options:

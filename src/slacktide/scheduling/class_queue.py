@@ -21,7 +21,7 @@ from slacktide.profiles import RunClasses
 from slacktide.scheduling.queue import Entry, cut, signature_of, split
 
 CROWDED = 4096
-"""Number of codes beyond which those without requests are dropped."""
+"""Above this number of codes, codes that no request has are dropped."""
 
 
 class ClassKind(NamedTuple):
@@ -37,7 +37,7 @@ EMPTY = ClassKind(0, 0, 0.0)
 
 
 class ClassPrefixes:
-    """Requests of one signature by class prefix: lists m hold those of class ≤ m. Read only."""
+    """Requests of one signature by class prefix: index m holds those of class ≤ m. Read only."""
 
     __slots__ = ("codes", "deadlines", "entries", "rows")
 
@@ -94,7 +94,7 @@ class ClassQueue:
 
     def _build(self, classes: RunClasses) -> None:
         self.classes = classes
-        """The classes that requests are sorted by. May be replaced by ones that are `alike`."""
+        """The classes that requests are sorted by. May be replaced by classes that sort alike."""
         self.kinds: list[ClassKind] = [EMPTY]
         """Properties by code. Read only; it grows, or is replaced by a new list."""
         self._code_by_kind: dict[ClassKind, int] = {}

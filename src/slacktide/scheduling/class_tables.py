@@ -2,17 +2,17 @@
 
 All are computed from one snapshot of the classes:
 
-- *start points*: `need[m][k][v]`, the time that a batch of k rows of class m needs with probability
-  (v + ½) / levels, since P(all k lengths ≤ x) = F_m(x)^k;
-- *leads*: the time that a request alone needs with probability `drop` (one with less is dropped);
+- *start points*: `need[m][k][v]`, the time within which a batch of k rows of class m finishes with
+  probability (v + ½) / levels; it follows from P(all k lengths ≤ x) = F_m(x)^k;
+- *leads*: the time within which a request alone finishes with probability `drop`; a request with
+  less time left is dropped;
 - *compositions*: P(longest ≤ x) of a batch with n_g members of class g is the product of F_g(x)^n_g
-  (Orloj's Eq. 8 written as a product of CDFs). Few compositions ever occur, so each is computed
-  when it is first needed.
+  (Orloj's Eq. 8 as a product of CDFs). Few ever occur, so each is computed when first needed.
 
 For admission, they also give the work ahead of a request. The policy prefers short requests: one of
 class g waits only for those of class ≤ g, whatever the deadlines of longer ones. Each counts with
-its least lane time, which is its share of the fixed part in the fullest batch and its own length:
-in any batch of k, c0 + c1 · k · max(l) is at least the sum of c0 / k + c1 · l over the members.
+its least lane time, i.e. its share of c0 in the fullest batch plus the time of its own length: in
+any batch of k, c0 + c1 · k · max(l) is at least the sum of c0 / k + c1 · l over the members.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ P99 = 0.99
 
 PART_FILLED = 2.3
 """A batch that pays for empty places is tried only if the fixed part of its time is at least this
-many times a row's time of its longest member, at the 90th percentile (decision 0005)."""
+many times the time of its longest row, at the 90th percentile (decision 0005)."""
 
 P90 = 0.9
 
 PAYS = 0.01
-"""Least saving per row for which a larger batch of one class is tried (decision 0005): the longest
-of many delays all of them, and the lane is blocked for longer."""
+"""Least saving per row for which a larger batch of one class is tried (decision 0005): its longest
+member delays all others, and it blocks the lane for longer."""
 
 WIDTH = POINTS + 1
 """Columns of the table of compositions: the grid, and its last point again."""
@@ -74,7 +74,7 @@ class Compositions:
         """The first grid point with P(longest ≤ x_j) ≥ 0.9, by slot."""
 
     def slots(self, keys: list[int]) -> list[int]:
-        """Indices into the tables of the compositions with these keys."""
+        """Indices into the tables by composition, given the keys of the compositions."""
         try:
             return [self._slots[key] for key in keys]
         except KeyError:
@@ -143,7 +143,7 @@ class ClassTables:
         self.compositions = Compositions(classes, limit)
         per_step = latency.c1 * classes.step
         self.sparse_until = latency.c0 / (PART_FILLED * per_step) if latency.sizes else math.inf
-        """Largest 90th percentile of the longest length, in grid steps, with empty places."""
+        """Largest `p90_longest`, in grid steps, of a batch that may have empty places."""
         self.lead: TimeByRows = Lazy(self._lead)
         """Least time left of a request of (rows, class); with less it is dropped."""
 
@@ -155,8 +155,8 @@ class ClassTables:
         return classes.latency.seconds(rows, length)
 
     def _paying(self, of: int) -> list[bool]:
-        """Whether each of `sizes` saves PAYS of the time per row against the one before, for
-        batches of one class. The smallest always does."""
+        """Whether each of `sizes` saves PAYS of the time per row against the last smaller size that
+        does, for batches of one class. The smallest always pays."""
         classes = self.classes
         pays = []
         least = math.inf
@@ -173,7 +173,7 @@ class ClassTables:
         cdfs = classes.cdfs
         levels = [(v + 0.5) / options.levels for v in range(options.levels)]
         if options.guarantee == "p99":
-            # Means ascend but upper ends need not: the guarantee holds for every member.
+            # Means ascend with the class, p99 need not; the guarantee must hold for all members.
             cdfs, levels = np.minimum.accumulate(cdfs, axis=0), [P99]
         needs = [
             [
@@ -209,7 +209,7 @@ def _quantile(cdf: Floats, probability: float) -> float:
 
 
 def class_times(tables: ClassTables, of: int) -> RowTimes:
-    """Times for the admission of class `of`; a batch takes as long as one of the longest."""
+    """Times for the admission of class `of`. Batches are assumed to be of the longest class."""
     latency, longest = tables.classes.latency, tables.classes.means[-1]
     return RowTimes(
         lambda rows: latency.seconds(rows, longest),

@@ -47,8 +47,8 @@ class DeadlinePolicy(ABC):
         self._best_effort = DeadlineQueue()
         self._notices = Announcements()
         self._doubtful = {Reason.SHORTER_THAN_ALONE}
-        """Reasons for which an idle lane refuses because of predictions alone."""
-        if isinstance(times.classes(view.cores), ShapeClasses):  # whose medians may be guesses
+        """Reasons for refusals that, on an idle lane, rest on predictions alone."""
+        if isinstance(times.classes(view.cores), ShapeClasses):  # their medians may be guesses
             self._doubtful.add(Reason.BEHIND_WORK)
         self._sorted_by: Classes | None = None
         self._ahead: AllWorkAhead | None = None
@@ -107,7 +107,7 @@ class DeadlinePolicy(ABC):
                 self._best_effort.remove(ids)
 
     def ended(self, batch: Batch, *, now: float) -> None:  # noqa: B027  # optional
-        """Do nothing: predictions learn by themselves."""
+        """Do nothing: the engine has predictions learn from the batch."""
 
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline."""

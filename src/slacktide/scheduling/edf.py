@@ -7,8 +7,8 @@ With `guarantee: p99` the batch must fit at its p99 instead of its median.
 If predictions have run classes, the time of a batch is the forecast for its members. Requests join
 in order unless they would make the head late; a long one is skipped, as is one with many rows.
 
-A best-effort request is ordered by its artificial deadline but binds no batch: a batch must fit the
-first member with a real deadline.
+A best-effort request is ordered by its artificial deadline, but this never limits a batch: a batch
+must be on time for the first member with a real deadline.
 """
 
 from __future__ import annotations

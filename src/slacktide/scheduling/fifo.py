@@ -4,9 +4,9 @@ Requests run in the order of arrival, whatever their deadlines: only the queue l
 only the queue's own timeout expires them, and late ones still run.
 
 A batch is the longest run of requests from the front that have one signature and fit in max batch
-(a different shape ends it, as in Triton). It starts at once if it cannot grow, because it is full
-or another shape follows; at the largest preferred size that is available; or when its oldest
-member has waited `max_delay`. Otherwise the lane waits, which only this policy does.
+(a different shape ends it, as in Triton). It starts if it cannot grow, because it is full or
+another shape follows, or if its oldest member has waited `max_delay`. Otherwise its longest prefix
+of a preferred size starts; if there is none, the lane waits, which only this policy does.
 
 The queue's timeout follows Triton's default queue policy: a request that has waited that long is
 dropped (`reject`), or runs after everything else (`delay`). It is the operator's rule for the
@@ -87,7 +87,7 @@ class Fifo(ArrivalPolicy):
         return gone
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """The batch at the front, or when it is due. Changes nothing."""
+        """The batch at the front, or the time to wait for. Changes nothing."""
         limit = min(self._max_batch, replica.max_batch)
         waiting = chain(self._queue.values(), self._delayed.values())
         first = next((entry for entry in waiting if entry[1].rows <= limit), None)

@@ -86,8 +86,8 @@ class GuardedScheduler:
         return is_present
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """See `Scheduler`; once broken, every waiting request. A timer that is due again at once
-        would keep the loop busy for ever, so that is a breach as well."""
+        """See `Scheduler`; after a breach, all waiting requests. It is a breach to name none while
+        `next_expiry` is due, since the timer would fire again and again."""
         expired = self._call("expire", now=now)
         gone: dict[int, Reason] = {}
         try:
@@ -149,7 +149,7 @@ class GuardedScheduler:
         self._call("ended", batch, now=now)
 
     def next_expiry(self) -> float | None:
-        """See `Scheduler`; once broken, at once while any request waits."""
+        """See `Scheduler`; after a breach, 0 (i.e. now) while any request waits."""
         expiry = self._call("next_expiry")
         if not self._broken and not (expiry is None or isinstance(expiry, int | float)):
             self._fail(f"next_expiry: expected seconds or None, got {expiry!r:.100}")

@@ -9,17 +9,17 @@ The paper describes the choice of the size twice, differently:
 
 - `orloj`: line 16 as printed goes through the sizes by the earliest deadline among the requests
   that can make them, *latest first*. Fewer requests can make larger sizes, so it takes the largest.
-- `orloj_text`: "the batch size with the overall earliest deadline" (§3.2), the larger on ties. That
-  is a small one whenever an urgent request can only make that.
+- `orloj_text`: "the batch size with the overall earliest deadline" (§3.2), the larger on ties. This
+  is a small size whenever the most urgent request can only make a small one.
 
 Lines 13 and 19 are assumed to belong inside the `if` above them. Not in the paper: a request of
-several rows fills as many places; it is in batches of at least its own size; if no size can be
-filled, the request due first runs alone, since a free lane never idles. If shapes differ, there is
-one batch for each, and the one with the highest scores runs (§3.2, Batch Priority). Best-effort
+several rows fills as many places and joins only batches of at least that size; if no size can be
+filled, the request due first runs alone, since a free lane never idles. If shapes differ, a batch
+is made for each, and the one with the highest scores runs (§3.2, Batch Priority). Best-effort
 requests run if nothing else waits and, if overdue, in a share of the lane's time (best_effort.py).
 
-The queue does not need the paper's convex hull: it is one list by deadline for each kind of
-request, in which the score is sorted in a few runs (`Run`); a heap merges the best of all runs.
+The queue does not need the paper's convex hull. It has a list by deadline for each kind of request;
+each list consists of a few runs sorted by score (`Run`), and a heap merges the best of all runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from slacktide.scheduling.queue import Entry, Partition, proposal_of, within_row
 from slacktide.scheduling.tables import Cached
 
 GROUPS = 8
-"""Most signatures tried per decision: those of the earliest deadlines."""
+"""Largest number of signatures tried per decision, beginning with those due first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class Makers(NamedTuple):
 
     size: int
     earliest: float
-    """First deadline of those with enough time for it, including requests with more rows."""
+    """Earliest deadline among requests with enough time for it, even ones with more rows."""
     parts: list[tuple[OrlojKind, list[Entry], int]]
-    """By kind: its sorted entries, and the index of the first that can make it."""
+    """By kind: its sorted entries, and the index of the first entry that can make this size."""
 
 
 class Orloj(DeadlinePolicy):
@@ -158,8 +158,8 @@ class Orloj(DeadlinePolicy):
             self._overdue.spend(seconds, now=batch.started)
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Drop requests that could not even make a batch of their own: EXPIRED after the last step,
-        else HOPELESS."""
+        """Drop requests that could not even make a batch of their own: EXPIRED after the last step
+        of the cost, else HOPELESS."""
         return super().expire(now=now - self._grace)
 
     def next_expiry(self) -> float | None:
@@ -167,11 +167,11 @@ class Orloj(DeadlinePolicy):
         if start is None:
             return None
         at = start + self._grace
-        # Rounding must not yield a time at which `expire` would not find the request yet.
+        # Rounding must not yield a time at which `expire` would still keep the request.
         return at if at - self._grace >= start else nextafter(at, inf)
 
     def _choose(self, makers: Sequence[Makers]) -> Makers:
-        """Choose the batch size of line 16: the latest first, i.e. the largest."""
+        """Choose the batch size by line 16: the latest deadline first, i.e. the largest size."""
         return max(makers, key=lambda candidate: (candidate.earliest, candidate.size))
 
     def _alone(self, _: Classes, rows: int, of: tuple[int, ...], cores: int) -> float:
@@ -183,7 +183,7 @@ class Orloj(DeadlinePolicy):
         return OrlojKind(of, request.rows, request.penalty, request.signature)
 
     def _groups(self) -> list[list[tuple[OrlojKind, list[Entry]]]]:
-        """The parts that may share a batch, for the signatures of the earliest deadlines."""
+        """(kind, entries) that may share a batch, by signature; only the signatures due first."""
         before, classes = self._classes, self._times.classes(self._view.cores)
         self._classes = classes
         if not sorted_alike(before, classes):

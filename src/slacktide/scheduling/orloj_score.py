@@ -23,14 +23,14 @@ milestones and convex hull.
 A cost with several steps (appendix B) is a sum of such curves, each shifted by the time of its step
 after the deadline: the same equation with f the sum of the shifted densities, times their costs.
 
-The other members of a batch are not known yet (§4.3), so they are drawn from all arrivals of any
-application: F is the mixture of all classes. The histogram in the score of a request of class g is
-that of a batch with it in, F_g · F^(k-1). (Both are products of CDFs, as in Eq. 8.) The mean E[L]
-occurs in two places: in the score, and in line 11, which drops requests and rules out sizes. The
-paper says that E[L] "only depends on the batch size": the mean of F^k in both (`batch`). It also
-writes line 11 EstimateBatchLatency(r, bs): the mean of F_g · F^(k-1) there (`own_class`) or in both
-(`by_class`). In a pool without classes, all requests are one class with the pool's predicted batch
-times, and the readings agree.
+The other members of a batch are not known yet (§4.3), so they are assumed to be drawn from all
+arrivals of any application: F is the mixture of all classes. The score of a request of class g uses
+the histogram of a batch that contains it, F_g · F^(k-1), a product of CDFs as in Eq. 8. The mean
+E[L] occurs in two places: in the score, and in line 11, which drops requests and rules out sizes.
+If it "only depends on the batch size", as the paper says, it is the mean of F^k in both (`batch`).
+By line 11, EstimateBatchLatency(r, bs), it is the mean of F_g · F^(k-1), there (`own_class`) or in
+both (`by_class`). In a pool without classes, all requests are one class with the pool's predicted
+batch times, and the readings agree.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Score:
         self.turns: list[float] = []
         """Slacks at which the curve begins to rise or to fall, ascending."""
         self.directions: list[bool] = [False]
-        """Whether it rises: below the first turn, then from each turn on."""
+        """Whether the curve rises: first below the first turn, then from each turn on."""
         for edge, rate, at in zip(edges, inflow, self._at_edge, strict=True):
             rises = rate > b * at
             if rises != self.directions[-1]:
@@ -131,7 +131,7 @@ def _after(p: float, inflow: float, x: float, b: float) -> float:
 
 
 Reading: TypeAlias = Literal["batch", "own_class", "by_class"]
-"""Where E[L] is that of a batch with the request's own class: nowhere, in line 11, everywhere."""
+"""Where E[L] is the mean of a batch with the request's own class: nowhere, line 11, everywhere."""
 
 TAIL = 0.001
 """Probability cut off at either end of a histogram that is made from quantiles."""
@@ -166,7 +166,7 @@ class OrlojTimes:
         self._scores: dict[tuple[int, int, int], Score] = {}
 
     def histogram(self, of: int, rows: int, size: int) -> TimeHistogram:
-        """The time of a batch of `size` rows, `rows` of them of one request of class `of`."""
+        """The time of a batch of `size` rows, `rows` of which belong to a request of class `of`."""
         key = (of, rows, size)
         histogram = self._histograms.get(key)
         if histogram is None:
@@ -181,7 +181,7 @@ class OrlojTimes:
         return histogram
 
     def score(self, of: int, rows: int, size: int) -> Score:
-        """The priority curve of such a request in a batch of `size` rows."""
+        """The priority curve of a request of class `of` with `rows` rows in a batch of `size`."""
         key = (of, rows, size)
         score = self._scores.get(key)
         if score is None:

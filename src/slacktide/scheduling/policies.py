@@ -69,7 +69,7 @@ def _options(name: str, values: Mapping[str, object]) -> QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class PoolRecipe:
-    """The recipe for a pool's parts, as plain data: a scheduler by name, its options, its share. A
+    """The recipe for a pool's parts, as plain data: scheduler by name, its options, pool's share. A
     server, a replay of its recording and a simulation use the same recipe, so their parts are
     equal."""
 

@@ -1,11 +1,11 @@
-"""Promises: `slack` admits the requests it can serve, and drops those it no longer can at once.
+"""Promises: `slack` admits only requests it can serve, and drops any that it no longer can.
 
 Under overload some requests are refused, and while no lane is idle, goodput does not depend on
 which. So the newest is refused (docs/decisions/0030-refusing-early.md): a request is admitted only
 if it can be on time behind the work ahead *and* makes no waiting request of its class and penalty
-late. *The plan*: requests in order of deadlines, each behind those of its class and of shorter ones
-at the best rate × `slowdown`, in the time that other models leave. Time left before a deadline is
-slack; a newcomer takes its own time from the slack of all requests that are due after it.
+late. *The plan*: requests run by deadline, each behind those of its own and shorter classes, take
+`slowdown` × their time at the best rate, and use the time that other models leave. Time left before
+a deadline is slack; a newcomer takes its own time from the slack of all requests due after it.
 
 A newcomer without a place may replace a request due earlier that arrived at most AT_ONCE before:
 otherwise the lane would idle sooner after a burst, whose last request is due last. After a refusal
@@ -50,13 +50,13 @@ class Promises:
         late: float,
         soonest: Callable[[], float],
     ) -> None:
-        """`soonest`: part of its own time after which a request may have its answer."""
+        """`soonest`: part of a request's own time after which it may have its answer."""
         self._queue, self._view, self._share, self._late = queue, view, share, late
         self._soonest = soonest
         self.slowdown = 1.0
         """Factor by which the work ahead is expected to take longer than at the best rate."""
         self.next_drop: float | None = None
-        """Time since which `give_up` may return requests; None: it returns none."""
+        """Time from which on `give_up` may return requests; None: it returns none."""
         self._deciding = False
         """Whether the next call of `give_up` precedes a decision and checks the plan."""
         self.tight = 0
@@ -66,7 +66,7 @@ class Promises:
         self._lost: list[int] = []
         """Requests that were replaced."""
         self._plan: dict[int, tuple[list[float], list[float]]] | None = None
-        """By class: deadlines, ascending; the least slack of requests due then or later."""
+        """By class: ascending deadlines, and for each the least slack of requests due from then."""
         self._plan_basis = (0.0, 0.0)
         """Least penalty of the requests in the plan, and the time at which it begins."""
         self._admitted_s = 0.0

@@ -29,7 +29,7 @@ Entry = tuple[float, int, Request]
 """(deadline, id, request). Ids are unique, so two entries never compare their requests."""
 
 Kind = tuple[Any, float]
-"""(rows, or rows and class if there are classes; penalty) of a request."""
+"""(rows, penalty) of a request, or ((rows, class), penalty) if there are classes."""
 
 # `attrgetter` runs in C, which matters since every request needs it.
 by_rows: Callable[[Request], Kind] = attrgetter("rows", "penalty")
@@ -159,7 +159,7 @@ class DeadlineQueue:
         self.removals = 0
         """Number of removals, by which a cache sees that it is stale."""
         self.index: Index | None = None
-        """Follows every change from now on."""
+        """An index that is notified of every change from now on; None: there is none."""
         self._entries: dict[int, Entry] = {}
         self._signatures: Partition[Signature] = Partition(self.order, signature_of)
         self.kind = by_rows
@@ -168,7 +168,7 @@ class DeadlineQueue:
         """The entries by kind. Read only."""
         self._expiry: float | None = None
         self._timed_at = (0, 0)
-        """Removals and length for which `_expiry` was computed; `_timed_by` is its lead."""
+        """(removals, length) for which `_expiry` was computed, with the lead `_timed_by`."""
         self._timed_by: TimeByRows | None = None
 
     def __len__(self) -> int:
@@ -203,7 +203,7 @@ class DeadlineQueue:
             raise ValueError(f"request {id} is already queued")
         entry = self._entries[id] = (request.deadline, id, request)
         order = self.order
-        # Usually the only part is the order, and nothing is left to do.
+        # Usually the order itself is the only part, and nothing is left to do.
         if self._signatures.parts.get(request.signature) is not order:
             self._signatures.add(entry)
         if self.index is not None:
@@ -214,7 +214,7 @@ class DeadlineQueue:
         self.rows += request.rows
 
     def take(self, members: Sequence[Request]) -> int:
-        """Like `remove`, fast for requests that are the first ones in order."""
+        """Like `remove`, but fast if the requests are the first in order."""
         count = len(members)
         gone = self.order[:count]
         if len(gone) < count:

@@ -9,18 +9,18 @@ Theory of operation. With run classes, slack_classes.py makes and prices the can
   If penalties differ, there are also candidates of the costliest requests alone.
 - *value* of a member: penalty × P(on time) × (1 − κ (1 − e^(−spare/τ))), spare = the time it would
   have left if it waited for this batch and then ran alone. This is the value of answering it now
-  less the value that can probably still be had later: the urgent count fully, the patient 1 − κ.
-  τ = n × cost + alone, the likely wait behind n pending requests.
+  less the value that it will probably still have later: urgent members count in full, patient ones
+  as 1 − κ. τ = n × cost + alone is the likely wait behind n pending requests.
 - *score*: sum of the values / expected time of the batch. The highest runs; the smallest on ties.
 
 A batch of n rows takes l(n), read from the profile (no padding to k on a CPU), so a partly filled
 candidate is priced at its own size, and is considered if it is larger than the next smaller size;
 the sizes are half octaves, without those that save next to nothing per row.
 
-In both cases the lane may be held for announced requests (announcements.py). With a_1 … a_4 the
-times when their bodies will be complete, within `lead` × the time alone, the best score now is
-compared with the best at each a_j with requests 1 … j added and a_j − now added to the batch's
-time. If one is WORTH_WAITING times as good, nothing runs before a_1.
+In both cases the lane may be held for announced requests (announcements.py). Let a_1 … a_4 be the
+times when their bodies will be complete, if within `lead` × the time alone. The best score now is
+compared with the best at each a_j, with requests 1 … j added and a_j − now added to the batch's
+time. If one of these is WORTH_WAITING times as good, nothing runs before a_1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from slacktide.scheduling.tables import Cached, TimeByRows
 __all__ = ["Slack", "SlackOptions"]
 
 GROUPS = 8
-"""Most signatures tried per decision: those of the earliest deadlines."""
+"""Largest number of signatures tried per decision, beginning with those due first."""
 
 COST_GAIN = 0.05
 """Weight of the newest batch in the average cost of a request."""
@@ -134,7 +134,7 @@ class Slack(DeadlinePolicy):
         return self._timed.next_expiry(self._lead_by_kind())
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """The batch worth most per second of lane time, or the time to wait for; no change."""
+        """The batch worth most per second of lane time, or a time to wait for. Changes nothing."""
         timed, best_effort = self._timed, self._best_effort
         cores = max(1, len(replica.cores))
         limit = min(self._max_batch, replica.max_batch)
@@ -206,7 +206,7 @@ class Slack(DeadlinePolicy):
             self._overdue.spend(seconds, now=batch.started)
 
     def ended(self, batch: Batch, *, now: float) -> None:
-        """Have requests that lost their place dropped before the next batch."""
+        """Note that requests which lost their place must be dropped before the next batch."""
         if self._admission.promises is not None:
             self._promises.freed(now=now)
 
@@ -232,7 +232,7 @@ class Slack(DeadlinePolicy):
     def _context(
         self, alone: float, *, now: float, held: float = 0.0, more: int = 0
     ) -> DecisionContext:
-        """The context of a decision at `now`, with `more` requests than are pending."""
+        """The context of a decision at `now`, with `more` requests besides the pending ones."""
         return DecisionContext(now, self._kappa, self._tau(alone, more), held)
 
     def _tau(self, alone: float, more: int = 0) -> float:

@@ -95,7 +95,7 @@ class ClassChooser:
         return tables
 
     def pricer(self, cores: int, limit: int) -> ClassPricer:
-        """The prices by code of `index`, from those tables."""
+        """The prices by code of `index`, computed from `tables(cores, limit)`."""
         pricer = self._pricers.get((cores, limit))
         kinds = self.index.kinds
         if pricer is None or pricer.kinds is not kinds:

@@ -1,9 +1,9 @@
 """`ShapeChooser`: the decisions of `slack` for a pool whose requests differ in input shape.
 
-All members of a batch have one shape, so the batches of a shape are candidates as for equal
-requests (slack_uniform.py), by tables of the shape's class. The class determines a request's worth
-(by the fairness knob `length_exponent`, as for different lengths), the time it must have left, and
-the work ahead of it at admission: its own class and shorter ones.
+All members of a batch have one shape, so candidates of a shape are made as for equal requests
+(slack_uniform.py), with the tables of its class. The class determines a request's worth (by the
+fairness knob `length_exponent`, as for different lengths), the time it must have left, and which
+requests count as work ahead of it at admission: those of its own class and of shorter ones.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from slacktide.scheduling.slack_uniform import UniformChooser
 from slacktide.scheduling.tables import Cached, Lazy, Lead, RowTimes, TimeByRows
 
 PAYS_LONGER, MOST_PAYS = 0.03, 0.2
-"""Saving per row that a larger batch must have for each time that its class takes longer than the
-shortest; and the largest such saving. It blocks the lane for others (docs/decisions/0038)."""
+"""A larger batch blocks the lane for others, so it must save per row PAYS_LONGER × (time of its
+class ÷ time of the shortest class), or MOST_PAYS if that is less (docs/decisions/0038)."""
 
 
 class MakeTable(Protocol):

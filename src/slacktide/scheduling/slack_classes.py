@@ -3,8 +3,8 @@
 Theory of operation. Classes are numbered by mean length, shortest first. All rows of a batch take
 as long as its longest member, so the classes that may join it matter most. Candidates are therefore
 *class prefixes*: for each m, size k and start point v, the first k requests of class ≤ m, in
-deadline order, that have `need[m][k][v]` left; at least one of class m, or it would be a candidate
-of m − 1. With n_g members of class g,
+deadline order, that have `need[m][k][v]` left. At least one must be of class m, or this would be a
+candidate of m − 1. With n_g members of class g,
 
     C(x) = Π F_g(x)^n_g                            P(the longest is at most x)
     T    = c0 + c1 · k · ∫ (1 − C(x)) dx           expected time; k the rows paid for
@@ -13,10 +13,10 @@ of m − 1. With n_g members of class g,
     score = Σ v_i / (T + held)
 
 The highest score wins, on ties the first (short prefix, small size, low level). `held` is the time
-that the lane would wait for it. worth_i = penalty · (alone_g / A)^θ is the fairness knob: by
-seconds of lane time alone, long requests would always come last.
+that the lane would wait for the batch. worth_i = penalty · (alone_g / A)^θ is the fairness knob: if
+only value per second of lane time counted, long requests would always come last.
 
-All candidates are priced at once, as rows of arrays, without a loop over requests.
+All candidates are priced together, as rows of arrays, without a loop over requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ END = float(POINTS - 1)
 
 
 class ClassPricer:
-    """Arrays of the values by code (class_queue.py) that determine prices; grow with the codes."""
+    """Arrays, by code (class_queue.py), of the quantities that prices depend on."""
 
     def __init__(self, tables: ClassTables, kinds: list[ClassKind]) -> None:
         self._tables = tables
@@ -154,13 +154,13 @@ def _scores(
     share = pricer.alone.take(code)
     share += (took + now)[:, None]
     share -= deadlines
-    np.minimum(share, 0.0, out=share)  # now −spare
+    np.minimum(share, 0.0, out=share)  # `share` is −spare from here on
     share *= 1.0 / context.tau
     np.exp(share, out=share)
     share *= kappa
     share += 1.0 - kappa
 
-    at = deadlines  # point on the grid of lengths at which each is just on time
+    at = deadlines  # becomes the point on the length grid at which each member is just on time
     at -= now + latency.c0
     at *= (1.0 / per_step)[:, None]
     np.minimum(at, END, out=at)

@@ -69,8 +69,8 @@ class PrefixSizes:
     times: tuple[float, ...]
     """Expected seconds of each size."""
     certain: float
-    """A request with at least so many seconds left is behind no start point and certainly on time,
-    whatever the size of its batch."""
+    """A request with at least this many seconds left passes every start point and is certainly on
+    time, whatever the size of its batch."""
 
 
 class SlackTable:
@@ -79,7 +79,7 @@ class SlackTable:
     def __init__(
         self, times: BatchTimes, needs: Needs, cores: int, max_batch: int, pays: float | None = None
     ) -> None:
-        """`pays`: replaces `PAYS`, and also applies to a batch of all requests, of any size."""
+        """`pays` replaces `PAYS`; then even a batch of all waiting requests must save as much."""
         self._pays = PAYS if pays is None else pays
         self._strict = pays is not None
         self._times = times
@@ -113,7 +113,7 @@ class SlackTable:
             if self._strict and len(sizes) > 1 and not self._saves(sizes[-1], sizes[-2]):
                 sizes = sizes[:-1]
             expected = tuple([self.expected[size] for size in sizes])
-            longest = self[sizes[-1]]  # times do not decrease with rows, so it bounds all
+            longest = self[sizes[-1]]  # bounds all others, since times do not decrease with rows
             certain = max(longest.high, longest.needs[-1])
             prefixes = self._prefixes[most] = PrefixSizes(sizes, expected, certain)
         return prefixes
@@ -146,7 +146,7 @@ def up_to(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 ROUNDING = 1e-9
-"""Relative difference of two scores beyond rounding; see `_margin` for rounding of times."""
+"""Relative difference of two scores that rounding cannot explain; for times, see `_margin`."""
 
 
 def clear_prefix(
@@ -169,10 +169,10 @@ def clear_prefix(
                  = ((1 − κ) k + κ e^((T(k) − T(m)) / τ) · E(k)) / T(k),
         E(k) = Σ over i ≤ k of e^((now + T(m) + alone − deadline(i)) / τ)
 
-    with T(m) the time of the largest: one exponential per request and one per size, while the full
-    search takes one per request *and* size, and bisects for start points. Nearly all decisions of a
-    server without overload are of this kind, and for a model of 25 µs the search would take longer
-    than the batch.
+    where T(m) is the time of the largest. This takes one exponential per request and one per size,
+    while the full search takes one per request *and* size, and bisects for start points. Nearly all
+    decisions of a server without overload are of this kind, and for a model that takes 25 µs the
+    search would take longer than the batch.
 
     The two formulas round differently, so if the best two scores are too close, this returns None:
     the search decides, and the choice is always that of the search.
@@ -182,7 +182,7 @@ def clear_prefix(
     """
     sizes, times = prefixes.sizes, prefixes.times
     longest = times[-1]
-    patient = now + longest + alone  # requests due later have spare time after any of the batches
+    patient = now + longest + alone  # a request due later has spare time whichever batch runs
     first = entries[0][0]
     if first < patient or first < now + prefixes.certain:
         return None

@@ -1,8 +1,8 @@
 """`UniformChooser`: the decisions of `slack` for requests that differ only in rows and deadlines.
 
-If all requests have one row, the candidates of one size are windows of one sorted list and share
-their members' values: one pass and prefix sums, instead of one pass per candidate. That keeps a
-decision under 100 µs in plain Python (bench/scheduler_decisions.py).
+If all requests have one row, the candidates of one size are windows of one sorted list. Each member
+is valued once, and prefix sums yield the score of every window. That keeps a decision under 100 µs
+in plain Python (bench/scheduler_decisions.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slacktide.scheduling.slack_table import BatchTime, SlackTable, up_to
 from slacktide.scheduling.tables import Cached, TimeByRows
 
 LOOK = 8
-"""Number of batches of the largest size that are examined for the costliest requests."""
+"""The search for the costliest requests covers this many batches of the largest size."""
 
 
 @read_only
@@ -33,7 +33,7 @@ class DecisionContext:
     tau: float
     """Likely wait of a request that is not chosen."""
     held: float = 0.0
-    """Time that the lane would wait until `now`."""
+    """Time that the lane would be held idle before the batch starts at `now`."""
 
 
 class UniformPricer:
@@ -47,7 +47,7 @@ class UniformPricer:
         self.tau = context.tau
         self.held = context.held
         self.alone = alone
-        """Expected time of a request alone, by rows."""
+        """Expected time of a request that runs alone, by its rows."""
 
     def values(self, entries: Sequence[Entry], time: BatchTime) -> list[float]:
         """The value of answering each of `entries` in a batch that takes `time`."""
@@ -62,7 +62,7 @@ class UniformPricer:
         return self._weighted(worths, entries, time)
 
     def values_of_single(self, entries: Sequence[Entry], time: BatchTime) -> list[float]:
-        """Like `values`, for sorted entries of one row each: twice as fast."""
+        """Like `values` but twice as fast; requires sorted entries of one row each."""
         over = self.now + time.expected + self.alone[1]
         tau, kappa = self.tau, self.kappa
         base_worth = 1.0 - kappa
@@ -77,7 +77,7 @@ class UniformPricer:
     def _weighted(
         self, values: list[float], entries: Sequence[Entry], time: BatchTime
     ) -> list[float]:
-        """Multiply `values` by P(on time), in place. `entries` are sorted: doubtful ones first."""
+        """Multiply `values` by P(on time), in place. `entries` must be sorted by deadline."""
         in_doubt = bisect_left(entries, (self.now + time.high,))
         if not in_doubt:
             return values
@@ -100,7 +100,7 @@ class Candidate:
     entries: Sequence[Entry]
     rows: int
     score: float
-    """Expected on-time value per second of lane time, including the wait for it."""
+    """Expected on-time value per second of lane time, which includes the time it is held idle."""
 
 
 def best_candidate(
@@ -111,9 +111,9 @@ def best_candidate(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best batch of `entries` of one signature; None if none can be on time. `single`: whether
-    each of them has one row; `sizes` is ascending. Ties: the smallest size, then the earliest
-    start."""
+    """The best batch of `entries`, which share one signature; None if no batch can be on time.
+    `single`: every entry has one row. `sizes` is ascending. Ties go to the smallest size, then to
+    the earliest start."""
     evaluate = _best_window if single else _best_filling
     best: Candidate | None = None
     low = 0
@@ -142,12 +142,12 @@ def _best_window(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best batch of one size for requests of one row: windows that share their values."""
+    """The best batch of one size if every request has one row. Overlapping windows share values."""
     time = table[size]
     last = len(entries) - size
     best = 0.0
     chosen: slice | None = None
-    done = -1  # end of the entries with values: overlapping windows are valued together
+    done = -1  # end of the valued entries; overlapping windows are valued in one call
     for i, start in enumerate(starts):
         if start <= last:
             if start >= done:
@@ -185,7 +185,7 @@ def _best_filling(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best batch of one size for requests of several rows: each start is filled one by one."""
+    """The best batch of one size if requests may have several rows: one is filled per start."""
     best: Candidate | None = None
     for start in starts:
         members = within_rows(entries[start : start + 4 * size], size)
@@ -243,7 +243,7 @@ class UniformChooser:
             weight = self.worth_of(group[0][2], cores)
             pricer = UniformPricer(context, alone=table.expected)
             for among in self._choices(group, limit, context.now + table[1].needs[0]):
-                # A request of many rows may fit only in a size that does not pay: then try all.
+                # A request of many rows may fit only a size that saves nothing, so try all sizes.
                 sizes = (
                     table.prefixes(min(limit, len(among))).sizes
                     if single
@@ -259,9 +259,9 @@ class UniformChooser:
     def _choices(
         self, group: Sequence[Entry], limit: int, earliest: float
     ) -> Iterator[Sequence[Entry]]:
-        """Sorted lists of requests of one signature, from which candidates are made: the group and,
-        if penalties differ, its costliest requests alone, among the first LOOK × `limit` due at
-        `earliest` or later. A list for each penalty did not measure better everywhere."""
+        """Sorted lists of requests from which candidates are made: the whole group and, if
+        penalties differ, the costliest of its first LOOK × `limit` requests due at `earliest` or
+        later. A list for each penalty did not do better in every measurement."""
         yield group
         penalties = self._queue.penalties()
         if len(penalties) > 1:

@@ -1,9 +1,9 @@
 """Tables of predicted batch times, filled on demand and kept until the predictions change.
 
-A changed prediction costs microseconds and a policy needs dozens per decision; a dictionary answers
-in tens of nanoseconds. `BatchTimes.revision` shows when tables are stale. They are filled on
-demand, since a tiny model often needs one or two batch sizes between two revisions, and its batches
-are shorter than the time to fill a table of all sizes.
+Computing a prediction takes microseconds, and a policy needs dozens per decision; a dictionary
+answers in tens of nanoseconds. `BatchTimes.revision` shows when tables are stale. They are filled
+on demand, since a tiny model often needs one or two batch sizes between two revisions, and its
+batches are shorter than the time to fill a table of all sizes.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class RowTimes:
         soonest: float = 1.0,
     ) -> None:
         self.classes = classes
-        """Classes in the keys of `lead`; None: its keys are rows alone."""
+        """The classes to which keys of `lead` refer; None: its keys are rows alone."""
         self.expected: TimeByRows = Lazy(expected)
         """Median time."""
         self.lead: TimeByRows = Lazy(lead)
         """Least time left of a request, by rows, or by (rows, class) if there are `classes`; with
         less it is dropped."""
         self.soonest = soonest
-        """Part of its own lane time after which a request may have its answer; 1: all of it."""
+        """Part of a request's own lane time after which it may have its answer; 1: all of it."""
         self._max_batch = max_batch
         self._per_row = per_row
 
@@ -121,8 +121,8 @@ def row_times(
     class_lead: ClassLead | None = None,
     classed: Callable[[Classes | None], None] = lambda classes: None,
 ) -> Cached[RowTimes]:
-    """Row times by number of cores, up to `max_batch` rows. `classed` is called with the classes
-    of new ones."""
+    """Row times by number of cores, up to `max_batch` rows. `classed` is called with their classes
+    whenever new ones are made."""
 
     def build(cores: int) -> RowTimes:
         def expected(rows: int) -> float:

@@ -59,7 +59,7 @@ from slacktide.wire.parameters import LOOK_ALIKES
 log = logging.getLogger("slacktide.server")
 
 _SHOWN = 8
-"""Most models that the log line at the start names."""
+"""Maximum number of models that the log line at the start names."""
 
 
 class App:

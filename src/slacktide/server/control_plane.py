@@ -32,7 +32,7 @@ EXTENSIONS = (
 """Supported extensions, in Triton's order."""
 
 LISTING_S = 1.0
-"""Longest wait of the index for the repository's folder: a network disk may stall."""
+"""Maximum seconds that the index waits for the repository's folder: network disks may stall."""
 
 
 class ServerControlPlane:
@@ -74,7 +74,7 @@ class ServerControlPlane:
         return not self._broken.is_set()
 
     def ready(self) -> bool:
-        """Whether the models of the start, except those unloaded since, meet `--ready-when`. True
+        """Whether the models to load at the start, except unloaded ones, meet `--ready-when`. True
         if there are none. A model loaded later can count as serving, but never as missing."""
         if self.draining or self._broken.is_set():
             return False
@@ -144,7 +144,7 @@ class ServerControlPlane:
 
     async def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
         """Return an entry for each version ever tried. A model never tried has one entry without
-        version: LOADING if the start has yet to load it, else only its name."""
+        version: LOADING if the server's start will still load it, else only its name."""
         names = () if ready_only else await self._names()
         index = [
             _entry(version.name, version.version, version)
@@ -164,7 +164,7 @@ class ServerControlPlane:
         return sorted(index, key=lambda entry: (entry["name"], entry.get("version", "")))
 
     async def _names(self) -> tuple[str, ...]:
-        """Return the models in the repository; none if its folder is gone or stalls."""
+        """Return the models in the repository; none if its folder is missing or stalls."""
         if self._listing is None or self._listing.done():
             self._listing = asyncio.create_task(asyncio.to_thread(self._repository.names))
         await asyncio.wait((self._listing,), timeout=LISTING_S)

@@ -59,7 +59,7 @@ class Server:
 
     @property
     def app(self) -> App:
-        """The parts, which belong to the server's thread. Raises RuntimeError before `start`."""
+        """The `App`, which belongs to the server's thread. Raises RuntimeError before `start`."""
         if self._app is None:
             raise RuntimeError("the server has not been started")
         return self._app

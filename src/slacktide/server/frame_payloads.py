@@ -39,7 +39,7 @@ from slacktide.wire.errors import WireError
 log = logging.getLogger("slacktide.models")
 
 _PIXEL_FRAMES = 20
-"""Frames with boxes that look like pixels before the log warns."""
+"""Number of frames, all with boxes that look like pixels, after which the log warns."""
 
 
 class HandedOn:
@@ -61,7 +61,7 @@ class FramePayloads:
     def __init__(self, version: PipelineVersion) -> None:
         self.version = version
         self.handed: dict[tuple[int, int], HandedOn] = {}
-        """By number of the edge and id of the request."""
+        """Rows or boxes handed on, by number of the edge and id of the request."""
         self._slots: list[tuple[Arena, Slot]] = []
         self._extent: tuple[int, int] | None = None
 
@@ -240,8 +240,8 @@ def no_payload(version: LoadedVersion, rows: int) -> Payload:
 
 
 def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -> CheckedInputs:
-    """Check all inputs of a stage; of many rows, return the first part that it takes at a time.
-    Raises WireError if they do not fit."""
+    """Check all inputs of a stage in parts of as many rows as it takes at a time, and return the
+    first part. Raises WireError if they do not fit."""
     most = version.check.most_rows
     cuts = [
         [_cut(tensor, first, min(rows, first + most)) for tensor in inputs]

@@ -86,8 +86,8 @@ class OpenFrame:
         self.children: dict[str, list[StageChild]] = {}
         """Requests with a result, by stage."""
         self.answered: list[StageChild] = []
-        """Requests with an outcome. They are counted together when the frame has ended: nothing
-        waits then, and the models are not pushed out of the caches."""
+        """Requests with an outcome. They are counted together once the frame has ended: nothing
+        waits then, and counting earlier would evict the models from the caches."""
         self.ended = False
         self.loop_s = 0.0
 
@@ -115,8 +115,8 @@ class ServedFrames:
         return len(self._records)
 
     def add(self, call: PendingRequest, version: PipelineVersion | None = None) -> None:
-        """Keep a call, and what its frame needs of `version`; None for a refused call, which needs
-        nothing."""
+        """Keep a call, and open its frame in `version`. A refused call has no frame; its `version`
+        is None."""
         self._requests.add(call)
         if version is not None and call.id not in self._records:
             version.hold()
@@ -206,7 +206,7 @@ class ServedFrames:
                 raise ValueError("there are no outputs")
             return record.payloads.hand_on(edge, child.id, child.rows, outputs, frame_payload)
         except MemoryLimitExceeded as error:
-            self.post(MemoryShort())  # makes room for the next if there is reclaimable memory
+            self.post(MemoryShort())  # makes room for the next frame if memory is reclaimable
             return Yield(0, refused=error.reason)
         except WireError as error:
             why, reason = str(error), error.reason
@@ -224,7 +224,7 @@ class ServedFrames:
 
 
 class PipelineRoute:
-    """The `CallRoute` of one pipeline: its calls are frames to the machine above the engine."""
+    """The `CallRoute` of one pipeline: the machine above the engine takes calls as frames."""
 
     __slots__ = ("_frames", "_version")
 
@@ -270,7 +270,7 @@ def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | N
     """Return a frame's outputs in its pipeline's order; None for those of missing stages."""
     version, by_stage = record.version, record.children
     before: dict[int, int] = {}
-    """Rows of the same stage before those of each child."""
+    """Number of rows of the same stage before a child's own rows, by the child's id."""
     if sum(map(len, by_stage.values())) > len(by_stage):
         _sort(record)
     for children in by_stage.values():
@@ -309,7 +309,7 @@ def _sort(record: OpenFrame) -> None:
 def _origins(
     record: OpenFrame, children: Sequence[StageChild], before: Mapping[int, int]
 ) -> OutputTensor:
-    """Return which upstream rows these children got."""
+    """Return the indices of the upstream rows that these children got."""
     handed_rows = []
     for child in children:
         edge = child.feeds[0].edge
@@ -321,8 +321,8 @@ def _origins(
 
 
 def _describe(record: OpenFrame) -> None:
-    """Fill in a call the outcomes of its stages, their variants and early exits, and the time in
-    all their batches. If a stage had several requests, the last one answered counts."""
+    """Write into a frame's call the outcomes of its stages, their variants and early exits, and the
+    time in all their batches. Of a stage's requests, the one answered last counts."""
     ended, details = {}, {}
     input_s = infer_s = output_s = 0.0
     for stage, children in record.children.items():

@@ -111,7 +111,7 @@ class FrontEnds:
 
 
 def address_of(host: str, port: int) -> str:
-    """Return how this machine reaches a port that listens on `host`."""
+    """Return the address at which this machine reaches a port that listens on `host`."""
     if host in _FROM_HERE:
         return f"{_FROM_HERE[host]}:{port} (all addresses)"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -28,7 +28,7 @@ class PipelineService:
         """Number for the next arena of frames that replicas attach."""
 
     def serve(self, loaded: LoadedPipeline) -> None:
-        """Answer with this pipeline from now on. Frames in flight stay with the one before."""
+        """Answer with this pipeline from now on. Frames in flight stay with the previous one."""
         self._loads += 1
         before = self._serving.get(loaded.name)
         counters = self._counters.setdefault(loaded.name, ModelCounters())

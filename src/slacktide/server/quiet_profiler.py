@@ -1,8 +1,8 @@
-"""`QuietProfiler`: repeats profiles that were measured on a busy machine, when it is quiet.
+"""`QuietProfiler`: repeats profiles that were measured on a busy machine, once it is quiet.
 
 The machine is quiet when no request has come for `QUIET_S` seconds and the processors were mostly
-idle. A request ends the measurement at once. A better profile is stored and its model reloaded,
-which keeps answering meanwhile.
+idle. A request ends the measurement immediately. A better profile is stored, and its model is
+reloaded while it keeps answering.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ QUIET_S = 5.0
 MOST_BUSY = 0.25
 """CPU utilisation above which the machine is not idle."""
 CANCEL_S = 0.01
-"""Seconds until a measurement notices a request."""
+"""Maximum seconds until a measurement notices a request."""
 MOST_PAUSE_S = 600.0
-"""Longest pause after measurements that were cut short or no better; the first is `QUIET_S`."""
+"""Maximum pause after measurements that ended early or improved nothing, from `QUIET_S` up."""
 
 
 class QuietProfiler:
@@ -88,7 +88,7 @@ class QuietProfiler:
         try:
             profiled = task.result()
             if profiled is None:
-                self._profiles.busy[label] = busy  # try the others first
+                self._profiles.busy[label] = busy  # try other profiles first
                 return False
             before, after = busy.profiled.record.table, profiled.record.table
             times = [1e3 * table.expected(1, table.cores[0]) for table in (after, before)]

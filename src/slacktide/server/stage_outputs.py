@@ -1,5 +1,5 @@
-"""Reads stage outputs: chooses boxes or rows for an edge, joins requests of a stage for the
-answer."""
+"""Reads stage outputs: chooses boxes or rows for an edge, and joins the outputs of a stage's
+requests for the answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Chosen(NamedTuple):
     """Rows or boxes of one request that go on along one edge."""
 
     rows: Sequence[int]
-    """Upstream row that each comes from."""
+    """Upstream row from which each chosen row or box comes."""
     places: Sequence[int] | None = None
     """Place of each box among its row's boxes."""
     boxes: bytes = b""
@@ -88,7 +88,7 @@ def chosen_boxes(edge: Edge, arrays: StageArrays) -> Chosen:
 
 
 def _of_few(edge: Edge, arrays: StageArrays) -> Chosen | None:
-    """Choose without arrays among few boxes of one frame, the usual case; None: not that case."""
+    """Choose without arrays among few boxes of one frame, the usual case; None in other cases."""
     output = arrays.tensor(edge.boxes)
     if output is None:
         return None
@@ -185,7 +185,7 @@ def rows_of(spec: TensorSpec, tensor: OutputTensor, rows: Sequence[int]) -> Outp
 
 
 def joined(spec: TensorSpec, parts: Sequence[OutputTensor]) -> OutputTensor:
-    """Join the output of a stage's requests along rows; shorter ones are padded with 0 or empty."""
+    """Join outputs of a stage's requests along rows; shorter rows get zeros or empty strings."""
     if len(parts) == 1:
         return parts[0]
     if not parts:

@@ -41,7 +41,7 @@ class CallContext:
     """Where a call comes from, and its timing."""
 
     first_byte: float
-    """When its first byte arrived, in monotonic seconds."""
+    """Time at which its first byte arrived, in monotonic seconds."""
     client: str
     """Peer address without port: the key of limits, and of bandwidth outside sessions."""
     transport: str
@@ -53,7 +53,7 @@ class CallContext:
     connection: str = ""
     """Peer address with port; empty if it does not identify a connection."""
     session: str = ""
-    """Id of the frame session it belongs to, which planners and schedulers see as the client."""
+    """Id of its frame session. To planners and schedulers, the session is the client."""
     complete_at: float | None = None
     """Expected time of its last byte, in a session; None: estimated from the client's other
     bodies."""
@@ -77,7 +77,7 @@ class SessionTerms:
     name: str = ""
     """Name shown to people."""
     bytes_per_s: float = 0.0
-    """Rate of its link; 0: unknown."""
+    """Rate of the client's link; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class SizeAdvice:
     """Advice to a session on what to send."""
 
     size: int = 0
-    """Side of its images in pixels; 0: any size."""
+    """Side of the images in pixels; 0: any size."""
     variant: str = ""
     mapped: bool = True
     """Whether answers are expected in time."""
     bytes_per_s: float = 0.0
-    """Measured rate of its link; 0: not known yet."""
+    """Measured rate of the session's link; 0: not known yet."""
 
 
 @dataclass(slots=True)

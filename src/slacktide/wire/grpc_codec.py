@@ -80,7 +80,7 @@ class GrpcCodec:
         return in_stream(self._pieces(reply, requested, {FINAL_RESPONSE: True}))
 
     def learn(self, head: bytes, request: RequestMessage, call: InferCall) -> None:
-        """Cache the meaning of `head`. Heads with typed contents are not cached: no two agree."""
+        """Cache the meaning of `head`. Heads with typed contents are not cached, as all differ."""
         if len(head) <= MAX_HEAD and len(request.raw) == len(call.inputs):
             meaning = _Meaning(
                 call.model,

@@ -42,7 +42,7 @@ MODEL_VERSION = 2
 ID = 3
 RAW_INPUT_CONTENTS = 7
 RAW_OUTPUT_CONTENTS = 6
-"""Numbers of fields that are handled apart from their messages; `id` has the same in both."""
+"""Numbers of fields that are handled apart from their messages; `id` has one number in both."""
 
 FINAL_RESPONSE = "triton_final_response"
 """Parameter of every answer on a stream: true on the last one to a request (there is only one)."""
@@ -114,7 +114,7 @@ def model_of(message: Buffer) -> str:
 
 def target_before_tensors(beginning: Buffer) -> tuple[str, str | None] | None:
     """The model and version in the beginning of a ModelInferRequest, if raw tensors follow; None if
-    they are not known before its end."""
+    only the complete message tells."""
     fields = fields_before(beginning, RAW_INPUT_CONTENTS)
     if fields is None or MODEL_NAME not in fields:
         return None

@@ -2,8 +2,8 @@
 
 A client that streams frames sends the same JSON before different tensor bytes. The meaning of the
 JSON (names, types, shapes, offsets) is cached by its text, so that it is parsed and checked once.
-Only calls whose tensors are all binary, with elements of fixed size, are cached: of those only the
-length remains to be checked.
+Only calls whose tensors are all binary, with elements of fixed size, are cached: for these, only
+the length remains to be checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_PARAMETERS: Mapping[str, Parameter] = {}
 
 
 class _Meaning:
-    """The meaning of a JSON text. Calls with the same text share its containers: read-only."""
+    """The meaning of a JSON text. Calls with the same text share its containers; read-only."""
 
     __slots__ = ("answer", "id", "outputs", "parameters", "places", "size")
 

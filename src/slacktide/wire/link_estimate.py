@@ -1,10 +1,10 @@
 """Estimates the rate of a client's link from its past transfers. Pure.
 
-The rate is smoothed as in Jellyfish (§5): an adaptive filter follows at once if the error is as
+The rate is smoothed as in Jellyfish (§5): an adaptive filter follows fully if the error is as
 large as any recent one, and slowly if it is small; the estimate is the harmonic mean of the last
 second. We add to this:
 
-- A transfer slower than expected counts in full, and the mean is never faster than it; otherwise
+- A transfer slower than expected counts in full, and the mean never exceeds its rate; otherwise
   all frames of the next second would be late.
 - A larger fall clears the history.
 - A transfer of little more than a packet weighs little: it shows the client's promptness, not the
@@ -25,20 +25,20 @@ from math import exp, inf, log
 GUESS_BYTES_PER_S = 12.5e6
 """Rate of an unknown client: 100 Mbit/s."""
 WINDOW_S = 1.0
-"""Seconds of the harmonic mean."""
+"""Seconds that the harmonic mean covers."""
 FALL = 0.6
 """A transfer slower than this share of the expected rate is a fall of the link."""
 SILENCE_S = 3.0
 """After this long without a transfer the next one counts in full."""
 HALF_LIFE_S = 300.0
-"""Silence in which the logarithm of the rate moves halfway to the guess's."""
+"""Seconds of silence in which the logarithm of the rate moves halfway to that of the guess."""
 
 MAX_CLIENTS = 4096
 PACKET = 1500
-"""Bytes that arrive at once whatever the link. Transfers that are not longer show no rate."""
+"""Bytes that arrive together on any link. Transfers of no more than this show no rate."""
 
 _LATE_S = 0.002
-"""Delay that a busy loop may add to a transfer without being taken for a fall."""
+"""Delay that a busy loop may add to a transfer without its counting as a fall."""
 _ERROR_DECAY = 0.6
 _ERRORS = 10
 """Constants of the filter, as published."""
@@ -47,9 +47,9 @@ _FRAME_DECAY = 0.95
 """Factor by which each frame reduces the weight of the earlier ones."""
 _POWER, _PRIOR = 0.83, 0.05
 _REFERENCE = (16_384, 10_283)
-"""Pixels and bytes of a frame before the first one."""
+"""Pixels and bytes of the frame that is assumed before the first one."""
 _LEAST_POWER, _MOST_POWER = 0.3, 1.2
-"""Range of plausible powers."""
+"""Range of plausible powers of the pixels."""
 _FASTEST, _LONGEST = 1e-12, 1e6
 """Limits on the seconds of a byte and of a transfer, which keep the arithmetic sound."""
 
@@ -71,7 +71,7 @@ class LinkEstimate:
         self._error = 0.0
         self._errors: deque[float] = deque(maxlen=_ERRORS)
         self._recent: deque[tuple[float, float, float]] = deque(maxlen=_SAMPLES)
-        """Recent transfers: end, bytes, and the seconds of these bytes at the pace after it."""
+        """Recent transfers: end, bytes, and seconds of these bytes at the pace just after it."""
         self._last_at = -inf
         """When the last transfer ended."""
         self._mean, self._mean_until = 0.0, -inf
@@ -185,7 +185,7 @@ class BytesPerPixel:
         """Weighted sums, about the means, of squared pixels and of pixels times bytes."""
 
     def observe(self, nbytes: int, pixels: int) -> None:
-        """Record a frame of `nbytes` with so many pixels."""
+        """Record a frame of `nbytes` with this many pixels."""
         if nbytes <= 0 or pixels <= 0:
             return
         earlier = self._weight * _FRAME_DECAY
@@ -201,7 +201,7 @@ class BytesPerPixel:
         self._mean_bytes += off_bytes / self._weight
 
     def of(self, pixels: int) -> float:
-        """Expected bytes of a frame with so many pixels."""
+        """Expected bytes of a frame with this many pixels."""
         if pixels <= 0:
             return 0.0
         power = (self._cross + _PRIOR * _POWER) / (self._spread + _PRIOR)

@@ -183,7 +183,7 @@ def _opening(model: str, version: str) -> bytes:
 def _only(
     model: str, version: str, name: str, datatype: str, shape: tuple[int, ...], size: int
 ) -> bytes:
-    """The JSON of an answer with a single binary output and nothing else, as most are."""
+    """The JSON of an answer with a single binary output and nothing else, the usual case."""
     output = _described(name, datatype, shape, size)
     return b'%b,"outputs":[%b]}' % (_opening(model, version), output)
 

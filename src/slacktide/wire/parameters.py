@@ -96,7 +96,7 @@ BYTES_HEADER = "slacktide-bytes"
 """gRPC metadata with the length of the message (HTTP has Content-Length)."""
 MODEL_KEY = "slacktide-model"
 VERSION_KEY = "slacktide-model-version"
-"""gRPC metadata with the model and version of such a message (HTTP has the path)."""
+"""gRPC metadata with the model and version that a message is for (HTTP has the path)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ _NAMES = frozenset(
 def parse_parameters(
     parameters: Mapping[str, Parameter], look_alikes: Mapping[str, str] = LOOK_ALIKES
 ) -> CallOptions:
-    """Parse a call's merged parameters. Raises WireError naming `parameters.<name>`, also for a
-    name in `look_alikes`."""
+    """Parse a call's merged parameters. Raises WireError naming `parameters.<name>`. Names in
+    `look_alikes` are errors too."""
     if _NAMES.isdisjoint(parameters):
         return PLAIN_OPTIONS
     for name in parameters:
@@ -172,8 +172,8 @@ def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
     parameter of its own name, which `parse_parameters` refuses.
 
     Raises BadField naming the header. A timeout of zero in a header is an error, unlike in Triton's
-    parameter `timeout`, where it means "not sent". Of a repeated header, the last parameter and the
-    smallest timeout count.
+    parameter `timeout`, where it means "not sent". If a header is repeated, the last parameter and
+    the smallest timeout count.
     """
     fields = HeaderFields()
     for name, value in pairs:
@@ -207,7 +207,7 @@ def timing_parameters(
     outcome: Outcome, variant: str | None, exit: str | None = None
 ) -> dict[str, Parameter]:
     """The answer's parameters for `report_timing`, in microseconds. `variant`: None for a pipeline.
-    `exit`: the exit that answered, empty for the end of the network; None: the model has no early
+    `exit`: the exit that answered, empty if the whole network did; None: the model has no early
     exits."""
     parameters: dict[str, Parameter] = {
         "queue_us": microseconds(outcome.queue_s),

@@ -87,7 +87,7 @@ def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
     unpack = _U32.unpack_from
     stride = 4 + int(unpack(data, 0)[0])
     if stride * count == size:
-        # All of the same length, as in most batches: check all lengths at once.
+        # All have the same length, as in most batches: check all lengths in one step.
         table = np.frombuffer(data, np.uint8).reshape(count, stride)[:, :4]
         if not np.any(table != table[0]):
             return list(range(4, size + 4, stride))
@@ -106,12 +106,12 @@ def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
 
 def check_utf8(data: Buffer, offsets: Sequence[int], field: str) -> None:
     """Raise WireError unless each element is UTF-8, as ONNX requires of strings."""
-    if not offsets or np.frombuffer(data, np.uint8).max() < 0x80:  # ASCII, lengths and all
+    if not offsets or np.frombuffer(data, np.uint8).max() < 0x80:  # all ASCII, even the lengths
         return
     view, ends = memoryview(data), (*offsets[1:], len(data) + 4)
     joined = b"\0".join([view[start : end - 4] for start, end in zip(offsets, ends, strict=True)])
     try:
-        str(joined, "utf-8")  # all at once: no character can span a separator
+        str(joined, "utf-8")  # in one step: no character can span a separator
     except UnicodeDecodeError as error:
         lengths = (end - start - 3 for start, end in zip(offsets, ends, strict=True))
         index = next(i for i, end in enumerate(accumulate(lengths)) if error.start < end)

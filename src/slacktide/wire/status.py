@@ -101,7 +101,7 @@ _SENTENCES: Mapping[Reason, str] = {
 
 
 MOST_MICROSECONDS: Final = 2**53 - 1
-"""Largest number in an answer, which every JSON parser reads exactly."""
+"""Largest number in an answer. Every JSON parser reads it exactly."""
 
 
 def microseconds(seconds: float) -> int:
@@ -124,7 +124,7 @@ def numbers_of(outcome: Outcome) -> dict[str, int]:
 
 
 def message_for(outcome: Outcome, model: str) -> str:
-    """The message of a request to `model` that has no result."""
+    """The message about a request to `model` that has no result."""
     sentence = _SENTENCES.get(outcome.reason)
     detail = outcome.detail
     if sentence is None:

@@ -7,9 +7,9 @@ a memoryview stays valid for ever, and only touched pages use memory.
 Theory of operation. Slots have one of a few sizes (four to each doubling, multiples of 64 bytes, so
 at most a fifth is wasted). A freed slot goes to the free list of its size and is reused from there:
 a pop and an append, no search. If that list is empty, the slot is taken from a gap, then from the
-untouched end, and at last free neighbours are merged into gaps. A buddy allocator was rejected
-because it splits and merges on every call; free lists alone because a change of input size would
-strand their memory.
+untouched end; as a last resort, free neighbours are merged into gaps. A buddy allocator was
+rejected because it splits and merges on every call; free lists alone because a change of input size
+would strand their memory.
 
 Not thread-safe: it belongs to the server's loop.
 """
@@ -30,7 +30,7 @@ from slacktide.domain.read_only import read_only
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and the best alignment for vector instructions."""
 LEAST_RESERVED: Final = 64 << 20
-"""Least bytes to which a larger limit is reduced: the default size of the largest request."""
+"""Limits are never reduced below this: the default size, in bytes, of the largest request."""
 
 
 @read_only
@@ -78,9 +78,9 @@ class Arena:
         self._in_use = 0
 
     def _reserve(self) -> mmap.mmap:
-        """Map the limit, or as often half of it as the system requires (`ulimit -v`).
+        """Map the limit, halved as often as the system requires (`ulimit -v`).
 
-        Twice as much must fit: other things need memory, and a worker maps it beside its model.
+        Twice as much must fit: other things need memory, and workers also load a model.
         """
         while True:
             try:
@@ -100,7 +100,7 @@ class Arena:
 
     @property
     def limit(self) -> int:
-        """Most bytes of live slots."""
+        """Maximum bytes of all live slots."""
         return self._limit
 
     @property
@@ -150,7 +150,7 @@ class Arena:
         self._map[offset : offset + len(data)] = data
 
     def trim(self) -> int:
-        """Return the memory of free slots to the system; upper bound of the bytes returned.
+        """Give free slots' memory back to the system. Returns an upper bound of the bytes.
 
         For idle times: it costs a system call per gap, and reused pages are zeroed again.
         """
@@ -246,8 +246,8 @@ def size_class(nbytes: int) -> int:
 
 
 def map_read_only(fd: int) -> memoryview:
-    """A view of a whole shared memory file. It stays valid when the file grows, without the new
-    part."""
+    """A view of a whole shared memory file. It stays valid when the file grows, but does not cover
+    the new part."""
     size = os.fstat(fd).st_size
     if size == 0:
         return memoryview(b"")

@@ -3,7 +3,7 @@
 While the server's process is stopped, frozen with its container, or held up by a long callback,
 messages of workers and clients wait in sockets: their silence proves nothing. Timeouts for them
 therefore count only time in which the loop turned. A beat on the loop notices a standstill as soon
-as it is over. It counts as lasting a moment longer, in which the loop reads what has arrived.
+as it is over. A standstill counts as a moment longer, in which the loop reads what has arrived.
 
 The loop's own promises, such as deadlines of requests, use real time.
 """
@@ -38,7 +38,7 @@ class LoopWatch:
         self._total = 0.0
 
     def look(self) -> float:
-        """Note that the loop turns; seconds of all standstills so far."""
+        """Note that the loop turns. Returns the seconds of all standstills so far."""
         now = self.clock()
         if now - self._last_look > BEAT_S + LATE_S:
             begin, end = self._last_look, now + READ_S
@@ -61,7 +61,7 @@ class LoopWatch:
 
 
 class PatientTimer:
-    """Calls back after the loop has turned for some seconds. Made by `call_later`."""
+    """A callback after the loop has turned for some seconds. Made by `call_later`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
@@ -105,12 +105,12 @@ def _beat(loop: asyncio.AbstractEventLoop, watch: LoopWatch) -> None:
 def call_later(
     loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[..., object], *args: Any
 ) -> PatientTimer:
-    """As `loop.call_later`, but counts only time in which the loop turned."""
+    """Like `loop.call_later`, but counts only time in which the loop turned."""
     return PatientTimer(loop, seconds, lambda: callback(*args))
 
 
 class patience:  # noqa: N801  # beside asyncio.timeout
-    """As `asyncio.timeout`, but counts only time in which the loop turned."""
+    """Like `asyncio.timeout`, but counts only time in which the loop turned."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

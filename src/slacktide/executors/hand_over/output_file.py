@@ -29,15 +29,15 @@ from slacktide.executors.hand_over.tensor_io import (
 from slacktide.executors.ports import OutputRun, Outputs
 
 COPY_BYTES: Final = 1 << 20
-"""Most bytes of outputs copied in one turn of the loop. Takes less than a millisecond, mostly for
+"""Maximum bytes of outputs copied in one turn of the loop. Takes under a millisecond, mostly for
 fresh memory."""
 COPY_TURNS: Final = 128
-"""Most turns of one copy. Longer outputs are copied in larger steps, so that a busy loop reports
+"""Maximum turns of one copy. Longer outputs are copied in larger steps, so that a busy loop reports
 them before their worker seems to hang."""
 
 
 def make_output_file() -> int:
-    """Create an empty memfd that cannot shrink; its descriptor."""
+    """Create an empty memfd that cannot shrink. Returns its descriptor."""
     fd = os.memfd_create("slacktide-outputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     return fd
@@ -62,13 +62,13 @@ class OutputReader:
     def take_in_steps(
         self, message: FinishedMessage | ReleasedMessage
     ) -> Generator[None, None, list[Outputs]]:
-        """As `take`, but yields after each step and returns the outputs at the end. The next batch
-        must not begin before."""
+        """Like `take`, but yields after each step and returns the outputs at the end. The next
+        batch must not begin before that."""
         step = max(COPY_BYTES, -(-_total_bytes(message) // COPY_TURNS))
         return copy_outputs(self._mapped(message), message.outputs, step)
 
     def _mapped(self, message: FinishedMessage | ReleasedMessage) -> mmap.mmap | bytes:
-        """The file with all parts that the message names. Raises ProtocolError."""
+        """Map the file up to all parts that the message names. Raises ProtocolError."""
         end = message.file_bytes
         if end > len(self._map):
             if os.fstat(self._fd).st_size < end:
@@ -100,7 +100,7 @@ class OutputWriter:
         self._map: mmap.mmap | None = None
         self._view = memoryview(bytearray())  # writable, for answers without elements
         self.end = 0
-        """Offset behind the last outputs written."""
+        """Offset after the last outputs written."""
 
     def write(
         self,
@@ -110,8 +110,8 @@ class OutputWriter:
         lengths: MemberLengths | None = None,
         at: int = 0,
     ) -> list[list[OutputRun]]:
-        """Write outputs of a batch from offset `at` on; the place of each one's parts. An output
-        that is None has empty parts."""
+        """Write outputs of a batch from offset `at` on. Returns the place of each output's parts;
+        an output that is None has empty parts."""
         whole, runs = [], []
         size = at
         for array, spec in zip(arrays, interface.outputs, strict=True):

@@ -22,10 +22,10 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     READY     the model's interface and the worker's sessions as JSON text
     BROKEN    1: permanent, 2: memory limit exceeded, 0: neither; then text. The worker ends
     FINISHED  batch, input ns, infer ns, output ns, CPU ns of all threads, CPU ns of the thread that
-              ran the batch, bytes of the output file, members, outputs, then the runs of each
-              output until all members are covered: members of the run, then the tensor of the first
-              one, which the others' follow. Members that were RELEASED are omitted. At the end, if
-              the model has ramps, their report
+              ran the batch, bytes of the output file, members, outputs, then for each output its
+              runs, until all members are covered: number of members in the run, then the tensor of
+              its first member, which those of its other members follow. Members that were RELEASED
+              are omitted. At the end, if the model has ramps, their report
     FAULTS    batch, then JSON text: members without rows, by their place, with the reason and
               whether it is a glue function's fault. FINISHED follows; ignore their outputs in it
     ROWS      batch, then text: outputs and inputs differ in their number of rows. FINISHED or
@@ -69,7 +69,7 @@ _MAX_BODY: Final = 256 << 20
 """Bytes: far above any batch, but few enough that a garbled length is noticed."""
 _MAX_RANK: Final = 64
 _MAX_RAMPS: Final = 62
-"""Each takes one bit of a word."""
+"""Maximum number of ramps: each takes one bit of a word."""
 _LEAVING: Final = (Leaving.NONE, Leaving.RUN_ON, Leaving.SHRINK)
 
 
@@ -139,7 +139,7 @@ class FrameReader:
             end = start + _HEADER.size + length
             if end > size:
                 break
-            # Before the frame is yielded, since the consumer may stop here.
+            # Set before the frame is yielded, because the consumer may stop here.
             self._tail = data[end:] if end < size else b""
             yield kind, data[start + _HEADER.size : end]
             start = end
@@ -162,7 +162,7 @@ def to_words(body: bytes) -> list[int]:
 
 
 def _tensors(words: list[int], at: int, count: int) -> tuple[list[TensorRef], int]:
-    """Read `count` tensors from index `at` on; the tensors, and the index after them."""
+    """Read `count` tensors from index `at` on. Returns them and the index after them."""
     tensors = []
     for _ in range(count):
         offset, nbytes, rank = words[at : at + 3]
@@ -175,7 +175,7 @@ def _tensors(words: list[int], at: int, count: int) -> tuple[list[TensorRef], in
 
 
 def encode_batch(order: BatchOrder) -> bytes:
-    """BATCH frame. All members have the same number of tensors, as the model's inputs."""
+    """Encode BATCH. Every member has as many tensors as the model has inputs."""
     members = order.members
     inputs = len(members[0].tensors)
     words = [order.batch, len(members), inputs, order.size, _LEAVING.index(order.leaving)]
@@ -230,7 +230,7 @@ def run_words(outputs: Sequence[Sequence[OutputRun]]) -> list[int]:
 def read_runs(
     words: list[int], at: int, members: int, outputs: int
 ) -> tuple[list[list[OutputRun]], int]:
-    """Decode `run_words` from index `at` on; the runs, and the index after them."""
+    """Decode `run_words` from index `at` on. Returns the runs and the index after them."""
     _check_counts(0, outputs, len(words))
     all_runs = []
     for _ in range(outputs):
@@ -284,8 +284,8 @@ def decode_aborted(body: bytes) -> tuple[int, ExitReport | None]:
 
 def _report_words(report: ExitReport) -> list[int]:
     """Encode a report of ramps: numbers of ramps, of rows and of timed ramps; positions; times in
-    ns; then for each row the ramp where it left, the number of ramps that judged it, bits of those
-    that agree with the model (−1: unknown), and their uncertainties."""
+    ns; then for each row the ramp where it left, the number of ramps that judged it, a bit mask of
+    the ramps that agree with the model (−1: unknown), and the ramps' uncertainties."""
     words = [len(report.ramps), len(report.left), len(report.stage_s), *report.ramps]
     words += [round(seconds * 1e9) for seconds in report.stage_s]
     for said, agrees, stage in zip(report.uncertainty, report.agrees, report.left, strict=True):

@@ -1,7 +1,7 @@
-"""Joins the bytes of a batch's members to one array per input, and cuts outputs into members.
+"""Joins the bytes of a batch's members into one array per input, and cuts outputs by member.
 
 BYTES tensors, on the wire and in arenas, are elements of u32 length (little-endian) and content.
-Content that is not UTF-8 is refused, since ONNX strings must be.
+Content that is not UTF-8 is refused, because ONNX strings must be UTF-8.
 
 Inputs of members of unequal length are padded, and their outputs cut back: one fill for the batch
 and one copy per member, nothing per element. Members of equal length are neither padded nor cut.
@@ -82,7 +82,7 @@ class InputGatherer:
         return into.view(dtype).reshape(shape)
 
     def room(self, nbytes: int) -> NDArray[np.uint8]:
-        """`nbytes` aligned bytes of the buffer, which grows with the largest batch."""
+        """`nbytes` aligned bytes of the buffer, which grows to fit the largest batch."""
         if self._buffer.nbytes < nbytes:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
             start = -raw.ctypes.data % ALIGNMENT
@@ -143,7 +143,7 @@ def lay_out(
 ) -> tuple[bytes | memoryview, list[OutputRun]]:
     """The bytes of one output, to be written at offset `at`, and the place of each member's part.
 
-    `rows[i]` rows belong to member i; an only member gets all rows there are. A padded output is
+    `rows[i]` rows belong to member i; a single member gets all rows. A padded output is
     cut to each member's length. The bytes are a view of `array` if its layout allows it.
     """
     batches = batches and len(rows) > 1
@@ -189,8 +189,8 @@ def cut_outputs(columns: Iterable[tuple[bytes | mmap, Iterable[OutputRun]]]) -> 
 def copy_outputs(
     data: bytes | mmap, columns: Iterable[Iterable[OutputRun]], step: int
 ) -> Generator[None, None, list[Outputs]]:
-    """As `cut_outputs`, but yields after each `step` bytes and returns the outputs at the end.
-    Parts longer than a step are views of their own memory, all others bytes."""
+    """Like `cut_outputs`, but yields after each `step` bytes and returns the outputs at the end.
+    Parts longer than a step are views, each of memory of its own; all others are bytes."""
     source, budget = memoryview(data), step
     outputs: list[list[OutputTensor]] = []
     for runs in columns:

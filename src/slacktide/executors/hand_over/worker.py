@@ -1,8 +1,8 @@
 """The worker: one process, one model, one batch at a time.
 
-The fork server forks it. It is nicer than the server's loop, the first to be killed when memory is
-short, and ends when the server's socket closes or its parent dies. Only workers and the in-process
-executor open model files.
+The fork server forks it. It has a lower priority than the server's loop, is killed first when
+memory is short, and ends when the server's socket closes or its parent dies. Only workers and the
+in-process executor open model files.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ from slacktide.executors.staged import StageChain, StagedBatch
 NICENESS = 5
 """Niceness added, so that the loop stays prompt while every core computes."""
 FIRST_RUN_S = 60.0
-"""Longest first run of one row. A slower model is of no use to a server with deadlines."""
+"""Longest first run of a row in seconds. Slower models are of no use to a server with deadlines."""
 _SLICE_NS = 1_000_000  # of CPU time; the kernel's default is 0.7 to 2.8 ms, by the number of cores
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 """Number of the system call, which Python and older C libraries lack."""
-_OOM_SCORE_ADJ = 500  # of 1000: before the server, after what has nothing to lose
+_OOM_SCORE_ADJ = 500  # of 1000: killed before the server, after processes with nothing to lose
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _RECEIVE = 1 << 16
 
 
 def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> int:
-    """Be a worker until the server ends it; the exit status.
+    """Be a worker until the server ends it. Returns the exit status.
 
     `descriptors` are the control socket, the socket of aborts, the input arena and the output file.
     `parent` is the fork server's process id.
@@ -84,7 +84,7 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
     control = socket.socket(fileno=control_fd)
     aborts = socket.socket(fileno=abort_fd)
     limit = request.source.worker_memory
-    # The kernel enforces the limit of a control group. Under the other limit, allocations fail.
+    # The kernel enforces a control group's limit. Under RLIMIT_DATA, allocations fail instead.
     confined = limit is not None and not limit_memory(limit) and request.device == "cpu"
     try:
         pool = SessionPool.open(
@@ -129,8 +129,8 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
 def _first_run(
     request: SpawnRequest, control: socket.socket, limit_s: float = FIRST_RUN_S
 ) -> AbstractContextManager[object] | None:
-    """A context that ends this process if the block takes too long; None where a provider may
-    compile the model first, which takes minutes."""
+    """A context that ends this process if the block takes too long; None if a provider may first
+    compile the model, which takes minutes."""
     if request.device != "cpu" or request.source.providers:
         return None
 
@@ -161,8 +161,8 @@ def _serve(
 ) -> None:
     """Run batches until STOP, or until the server's end closes. `turn` is held during a batch.
 
-    The server moves this process between cores. CORES, in order with the batches, only says how
-    many the next batch may use.
+    The server itself moves this process between cores. CORES, which arrives in order with the
+    batches, only gives the number of cores for the next batch.
     """
     reader = FrameReader()
     while data := control.recv(_RECEIVE):
@@ -222,8 +222,8 @@ class BatchRunner:
         """Frame arena and boxes of the next batch's crops, by the place of the member."""
 
     def execute(self, body: bytes) -> bytes:
-        """Run one batch; the frames of its end: FINISHED, perhaps after FAULTS or DAMAGED, FAILED,
-        ABORTED, or BROKEN if the device failed."""
+        """Run one batch. Returns the frames that end it: FINISHED, perhaps after FAULTS or DAMAGED;
+        FAILED; ABORTED; or BROKEN if the device failed."""
         cpu = time.process_time(), time.thread_time()
         order = decode_batch(body)
         batch = order.batch
@@ -341,7 +341,7 @@ def _with_notes(finished: bytes, batch: int, inputs: GatheredBatch) -> bytes:
 
 
 def _watch_aside(aside: socket.socket, abort: Callable[[int], None], frames: FrameArenas) -> None:
-    """Handle aborts and frame arenas, which arrive beside batches."""
+    """Handle aborts and frame arenas, which arrive on a socket of their own."""
     reader = FrameReader()
     descriptors: list[int] = []
     with contextlib.suppress(OSError):
@@ -367,8 +367,8 @@ def _become_worker(parent: int) -> None:
     ignore_terminal_signals()
     os.nice(NICENESS)
     if (number := _SCHED_SETATTR.get(os.uname().machine)) is not None:
-        # A woken worker runs sooner beside a busy program of another session or container, at the
-        # same share (decision 0012). No effect before Linux 6.12.
+        # With this slice a woken worker runs sooner beside a busy program of another session or
+        # container, and has the same share of time (decision 0012). No effect before Linux 6.12.
         attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, _SLICE_NS, 0, 0)
         ctypes.CDLL(None).syscall(number, 0, attributes, 0)
     with contextlib.suppress(OSError):
@@ -376,7 +376,7 @@ def _become_worker(parent: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; at once if it already has."""
+    """Have the kernel kill this process when its parent dies; immediately if it has died."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

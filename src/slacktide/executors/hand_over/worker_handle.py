@@ -80,7 +80,7 @@ _GRACE = 2.0
 _STATUS_WAIT = 0.05
 """Seconds to wait, after a death, for the fork server to report the exit status."""
 _AGAIN = 0.01
-"""Seconds until a message is sent again that the socket had no space for."""
+"""Seconds before a message is resent because the socket had no space for it."""
 _CPU_OF = 2
 """Low bits of a clock id that select a process's CPU time (clock_getcpuclockid)."""
 _RECEIVE = 1 << 18
@@ -138,12 +138,12 @@ class WorkerHandle:
         self._backlog: deque[tuple[FrameKind, bytes]] = deque()
         """Frames that arrived during the copy."""
         self._end_pending = False
-        """Whether the worker's end waits for the copy as well."""
+        """Whether the worker's end must be handled after the copy."""
         self._output_count = 0
         self._listening = True
         self._state = _State.STARTING
         self._silent = False
-        """Whether the driver stopped it and wants no more reports."""
+        """Whether the driver has stopped the worker and wants no more reports."""
         self._pid: int | None = None
         self._pidfd: int | None = None
         self._status: int | None = None
@@ -193,7 +193,7 @@ class WorkerHandle:
         self._send(encode_exits(policy))
 
     def abort(self, batch: int) -> None:
-        # A dead worker (ReplicaLost follows), or one with thousands of unread aborts, is ignored.
+        # Ignore a dead worker (ReplicaLost follows), or one with thousands of unread aborts.
         with contextlib.suppress(OSError):
             self._aborts.send(encode_number(FrameKind.ABORT, batch))
 
@@ -205,7 +205,7 @@ class WorkerHandle:
         self._send_aside(encode_number(FrameKind.DETACH, number))
 
     def _send_aside(self, data: bytes, frames: Arena | None = None) -> None:
-        """Send on the socket of aborts; later if thousands of these are unread."""
+        """Send on the socket of aborts. If thousands of aborts are unread, send later."""
         if self._aborts.fileno() < 0 or (frames is not None and frames.fd < 0):
             return
         try:
@@ -216,7 +216,7 @@ class WorkerHandle:
             return
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """Move the worker; if it does not exist yet, as soon as the fork server has made it."""
+        """Move the worker, or do so as soon as the fork server has made it."""
         self._cores = cores
         self._resizes += 1
         if self._pid is not None and self._state in (_State.STARTING, _State.UP):
@@ -336,7 +336,7 @@ class WorkerHandle:
         elif kind is FrameKind.BROKEN:
             number, self._failure = decode_text(body)
             self._permanent, self._out_of_memory = number == 1, number == 2
-            self._end()  # unless it has ended by itself
+            self._end()  # unless it has ended already
         else:
             raise ProtocolError(f"{kind.name} from a worker")
 
@@ -499,7 +499,7 @@ class WorkerHandle:
 
 
 def _kill(pidfd: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+    with contextlib.suppress(ProcessLookupError):  # it has ended already
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 

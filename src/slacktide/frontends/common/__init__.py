@@ -1,1 +1,1 @@
-"""Shared by HTTP and gRPC connections: turns, the gate, refusals. Compiled as a whole."""
+"""Code shared by HTTP and gRPC connections: turns, the gate, refusals. Compiled as a whole."""

@@ -2,7 +2,7 @@
 connections of a port share.
 
 A connection reads while its client reads the answers and has time left in this turn of the loop
-(`fairness.py`). It ends at once, or lingers: it keeps reading for a moment, because closing a
+(`fairness.py`). It ends immediately, or lingers: it keeps reading for a moment, because closing a
 socket with unread bytes makes the kernel send a reset that may overtake the answer.
 """
 
@@ -103,15 +103,15 @@ class FrontEndConnection(ABC):
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
         self._now = shared.clock()
-        """When the last bytes came."""
+        """Time at which the last bytes came."""
         self._queued = False
-        """Whether it waits for a turn of the loop to take pending bytes."""
+        """Whether the connection waits for a turn of the loop to process pending bytes."""
         self._reading = True
         self._reading_since = self._now
         self._clogged_since: float | None = None
         """When the client stopped reading its answers."""
         self._closing: tuple[float, float] | None = None
-        """When the connection began to close, and the seconds after which it is cut."""
+        """Time at which the connection began to close, and the seconds until it is cut."""
         self.client = "local"
 
     # ---------------------------------------------------------------- implemented by each protocol
@@ -198,7 +198,7 @@ class FrontEndConnection(ABC):
         elif holding:
             self.hold(data)
             self.update_reading()
-        else:  # most clients send nothing before their answer: not worth two system calls
+        else:  # most clients wait for their answer: pausing is not worth two system calls
             self.hold(data)
             self.wait_for_turn()
 
@@ -245,7 +245,7 @@ class FrontEndConnection(ABC):
         return True
 
     def close(self, *, linger: bool) -> None:
-        """End once the client can have read the last answer, which is written."""
+        """End once the client has had time to read the last answer, which has been written."""
         limits = self._shared.limits
         if linger and not self._transport.is_closing():
             self._closing = self._shared.clock(), limits.linger_s

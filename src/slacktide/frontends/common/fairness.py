@@ -95,7 +95,7 @@ class FairLoop:
         asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Run a turn: the next connection of each address, while there is time."""
+        """Run a turn: serve the next connection of each address, while there is time."""
         self._armed = False
         self._costs.clear()
         began = self.clock()
@@ -127,9 +127,9 @@ class FairThread:
         work: Callable[[], T],
         during: AbstractContextManager[None] = nullcontext(),  # noqa: B008  (it holds nothing)
     ) -> asyncio.Future[T]:
-        """Queue `work`; the future gets what it returns or raises. Cancelled before its turn, it is
-        not started. `during` is entered on the loop before the work starts and left when it is
-        over, even if it was cancelled meanwhile."""
+        """Queue `work`; the future gets what it returns or raises. If the future is cancelled
+        before its turn, the work is not started. `during` is entered on the loop before the work
+        starts and left when the work is over, even if the future was cancelled meanwhile."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.push(client, (work, during, future))
         if self._worker is None:
@@ -158,7 +158,7 @@ class FairThread:
         self._worker = None
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:
-        """Start nothing more but `last`, in the thread. Safe to repeat."""
+        """Start no more work except `last`, in the thread. Safe to repeat."""
         thread, self._pool = self._pool, None
         if thread is not None:
             thread.submit(last)

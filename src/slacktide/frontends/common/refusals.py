@@ -39,7 +39,7 @@ class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
         self.status = status
         self.message = message
         self.reason = reason
-        """Reason of the outcome, if the call has one."""
+        """Reason of the outcome, if the call has an outcome."""
         self.retry_after_s = retry_after_s
         self.numbers = numbers
         """See `numbers_of`."""

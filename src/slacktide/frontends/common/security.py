@@ -95,7 +95,7 @@ class Gate:
 
     A web page can make its visitor's browser send requests to this machine; the browser then sets
     Origin or Sec-Fetch-Site. If the page's name was rebound to this machine's address, the browser
-    takes the request as same-origin, but the Host header has the page's name.
+    treats the request as same-origin, but the Host header has the page's name.
     """
 
     def __init__(self, token: str | None) -> None:
@@ -231,9 +231,9 @@ class TlsFiles:
 
 
 class Credentials:
-    """The token and certificate, reloaded while the server runs. If a file cannot be used, this is
-    logged and the previous one stays in force. Connections keep the certificate that they began
-    with."""
+    """The token and certificate, reloaded while the server runs. If a file cannot be used, an error
+    is logged and the previous content stays in force. Connections keep the certificate that they
+    began with."""
 
     def __init__(self, token_file: Path | None, tls: TlsFiles | None) -> None:
         """Load the files. Raises SecurityError."""
@@ -253,7 +253,7 @@ class Credentials:
         self._load_certificate()
 
     def reload(self) -> None:
-        """Load the files again, as far as they can be used."""
+        """Load the files again, except those that cannot be used."""
         for secret, take, held in (
             ("token", self._load_token, self.gate.token),
             ("certificate", self._load_certificate, self.pem),
@@ -294,7 +294,7 @@ class Credentials:
                 raise SecurityError("--tls-cert, --tls-key: changed while they were read")
             self.pem, self.context = pem, self.context or context
             self.http2_context = self.http2_context or http2_context
-            # OpenSSL asks for each handshake, also where the client names no server.
+            # OpenSSL calls this at each handshake, even if the client names no server.
             for held, latest in ((self.context, context), (self.http2_context, http2_context)):
                 held.sni_callback = lambda connection, *_, latest=latest: setattr(
                     connection, "context", latest

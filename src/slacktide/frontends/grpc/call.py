@@ -41,7 +41,7 @@ class GrpcCall(MessageIntake):
     def __init__(self, protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> None:
         super().__init__(protocol, id, head, call_head)
         self.first_byte = protocol.now
-        """When its headers arrived, in monotonic seconds."""
+        """Time at which its headers arrived, in monotonic seconds."""
         self.model = ""
         """The model's name, for the access log."""
         self.outcome: Outcome | None = None
@@ -164,8 +164,8 @@ class GrpcCall(MessageIntake):
         self._flush()
 
     def _flush(self) -> None:
-        """Send the answers put so far. Answers that the client does not read are charged to it;
-        beyond its limit the call is reset."""
+        """Send the answers put so far. Answers that a client does not read are charged to the
+        client; beyond its limit the call is reset."""
         if not self.unsent:
             self._unflushed = 0
             self.protocol.flush_soon()
@@ -200,7 +200,7 @@ class GrpcCall(MessageIntake):
         self._answer_bytes = 0
 
     def _ended(self, status: str) -> None:
-        """Record the status, with which the call has ended."""
+        """Record the status with which the call has ended."""
         self._logged = True
         self.let_all_go()
         state = self.state

@@ -40,8 +40,8 @@ MOST_CONTROL = 64 * KIB
 """Maximum bytes of a message parsed on the loop. Load calls may be longer, as they carry files."""
 MessageT = TypeVar("MessageT", bound=Message)
 Answer = Callable[[GrpcCall, Any], Message | Awaitable[Message]] | str | None
-"""How a method answers: with what the function returns; with a refusal, given its message; or, for
-None, with an empty message."""
+"""How a method answers. A function returns the message; text is the message of a refusal; None
+means an empty message."""
 
 _SHARED_MEMORY = "shared memory is not supported; send tensors in the message"
 _SETTINGS = "settings cannot be read or changed over the network"
@@ -208,8 +208,8 @@ def _only_repository(name: str) -> None:
 
 
 class WatchCall(GrpcCall):
-    """A call of Health/Watch: sends the status now and after every change, also of a model that is
-    unknown so far. Draining the server ends it."""
+    """A call of Health/Watch: sends the status now and after every change, even of a model that is
+    still unknown. Draining the server ends it."""
 
     __slots__ = ()
 

@@ -1,9 +1,9 @@
 """StreamFrames: the session of a client that streams frames (`wire/proto/frames.proto`).
 
-A small message announces a frame; the engine gets a notice, and the frame then comes into the slot
-reserved for it. It is acknowledged at its last byte and answered once: when it has run, or as soon
-as it is dropped, even before it arrives. The bytes of a dropped frame are timed and acknowledged
-all the same, but not kept. `docs/stream.md` describes the protocol for authors of clients.
+A small message announces a frame. The engine gets notice of it, and the frame is then received into
+the slot reserved for it. It is acknowledged at its last byte and answered once: when it has run, or
+as soon as it is dropped, even before it arrives. The bytes of a dropped frame are still timed and
+acknowledged, but not kept. `docs/stream.md` describes the protocol for authors of clients.
 
 As on other streams, messages wait while too many frames are unanswered or unsent. A frame that
 cannot be served fails alone; an invalid message, or a first message other than hello, ends the
@@ -68,25 +68,25 @@ class FrameRequest(InferRequest):
         self.frame = frame
         """The client's id of the frame."""
         self.announced_at: float | None = None
-        """When it was announced; None if it was not."""
+        """Time of its announcement; None if there was none."""
         self.nbytes, self.size = 0, (0, 0)
         """Announced size of its image: bytes; width and height."""
         self.first_piece = 0, 0.0
-        """Bytes of its message in the first piece that arrived, and its time."""
+        """Bytes of its message in the first piece that arrived, and that piece's time."""
         self.start = 0
         """Offset of the ModelInferRequest in its message."""
         self.answered = False
         self.arrived_at: float | None = None
-        """When its last byte arrived; None before."""
+        """Time at which its last byte arrived; None before."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether nothing of it has arrived and the engine has no notice of it."""
+        """Whether no byte of the frame has arrived and the engine has no notice of it."""
         return self._slot is None and self.arrived_at is None and not self.answered
 
     def expect(self, length: int) -> bool:
-        """Announce it to the engine, or check that it is not longer than announced. False: it has
-        failed."""
+        """Announce the frame to the engine, or check that it is not longer than announced. Returns
+        False if it has failed."""
         session, now = self._stream.session, self._context.first_byte
         try:
             if self._slot is None:
@@ -250,8 +250,8 @@ class FrameStream(StreamRpc):
         self._announcing.append(frame)
 
     def _announce(self) -> None:
-        """Give the engine notice of the frames that were announced in this turn of the loop and did
-        not arrive in it."""
+        """Give the engine notice of the frames that were announced, but did not arrive, in this
+        turn of the loop."""
         frames, self._announcing = self._announcing, []
         for frame in frames:
             if frame.is_awaited and self._frames.get(frame.frame) is frame:
@@ -283,8 +283,8 @@ class FrameStream(StreamRpc):
         )
         before, first_at = frame.first_piece
         if seconds and 0 < 2 * before < nbytes and now > first_at:
-            # The client may have begun it long after its announcement. Its later bytes then show
-            # the rate of the link.
+            # The client may have begun to send it long after its announcement. The bytes after the
+            # first piece then show the rate of the link.
             seconds = min(seconds, (now - first_at) * nbytes / (nbytes - before))
         self.session.arrived(nbytes, seconds, frame.size, now=now)
         self.write([m.ServerMessage(acknowledgement=acknowledgement).SerializeToString()])

@@ -1,12 +1,12 @@
 """ModelInfer, and the inference requests of all inference methods.
 
-An announced message is received straight into the slot of its request, which may be refused before
-the message is read. Clients announce it by metadata: `slacktide-bytes` (length of the serialized
-message), `slacktide-model` and, optionally, `slacktide-model-version`, because gRPC itself names
-the model only inside the message. The beginning of a long message does the same if it names the
-model and the tensors come last; serializers write fields in the order of their numbers. Any other
-request begins when its message is complete. Either way, a unary call's deadline runs from its
-headers.
+An announced message is received straight into the slot of its request. The request may be refused
+before the message is read. Clients announce it by metadata: `slacktide-bytes` (length of the
+serialized message), `slacktide-model` and, optionally, `slacktide-model-version`, because gRPC
+itself names the model only inside the message. The beginning of a long message also announces it,
+if it names the model and the tensors come last; serializers write fields in the order of their
+numbers. Any other request begins when its message is complete. Either way, a unary call's deadline
+runs from its headers.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class InferRequest:
         )
         self._context.transport_budget_s = budget_s
         self._call: InferenceCall | None = None
-        """None before its model is known and after it has ended."""
+        """The call; None before the model is known and after the request has ended."""
         self._slot: memoryview | None = None
-        """Memory for its message, once announced."""
+        """Memory for the message, once announced."""
         self._submitted = False
         self.model = self.id = ""
         self.version: str | None = None
-        """Empty or None until known."""
+        """The model's version; empty or None until known."""
         self.output_names: Sequence[str] = ()
         """Requested outputs; empty: all."""
 
@@ -102,7 +102,7 @@ class InferRequest:
         return call.announce(length, self._rpc.call_head.parameters)
 
     def place_for(self, length: int, beginning: memoryview) -> memoryview | None:
-        """Memory for a message with this `beginning`; None: any."""
+        """Memory for a message with this `beginning`; None: any memory will do."""
         try:
             if self._slot is None and length > DIRECT_BYTES:
                 target = target_before_tensors(beginning)
@@ -151,8 +151,8 @@ class InferRequest:
         return refusal_in(reply, triton_strict=strict, read_s=self._context.read_s)
 
     def _is_typed(self, message: Buffer) -> bool:
-        """Whether it has long typed contents. Begins its call, so that errors in them count for
-        their model."""
+        """Whether `message` has long typed contents. Also begins the call, so that errors in them
+        count for its model."""
         if self._call is None:
             self._begin_call(model_of(message), None)
         return typed_bytes(message) > DIRECT_BYTES
@@ -182,7 +182,7 @@ class InferRequest:
         self._rpc.turned_away(self, error)
 
     def end(self, error: Exception) -> None:
-        """Refuse or cancel its call because of `error`."""
+        """Refuse or cancel the call because of `error`."""
         call, self._call = self._call, None
         if call is None:
             return
@@ -276,7 +276,7 @@ class UnaryInfer(InferenceRpc):
     def __init__(self, protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> None:
         super().__init__(protocol, id, head, call_head)
         self._request: InferRequest | None = None
-        """None before the gate and after the end: the two refer to each other."""
+        """None before the gate and after the end, because it and this call refer to each other."""
 
     def begin(self) -> None:
         headers = self.call_head.headers

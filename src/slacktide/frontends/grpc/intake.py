@@ -56,19 +56,19 @@ class MessageIntake(Http2Stream, ABC):
         self.state = protocol.state
         self.call_head = call_head
         self.since: float | None = None if self.many else protocol.now
-        """When the wait for a required message began."""
+        """Time at which the wait for a required message began."""
         self.whole = False
         """Whether a message has arrived."""
         self._prefix = b""
         self._place: memoryview | None = None
-        """Memory that the current message comes into; None between messages."""
+        """Memory for the current message; None between messages."""
         self._length = self.filled = 0
         """Length of the current message, and how much of it has arrived."""
         self._compressed = False
         self._backlog = b""
         """Unprocessed bytes."""
         self._queued = False
-        """Whether it waits for a turn of the loop."""
+        """Whether the call waits for a turn of the loop."""
         self._message_bytes = 0
         """Bytes charged to the shared memory limits for messages."""
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -87,7 +87,7 @@ class MessageIntake(Http2Stream, ABC):
         """End the call with the refusal for an exception."""
 
     def place_for(self, length: int, beginning: memoryview) -> memoryview | None:
-        """Memory for a message with this `beginning`; None: any."""
+        """Memory for a message with this `beginning`; None: any memory will do."""
         return None
 
     def is_full(self) -> bool:
@@ -227,7 +227,7 @@ class MessageIntake(Http2Stream, ABC):
         self.connection.work -= MESSAGE_WORK
         if self._compressed:
             most = self.state.limits.max_request_bytes
-            largest = self.state.data.largest_body()  # of any model: the message names its own
+            largest = self.state.data.largest_body()  # of any model: it is not known yet
             self._inflate(Inflation(message, self.call_head.encoding, most, largest))
         else:
             self.message(message)
@@ -251,7 +251,7 @@ class MessageIntake(Http2Stream, ABC):
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         """Call `then` with the result of a coroutine, which is cancelled if the call ends first.
-        `failed` gets exceptions of either; None: the call fails."""
+        `failed` gets the exceptions of both; None: the call fails."""
         task = asyncio.ensure_future(answer)
         self._tasks.add(task)
 
@@ -259,7 +259,7 @@ class MessageIntake(Http2Stream, ABC):
             self._tasks.discard(task)
             if task.cancelled() or self.finished:
                 return
-            # Not raised here, because its traceback would hold this frame, which holds the task.
+            # Do not raise it here: its traceback would hold this frame, which holds the task.
             failure = task.exception()
             if failure is None:
                 try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REASON_KEY = "slacktide-reason"
 """Trailing metadata of a refusal: its reason. Its numbers have names of the same form."""
 LEAST_PUSHBACK_MS: Final = 100
-"""Shortest wait for clients that retry automatically, which would otherwise all retry at once."""
+"""Shortest wait for clients that retry automatically: else all would retry at the same time."""
 CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
     "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
@@ -65,9 +65,9 @@ class CallHead:
         self.encoding = headers.get(b"grpc-encoding", b"identity")
         self.http_status = 200
         self.error: Exception | None = None
-        """Why the call cannot be served; the gate comes first."""
+        """Why the call cannot be served. Reported only if the gate lets the call pass."""
         self.budget_s: float | None = None
-        """Seconds from the first byte to the deadline: the smallest of those given."""
+        """Seconds from the first byte to the deadline: the smallest timeout given."""
         self.parameters: dict[str, Parameter] = {}
         kind = headers.get(b"content-type", b"")
         if headers[b":method"] != b"POST":
@@ -106,8 +106,8 @@ class CallHead:
 
 def trailers_of(refusal: Refusal) -> list[tuple[bytes, bytes]]:
     """Status, reason with its numbers, and when to retry, for applications and for gRPC's own
-    retries. Retries never come at once: a place may be free within a millisecond, but not for all
-    that were refused."""
+    retries. The wait is never zero: a place may be free within a millisecond, but not for all
+    refused calls."""
     words = refusal.message.encode()[:_MOST_WORDS]
     words = _NOT_PLAIN.sub(lambda match: b"%%%02X" % ord(match[0]), words)
     trailers = [

@@ -66,22 +66,22 @@ class GrpcConnection(FrontEndConnection):
         self.peer = ""
         """The client's address with port."""
         self._feeding = self._flushing = False
-        """Whether it is processing bytes and will write after them; whether a write is
+        """Whether the connection is processing bytes, after which it writes; whether a write is
         scheduled."""
         self._pinged_at: float | None = None
         self._busy_with = 0
         """Id of the latest call at the last check of the clock."""
         self._busy_at = self._now
-        """The last such check that found a call."""
+        """Time of the last such check that found a call."""
 
     @property
     def now(self) -> float:
-        """When the last bytes came."""
+        """Time at which the last bytes came."""
         return self._now
 
     @property
     def reading_since(self) -> float:
-        """When it last began to read. The client was not late before."""
+        """Time at which it last began to read. Before that, the client was not late."""
         return self._reading_since
 
     # ---------------------------------------------------------------- the transport's callbacks
@@ -97,7 +97,7 @@ class GrpcConnection(FrontEndConnection):
         )
         if crowded:
             # Before SETTINGS: otherwise clients take this for a good connection that went away, and
-            # reconnect at once, again and again.
+            # reconnect immediately, again and again.
             self.abort()
         else:
             self.flush()
@@ -192,7 +192,7 @@ class GrpcConnection(FrontEndConnection):
             self.close(linger=True)
 
     def flush_soon(self) -> None:
-        """Write at the end of this turn, with its other output; at once if no call is left."""
+        """Write at the end of this turn, with its other output; right now if no call is left."""
         if not self.http2.streams:
             self.flush()
         elif not (self._flushing or self._feeding):

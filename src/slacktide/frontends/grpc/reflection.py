@@ -72,7 +72,7 @@ def _file_of(symbol: str) -> FileDescriptor:
     pool = m.private_pool()
     try:
         return pool.FindFileContainingSymbol(symbol)
-    except KeyError:  # that finds everything but methods
+    except KeyError:  # this lookup finds everything but methods
         return pool.FindMethodByName(symbol).containing_service.file
 
 

@@ -34,7 +34,7 @@ class GrpcServer(Listener):
         clock: Callable[[], float] = time.monotonic,
         unpacker: Unpacker | None = None,
     ) -> None:
-        """`authorize` None lets every call pass. `clock`: monotonic seconds, also of `first_byte`.
+        """`authorize`: None lets every call pass. `clock`: monotonic seconds, as in `first_byte`.
         `unpacker` is closed with the server; None: it makes its own."""
         settings = settings or GrpcSettings()
         state = GrpcState(data, control, settings, authorize, access_log, clock, unpacker)

@@ -1,8 +1,8 @@
 """`ChunkedBody`: the chunked transfer coding (RFC 9112 §7.1), strictly, with every byte counted.
 
-The parser (httptools) reports the data of a chunk, but not its size beforehand, nor how long an
-extension or trailer is. Here a size is checked at its own line, and everything but data counts
-against the limit on headers.
+The parser (httptools) reports the data of a chunk, but not its size beforehand, nor the length of
+an extension or trailer. Here a size is checked as soon as its line is read, and everything but data
+counts against the limit on headers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ChunkedBody:
         self.refusal: HttpRefusal | None = None
 
     def take(self, raw: bytes, at: int, *, limit: int, lines: int) -> tuple[int, int]:
-        """Decode `raw` from `at` on, at most so many `lines`. Returns where it stopped (also at the
+        """Decode `raw` from `at` on, at most `lines` lines. Returns where it stopped (also at the
         end of the body or at a `refusal`) and how many lines are left. `limit`: maximum bytes of
         data."""
         end = len(raw)

@@ -31,7 +31,7 @@ _PASS = Verdict.PASS
 
 
 class HttpContext(SharedState):
-    """Settings, routes and remembered heads of an HTTP server; admits its requests."""
+    """Settings, routes and remembered heads of an HTTP server. It admits requests."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class HttpContext(SharedState):
 
     def open(self, request: ClientRequest) -> None:
         """Admit a request whose headers have arrived, once: check its path and method, the gate,
-        the length of its body, and whether its endpoint takes it. A refusal is its response."""
+        the length of its body, and whether its endpoint takes it. If refused, it has a response."""
         request.opened = True
         try:
             request.response = self._refusal(request)
@@ -106,7 +106,7 @@ class HttpContext(SharedState):
         return None
 
     def _find_route(self, head: RequestHead) -> HttpRoute | HttpResponse:
-        """The route that a head names, or the answer that there is none."""
+        """The route that a head names, or the answer if there is none."""
         settings = self.settings
         if head.method == "OPTIONS" and cors_lines(head.headers, settings.allowed_origins):
             return HttpResponse()
@@ -128,10 +128,10 @@ class HttpContext(SharedState):
         return route
 
     def remember(self, head: RequestHead) -> None:
-        """Remember a head that was parsed and admitted, for all connections. Only the gate judges
-        each request with the same head again."""
-        # Clearing bounds the memory, and the cost to others: a client must send this many new
-        # heads to have one of theirs parsed again.
+        """Remember a head that was parsed and admitted, for all connections. Later requests with
+        the same head are judged only by the gate."""
+        # Clearing bounds the memory. It costs other clients little: one of their heads is parsed
+        # again only after this many new heads.
         if len(self.heads) >= MOST_HEADS:
             self.heads.clear()
         self.heads[head.raw] = head

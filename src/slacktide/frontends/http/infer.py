@@ -39,7 +39,7 @@ _JSON_LENGTH = b"inference-header-content-length"
 
 @dataclass(slots=True, eq=False, repr=False)
 class InferHead:
-    """The fields of a request's head that describe its call; shared by requests like the head."""
+    """The fields of a request's head that describe its call. Requests share it like the head."""
 
     model: str
     version: str | None

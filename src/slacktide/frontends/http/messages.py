@@ -42,19 +42,19 @@ class RequestHead:
     chunked: bool = False
     keep_alive: bool = False
     is_http_1_0: bool = False
-    """HTTP/1.0."""
+    """Whether the request uses HTTP/1.0."""
     whole: bool = False
-    """Whether all of it has been read and accepted."""
+    """Whether the whole head has been read and accepted."""
     raw: bytes = b""
-    """Its bytes, if worth remembering."""
+    """Bytes of the head, if worth remembering."""
     route: HttpRoute | None = None
-    """The endpoint it names. The fields below are set with it."""
+    """The endpoint that the head names. The fields below are set together with it."""
     authority: bytes = b""
     """Host in an absolute target, which the gate judges as it does the Host header."""
     params: Mapping[str, str] = field(default_factory=dict)
     """The decoded parts of the path."""
     limit: int = 0
-    """Maximum body in bytes that the route accepts."""
+    """Maximum bytes of a body that the route accepts."""
     accepts: bytes = b""
     """The content coding that the client accepts, if any."""
     infer: InferHead | None = None
@@ -82,16 +82,16 @@ class ClientRequest(CallContext):
         self.filled = 0
         """Bytes received of a body that did not come with its head."""
         self.body_since: float | None = None
-        """When the wait for the body began."""
+        """Time at which the wait for the body began."""
         self.awaits_continue = False
         self.charged = 0
         """Bytes charged to the shared memory limits."""
         self.opened = False
-        """Whether it has been routed and judged by the gate."""
+        """Whether the request has been routed and judged by the gate."""
         self.linger = False
-        """Whether its answer is sent before its body has arrived."""
+        """Whether the answer is sent before the body has arrived."""
         self.owner: HttpConnection | None = None
-        """The connection that takes its answer, once it has been handed to a handler."""
+        """The connection that takes the answer, once a handler has the request."""
         self.response: HttpResponse | None = None
         self.receiver: InferEndpoint | None = None
         """For inference: the endpoint, its call until that ends, the format of the answer, and the
@@ -164,7 +164,7 @@ def error_response(
     extra: bytes = b"",
 ) -> HttpResponse:
     """An error answer: stock clients read `error`; `reason` and its `numbers` are added if the
-    request ended for one."""
+    request ended for a reason."""
     if reason is None:
         return HttpResponse(status, (orjson.dumps({"error": message}),), JSON, extra)
     document = {"error": message, "reason": reason.label, **numbers}

@@ -3,11 +3,11 @@
 Flow of a request. The reader gathers headers and, if it has already arrived, the body. `_pump`
 hands complete requests from `reader.ready` to their handlers, in order, at most `max_pipelined` at
 a time, and writes answers in the order of requests. An incomplete body of known length bypasses the
-reader: its handler names the place for it (a shared-memory slot for an inference request), and the
+reader: the handler provides memory for it (a shared-memory slot for an inference request), and the
 kernel copies straight into that (`get_buffer`). Chunked bodies go through the reader.
 
-Refusals. A request refused before its body has arrived is answered at once. If little of the body
-is missing it is skipped; otherwise the connection closes, and lingers.
+Refusals. A request refused before its body has arrived is answered immediately. If little of the
+body is missing, that is skipped; otherwise the connection closes, and lingers.
 
 Half-closed clients count as gone: in HTTP the end of the stream is the only sign of a client that
 no longer waits, and dropping its request makes room for others (Go's server and nginx do the same).
@@ -79,7 +79,7 @@ class HttpConnection(FrontEndConnection):
         self._piece_due = False
         """Whether the next piece is scheduled."""
         self._close_lingering: bool | None = None
-        """Whether to linger when closing after that answer; None: do not close."""
+        """Whether to linger when closing after the long answer; None: do not close."""
         self._most_pipelined = context.settings.max_pipelined
 
     # ---------------------------------------------------------------- the transport's callbacks
@@ -153,7 +153,7 @@ class HttpConnection(FrontEndConnection):
     # ---------------------------------------------------------------- receiving
 
     def may_go_on(self) -> bool:
-        """Whether the reader has pending bytes, and nothing comes before them."""
+        """Whether the reader has pending bytes that may be processed now."""
         reader = self._reader
         return bool(reader.pending) and not reader.ready and self._clogged_since is None
 
@@ -286,7 +286,7 @@ class HttpConnection(FrontEndConnection):
             self._pump()
 
     def compress(self, request: ClientRequest, response: HttpResponse) -> None:
-        """Set an answer that the client takes compressed; compress it if that pays."""
+        """Set an answer that the client accepts compressed. Compress it if that pays."""
         context, settings = self._context, self._context.settings
         if settings.compress_min_bytes <= response.length <= settings.compress_max_bytes:
             work = partial(compressed, response, request.head.accepts)
@@ -415,7 +415,7 @@ def _pieces(body: Sequence[Buffer]) -> Iterator[memoryview]:
 
 class HttpServer(Listener):
     """A listening port with a table of routes. `authorize` guards every route (security.py);
-    `access_log` gets every answer; `clock` is the one that deadlines use: monotonic seconds."""
+    `access_log` gets every answer; `clock` is the clock of deadlines, in monotonic seconds."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 A head is gathered until its blank line (`\\r\\n\\r\\n`) and only then parsed, so that every byte is
 counted, searched and copied once, however the bytes were cut. Its body is then cut out by length,
-decoded by `ChunkedBody`, or received past the reader, which starts with `bypass` and ends with
+decoded by `ChunkedBody`, or received without the reader, from a call of `bypass` until one of
 `complete`. Complete requests go to `ready`, in order; `current` is the incomplete one.
 
 Most clients send the same heads again and again. `HttpContext` remembers their meaning, so the same
@@ -41,8 +41,8 @@ _ONCE = frozenset(
 
 HEADS_AT_ONCE: Final = 16
 LINES_AT_ONCE: Final = 1024
-"""Requests, and lines of chunked bodies, that one call of `feed` processes: about a millisecond
-each."""
+"""Maximum requests, and maximum lines of chunked bodies, in one call of `feed`. Either maximum
+takes about a millisecond."""
 MAX_REMEMBERED: Final = 2048
 """Maximum bytes of a remembered head."""
 _END_OF_HEAD = b"\r\n\r\n"
@@ -74,7 +74,7 @@ class RequestReader:
         self._max_header_bytes = context.settings.max_header_bytes
         self._max_headers = context.settings.max_headers
         self._parser: httptools.HttpRequestParser | None = None
-        """None if a new one is needed, because the old one has not seen the end of its request."""
+        """None if a new parser is needed, because the old one has not seen its request end."""
         self._now = 0.0
         self._count = 0
         """Number of headers in the head being parsed."""
@@ -143,8 +143,8 @@ class RequestReader:
     # ---------------------------------------------------------------- heads
 
     def _take_head(self, raw: bytes, at: int) -> int:
-        """Process as much of a head, and of a body with a length, as is in `raw`. Returns where
-        that ends."""
+        """Process as much of a head, and of a body with a length, as `raw` has. Returns the index
+        after it."""
         current = self.current
         if current is None:
             if raw[at] <= 13:
@@ -211,7 +211,7 @@ class RequestReader:
         try:
             parser.feed_data(head_bytes)
         except httptools.HttpParserUpgrade:
-            self._parser = None  # stopped at an offer of HTTP/2, as curl and Java make
+            self._parser = None  # stopped at an offer of HTTP/2, which curl and Java make
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._malformed(error)
@@ -233,7 +233,7 @@ class RequestReader:
         return True
 
     def _probe(self, beginning: bytearray) -> None:
-        """Refuse an unfinished head at once if it cannot become a request."""
+        """Refuse an unfinished head early if it cannot become a request."""
         try:
             httptools.HttpRequestParser(_Probe()).feed_data(beginning)
         except httptools.HttpParserError as error:
@@ -261,8 +261,8 @@ class RequestReader:
         at: int,
         parser: httptools.HttpRequestParser | None,
     ) -> int:
-        """Process what `raw` has of the body of `current`, whose head `parser` has read. Returns
-        where that ends."""
+        """Process the part of the body of `current` in `raw`; `parser` has read the head. Returns
+        the index after that part."""
         head = current.head
         if head.chunked:
             settings = self._context.settings

@@ -59,7 +59,7 @@ _MAX_SEGMENTS: Final = 16
 
 
 class Router:
-    """Finds routes. A literal segment wins over a parameter: `/v2/models/stats` is not a model.
+    """Finds routes. A literal segment wins over a parameter: `/v2/models/stats` names no model.
     Raises ValueError if routes share a method and path, or name the same parameter differently."""
 
     def __init__(self, routes: Iterable[HttpRoute]) -> None:

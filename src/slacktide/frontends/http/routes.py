@@ -1,4 +1,4 @@
-"""The table of HTTP routes, and the handlers of all but inference.
+"""The table of HTTP routes, and the handlers of all routes but inference.
 
 A handler converts, calls the control plane and converts back. `Router` matches routes and
 `HttpContext` guards them.

@@ -33,12 +33,12 @@ from slacktide.frontends.http2.sending import (
 CONNECTION_WINDOW: Final = 1 << 24
 """Bytes of all bodies together that a client may send before the window is extended."""
 WORK_AT_ONCE: Final = 512
-"""Work of one call of `receive`: a frame costs 1, and all of it takes a millisecond or two."""
+"""Work of one call of `receive`, a millisecond or two in all. A frame costs 1."""
 HEAD_WORK: Final = 16
 """Cost of a request, in addition to its header block (`heads.py`)."""
 SETTINGS_PER_WORK: Final = 10
 STREAMS_PER_WORK: Final = 16
-"""Settings, and streams whose windows a setting changes, that cost 1."""
+"""This many settings, or streams whose windows a setting changes, cost 1."""
 _MOST_SKIPPED: Final = 16
 FEW_BYTES: Final = 64
 """Shorter data frames that do not end a body use up patience."""
@@ -63,11 +63,11 @@ class Http2Connection(SendingHalf):
         self.frames = Http2Reader()
         self._refilled = now
         self.work = 0
-        """Remaining work of this call of `receive`, or of the turn that a stream has taken."""
+        """Remaining work of this call of `receive`, or of a stream's turn."""
         self.can_resume = False
         """Whether another call of `receive` would process pending bytes."""
         self.unfinished_since: float | None = now
-        """When the unfinished preface, frame or header block began."""
+        """Time at which the unfinished preface, frame or header block began."""
         self._skipped: deque[range] = deque(maxlen=_MOST_SKIPPED)
         """Stream ids that the client skipped, the latest last. They can no longer begin."""
         self._data_stream: Http2Stream | None = None
@@ -292,7 +292,7 @@ class Http2Connection(SendingHalf):
         self.out.append(f.frame(f.SETTINGS, f.ACK, 0))
 
     def _move_windows(self, window: int) -> None:
-        """Change the window of all streams: once per frame, however often it sets it."""
+        """Change the window of all streams: once per frame, however often the frame sets it."""
         more, self.initial_window = window - self.initial_window, window
         cost = len(self.streams) // STREAMS_PER_WORK
         self.work -= cost
@@ -306,8 +306,8 @@ class Http2Connection(SendingHalf):
         expect(id & 1 and id <= self.last_id, "a frame for no stream")
 
     def _expect_early_end(self, id: int, message: str) -> None:
-        """Accept a frame for an ended stream only if the client may have sent it before it saw our
-        end."""
+        """Accept a frame for an ended stream only if the client may have sent it before it learned
+        of the end."""
         expect(id & 1 and id <= self.last_id, message)
         expect(not any(id in skipped for skipped in self._skipped), "a stream that was skipped")
         crossed = id in self._early_ends or (self.closing and id > self._last_answered)
@@ -357,7 +357,7 @@ class Http2Connection(SendingHalf):
         self.streams = {}
 
     def drop(self, most: int) -> None:
-        """Abort at most so many streams of a client that is gone."""
+        """Abort at most `most` streams of a client that is gone."""
         for _ in range(min(most, len(self.orphans))):
             self.orphans.pop().aborted()
 

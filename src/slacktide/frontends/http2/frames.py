@@ -43,7 +43,7 @@ MAX_STREAMS: Final = 3
 INITIAL_WINDOW: Final = 4
 MAX_FRAME: Final = 5
 MAX_HEADERS: Final = 6
-"""Settings."""
+"""Numbers of the settings."""
 
 LONG = Struct(">I")
 SETTING = Struct(">HI")
@@ -51,7 +51,7 @@ _pack = FRAME_HEAD.pack
 
 
 class ErrorCode(IntEnum):
-    """RFC 9113 §7."""
+    """The error codes of RFC 9113 §7."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -77,7 +77,7 @@ class Http2Error(Exception):
 
 
 def expect(condition: object, message: str, code: ErrorCode = ErrorCode.PROTOCOL_ERROR) -> None:
-    """Raises Http2Error unless the condition holds."""
+    """Raise Http2Error unless the condition holds."""
     if not condition:
         raise Http2Error(code, message)
 

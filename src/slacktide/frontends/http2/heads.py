@@ -14,7 +14,7 @@ from slacktide.frontends.http2.header_blocks import FIELD_BYTES, BlockDecoder
 
 LEAST_LIST: Final = 32 * 1024
 """Bytes of fields (RFC 7541 §4.1) up to which a list is always read to its end. A list too long for
-a request ends the request; one longer than this also ends the connection, whose table is lost."""
+a request ends the request; one longer than this ends the connection, because the table is lost."""
 BYTES_PER_WORK: Final = 8
 """Bytes of a block that cost as much work as a field: they may be Huffman-coded."""
 MAX_CACHED: Final = 16
@@ -46,14 +46,14 @@ class Head:
         self.length: int | None = None
         """Content-Length."""
         self.meaning: object = None
-        """The interpretation of the code that opens streams, cached here."""
+        """Cached by the code that opens streams: its interpretation of this head."""
         self.fault = self._read(pairs)
         """Error in one of its fields; empty if none."""
         headers = self.headers
         self.can_begin = all(headers.get(name) for name in _NEEDED)
-        """Whether it has all required fields and so may begin a request."""
+        """Whether the head has all required fields and so may begin a request."""
         self.can_trail = _PSEUDO.isdisjoint(headers)
-        """Whether it may end a request."""
+        """Whether the head may end a request, as trailers."""
 
     def _read(self, pairs: Sequence[tuple[bytes, bytes]]) -> str:
         fault, headers = "", self.headers

@@ -43,7 +43,7 @@ class Http2Reader:
         self._view, self._at = _NOTHING, 0
         self._prefaced = False
         self._first = True
-        """Whether the next frame is the first."""
+        """Whether the next frame is the connection's first."""
         self._missing = self._padding = 0
         """Missing bytes of a data frame, and of the padding after it."""
         self._block: bytearray | None = None

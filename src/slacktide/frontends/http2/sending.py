@@ -1,7 +1,7 @@
 """The sending half of a connection: answers in, frames out, as windows allow.
 
-An answer is sent at once if it fits into one frame and the windows. Otherwise its data waits in its
-stream's `unsent`, and streams take turns, a frame each, whenever there is room again (`pump`).
+An answer is sent immediately if it fits into one frame and the windows. Otherwise its data waits in
+its stream's `unsent`, and streams take turns, a frame each, whenever there is room again (`pump`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_FRAME = 4 * f.FRAME_BYTES
 end."""
 PATIENCE: Final = 1000.0
 PATIENCE_PER_S: Final = 33.0
-"""Excess frames allowed at once, and per second (nghttp2's limits on resets)."""
+"""Excess frames allowed in a burst, and per second (nghttp2's limits on resets)."""
 PATIENCE_PER_PART: Final = 4.0
 PATIENCE_PER_FRAME: Final = 2.5
 """Patience restored by each message and end of an answer, and by each frame of a long answer."""
@@ -57,11 +57,11 @@ class Http2Stream:
         self.credit = STREAM_WINDOW
         """Bytes that the client may still send."""
         self.owed = 0
-        """Bytes processed by which its window has not been extended."""
+        """Processed bytes by which the window has not been extended yet."""
         self.holds = False
         """Whether to extend the window only by calling `connection.grant`."""
         self.missing = head.length
-        """Missing bytes of its Content-Length."""
+        """Bytes of Content-Length still missing."""
         self.ended = False
         """Whether the client has sent everything."""
         self.finished = False
@@ -71,7 +71,7 @@ class Http2Stream:
         self.trailers = b""
         """The trailers, once it is finished."""
         self.stuck_since: float | None = None
-        """When `unsent` stopped shrinking; maintained by `is_stuck`."""
+        """Time at which `unsent` stopped shrinking; maintained by `is_stuck`."""
 
     def opened(self) -> None:
         """Called when the header section has arrived."""
@@ -105,7 +105,7 @@ class SendingHalf:
         self.patience = PATIENCE
         self.rtt = 0.0
         """Round-trip time of a short message in seconds, once measured: the shortest of the last
-        few, because others wait behind data."""
+        few, because some messages wait behind data."""
         self._rtts: deque[float] = deque(maxlen=8)
         self._rtt_asked, self._rtt_asked_at = False, -inf
         self.initial_window = self.send_window = f.WINDOW
@@ -121,7 +121,7 @@ class SendingHalf:
         self.closing = False
         """Whether GOAWAY has been sent, after which new streams are not answered."""
         self._last_answered = 0
-        """Id of the last stream that is answered then."""
+        """Id of the last stream that is still answered after GOAWAY."""
 
     def begin(self, stream: Http2Stream, head: bytes) -> None:
         """Send the header block of an answer; `send` and `finish` follow."""
@@ -147,7 +147,7 @@ class SendingHalf:
             self._put_data(stream, size, body)
 
     def finish(self, stream: Http2Stream, trailers: bytes) -> None:
-        """End an answer with its trailers, which are all of it if it has not begun."""
+        """End an answer with its trailers. If it has not begun, they are all of it."""
         self.patience += PATIENCE_PER_PART
         stream.finished = True
         stream.trailers = trailers
@@ -257,7 +257,7 @@ class SendingHalf:
             self.out.append(f.frame(f.PING, 0, 0, RTT_PING))
 
     def go_away(self) -> None:
-        """Tell the client that no new request is answered."""
+        """Tell the client that no new request will be answered."""
         if not self.closing:
             self.closing = True
             self._last_answered = self.last_id

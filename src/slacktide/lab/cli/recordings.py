@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from slacktide.recording import Recording
 
 SEEDS = range(5)
-"""Draws of batch times, unless others are asked for."""
+"""Default seeds of the draws of batch times."""
 
 CONTEXT = 3
-"""Commands shown before and after the first that differs."""
+"""Number of commands shown before and after the first difference."""
 
 
 def replay_recording(
     path: Path, *, decisions: bool = False, request: int | None = None, json: bool = False
 ) -> int:
-    """Replay, say whether the commands are the same; the exit code.
+    """Replay, print whether the commands are the same, and return the exit code.
 
     `decisions` prints why each batch ran and each request was dropped; `request` only those that
     are about one.
@@ -73,7 +73,7 @@ def replay_recording(
 
 
 def _teller(recording: Recording, request: int | None) -> Callable[[Decision], None]:
-    """Prints decisions; only those about `request`, if one is named."""
+    """Return a function that prints decisions; only those about `request` if it is not None."""
     from slacktide.lab.replay.explain import concerns, lines
     from slacktide.recording import Call
 
@@ -89,7 +89,7 @@ def _teller(recording: Recording, request: int | None) -> Callable[[Decision], N
 
 
 def _told(difference: Difference, counted: str) -> Iterator[str]:
-    """The first difference and what stands around it."""
+    """Yield lines about the first difference and the commands around it."""
     call = difference.call
     yield f"different after {counted}: at {difference.line.place}"
     yield f"handled at {call.now!r} s, from event {difference.first_event} on:"
@@ -113,7 +113,7 @@ def predict_recording(
     seeds: Sequence[int] = (),
     json: bool = False,
 ) -> int:
-    """Predict the outcomes of recorded requests, beside those that came; the exit code."""
+    """Predict the outcomes of recorded requests, print both, and return the exit code."""
     from slacktide.lab.load.report.provenance import gather
     from slacktide.lab.reports.twin import prediction_document, render_prediction
     from slacktide.lab.simulation import SimulationError, predict

@@ -36,7 +36,7 @@ _REPORT = "Output"
 
 _OF_REPLAY = frozenset(("replay", "decisions", "request", "json", "allow_imports"))
 _OF_PREDICT = frozenset(("predict", "after", "hindsight", "seed", "json", "allow_imports"))
-"""Parameters that mean something with --replay and with --predict."""
+"""Parameters that apply with --replay, and with --predict."""
 
 
 def simulate(
@@ -221,7 +221,7 @@ def _swept(
     quiet: bool,
     imports: bool,
 ) -> tuple[Sweep, bool]:
-    """Run a scenario. Its results, and whether it is a single run."""
+    """Run a scenario. Return its results, and whether it is a single run."""
     from slacktide.lab.simulation.scenario import ScenarioError, check_cell, read_scenario
 
     try:
@@ -268,7 +268,7 @@ def _refuse(context: typer.Context, names: frozenset[str], mode: str) -> None:
 def _run(
     cells: Sequence[Cell], *, jobs: int | None, quiet: bool, requests: Path | None = None
 ) -> Sweep:
-    """Every cell with every seed; what was done until then if it is interrupted."""
+    """Run every cell with every seed; if interrupted, return the results so far."""
     from dataclasses import replace
 
     from slacktide.lab.load.report import Report

@@ -1,8 +1,8 @@
-"""Example models and inputs: made on the spot, with no download and no torch.
+"""Example models and inputs, made locally without a download and without torch.
 
-What `slacktide models make`, the demo, tests and benchmarks serve, and the seeded generators that
-draw realistic requests with exact labels. Not the training: that is `examples/models/` in the
-source tree.
+Contains the models that `slacktide models make`, the demo, tests and benchmarks serve, and seeded
+generators of realistic requests with exact labels. Training is in `examples/models/` of the source
+tree.
 """
 
 from slacktide.lab.examples.catalog import MODELS as MODELS

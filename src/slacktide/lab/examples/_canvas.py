@@ -1,5 +1,5 @@
-"""A square canvas: rectangles, discs, lines and bitmaps, in daylight, night and fog; and how each
-kind of road user is drawn on it: side view, in units of about a tenth of a metre. Pure NumPy."""
+"""A square canvas for rectangles, discs, lines and bitmaps, by day, by night and in fog; functions
+that draw all kinds of road users in side view, in units of about 0.1 m. Uses only NumPy."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PixelBox = tuple[int, int, int, int]
 """x0, y0, x1, y1 in pixels; the last column is x1 - 1."""
 
 _NOISE_VALUES = 70_001
-"""Distinct noise values of a picture; larger ones repeat them, out of step with their rows."""
+"""Distinct noise values of a picture. Larger pictures repeat them, shifted from row to row."""
 
 
 class Canvas:
-    """A picture (size, size) in which colours are exposed as they are drawn, and which can note the
-    box around what is drawn."""
+    """A picture (size, size). Colours are adapted to the light when they are drawn. The canvas also
+    records the box around what is drawn."""
 
     def __init__(self, size: int, *, daylight: float = 1.0, fog: float = 0.0) -> None:
-        """`daylight` darkens all but lamps (bluish at night), `fog` mixes in grey; both 0 to 1."""
+        """`daylight` < 1 darkens all but lamps, with a blue tint; `fog` adds grey; both 0 to 1."""
         self.size = size
         self._tint = (daylight, daylight, daylight**0.85)
         self._fog, self._grey = fog, 0.7 * daylight
@@ -34,31 +34,31 @@ class Canvas:
         self._known: dict[tuple[Colour, bool], int] = {}
 
     def copy(self) -> Canvas:
-        """A canvas with the same picture and light, that notes nothing yet."""
+        """Return a canvas with the same picture and light, and no recorded box."""
         canvas = copy.copy(self)
         canvas._packed, canvas._known, canvas._noted = self._packed.copy(), self._known.copy(), None
         return canvas
 
     def take_box(self) -> PixelBox | None:
-        """The box around all drawn since the last call (gradients apart), None if nothing was."""
+        """Return the box around all drawn since the last call, except gradients; None if empty."""
         noted, self._noted = self._noted, None
         return noted
 
     def at(self, x: float, ground: float, scale: float, heading: int) -> VehicleSpot:
-        """A place to draw a thing in its own units, standing at (x, ground)."""
+        """Return a place to draw something that stands at (x, ground), in its own units."""
         return VehicleSpot(self, x, ground, scale, heading)
 
     def rectangle(
         self, x0: float, y0: float, x1: float, y1: float, colour: Colour, *, glows: bool = False
     ) -> None:
-        """Fill; corners are rounded to pixels, what lies outside is cut off."""
+        """Fill a rectangle; corners are rounded to pixels, and parts outside are cut off."""
         (top, bottom), (left, right) = self._span(y0, y1), self._span(x0, x1)
         if top < bottom and left < right:
             self._packed[top:bottom, left:right] = self._exposed(colour, glows=glows)
             self._note(left, top, right, bottom)
 
     def disc(self, x: float, y: float, radius: float, colour: Colour, hole: float = 0.0) -> None:
-        """Fill a disc, or a ring where `hole` (its inner radius) is positive."""
+        """Fill a disc, or a ring if `hole`, the inner radius, is positive."""
         top, bottom = self._span(y - radius, y + radius + 1)
         left, right = self._span(x - radius, x + radius + 1)
         ys, xs = np.arange(top, bottom) + (0.5 - y), np.arange(left, right) + (0.5 - x)
@@ -73,7 +73,7 @@ class Canvas:
     def line(
         self, x0: float, y0: float, x1: float, y1: float, width: float, colour: Colour
     ) -> None:
-        """A stroke, as squares set along it."""
+        """Draw a line, as squares along it."""
         half = width / 2
         steps = int(max(abs(x1 - x0), abs(y1 - y0)) / max(half, 1)) + 1
         for i in range(steps + 1):
@@ -103,7 +103,7 @@ class Canvas:
         self._note(left, top, right, bottom)
 
     def gradient(self, top: float, bottom: float, above: Colour, below: Colour) -> None:
-        """Fill the full width from one colour to another, in steps that hardly show."""
+        """Fill the full width with a gradient from one colour to another, in fine steps."""
         first, last = self._span(top, bottom)
         height = max((last - first) // 64, 1)
         for y in range(first, last, height):
@@ -112,7 +112,7 @@ class Canvas:
             self._packed[y : min(y + height, last)] = self._exposed(mixed)
 
     def pixels(self, rng: np.random.Generator, *, noise: float) -> NDArray[np.uint8]:
-        """The picture (size, size, 3), RGB, with the noise of a sensor (standard deviation)."""
+        """Return the RGB picture (size, size, 3); `noise`: standard deviation of sensor noise."""
         picture = self._packed.view(np.uint8).reshape(self.size, self.size, 4)[:, :, :3]
         values = rng.standard_normal(min(picture.size, _NOISE_VALUES), dtype=np.float32)
         grain = np.resize((values * (255 * noise)).astype(np.int16), picture.shape)
@@ -120,7 +120,7 @@ class Canvas:
         return np.clip(grain, 0, 255, out=grain).astype(np.uint8)
 
     def _exposed(self, colour: Colour, *, glows: bool = False) -> int:
-        """The colour as this light shows it: bytes red, green, blue from the lowest up."""
+        """Return the colour in this light as packed bytes: red (lowest), green, blue."""
         cached = self._known.get((colour, glows))
         if cached is not None:
             return cached
@@ -147,7 +147,7 @@ class Canvas:
 
 @dataclass(frozen=True, slots=True)
 class VehicleSpot:
-    """Draws on a canvas in a thing's own units: x ahead of its middle, y up from the ground."""
+    """Draws in the units of one thing: x ahead of its middle, y up from the ground."""
 
     canvas: Canvas
     x: float
@@ -175,7 +175,7 @@ class VehicleSpot:
     def bitmap(
         self, x: float, y: float, height: float, dots: NDArray[np.bool_], ink: Colour, paper: Colour
     ) -> None:
-        """Dots about the middle (x, y), as square as they are; never mirrored."""
+        """Draw square dots around the middle (x, y); never mirrored."""
         half_height = height * self.scale / 2
         half_width = half_height * dots.shape[1] / dots.shape[0]
         x, y = self._x(x), self._y(y)
@@ -198,9 +198,9 @@ def houses(
     lit: float,
     lamps: np.random.Generator | None = None,
 ) -> None:
-    """A row of houses that stands on the horizon; lengths are for `unit` pixels each. `lit` is the
-    share of lit windows. `lamps` draws which, where the houses are to stay the same while lamps go
-    on; otherwise `rng` does, if any is lit."""
+    """Draw a row of houses on the horizon; `unit`: pixels per unit of length; `lit`: share of lit
+    windows. `lamps` chooses these if the houses must not depend on `lit`; otherwise `rng` does, if
+    any are lit."""
     x = 0.0
     while x < canvas.size:
         width, top = rng.uniform(12, 30) * unit, horizon - rng.uniform(14, 40) * unit
@@ -244,7 +244,7 @@ def _car(place: VehicleSpot, paint: Colour) -> None:
 
 
 def _taxi(place: VehicleSpot, paint: Colour) -> None:
-    """A car with a lit sign and a chequered stripe, cream or yellow."""
+    """Draw a cream or yellow car with a lit sign and a chequered stripe."""
     _car(place, (0.95, 0.75 + 0.15 * paint[1], 0.1 + 0.6 * paint[2]))
     place.box(-6, 18, 3, 22, _LAMP, glows=True)
     for x in range(-18, 18, 6):
@@ -269,7 +269,7 @@ def _pickup(place: VehicleSpot, paint: Colour) -> None:
 
 
 def _truck(place: VehicleSpot, paint: Colour) -> None:
-    """A box body of its own pale colour behind a cab with a gap between them."""
+    """Draw a cab, and behind it, after a gap, a box body in a different, pale colour."""
     pale = tuple(0.6 + 0.35 * c for c in reversed(paint))
     place.box(-32, 8, 15, 36, pale)
     place.box(-32, 5, 26, 8, _DARK)
@@ -280,7 +280,7 @@ def _truck(place: VehicleSpot, paint: Colour) -> None:
 
 
 def _bus(place: VehicleSpot, paint: Colour) -> None:
-    """Windows from end to end."""
+    """Draw a bus with windows from end to end."""
     place.box(-34, 5, 34, 32, paint)
     for x in range(-31, 31, 9):
         place.box(x, 17, x + 7, 27, _GLASS)
@@ -306,7 +306,7 @@ def _motorcycle(place: VehicleSpot, paint: Colour) -> None:
 
 
 def _bicycle(place: VehicleSpot, paint: Colour) -> None:
-    """Thin wheels one can see through, and no headlight."""
+    """Draw a bicycle with thin, see-through wheels and no headlight."""
     for x in (-9, 9):
         place.disc(x, 6, 6, _TYRE, hole=4.4)
     place.line(-9, 6, 0, 6, 1.2, paint)

@@ -1,5 +1,5 @@
-"""The example models: what each is, where its file comes from, and how its inputs are drawn, with
-the answers a perfect model would give.
+"""The example models: their descriptions and files, and generators of their inputs with the correct
+answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slacktide.lab.examples.labelled import LabelledPicture
 Array = NDArray[Any]
 
 Streamed = Iterator[tuple[Mapping[str, Array], int]]
-"""Requests of one row each, by input name, in order, each with its label."""
+"""Ordered pairs of a one-row request (tensors by input name) and its label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class Samples:
     requests: tuple[Mapping[str, Array], ...]
     """For each request, by input name, a tensor whose first axis is the batch axis, of size 1."""
     labels: NDArray[np.int64] | None
-    """Class of each request, exact because we drew it; of a plate a row, with that of each
-    character. None where a model has no classes."""
+    """Class of each request, exact because the input was drawn; for plates, a row with the class
+    of each character. None if the model has no classes."""
 
     def __len__(self) -> int:
         return len(self.requests)
 
     def batch(self, start: int = 0, stop: int | None = None) -> dict[str, Array]:
-        """Requests `start` to `stop` as one batch, zero-padded to the longest along free axes.
-        Padding with zeros is right for every example model: its inputs are of fixed shape or come
-        with a mask in which zero says "not there". Raises ValueError if the range is empty."""
+        """Return requests `start` to `stop` as one batch, zero-padded to the longest along free
+        axes. This is correct for all example models: their inputs have fixed shapes, or a mask in
+        which zero marks padding. Raises ValueError if the range is empty."""
         chosen = self.requests[start:stop]
         if not chosen:
             raise ValueError(f"no requests from {start} to {stop} among {len(self)}")
@@ -70,7 +70,7 @@ class Samples:
 
     @classmethod
     def read(cls, path: Path) -> Samples:
-        """Read what `write` wrote; requests get their own shapes back."""
+        """Read a file that `write` wrote; requests get back their shapes before padding."""
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         labels = arrays.pop("labels", None)
@@ -108,31 +108,31 @@ class ExampleModel:
     classes: tuple[str, ...]
     """Class names, indexed by label; empty: the model has no classes."""
     samples: int
-    """How many sample inputs are written beside it."""
+    """Number of sample inputs that are written beside the model."""
     draw: Callable[[int, np.random.Generator], Samples]
     build: Callable[[], bytes] | None = None
-    """Makes the ONNX file; None: it ships with the package."""
+    """Makes the ONNX file; None: the file ships with the package."""
     pictures: Callable[[int, np.random.Generator], Iterator[LabelledPicture]] | None = None
     """Draws pictures with exact labels one by one; None: the model takes no pictures."""
     streams: tuple[str, ...] = ()
     """Names of its ordered streams of inputs."""
     stream: Callable[[str, int, int], Streamed] | None = None
-    """Draws some of a stream in order, from a number to another; None: it has no streams."""
+    """Draws inputs of a stream, by (name, start, stop); None: the model has no streams."""
     stream_length: int = 0
 
     def onnx(self) -> bytes:
-        """Content of the model's ONNX file; where it has several, of the last and most accurate."""
+        """Return the content of the model's ONNX file; of several, the last and most accurate."""
         return list(self.onnx_files().values())[-1]
 
     def onnx_files(self) -> dict[str, bytes]:
-        """Content of the ONNX files of its version, by name in order: one, or one a variant."""
+        """Return the content of the ONNX files by name, in order: one, or one per variant."""
         if self.build:
             return {"model.onnx": self.build()}
         files = self._shipped()
         return {name: files[name] for name in sorted(files) if name.endswith(".onnx")}
 
     def extras(self) -> dict[str, bytes]:
-        """Files that belong beside the versions, by name: settings and the like."""
+        """Return the files beside the versions by name: settings, labels and so on."""
         files = self._shipped()
         extras = {name: files[name] for name in files if not name.endswith(".onnx")}
         if self.classes:
@@ -140,13 +140,13 @@ class ExampleModel:
         return extras
 
     def _shipped(self) -> dict[str, bytes]:
-        """Every shipped file of this model, by name."""
+        """Return all shipped files of this model by name."""
         folder = resources.files("slacktide.lab.examples") / "models" / self.name
         return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
 def _of(name: str, rows: Iterable[Array], labels: NDArray[np.int64] | None = None) -> Samples:
-    """A request of each row, for a model whose one input is called so."""
+    """Return one request per row, for a model whose only input is `name`."""
     return Samples(tuple({name: row[None]} for row in rows), labels)
 
 
@@ -292,11 +292,11 @@ MODELS: Mapping[str, ExampleModel] = {
         _of_road_users("direction", "classifier of where people cut out are going"),
     )
 }
-"""Every example model by name."""
+"""All example models by name."""
 
 
 def example(name: str) -> ExampleModel:
-    """The example model of this name. Raises ExamplesError naming the nearest if there is none."""
+    """Return an example model. For an unknown name, raises ExamplesError with the nearest name."""
     if name in MODELS:
         return MODELS[name]
     near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.0)[0]
@@ -306,7 +306,7 @@ def example(name: str) -> ExampleModel:
 
 
 def make_inputs(model: str, count: int, seed: int) -> Samples:
-    """`count` realistic requests of one row for an example model, the same for the same seed.
+    """Draw `count` realistic one-row requests for an example model; equal seeds, equal requests.
 
     Raises ExamplesError for an unknown model, ValueError for a count below one.
     """
@@ -316,9 +316,9 @@ def make_inputs(model: str, count: int, seed: int) -> Samples:
 
 
 def make_stream(model: str, stream: str, start: int = 0, stop: int | None = None) -> Streamed:
-    """Inputs `start` to `stop` (or the last) of one of the streams of an example model, in order.
+    """Return inputs `start` to `stop` (or the last) of a stream of an example model, in order.
 
-    Raises ExamplesError for a model or a stream there is none of.
+    Raises ExamplesError for an unknown model or stream.
     """
     chosen = example(model)
     if chosen.stream is None or stream not in chosen.streams:

@@ -1,14 +1,14 @@
-"""Rendered street scenes, for the classifiers of frames: unrelated ones, and streams of video.
+"""Rendered street scenes for the frame classifiers: unrelated frames, and streams of video.
 
-One roadside camera: sky, houses, a road, and at most one road user in the foreground, by day or
-night, in fog, with cars far away and a post in the way. The label is the kind of road user in
-front, exact because we drew it. Night, fog and distance make some frames much harder than others,
-as in real video.
+A roadside camera sees sky, houses, a road, and at most one road user in the foreground, by day or
+night, perhaps in fog, with distant cars and a post in the way. The label is the kind of the road
+user in front, exact because it was drawn. Night, fog and distance make some frames much harder than
+others, as in real video.
 
-Unrelated frames have all kinds in equal parts, and any paint. Streams are as streets are: half of
-what comes by are cars, most of the rest people, vans and bicycles, for the most part white, grey or
-black, in shares that move slowly from one mix to another. Everything is NumPy on a small canvas:
-about a millisecond a frame.
+Unrelated frames have all kinds in equal parts, in any colour. Streams resemble streets: half of the
+road users are cars, most others are people, vans and bicycles; most are white, grey or black, in
+shares that move slowly from one mix to another. All drawing is NumPy on a small canvas, at about a
+millisecond per frame.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ KINDS: tuple[str, ...] = ("empty", *DRAW)
 """Class names; a label is an index into them."""
 
 FRAME_RATE: Final = 30
-"""Frames in a second of a stream."""
+"""Frames per second of a stream."""
 STREAM_FRAMES: Final = 16 * 60 * FRAME_RATE
-"""Frames of a stream: sixteen minutes."""
+"""Number of frames in a stream of sixteen minutes."""
 
 _LEFT, _RIGHT = 20.0, 76.0
-"""Range of a road user's middle, so that most of it can be seen (pixels)."""
+"""Range of the x position of a road user's middle (pixels), so that most of it is visible."""
 
 _SHARES = {
     "car": 0.5,
@@ -49,7 +49,7 @@ _SHARES = {
     "motorcycle": 0.02,
     "pickup": 0.02,
 }
-"""Shares of the kinds that come by in streams, on average."""
+"""Mean shares of the kinds of road users in streams."""
 
 _PAINTS: tuple[tuple[float, Colour], ...] = (
     (0.27, (0.9, 0.9, 0.9)),
@@ -66,7 +66,7 @@ Frame = NDArray[np.uint8]
 
 
 def frames(count: int, rng: np.random.Generator) -> tuple[Frame, NDArray[np.int64]]:
-    """Unrelated frames (count, 3, SIZE, SIZE), RGB, kinds in equal parts, and labels (count,)."""
+    """Draw unrelated RGB frames (count, 3, SIZE, SIZE), with kinds in equal parts, and labels."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % len(KINDS))
     out = np.empty((count, 3, SIZE, SIZE), np.uint8)
     for i, kind in enumerate(labels):
@@ -76,8 +76,8 @@ def frames(count: int, rng: np.random.Generator) -> tuple[Frame, NDArray[np.int6
 
 @dataclass(frozen=True, slots=True)
 class StreamConditions:
-    """Conditions that a stream shows. Each series holds values at equal distances from the first
-    frame to the last, with straight lines between them."""
+    """Conditions during a stream. Each series has values at equal intervals from the first frame to
+    the last, and is linear between them."""
 
     seed: int
     """Seed of the street, the traffic on it and the noise of the camera."""
@@ -86,7 +86,7 @@ class StreamConditions:
     fog: tuple[float, ...] = (0.0,)
     """Share of grey in the light, 0 to 0.5."""
     traffic: tuple[float, ...] = (0.5,)
-    """Density: at 0 a road user now and then, at 1 one after the other, slow and with stops."""
+    """Density: at 0 occasional road users; at 1 one after another, slow and with stops."""
 
 
 STREAMS: Mapping[str, StreamConditions] = {
@@ -111,7 +111,7 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A road user that comes, perhaps stands for a while, and goes. Times in seconds."""
+    """A road user that drives or walks by, and may stop for a while. Times in seconds."""
 
     kind: int
     paint: Colour
@@ -126,14 +126,14 @@ class _Visit:
     pause: float
 
     def x(self, seconds: float) -> float:
-        """Position of its middle, pixels from the left."""
+        """Return the position of the middle at `seconds`, in pixels from the left."""
         standing = min(max(seconds - self.stop, 0.0), self.pause)
         way = (seconds - self.start - standing) * self.speed - self.entry
         return way if self.lane.heading == 1 else SIZE - way
 
 
 class Video:
-    """The frames of a stream, each drawn when it is asked for, in any order."""
+    """The frames of a stream, drawn on request in any order."""
 
     def __init__(self, conditions: StreamConditions) -> None:
         self._conditions = conditions
@@ -145,12 +145,12 @@ class Video:
         self._empty: tuple[float, float, Canvas] | None = None
 
     def frame(self, number: int) -> tuple[Frame, int]:
-        """Frame `number`, (3, SIZE, SIZE), RGB, and its label: the kind of road user whose middle
-        is in it, 0 where there is none. Raises ValueError outside of the stream."""
+        """Return RGB frame `number`, (3, SIZE, SIZE), and its label: the kind of the road user
+        whose middle is visible, or 0. Raises ValueError for a number outside the stream."""
         if not 0 <= number < STREAM_FRAMES:
             raise ValueError(f"a stream has frames 0 to {STREAM_FRAMES - 1}, not {number}")
         seconds, kind = number / FRAME_RATE, 0
-        # Clouds pass; each level of light has its own picture of the empty street.
+        # Passing clouds change the light. The empty street is drawn once per level of light.
         clouds = 0.04 * (np.sin(seconds / 7) + np.sin(seconds / 17 + 1))
         daylight = round(self._at(self._conditions.daylight, seconds) * (1 + clouds), 2)
         canvas = self._street(daylight, round(self._at(self._conditions.fog, seconds), 2))
@@ -173,7 +173,7 @@ class Video:
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)), kind
 
     def _street(self, daylight: float, fog: float) -> Canvas:
-        """A copy of the street with nothing on it."""
+        """Return a copy of the empty street."""
         if self._empty is None or self._empty[:2] != (daylight, fog):
             canvas = Canvas(SIZE, daylight=daylight, fog=fog)
             lit = 0.4 * min(max((0.55 - daylight) / 0.25, 0.0), 1.0)
@@ -183,12 +183,12 @@ class Video:
         return self._empty[2].copy()
 
     def _visited(self, rng: np.random.Generator) -> Iterator[_Visit]:
-        """Road users one after the other, from before the first frame until after the last."""
+        """Yield road users one after another, from before the first frame until after the last."""
         heading = 1 if rng.random() < 0.5 else -1
         far = _Lane(float(rng.uniform(69, 74)), float(rng.uniform(0.78, 0.92)), heading)
         near = _Lane(float(rng.uniform(79, 85)), float(rng.uniform(0.98, 1.15)), -heading)
         path = _Lane(float(rng.uniform(66, 69)), float(rng.uniform(0.76, 0.95)), 1)
-        # What drives by changes too: shares of kinds move from one mix to another.
+        # The shares of kinds also change: they move from one mix to another.
         mixes = rng.dirichlet([40 * _SHARES[kind] for kind in DRAW], 2)
         clock, end = -8.0, STREAM_FRAMES / FRAME_RATE
         while clock < end:
@@ -219,16 +219,16 @@ class Video:
 
 
 def video(name: str, start: int = 0, stop: int = STREAM_FRAMES) -> Iterator[tuple[Frame, int]]:
-    """Frames `start` to `stop` of a stream in order, each with its label; see `Video.frame`. Raises
-    ValueError for a stream there is none of."""
+    """Yield frames `start` to `stop` of a stream in order, each with its label (see `Video.frame`).
+    Raises ValueError for an unknown stream."""
     if name not in STREAMS:
         raise ValueError(f"no stream is called {name!r} (all: {', '.join(STREAMS)})")
     return map(Video(STREAMS[name]).frame, range(start, stop))
 
 
 def _frame(kind: int, rng: np.random.Generator) -> Frame:
-    """The frame (SIZE, SIZE, 3), RGB, with a road user of this kind in front, or nothing. Lengths
-    are in pixels, levels from 0 to 1; a heading of 1 is to the right."""
+    """Draw an RGB frame (SIZE, SIZE, 3) with a road user of this kind in front (0: none). Lengths
+    are in pixels, levels from 0 to 1; heading 1 is to the right."""
     night = rng.random() < 0.4
     street = np.random.default_rng(int(rng.integers(2**31)))
     x, ground, scale = rng.uniform(_LEFT, _RIGHT), rng.uniform(66, 86), rng.uniform(0.75, 1.2)
@@ -257,7 +257,7 @@ def _backdrop(
     lit: float,
     lamps: np.random.Generator | None = None,
 ) -> float:
-    """Draw sky, houses with windows and a road with marks; return where the horizon is."""
+    """Draw sky, houses with windows and a road with marks; return the horizon's y in pixels."""
     horizon = float(rng.uniform(40, 48))
     canvas.gradient(0, horizon, (0.45, 0.62, 0.9), (0.8, 0.86, 0.95))
     houses(canvas, rng, horizon, 1.0, lit=lit, lamps=lamps)

@@ -5,7 +5,7 @@
 
 A line names the picture and, for a classifier, its class: `{"image": "images/000000.jpg",
 "label": 3}`; for a detector `"boxes": [[x0, y0, x1, y1], ...]` in fractions of the picture from its
-top left corner, and `"classes": [...]`, one for each box. Pictures are JPEG where opencv-python is
+top left corner, and `"classes": [...]`, one for each box. Pictures are JPEG if opencv-python is
 installed (`slacktide[images]`).
 """
 
@@ -38,8 +38,8 @@ class LabelledPicture:
 
 
 def write_labelled(folder: Path, pictures: Iterable[LabelledPicture]) -> int:
-    """Write pictures and labels into `folder`, which is made; return how many. Raises OSError where
-    writing fails."""
+    """Create `folder`, and write pictures and labels into it; return the number of pictures. Raises
+    OSError."""
     (folder / "images").mkdir(parents=True)
     suffix, encode = _encoding()
     count = 0
@@ -52,7 +52,7 @@ def write_labelled(folder: Path, pictures: Iterable[LabelledPicture]) -> int:
 
 
 def _encoding() -> tuple[str, Callable[[NDArray[np.uint8]], bytes]]:
-    """Suffix and encoder of the files: JPEG if it can be written here."""
+    """Return suffix and encoder of the files: JPEG if opencv-python is installed."""
     if load_opencv() is None:
         return "npy", _npy
     return "jpg", partial(encode_jpeg, quality=_JPEG_QUALITY)

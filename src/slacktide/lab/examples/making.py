@@ -8,9 +8,9 @@
     DIR/NAME/pipeline.yaml             of a pipeline, instead of all that
     DIR/NAME/.slacktide-example        says that this folder is ours to replace
 
-The inputs lie inside the model's folder because a server takes every folder at the top for a
-model, and ignores folders inside one that are not numbers. A model appears whole or not at all:
-it is written under a name no server reads, then renamed.
+The inputs lie inside the model's folder, because a server treats every top-level folder as a model
+and ignores subfolders whose names are not numbers. A model appears atomically: it is written under
+a name that no server reads, then renamed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from slacktide.lab.examples.labelled import write_labelled
 from slacktide.lab.examples.pipelines import PIPELINES, ExamplePipeline
 
 Progress = Callable[[str, int, int], None]
-"""Called as (model, how many are done, how many there will be) before the first and after each."""
+"""Called with (model, number done, total) before each model and after the last."""
 
 SAMPLE_SEED = 7
-"""Seed of the sample inputs; training and its exam use others."""
+"""Seed of the sample inputs; training and its evaluation use other seeds."""
 
 _MARK = ".slacktide-example"
 _README = "README.md"
@@ -45,15 +45,15 @@ def make_repository(
     pictures: int = 0,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the example models and pipelines (all, or those named, with the models of pipelines)
-    into `directory`; return their folders.
+    """Write example models and pipelines into `directory`; return their folders. `models` selects
+    some by name, and includes the models of selected pipelines; None: all.
 
-    Example models that are there already are kept as they are, settings and profiles included,
-    unless `overwrite`, which makes them anew. With `pictures`, so many labelled pictures are
-    written for each model that takes pictures, in the place of any that are there.
+    Existing example models are kept with their settings and profiles, unless `overwrite`, which
+    replaces them. `pictures`: number of labelled pictures to write for each model that takes
+    pictures; they replace existing ones.
 
-    A directory that holds anything else is refused in any case: ExamplesError, as for an unknown
-    model name, and for pictures where no model takes any; OSError where writing fails.
+    Raises ExamplesError if the directory contains anything else, for an unknown name, and for
+    `pictures` if no model takes pictures; OSError if writing fails.
     """
     root = Path(directory)
     chosen = _chosen((*MODELS, *PIPELINES) if models is None else models)
@@ -79,7 +79,7 @@ def make_repository(
 
 
 def _chosen(names: Iterable[str]) -> list[ExampleModel | ExamplePipeline]:
-    """Examples of these names, each once; the models of a pipeline in front of it."""
+    """Return the examples with these names, each once, with a pipeline's models before it."""
     listed: dict[str, ExampleModel | ExamplePipeline] = {}
     for name in names:
         if (pipeline := PIPELINES.get(name)) is not None:
@@ -89,7 +89,7 @@ def _chosen(names: Iterable[str]) -> list[ExampleModel | ExamplePipeline]:
 
 
 def _refuse_foreign(root: Path) -> None:
-    """Raise ExamplesError unless `root` is absent, empty, or holds only what we wrote."""
+    """Raise ExamplesError if `root` contains anything that `make_repository` did not write."""
     if root.exists() and not root.is_dir():
         raise ExamplesError(f"{root} is a file; example models are written into a directory")
     for entry in sorted(root.iterdir()) if root.exists() else ():
@@ -110,7 +110,7 @@ def _is_ours(readme: Path) -> bool:
 
 
 def _make(model: ExampleModel | ExamplePipeline, folder: Path) -> None:
-    """Write one model beside its place, then put it there in the place of any older one."""
+    """Write one model or pipeline, replacing any older one atomically."""
 
     def fill(fresh: Path) -> None:
         fresh.mkdir()
@@ -129,14 +129,14 @@ def _make(model: ExampleModel | ExamplePipeline, folder: Path) -> None:
 
 
 def _make_data(model: ExampleModel, folder: Path, count: int) -> None:
-    """Draw labelled pictures into the model's folder, in the place of any older ones."""
+    """Draw labelled pictures into the model's folder, replacing any older ones."""
     assert model.pictures is not None
     drawn = model.pictures(count, np.random.default_rng(SAMPLE_SEED))
     _replace(folder / "data", folder.parent, lambda fresh: write_labelled(fresh, drawn))
 
 
 def _replace(folder: Path, root: Path, fill: Callable[[Path], object]) -> None:
-    """Put a folder that `fill` makes, beside its place under `root`, in the place of `folder`."""
+    """Replace `folder` by a folder that `fill` makes in a temporary place under `root`."""
     workshop = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
     try:
         fresh = workshop / "new"
@@ -149,7 +149,7 @@ def _replace(folder: Path, root: Path, fill: Callable[[Path], object]) -> None:
 
 
 def _readme() -> str:
-    """Text about the contents of the directory."""
+    """Return a README about the contents of the directory."""
     listed = "\n".join(
         f"- `{model.name}`: {model.summary}."
         + (f" Classes: {', '.join(model.classes)}." if model.classes else "")

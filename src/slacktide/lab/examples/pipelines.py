@@ -1,4 +1,4 @@
-"""The example pipelines: what each is made of, and frames with what a perfect one would answer."""
+"""The example pipelines: their models and files, and frames with the correct answers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from slacktide.lab.examples.street import Scene, Street
 
 @dataclass(frozen=True, slots=True)
 class ExamplePipeline:
-    """One example pipeline of example models."""
+    """An example pipeline, made of example models."""
 
     name: str
     summary: str
     models: tuple[str, ...]
-    """Models of its stages, the detector first."""
+    """Models of the stages, the detector first."""
 
     def extras(self) -> dict[str, bytes]:
-        """Its files, by name."""
+        """Return the pipeline's files by name."""
         folder = resources.files("slacktide.lab.examples") / "models" / self.name
         return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
@@ -44,8 +44,8 @@ PIPELINES: Mapping[str, ExamplePipeline] = {
 
 
 def pipeline_frames(seed: int, *, traffic: float | None = None, start: int = 0) -> Iterator[Scene]:
-    """Frames of one street as the example pipelines take them, without end, the same for the same
-    seed. `traffic`: as of `Street`."""
+    """Yield frames of one street in the form that the example pipelines take, without end. Equal
+    seeds give equal frames. `traffic`: see `Street`."""
     street = Street(seed, traffic=traffic)
     number = start
     while True:

@@ -1,8 +1,8 @@
-"""Road users one by one, cut out of rendered street scenes as a pipeline would cut them out.
+"""Single road users, cropped from rendered street scenes as a pipeline crops them.
 
-What the classifiers behind a detector see: vehicles with the emblem of their brand and their plate,
-people in their coats, on their way to the left or to the right. Boxes are a little off, as those of
-a detector are.
+These are the inputs of the classifiers behind a detector: vehicles with brand emblem and plate, and
+people in coats, who move to the left or to the right. Boxes are slightly wrong, like those of a
+detector.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from slacktide.executors.pictures import resize_into
 from slacktide.lab.examples.street import BRANDS, CHARACTERS, CLOTHING, RoadUser, Street
 
 FRAME: Final = 1216
-"""Height and width of the scenes, pixels: twice what the detector looks at, so that plates can be
-read."""
+"""Height and width of the scenes in pixels: twice the detector's input, so that plates are
+legible."""
 
 LEAST_HEIGHT: Final = 36
-"""Pixels of a vehicle or person that can be judged."""
+"""Least height, in pixels, of a vehicle or person that can be classified."""
 
 _ERROR: Final = 0.03
-"""Standard deviation of a box's edges, by its size."""
+"""Standard deviation of the error of a box's edges, as a share of its size."""
 
 Picture = NDArray[np.uint8]
 Box = tuple[float, float, float, float]
@@ -34,17 +34,17 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class CropTask:
-    """Question that one model is to answer about a road user."""
+    """The question that one model answers about a road user."""
 
     answers: tuple[str, ...]
     of: Callable[[RoadUser], str | None]
-    """The answer, or one for each character; None: it is not asked of this one."""
+    """Returns the answer, or a string of characters; None: the question does not apply."""
     height: int
     width: int | None
-    """None: it follows from the box."""
+    """None: the width follows from the box."""
 
     def label(self, user: RoadUser) -> int | list[int]:
-        """Index of the answer; of each character of a plate."""
+        """Return the index of the answer; for a plate, the index of each character."""
         said = self.of(user) or ""
         if self.width is None:
             return [self.answers.index(character) for character in said]
@@ -59,15 +59,15 @@ QUESTIONS: Final = {
         ("left", "right"), lambda user: user.direction if user.clothing else None, 48, 48
     ),
 }
-"""By the name of the model that answers it."""
+"""Questions by the name of the model that answers them."""
 
 
 def crops(
     question: CropTask, rng: np.random.Generator, *, most: int = 6
 ) -> Iterator[tuple[Picture, RoadUser, Box]]:
-    """Road users that a question can be asked of and that are large enough, at most so many of a
-    scene, each as (height, width, 3), and what was cut out, in fractions of the scene. Without end,
-    of seeds from `rng`."""
+    """Yield (crop (height, width, 3), road user, box of the crop in fractions of the scene) for
+    road users that are large enough and to which `question` applies, at most `most` per scene.
+    Endless; the seeds of the scenes come from `rng`."""
     height = question.height
     while True:
         scene = Street(int(rng.integers(2**62))).scene(int(rng.integers(100)), FRAME)

@@ -101,12 +101,12 @@ def _vocabulary() -> tuple[str, ...]:
 
 
 VOCABULARY: tuple[str, ...] = _vocabulary()
-"""Every token; an id is an index into it."""
+"""All tokens; an id is an index into them."""
 
 
 def encoder(vocabulary: Sequence[str], token: str) -> Callable[[str], Ids]:
-    """From a text to the ids of its tokens (a regular expression says which), [cls] first; words
-    outside the vocabulary become [unk]."""
+    """Return a function from a text to its token ids, [cls] first. The regular expression `token`
+    matches tokens; words outside the vocabulary become [unk]."""
     numbers = {word: i for i, word in enumerate(vocabulary)}
 
     def encode(text: str) -> Ids:
@@ -120,7 +120,7 @@ encode = encoder(VOCABULARY, r"[a-z][a-z-]*|[,.]")
 
 
 def texts(count: int, rng: np.random.Generator) -> tuple[list[Ids], NDArray[np.int64]]:
-    """Token ids of `count` texts, each of its own length (tokens,), and their labels (count,)."""
+    """Draw `count` texts of different lengths: token ids (tokens,) of each, and labels (count,)."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % len(TOPICS))
     lengths = np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST + 1), count)).astype(int)
     drawn = zip(labels, lengths, strict=True)
@@ -128,9 +128,9 @@ def texts(count: int, rng: np.random.Generator) -> tuple[list[Ids], NDArray[np.i
 
 
 def text(label: int, tokens: int, rng: np.random.Generator, digressing: float = 0.3) -> str:
-    """A text of exactly `tokens` tokens with [cls]; its last clause may be cut short. It is
-    `digressing` after that share of clauses. Digressions make up at most a third of the words
-    before the cut, and never come first."""
+    """Draw a text of exactly `tokens` tokens, including [cls]; its last clause may be cut short. A
+    share `digressing` of clauses is followed by a digression. Digressions are at most a third of
+    the words before the cut, and never come first."""
     topic = _TOPICS[TOPICS[label]]
     words = _clause(topic, rng).split()
     digressed = 0
@@ -146,7 +146,7 @@ def text(label: int, tokens: int, rng: np.random.Generator, digressing: float = 
 
 
 def _clause(topic: _Topic, rng: np.random.Generator) -> str:
-    """One clause with one to four words of the topic, ending in a full stop."""
+    """Draw a clause with one to four words of the topic, ending in a full stop."""
     noun, second = pick(topic.nouns, rng), pick(topic.nouns, rng)
     adjective, verb = pick(topic.adjectives, rng), pick(topic.verbs, rng)
     link, ending = pick(_LINKS, rng), pick(_ENDINGS, rng)

@@ -32,7 +32,7 @@ PLACES: tuple[str, ...] = _words("kitchen garden office garage cellar attic hall
 LEVELS: tuple[str, ...] = ("plain", "others", "moved", "carried")
 """Levels of difficulty, easy to hard."""
 MIX: Final = (0.3, 0.25, 0.25, 0.2)
-"""Shares of the levels where nothing else is asked for."""
+"""Default shares of the levels."""
 
 _PEOPLE = _words("anna ben carla david emma felix")
 _THINGS = _words("key letter lamp book ball coat ring map")
@@ -48,7 +48,7 @@ VOCABULARY: tuple[str, ...] = (
         | {*_words("put the in took went to where is it was quiet met . ?")}
     ),
 )
-"""Every token; an id is an index into it."""
+"""All tokens; an id is an index into them."""
 
 encode = encoder(VOCABULARY, r"[a-z]+|[.?]")
 
@@ -56,14 +56,14 @@ encode = encoder(VOCABULARY, r"[a-z]+|[.?]")
 def stories(
     count: int, rng: np.random.Generator, mix: Sequence[float] = MIX, longest: int = LONGEST
 ) -> tuple[list[Ids], NDArray[np.int64]]:
-    """Token ids of `count` stories, each of its own length (tokens,), and their labels (count,).
+    """Draw `count` stories of different lengths: token ids (tokens,) of each, and labels (count,).
     `mix` is the share of each of LEVELS; `longest` bounds the tokens of a story."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % len(PLACES))
     return [encode(story(int(label), _level(mix, rng), rng, longest)) for label in labels], labels
 
 
 def story(label: int, level: str, rng: np.random.Generator, longest: int = LONGEST) -> str:
-    """A story of this level whose answer is this place."""
+    """Draw a story of this level whose answer is this place."""
     tokens = int(np.exp(rng.uniform(np.log(SHORTEST), np.log(longest + 1))))
     thing, *other_things = _shuffled(_THINGS, rng)
     people = _shuffled(_PEOPLE, rng)
@@ -95,7 +95,7 @@ def story(label: int, level: str, rng: np.random.Generator, longest: int = LONGE
 def _aside(
     hard: int, other_things: Sequence[str], people: Sequence[str], rng: np.random.Generator
 ) -> str:
-    """A sentence that decides nothing, but misleads where the story is hard."""
+    """Draw a sentence without influence on the answer; in a hard story, it may mislead."""
     someone, thing = pick(people, rng), pick(other_things, rng)
     if hard and rng.random() < 0.6:
         place = pick(PLACES, rng)

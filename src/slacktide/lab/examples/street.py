@@ -1,10 +1,10 @@
 """Rendered street scenes for the detector: many road users of unequal sizes, and exact boxes.
 
-A `Street` is one video: lanes and pavements, one behind the other, on which traffic moves from the
-left or from the right; `scene(frame)` is the picture at one moment, every 0.1 s, at any resolution.
-Each vehicle but a bicycle carries the emblem of its brand and a plate of four characters, and each
-person wears a coat of a named colour; these can be read where they are drawn large. Everything
-follows from the seed: the same road user drives by in the same frame at each resolution.
+A `Street` is one video: lanes and pavements, one behind another, on which traffic moves from the
+left or from the right. `scene(frame)` is one frame (there is one every 0.1 s) at any resolution.
+Each vehicle except a bicycle has the emblem of its brand and a plate of four characters, and each
+person wears a coat of a named colour; these are legible if drawn large. Everything depends only on
+the seed: a road user passes in the same frame at every resolution.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from slacktide.lab.examples._canvas import DRAW, Canvas, Colour, VehicleSpot, houses
 
 OVERLAP: Final = 0.5
-"""A box shows a road user if at least this part of their union is of both."""
+"""Least intersection over union at which a box counts as showing a road user."""
 SIZE: Final = 608
-"""Height and width of a scene, pixels, where nothing else is asked for."""
+"""Default height and width of a scene, in pixels."""
 
 FRAME_SECONDS: Final = 0.1
 """Time between two frames of a video."""
@@ -88,18 +88,18 @@ Picture = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class RoadUser:
-    """One thing on the street that can be seen well enough to be looked for."""
+    """A road user that is visible enough to be detected."""
 
     kind: int
     """Index into KINDS."""
     box: tuple[float, float, float, float]
-    """x0, y0, x1, y1 around all that was drawn of it, as fractions of the picture."""
+    """x0, y0, x1, y1 around everything drawn of it, in fractions of the picture."""
     direction: str
     """`left` or `right`."""
     brand: str | None = None
-    """One of BRANDS, for vehicles but bicycles."""
+    """One of BRANDS, for vehicles except bicycles."""
     plate: str | None = None
-    """Four of CHARACTERS, for vehicles but bicycles."""
+    """Four of CHARACTERS, for vehicles except bicycles."""
     clothing: str | None = None
     """Colour of the coat, one of CLOTHING, for people on foot and on bicycles."""
 
@@ -111,15 +111,15 @@ class Scene:
     picture: Picture
     """(size, size, 3), RGB."""
     road_users: tuple[RoadUser, ...]
-    """From far to near, without those of which half or more is cut off or hidden by another."""
+    """Road users from far to near, except any of which half or more is cut off or hidden."""
 
     def boxes(self) -> NDArray[np.float32]:
         """(road users, 4): x0, y0, x1, y1 in fractions."""
         return np.array([r.box for r in self.road_users], np.float32).reshape(-1, 4)
 
     def shown_in(self, box: NDArray[np.floating[Any]]) -> RoadUser | None:
-        """The road user that overlaps most with a box, if at least `OVERLAP` of the union of both
-        is of both. `box`: x0, y0, x1, y1 in fractions."""
+        """Return the road user with the largest intersection over union with `box`, if that is at
+        least `OVERLAP`. `box`: x0, y0, x1, y1 in fractions."""
         if not self.road_users:
             return None
         truth = self.boxes().astype(float)
@@ -137,7 +137,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """A lane or a pavement. Lengths in pixels of a picture of SIZE, speeds in those a second."""
+    """A lane or a pavement. Lengths in pixels of a picture of SIZE, speeds in pixels per second."""
 
     ground: float
     scale: float
@@ -146,7 +146,7 @@ class _Strip:
     speed: float
     spacing: float
     slots: int
-    """Places for road users in a loop that is longer than the strip."""
+    """Number of places for road users, on a loop that is longer than the strip."""
 
 
 class Street:
@@ -155,9 +155,9 @@ class Street:
     def __init__(
         self, seed: int, *, night: bool | None = None, traffic: float | None = None
     ) -> None:
-        """`traffic` is the share of places on the lanes that are taken, from 0, an empty street, to
-        1, a rush hour in which all drive slowly. Drawn from the seed where not given, as `night`.
-        Raises ValueError for traffic outside 0 to 1."""
+        """`traffic`: share of the lanes' places that are taken, from 0 (an empty street) to 1 (rush
+        hour, in which all drive slowly). If `traffic` or `night` is None, the seed decides. Raises
+        ValueError for traffic outside 0 to 1."""
         if traffic is not None and not 0 <= traffic <= 1:
             raise ValueError(f"traffic must be from 0 to 1, not {traffic}")
         rng = np.random.default_rng((seed, 0))
@@ -172,7 +172,7 @@ class Street:
         self._empty: Canvas | None = None
 
     def scene(self, frame: int = 0, size: int = SIZE) -> Scene:
-        """Frame number `frame`, drawn at size x size pixels."""
+        """Draw frame number `frame` at size x size pixels."""
         if self._empty is None or self._empty.size != size:
             self._empty = self._drawn_empty(size)
         canvas = self._empty.copy()
@@ -187,7 +187,7 @@ class Street:
         return Scene(picture, tuple(_visible(users)))
 
     def _laid_out(self, rng: np.random.Generator) -> tuple[_Strip, ...]:
-        """Strips from far to near; what is nearer is larger, as in perspective."""
+        """Return strips from far to near; nearer strips are larger, as in perspective."""
         nearest, ratio = float(rng.uniform(1.8, 2.6)), float(rng.uniform(0.76, 0.8))
         pavements = {int(rng.integers(1, 3)), int(rng.integers(3, 6)), int(rng.integers(6, 9))}
         strips = []
@@ -205,7 +205,7 @@ class Street:
         return tuple(strips)
 
     def _drawn_empty(self, size: int) -> Canvas:
-        """Sky, houses, road and marks without anything that moves."""
+        """Draw sky, houses, road and marks, without anything that moves."""
         rng = np.random.default_rng((self._seed, 1))
         canvas = Canvas(size, daylight=self._daylight, fog=self._fog)
         unit = size / SIZE
@@ -230,7 +230,7 @@ class Street:
     def _draw(
         self, canvas: Canvas, number: int, strip: _Strip, slot: int, seconds: float
     ) -> RoadUser | None:
-        """Draw what is at a place of a strip now; return it if its middle is in the picture."""
+        """Draw the road user at a place of a strip; return it if its middle is in the picture."""
         lap, way = divmod(slot * strip.spacing + strip.speed * seconds, strip.slots * strip.spacing)
         rng = random.Random(f"{self._seed} {number} {slot} {int(lap)}")
         luck, shift, red, green, blue, kind_draw, first, second = (rng.random() for _ in range(8))
@@ -283,7 +283,7 @@ def _draw_badges(spot: VehicleSpot, kind: str, brand: str, plate: str) -> None:
 
 
 def _rows(content: bytes, width: int) -> NDArray[np.bool_]:
-    """Bitmaps of seven rows, (count, 7, width), from one byte a row."""
+    """Return bitmaps (count, 7, width) from one byte per row."""
     bits = np.unpackbits(np.frombuffer(content, np.uint8)[:, None], axis=1)
     return bits[:, 8 - width :].astype(np.bool_).reshape(-1, 7, width)
 
@@ -295,7 +295,7 @@ _EMBLEM_DOTS = {
 
 
 def _visible(users: list[RoadUser]) -> list[RoadUser]:
-    """Road users of which no nearer one hides half or more, from far to near."""
+    """Return road users from far to near, except those of which a nearer one hides half or more."""
     boxes = np.array([user.box for user in users]).reshape(-1, 4)
     low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])

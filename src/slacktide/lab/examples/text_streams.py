@@ -1,8 +1,8 @@
-"""Ordered streams of texts and stories, in which topics and difficulty drift or change at once.
+"""Ordered streams of texts and stories, in which topics and difficulty drift or change abruptly.
 
-`drifting` turns slowly from one class to the next and from easy to hard and back; `breaking` stays
-as it is for a while, then has other classes and another difficulty from one text to the next. Text
-number n follows from the stream's name and n alone.
+`drifting` moves slowly from one class to the next, and from easy to hard and back. `breaking` keeps
+its classes and difficulty for a while, then changes both from one text to the next. Text number n
+depends only on the stream's name and n.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from slacktide.lab.examples import sentences, stories
 
 STREAMS: Final = ("drifting", "breaking")
 STREAM_TEXTS: Final = 20_000
-"""Texts of a stream."""
+"""Number of texts in a stream."""
 
 _BREAK: Final = 2_500
-"""Texts between two breaks."""
+"""Number of texts between two abrupt changes."""
 
 _EASY: Final = np.array([0.6, 0.2, 0.1, 0.1])
 _HARD: Final = np.array([0.1, 0.3, 0.3, 0.3])
-"""Shares of the levels of stories, at difficulty 0 and 1."""
+"""Shares of the stories' levels at difficulty 0 (easy) and 1 (hard)."""
 
 Texts = Iterator[tuple[NDArray[np.int64], int]]
-"""Token ids (tokens,) and labels."""
+"""Pairs of token ids, shape (tokens,), and label."""
 
 
 def text_stream(name: str, start: int = 0, stop: int = STREAM_TEXTS) -> Texts:
-    """Texts `start` to `stop` of a stream for the text encoder. Raises ValueError for a name that
-    is not in STREAMS."""
+    """Yield texts `start` to `stop` of a stream for the text encoder. Raises ValueError for a name
+    that is not in STREAMS."""
 
     def drawn(label: int, hard: float, rng: np.random.Generator) -> NDArray[np.int64]:
         bounds = np.log((sentences.SHORTEST, sentences.LONGEST + 1))
@@ -43,7 +43,7 @@ def text_stream(name: str, start: int = 0, stop: int = STREAM_TEXTS) -> Texts:
 
 
 def story_stream(name: str, start: int = 0, stop: int = STREAM_TEXTS) -> Texts:
-    """Stories `start` to `stop` of a stream. Raises ValueError for a name not in
+    """Yield stories `start` to `stop` of a stream. Raises ValueError for a name that is not in
     STREAMS."""
 
     def drawn(label: int, hard: float, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -69,7 +69,7 @@ def _stream(
 
 
 def _drifting(number: int, classes: int) -> tuple[NDArray[np.float64], float]:
-    """Shares of the classes and difficulty, 0 to 1: two turns of both in a stream."""
+    """Return class shares and difficulty (0 to 1); both go through two cycles in a stream."""
     turn = 4 * np.pi * number / STREAM_TEXTS
     weights = 1.1 + np.cos(turn - 2 * np.pi * np.arange(classes) / classes)
     return weights / weights.sum(), float(0.5 - 0.5 * np.cos(turn))

@@ -42,7 +42,7 @@ SIGNAL_KINDS: tuple[str, ...] = tuple(_KINDS)
 
 
 def signals(count: int, rng: np.random.Generator) -> tuple[Float32, NDArray[np.int64]]:
-    """Signals of shape (count, SIGNAL_LENGTH), kinds in equal parts, and their labels (count,)."""
+    """Draw signals (count, SIGNAL_LENGTH), with kinds in equal parts, and their labels (count,)."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % len(SIGNAL_KINDS))
     cycles = rng.uniform(3, 5, (count, 1))
     phase = rng.uniform(0, 2 * np.pi, (count, 1))
@@ -58,5 +58,5 @@ def signals(count: int, rng: np.random.Generator) -> tuple[Float32, NDArray[np.i
 
 
 def features(count: int, rng: np.random.Generator) -> Float32:
-    """Feature vectors of shape (count, FEATURES), standard normal. They have no classes."""
+    """Draw standard normal feature vectors (count, FEATURES). They have no classes."""
     return rng.standard_normal((count, FEATURES), dtype=np.float32)

@@ -1,7 +1,7 @@
-"""The open-loop load generator: sends on time, whatever comes back, and judges by its own clock.
+"""The open-loop load generator: sends on time, however answers come, and judges by its own clock.
 
-It is a client of any Open Inference Protocol server, HTTP or gRPC; it knows nothing of Slacktide's
-server but the wire. What it measures becomes a `Report`, which `slacktide.lab.reports` shows.
+It is a client for any Open Inference Protocol server over HTTP or gRPC, independent of Slacktide's
+server code. A run ends in a `Report`, which `slacktide.lab.reports` shows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""From the texts of a command line to a `LoadSpec`. Opens the files that they name, nothing else.
+"""Makes a `LoadSpec` from the texts of a command line. Does no I/O except reading named files.
 
 Every error is a LoadSpecError whose `flag` names the flag at fault.
 
-A run with several streams names each by a `--stream`: words of the form KEY=VALUE, split as a shell
-would (`--stream 'model=mlp arrivals=poisson:100 deadline=50ms'`). Keys are the flags for a single
-stream; a key that is left out takes the value of its flag.
+In a run with several streams, each has a `--stream`: words of the form KEY=VALUE, split as a shell
+would (`--stream 'model=mlp arrivals=poisson:100 deadline=50ms'`). The keys are the flags of a
+single stream; an omitted key takes the value of its flag.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ _STREAM_KEYS = (
 )  # fmt: skip
 _REPEATED = ("shape", "parameter")
 MOST_LENGTHS = 16
-"""Lengths that a range such as 8..200 stands for."""
+"""Most lengths that a range such as 8..200 expands to."""
 
 
 _AS_GIVEN = {field.name for field in fields(LoadSpec)} - {"target", "streams", "link"}
-"""Fields of a run that are just what their flags say."""
+"""Fields of a `LoadSpec` that equal their flags."""
 
 
 def build_spec(target: str, **flags: Any) -> LoadSpec:
-    """The run that these flags (those of `LoadFlags`) ask for.
+    """Return the run that `flags`, the fields of `LoadFlags`, ask for.
 
     `rows` is a list (`1,2,4`), a `shape` is INPUT=DIMS[,DIMS…] (`ids=16,64`, `ids=8..24` or
     `image=3x32x32`), a `payload` is `random`, `random:integers=1000`, or files (`a.npz,b.npz`), a
@@ -100,8 +100,8 @@ def build_spec(target: str, **flags: Any) -> LoadSpec:
 def parse_target(
     text: str, *, token_file: Path | None = None, ca_file: Path | None = None
 ) -> Target:
-    """`[http|https|grpc|grpcs://]HOST[:PORT][/PREFIX]`; http and ports 8000/8001 by default. Raises
-    LoadSpecError naming TARGET or --token-file."""
+    """Parse `[http|https|grpc|grpcs://]HOST[:PORT][/PREFIX]`; by default http, and port 8000 (gRPC:
+    8001). Raises LoadSpecError naming TARGET or --token-file."""
     parts = urlsplit(text if "://" in text else f"http://{text}")
     if parts.scheme not in _SCHEMES:
         raise LoadSpecError("TARGET", f"expected http(s):// or grpc(s)://, got {text!r}")
@@ -164,7 +164,7 @@ def _stream(values: Mapping[str, list[str]]) -> Stream:
 
 
 def _admit(registry: Registry[Arrivals], name: str) -> None:
-    from slacktide.models import admit_name  # only where a process is not ours
+    from slacktide.models import admit_name  # needed only for processes that are not built in
 
     admit_name(registry, name, imports=True)
 
@@ -198,7 +198,7 @@ def _shapes(text: str) -> tuple[str, tuple[Shape, ...]]:
 
 
 def _range(low: str, high: str, text: str) -> list[Shape]:
-    """Lengths from `low` to `high`: all of them, or `MOST_LENGTHS` evenly spaced."""
+    """Return the lengths from `low` to `high`: all, or `MOST_LENGTHS` evenly spaced ones."""
     first, last = _shape(low, text), _shape(high, text)
     if len(first) != 1 or len(last) != 1 or first > last:
         raise LoadSpecError("shape", f"expected lengths such as 8..24, got {text!r}")
@@ -233,7 +233,7 @@ def _payload(text: str) -> Payload:
 
 
 def _parameter(text: str) -> tuple[str, Parameter]:
-    """NAME=VALUE, where true, false and numbers are what they look like."""
+    """Parse NAME=VALUE. The values true, false and numbers get the corresponding type."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise LoadSpecError("parameter", f"expected NAME=VALUE, got {text!r}")
@@ -269,7 +269,7 @@ def _token(path: Path) -> str:
 
 @contextmanager
 def _renamed(flag: str) -> Iterator[None]:
-    """Errors of a workload carry the flag it came from."""
+    """Turn a WorkloadError in the block into a LoadSpecError that names `flag`."""
     try:
         yield
     except WorkloadError as error:
@@ -279,7 +279,7 @@ def _renamed(flag: str) -> Iterator[None]:
 
 @contextmanager
 def _inside(stream: str) -> Iterator[None]:
-    """Errors inside carry their flag as the user typed it: `--rows`, or `--stream 2, rows`."""
+    """Make errors in the block name the flag as the user typed it: `--rows`, `--stream 2, rows`."""
     try:
         yield
     except LoadSpecError as error:

@@ -1,4 +1,4 @@
-"""A server's description of its models: metadata and configuration, over HTTP or gRPC."""
+"""Reads a server's description of its models: metadata and configuration, over HTTP or gRPC."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TIMEOUT = 10.0
 
 
 async def discover(target: Target, model: str, version: str | None) -> RemoteModel:
-    """The inputs of `model` as its server describes them. Raises TargetError if the server cannot
-    be reached, does not know the model, or describes it in a way that cannot be used."""
+    """Return the inputs of `model` as its server describes them. Raises TargetError if the server
+    cannot be reached, does not know the model, or describes it in a way that cannot be used."""
     ask = _ask_http if target.transport is Transport.HTTP else _ask_grpc
     try:
         async with asyncio.timeout(_TIMEOUT):
@@ -34,7 +34,7 @@ async def discover(target: Target, model: str, version: str | None) -> RemoteMod
 
 
 async def model_names(target: Target) -> list[str]:
-    """The models that the server has statistics of: those that serve. Raises TargetError."""
+    """Return the names of the models that serve (they have statistics). Raises TargetError."""
     try:
         async with asyncio.timeout(_TIMEOUT):
             if target.transport is Transport.HTTP:
@@ -90,7 +90,7 @@ async def _ask_grpc(target: Target, model: str, version: str | None) -> RemoteMo
 
 @contextlib.asynccontextmanager
 async def _grpc(target: Target) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-    """A function (method, request, reader of its answer) → answer. It raises TargetError."""
+    """Yield a function (method, request, parser of the answer) → answer; raises TargetError."""
     require_grpc()
     import grpc.aio
 
@@ -112,7 +112,7 @@ async def _grpc(target: Target) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
 def _served(
     model: str, inputs: list[tuple[str, str, list[int]]], max_batch: int | None
 ) -> RemoteModel:
-    """`max_batch` None (not said): a model batches if the first axis of every input is free."""
+    """Describe a model. If `max_batch` is None, it batches if all first axes are free."""
     for _, kind, _ in inputs:
         if kind not in BY_NAME:
             raise TargetError(f"model {model!r}: unknown datatype {kind!r} in its metadata")

@@ -1,10 +1,9 @@
 """Requests as bytes, made once before the run, so that sending one costs next to nothing.
 
-The only thing that differs from one sending to the next is the timeout: what is left of the
-deadline. Over HTTP it has a place of fixed width in the JSON (a JSON number may have spaces before
-it), so that no length changes; where headers travel ahead of the body, a header of theirs names it
-too. Over gRPC it is a few bytes put behind the message: protobuf merges
-concatenated messages, maps key by key.
+Only the timeout, the time left until the deadline, differs between two sends of a payload. Over
+HTTP, it has a fixed width in the JSON (spaces may precede a JSON number), so no length changes; if
+headers travel ahead of the body, a header repeats the timeout. Over gRPC, the timeout is appended
+to the message: protobuf merges concatenated messages, and maps key by key.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from slacktide.wire.parameters import (
 Metadata = tuple[tuple[str, str], ...]
 
 _WIDTH = 12
-"""Digits kept for the timeout: 10¹² µs are eleven days."""
+"""Digits reserved for the timeout: 10¹² µs are eleven days."""
 _LONGEST = 10**_WIDTH - 1
 _TIMEOUT_HEADER = next(name for name, unit in TIMEOUT_HEADERS.items() if unit == 1.0).encode()
-"""The one in seconds."""
+"""The timeout header in seconds."""
 _APPLICATION_HEADER = next(
     name for name, parameter in PARAMETER_HEADERS.items() if parameter == "application"
 ).encode()
@@ -42,7 +41,7 @@ _APPLICATION_HEADER = next(
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request, cut where its timeout goes."""
+    """An HTTP request, cut at the place of its timeout."""
 
     head: bytes
     tail: bytes
@@ -54,16 +53,16 @@ class HttpRequest:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the wire, but for the few of a notice."""
+        """Bytes on the wire, except the few extra headers of `notice`."""
         return len(self.head) + len(self.tail) + (_WIDTH if self.tail else 0)
 
     def parts(self, timeout_us: int | None) -> Sequence[bytes]:
-        """The buffers to send; no timeout is sent as 0, which servers take as none."""
+        """Return the buffers to send. None is sent as timeout 0, which servers treat as none."""
         return (self.head, *self._rest(timeout_us))
 
     def notice(self, timeout_us: int | None) -> Sequence[bytes]:
-        """The headers alone. They say what a server cannot read from a body that is yet to come:
-        how long there is, and the application."""
+        """Return only the headers, extended by the facts that a server needs before the body is
+        there: the timeout and the application."""
         lines = [self.head[: self.body_at - 2]]  # without the empty line
         if self.tail and timeout_us is not None:
             lines.append(b"%b: %.6f\r\n" % (_TIMEOUT_HEADER, min(timeout_us, _LONGEST) / 1e6))
@@ -72,7 +71,7 @@ class HttpRequest:
         return (*lines, b"\r\n")
 
     def body(self, timeout_us: int | None) -> Sequence[bytes]:
-        """Parts that follow the headers."""
+        """Return the buffers that follow the headers."""
         return (self.head[self.body_at :], *self._rest(timeout_us))
 
     def _rest(self, timeout_us: int | None) -> Sequence[bytes]:
@@ -90,16 +89,16 @@ class GrpcRequest:
     model: str = ""
     version: str = ""
     application: str = ""
-    """In ASCII, or empty: metadata carry no other."""
+    """In ASCII, as gRPC metadata require; else empty."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the message, but for the timeout."""
+        """Bytes of the message without the timeout."""
         return len(self.message)
 
     def notice(self, nbytes: int, timeout_us: int | None) -> Metadata:
-        """Metadata that say ahead of a message of `nbytes` what a server can use before it is
-        complete: which model, how long there is, and the application."""
+        """Return metadata with the facts that a server can use before a message of `nbytes` is
+        complete: model, version, timeout and application."""
         said = [(BYTES_HEADER, str(nbytes)), (MODEL_KEY, self.model)]
         if self.version:
             said.append((VERSION_KEY, self.version))
@@ -111,7 +110,7 @@ class GrpcRequest:
 
 
 def http_tensors(target: Target, stream: Stream, tensors: Tensors) -> HttpRequest:
-    """An inference request with binary tensors, asking for binary outputs."""
+    """Return an inference request with binary tensors that asks for binary outputs."""
     inputs = [
         {
             "name": tensor.name,
@@ -127,7 +126,7 @@ def http_tensors(target: Target, stream: Stream, tensors: Tensors) -> HttpReques
 
 
 def http_json(target: Target, stream: Stream, path: Path, *, batches: bool) -> HttpRequest:
-    """A request whose JSON body was read from a file. Raises LoadSpecError naming the file."""
+    """Return a request with the JSON body in a file. Raises LoadSpecError naming the file."""
     try:
         document: Any = orjson.loads(path.read_bytes())
     except OSError as error:
@@ -146,7 +145,7 @@ def http_json(target: Target, stream: Stream, path: Path, *, batches: bool) -> H
 
 
 def grpc_tensors(stream: Stream, tensors: Tensors) -> GrpcRequest:
-    """An inference request for gRPC."""
+    """Return an inference request for gRPC."""
     from slacktide.wire.grpc_messages import encode_call
 
     call = InferCall(
@@ -166,7 +165,7 @@ def grpc_tensors(stream: Stream, tensors: Tensors) -> GrpcRequest:
 
 
 def grpc_timeout() -> Callable[[int], bytes]:
-    """A function from microseconds to the bytes that put a timeout behind a message."""
+    """Return a function from microseconds to the bytes to append to a message as its timeout."""
     from slacktide.wire.proto.messages import ModelInferRequest
 
     message = ModelInferRequest()
@@ -180,7 +179,7 @@ def grpc_timeout() -> Callable[[int], bytes]:
 
 
 def common_headers(target: Target) -> dict[str, str]:
-    """Headers of every request to `target`."""
+    """Return the headers of every request to `target`."""
     headers = {"Host": target.authority}
     if target.token is not None:
         headers["Authorization"] = f"Bearer {target.token}"
@@ -209,7 +208,7 @@ def _http(
     binary: bytes | None,
     rows: int,
 ) -> HttpRequest:
-    """`binary` None: all of the request is JSON."""
+    """Return a request. `binary`: tensors behind the JSON; None: the request is only JSON."""
     encoded = orjson.dumps(parameters)[1:]  # without its opening brace
     before = b'{"parameters":{"timeout":'
     after = (b"," if parameters else b"") + encoded + b"," + orjson.dumps(document)[1:]
@@ -229,7 +228,7 @@ def _http(
 
 
 def _for_headers(application: str) -> bytes:
-    """A name that no header can carry stays in the body."""
+    """Return a name as header bytes; empty if no header can carry it (it stays in the body)."""
     plain = application.isascii() and application.isprintable()
     return application.encode() if plain else b""
 
@@ -240,7 +239,7 @@ def _head(target: Target, path: str, length: int, headers: Mapping[str, str]) ->
 
 
 def _rows(document: Mapping[str, Any], batches: bool) -> int:
-    """Rows of a request read from a file: the first axis of its first input."""
+    """Return the rows of a request from a file: the first axis of its first input."""
     try:
         return int(document["inputs"][0]["shape"][0]) if batches else 1
     except (KeyError, IndexError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""A whole run, from spec to report."""
+"""Carries out a whole load run, from spec to report."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ Request = HttpRequest | GrpcRequest
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A run that is ready to start."""
+    """A load run that is ready to start."""
 
     spec: LoadSpec
     schedule: Schedule
     requests: tuple[Request, ...]
-    """Every payload of every stream, in the order the schedule numbers them; all of one kind."""
+    """Encoded payloads of all streams, in the order of the schedule's indices; all of one type."""
 
 
 async def prepare(spec: LoadSpec) -> Prepared:
-    """Ask the server for its models, draw and encode every payload, draw the schedule. Raises
+    """Ask the server for the models, draw and encode all payloads, and draw the schedule. Raises
     LoadError."""
     served: dict[tuple[str, str | None], RemoteModel] = {}
     requests: list[Request] = []
@@ -99,16 +99,16 @@ def _encode(spec: LoadSpec, stream: Stream, number: int, model: RemoteModel) -> 
 async def run_load(
     spec: LoadSpec, progress: Observer | None = None, *, stop: asyncio.Event | None = None
 ) -> Report:
-    """Carry `spec` out and report. `progress` is called some four times a second. Setting `stop`
-    ends the run early; the report then covers what was done. Raises LoadError if the run cannot
-    start."""
+    """Carry out `spec` and return its report. `progress` is called about four times a second.
+    Setting `stop` ends the run early; the report then covers the requests sent. Raises LoadError if
+    the run cannot start."""
     report, _ = await carry_out(await prepare(spec), progress, stop)
     return report
 
 
 def run_load_sync(spec: LoadSpec, progress: Observer | None = None) -> Report:
-    """Like `run_load`, on a loop of its own. The first Ctrl-C (or SIGTERM) ends the run with a
-    report of what was done; the second raises KeyboardInterrupt."""
+    """Call `run_load` on a new event loop. The first Ctrl-C (or SIGTERM) ends the run with a report
+    of the requests sent; the second raises KeyboardInterrupt."""
     import uvloop
 
     async def interruptible() -> Report:
@@ -136,7 +136,7 @@ def run_load_sync(spec: LoadSpec, progress: Observer | None = None) -> Report:
 async def carry_out(
     prepared: Prepared, progress: Observer | None = None, stop: asyncio.Event | None = None
 ) -> tuple[Report, RequestLog]:
-    """Run a prepared load. The log holds every request."""
+    """Carry out a prepared run. Return its report, and the log of every request."""
     spec = prepared.spec
     wire = "httptools" if spec.target.transport is Transport.HTTP else "grpcio"
     provenance = await asyncio.to_thread(gather, ("numpy", "uvloop", wire))
@@ -165,7 +165,7 @@ async def carry_out(
 
 @asynccontextmanager
 async def _link(spec: LoadSpec) -> AsyncIterator[LinkProcess | None]:
-    """Process that carries the requests of a run; None: nothing stands between. Raises
+    """Yield the proxy process that emulates the run's link; None without a link. Raises
     LoadError."""
     if spec.link is None:
         yield None
@@ -201,7 +201,7 @@ def make_report(
     provenance: Provenance,
     warnings: Sequence[str] = (),
 ) -> Report:
-    """Score requests sent after the warm-up. `rows[p]` are the rows of payload p. Every submitted
+    """Score the requests sent after the warm-up. `rows[p]`: rows of payload p. Every submitted
     request must have ended."""
     window = Window(spec.warmup, max(spec.warmup, end.sent_until) - spec.warmup)
     sent = slice(0, log.submitted)

@@ -1,6 +1,6 @@
-"""Sends requests over gRPC: bytes in, bytes out, no message is parsed on the way.
+"""Sends requests over gRPC as bytes; no message is parsed.
 
-Loads grpcio: import this only where it is needed.
+Imports grpcio, so import this module only when gRPC is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPTIONS: tuple[tuple[str, int | str], ...] = (
 
 
 def open_channel(target: Target) -> grpc.aio.Channel:
-    """An aio channel, not yet connected. Raises TargetError if `ca_file` cannot be read."""
+    """Return an unconnected aio channel. Raises TargetError if `ca_file` cannot be read."""
     address, options = target.authority, list(_OPTIONS)
     if target.via is not None:
         address = "{}:{}".format(*target.via)
@@ -57,14 +57,14 @@ _BROKEN = (
     "recvmsg",
     "sendmsg",
 )
-"""How gRPC core speaks of its own troubles, in lower case. It gives them the code UNAVAILABLE, as
-servers do, and no other sign tells the two apart."""
+"""Lower-case texts of gRPC core's own connection errors. Their code is UNAVAILABLE, like that of a
+server's refusal, so only the text distinguishes the two."""
 
 
 class GrpcSender:
-    """A `Sender`. `clock` gives seconds from the start of the run. No gRPC deadline is set, so that
-    only the parameter `timeout` tells the server of one. Over a link, metadata announce each
-    message."""
+    """A `Sender` over gRPC. `clock` returns seconds since the start of the run. No gRPC deadline is
+    set: the server learns deadlines only from the parameter `timeout`. Over a link, metadata
+    announce each message."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class GrpcSender:
 
 
 def _read(error: grpc.aio.AioRpcError) -> tuple[Result, str]:
-    """Result and detail of a failed call."""
+    """Return result and detail of a failed call."""
     code, details = error.code().name, error.details() or ""
     if code == "UNAVAILABLE" and any(words in details.lower() for words in _BROKEN):
         return Result.TRANSPORT_ERROR, details

@@ -1,5 +1,5 @@
-"""HTTP/1.1 connections: one for a run, kept alive from request to request, and one for a single GET
-before it."""
+"""HTTP/1.1 clients: `ClientConnection`, kept alive between the requests of a run, and `fetch` for a
+single GET before the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_DETAIL = 512
 
 
 class ClientConnection(asyncio.Protocol):
-    """The parser calls back into this object; bodies of good answers are counted, not kept."""
+    """A connection of a run, and its parser's callbacks. Drops the bodies of 200 answers."""
 
     def __init__(self, owner: HttpSender) -> None:
         self._owner = owner
@@ -32,7 +32,7 @@ class ClientConnection(asyncio.Protocol):
         self._detail = b""
         self._fault = ""
         self._half = False
-        """The headers of request `_index` have left, its body has not."""
+        """Whether the headers of request `_index` were sent but not its body."""
 
     @property
     def closing(self) -> bool:
@@ -43,13 +43,13 @@ class ClientConnection(asyncio.Protocol):
         self._begin(index).writelines(parts)
 
     def send_headers(self, index: int, headers: Sequence[bytes]) -> None:
-        """Send the headers of request `index`. The connection must be open and free. An answer that
-        comes before the body ends its use: half a request cannot be taken back."""
+        """Send the headers of request `index`. The connection must be open and free. If an answer
+        comes before the body is sent, the connection cannot be used again."""
         self._begin(index).writelines(headers)
         self._half = True
 
     def send_body(self, parts: Sequence[bytes]) -> None:
-        """Send what belongs to the headers sent last, which have not been answered."""
+        """Send the body of the request whose headers were sent last; it must be unanswered."""
         if self._transport is None or not self._half:
             raise RuntimeError("no headers wait for their body")
         self._half = False
@@ -64,7 +64,7 @@ class ClientConnection(asyncio.Protocol):
         return self._transport
 
     def abort(self) -> None:
-        """Close at once; the server sees its client leave. The owner hears `broken` later."""
+        """Close immediately, which the server can detect. The owner's `broken` is called later."""
         self._index = None
         if self._transport is not None:
             self._transport.abort()
@@ -110,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def error_text(body: bytes, most: int) -> str:
-    """The text of an OIP error body, or its first `most` bytes if it is none."""
+    """Return the text of a protocol error body; if it is not one, its first `most` bytes."""
     try:
         return str(orjson.loads(body)["error"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -122,7 +122,7 @@ _LARGEST = 16 << 20
 
 
 def tls_context(target: Target) -> ssl.SSLContext | None:
-    """How to speak TLS to `target`; None if it does not. Raises TargetError."""
+    """Return the TLS context for `target`; None if it does not use TLS. Raises TargetError."""
     if not target.tls:
         return None
     try:
@@ -132,7 +132,7 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
 
 
 class _Collector:
-    """Callbacks of the parser."""
+    """Collects the body of a single answer from the parser's callbacks."""
 
     def __init__(self) -> None:
         self.body = bytearray()
@@ -146,7 +146,7 @@ class _Collector:
 
 
 async def fetch(target: Target, path: str) -> tuple[int, bytes]:
-    """Status and body of GET `path`. Raises TargetError if there is no proper answer."""
+    """Return status and body of GET `path`. Raises TargetError without a valid answer."""
     try:
         reader, writer = await asyncio.open_connection(
             target.host, target.port, ssl=tls_context(target)

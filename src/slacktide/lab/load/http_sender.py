@@ -1,13 +1,13 @@
 """Sends requests over HTTP/1.1 on as many connections as needed, up to a cap.
 
-A request takes a free connection, the one used last (few stay busy, the others stay idle). If
-none is free it waits in line while a new one opens; whichever is there first takes it. At the
-cap it waits for an answer to free a connection: that shows as lateness of the generator, and the
-report warns. A request is never sent twice: what breaks is a transport error, and counted.
+A request takes the free connection that was used last, so that few connections are in use. If none
+is free, the request waits in line while a new connection opens, and takes the first one that is
+free. At the cap it waits until an answer frees a connection: this counts as lateness of the
+generator, and the report warns. No request is sent twice; a broken one is a transport error.
 
-With `upload`, bodies follow their headers so many seconds later, as over a slow uplink. A request
-that is answered before, as by a refusal, sends none, and its connection is closed. Over a link,
-headers say ahead what they would say then; the link does the rest.
+With `upload`, bodies follow their headers that many seconds later, as over a slow uplink. If the
+answer (such as a refusal) comes before, no body is sent and the connection is closed. Over a link,
+the same extra headers are sent, and the link delays the body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONNECT_TIMEOUT = 5.0
 
 @dataclass(eq=False, repr=False)
 class HttpSender:
-    """A `Sender`. `clock` gives seconds from the start of the run."""
+    """A `Sender` over HTTP. `clock` returns seconds since the start of the run."""
 
     target: Target
     requests: Sequence[HttpRequest]
@@ -92,7 +92,7 @@ class HttpSender:
     def answered(
         self, connection: ClientConnection, index: int, status: int, detail: bytes, reusable: bool
     ) -> None:
-        """A complete answer came. The connection is free again if `reusable`."""
+        """Handle a complete answer. The connection is free again if `reusable`."""
         now = self.clock()
         self._busy.pop(index, None)
         result = of_http(status)
@@ -104,7 +104,7 @@ class HttpSender:
             connection.abort()
 
     def broken(self, connection: ClientConnection, index: int | None, reason: str) -> None:
-        """The connection is gone; `index` is the request that was on it, if any. Comes once."""
+        """Handle the end of a connection, and of the request `index` on it, if any. Called once."""
         self._all.discard(connection)
         if index is not None:
             self._busy.pop(index, None)
@@ -133,11 +133,11 @@ class HttpSender:
 
     def _send_body(self, index: int, body: Sequence[bytes]) -> None:
         connection = self._busy.get(index)
-        if connection is not None and not connection.closing:  # else it has ended, or will now
+        if connection is not None and not connection.closing:  # else the request has ended
             connection.send_body(body)
 
     def _next_in_line(self) -> int | None:
-        """The first request in line that was not cancelled meanwhile."""
+        """Return the first request in line that was not cancelled meanwhile; None if none is."""
         while self._line:
             index = self._line.popleft()
             if index in self.log.open:
@@ -145,7 +145,7 @@ class HttpSender:
         return None
 
     def _open_more(self) -> None:
-        """Open a connection for each request in line, as far as the cap allows."""
+        """Open a connection for each request in line, up to the cap."""
         if self._closed:
             return
         while len(self._opening) < len(self._line):
@@ -172,7 +172,7 @@ class HttpSender:
                 reason = getattr(error, "strerror", None) or str(error) or "timeout"
                 self._fail(index, f"cannot connect: {reason}")
             return
-        if connection.closing:  # it broke before we looked; `broken` has been here and gone
+        if connection.closing:  # it broke immediately, and `broken` has been called already
             self._open_more()
             return
         self._all.add(connection)

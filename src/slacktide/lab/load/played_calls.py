@@ -1,4 +1,4 @@
-"""Calls over HTTP, each sent when it is due, whether or not earlier ones are answered."""
+"""Inference calls over HTTP, each sent when due, whether or not earlier calls are answered."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ReadT = TypeVar("ReadT")
 
 
 class CallBody(NamedTuple):
-    """JSON, and the tensors behind it."""
+    """The JSON head of a call, and the binary tensors that follow it."""
 
     head: bytes
     tensors: bytes
 
 
 def call_body(row: Row, outputs: Sequence[str], **parameters: object) -> CallBody:
-    """A call that asks for these outputs."""
+    """Return the body of a call with inputs `row`, `parameters` and the requested `outputs`."""
     types = {datatype.dtype: datatype.wire_name for datatype in Datatype}
     inputs = [
         {
@@ -58,9 +58,9 @@ def play_calls(
     *,
     connections: int,
 ) -> list[ReadT]:
-    """Send each when it is due (`instants`, seconds from now), on so many connections. `read` is
-    given the number of each call, its status, the seconds from when it was due to its answer, and
-    the answer."""
+    """Send each call when it is due (`instants`, seconds from now), on up to `connections`
+    connections. Return the results of `read`, called with each call's index, its HTTP status, the
+    seconds from its due time to its answer, and the answer as parsed JSON."""
     idle: SimpleQueue[HTTPConnection] = SimpleQueue()
     for _ in range(connections):
         idle.put(HTTPConnection(target.host, target.port, timeout=30.0))
@@ -91,7 +91,7 @@ def play_calls(
 
 
 class MetricSample(NamedTuple):
-    """A number of a page of metrics."""
+    """One sample of a metrics page."""
 
     name: str
     labels: Mapping[str, str]
@@ -99,7 +99,7 @@ class MetricSample(NamedTuple):
 
 
 def get_metrics(port: int) -> list[MetricSample]:
-    """The page of metrics of a server of this machine."""
+    """Return the samples of the metrics page of a server on this machine."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10.0) as answer:
         page = answer.read().decode()
     return [
@@ -110,12 +110,12 @@ def get_metrics(port: int) -> list[MetricSample]:
 
 
 def model_stats(target: Target, model: str) -> Any:
-    """Statistics of the served version of a model or pipeline."""
+    """Return the statistics of the served version of a model or pipeline."""
     (stats,) = get_json(target, f"/v2/models/{model}/stats")["model_stats"]
     return stats
 
 
 def get_json(target: Target, path: str) -> Any:
-    """A document of the server."""
+    """Return the JSON document at `path` of the server."""
     with urlopen(f"http://{target.host}:{target.port}{path}", timeout=10.0) as answer:
         return json.load(answer)

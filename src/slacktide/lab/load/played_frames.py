@@ -1,7 +1,7 @@
-"""Frames of cameras, sent as they are captured over links that change, and their outcomes.
+"""Frames of cameras, sent over changing links as they are captured, and their outcomes.
 
-Beside the load generator proper (`run.py`), which knows no sessions: a camera sends what the
-server advises, and each link is carried by a process of its own (`netem`).
+Unlike the load generator proper (`run.py`), this module uses sessions: a camera sends frames of the
+size that the server advises. A separate process emulates each link (`netem`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from slacktide.lab.netem import LinkProcess
 from slacktide.lab.workloads import TraceLink
 
 WATCH_S = 0.25
-"""Seconds from one look at the server's sessions to the next."""
+"""Seconds between two reads of the server's page of sessions."""
 
 Picture: TypeAlias = NDArray[np.uint8]
 """[height, width, 3], red first."""
 
 
 class Seen(NamedTuple):
-    """A link at one moment, `at` seconds from its start. Rates are in bytes per second."""
+    """A link `at` seconds after its start. Rates are in bytes per second."""
 
     at: float
     rate: float
@@ -42,20 +42,20 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Camera:
-    """One client. Seconds count from the start of the links."""
+    """One client. Times are seconds since the start of the links."""
 
     name: str
     link: TraceLink
     film: Sequence[Picture]
-    """Frames that it captures; after the last they begin again."""
+    """Frames that the camera captures, repeated in a loop."""
     captured: list[float] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
-    """Its entries on the server's page of sessions, one for each look."""
+    """The client's entries on the server's page of sessions, one for each read."""
     encoding_s: float = 0.0
-    """CPU time."""
+    """CPU time of encoding."""
     late_s: float = 0.0
-    """Lateness of the emulated link itself, at p99. Above a few milliseconds the link looks slower
-    than it is."""
+    """Lateness of the link's emulation at p99. If it exceeds a few milliseconds, the link seems
+    slower than its trace."""
     _replies: list[asyncio.Future[FrameReply]] = field(default_factory=list)
 
     async def play(self, session: AioSession, rate: float, seconds: float, origin: float) -> None:
@@ -83,8 +83,8 @@ async def play_frames(
     rate: float,
     seconds: float,
 ) -> float:
-    """Let the cameras send `rate` frames per second each, due `slo` seconds after capture. Returns
-    the CPU seconds of this process meanwhile. Raises LinkError, ClientError."""
+    """Let each camera send `rate` frames per second, due `slo` seconds after capture. Return the
+    CPU seconds that this process used meanwhile. Raises LinkError, ClientError."""
     loop, server = asyncio.get_running_loop(), targets[Transport.GRPC]
     async with AsyncExitStack() as stack:
         links = [
@@ -105,7 +105,7 @@ async def play_frames(
         used = time.process_time() - before
         watch.cancel()
         for camera, connection in zip(cameras, connections, strict=True):
-            encoder = connection._encoder  # its one thread has done nothing else
+            encoder = connection._encoder  # its single thread only encodes
             camera.encoding_s = await loop.run_in_executor(encoder, time.thread_time)
     for camera, link in zip(cameras, links, strict=True):
         camera.late_s = 0.0 if link.carried is None else link.carried.lateness_p99
@@ -113,7 +113,7 @@ async def play_frames(
 
 
 async def _watch(cameras: Sequence[Camera], server: Target, origin: float) -> None:
-    """Note what the server believes of each link."""
+    """Record the server's estimate of each link, until cancelled."""
     loop, by_name = asyncio.get_running_loop(), {camera.name: camera for camera in cameras}
     while True:
         page = await asyncio.to_thread(get_json, server, "/v2/slacktide/sessions")

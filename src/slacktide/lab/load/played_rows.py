@@ -1,7 +1,7 @@
-"""Rows of a stream, each sent to a classifier when it is due, and what each answer said.
+"""Rows of a stream, each sent to a classifier when it is due, with the answer to each.
 
-The load generator proper (`run.py`) measures a server under a workload; this follows single
-answers: their class, how long they took, and at which ramp they left the model.
+The load generator proper (`run.py`) measures a server under a workload. This module records single
+answers: their class, their latency, and the ramp at which the row left the model.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from slacktide.lab.load.spec import Target
 
 CONNECTIONS = 8
 TIMEOUT_S = 20.0
-"""Seconds for a request without a deadline: all are answered, since latency is compared."""
+"""Timeout of requests without a deadline, long enough that all are answered."""
 
 
 class PlayedRow(NamedTuple):
-    """One row."""
+    """The answer to one row."""
 
     seconds: float
-    """Latency, counted from the instant at which it was due."""
+    """Latency, counted from the instant at which the row was due."""
     answer: int | None
-    """The class of the highest score; None where a deadline was stated and missed."""
+    """The class with the highest score; None if the deadline was missed."""
     exit: str
-    """The tensor at which it left the network; empty: it ran to the end."""
+    """Name of the tensor at which the row left the network; empty if it ran to the end."""
 
 
 def play_rows(
@@ -39,9 +39,9 @@ def play_rows(
     instants: Sequence[float],
     deadline_s: float | None = None,
 ) -> list[PlayedRow]:
-    """Send each row when it is due (`instants`, seconds from now), whatever became of those before,
-    up to `CONNECTIONS` at a time, over HTTP. `classes`: of the output that is asked for; others may
-    come at the model's end alone. Without a deadline, raises ProcessError if one is refused."""
+    """Send each row over HTTP when it is due (`instants`, seconds from now), whether or not earlier
+    rows are answered, up to `CONNECTIONS` at a time. Asks for the output with `classes` scores: an
+    early exit may lack the others. Without a deadline, raises ProcessError for a refusal."""
     output = _scores(get_json(target, f"/v2/models/{model}"), classes)
     parameters = {"report_timing": True, "timeout": round(1e6 * (deadline_s or TIMEOUT_S))}
     bodies = [call_body(row, [output], **parameters) for row in rows]
@@ -59,11 +59,11 @@ def play_rows(
 
 
 def exit_stats(target: Target, model: str) -> dict[str, Any]:
-    """The server's statistics of a model's early exits; empty where it has none."""
+    """Return the server's statistics of a model's early exits; empty if the model has none."""
     return dict(model_stats(target, model).get("exit_stats", {}))
 
 
 def _scores(metadata: Mapping[str, Any], classes: int) -> str:
-    """The output with a score for each class."""
+    """Return the name of the output with a score for each class."""
     (name, *_) = [spec["name"] for spec in metadata["outputs"] if spec["shape"][-1] == classes]
     return str(name)

@@ -1,7 +1,7 @@
-"""Results of requests, as their client sees them, and `RequestLog`, which holds one for each.
+"""Results of requests as the client sees them, and `RequestLog`, which holds one per request.
 
-Pure: `now` is passed in. All times are seconds from the start of the run. Lists, not arrays: single
-elements are written and read some ten times for each request, which lists do several times faster.
+No clock: `now` is passed in. All times are seconds from the start of the run. The log uses lists:
+it accesses single elements ten times per request, where arrays are several times slower.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Result(Enum):
     SERVER_ERROR = "server_error"
     """Any other status."""
     TRANSPORT_ERROR = "transport_error"
-    """No connection, or it broke before the answer was complete."""
+    """There was no connection, or it broke before the answer was complete."""
     GAVE_UP = "gave_up"
     """The client's patience ended."""
 
@@ -60,7 +60,7 @@ ENDINGS: tuple[Ending, ...] = (
     AFTER_DEADLINE,
     *(Ending(result.value, kind) for result, kind in _REFUSALS_AND_FAILURES.items()),
 )
-"""Every ending a report may count."""
+"""All endings that a report may count."""
 
 ENDING_OF: Mapping[Result, int] = {
     result: number for number, result in enumerate(_REFUSALS_AND_FAILURES, start=2)
@@ -94,7 +94,7 @@ _GRPC: Mapping[str, Result] = {
 
 
 def of_http(status: int) -> Result:
-    """The result that an HTTP status stands for."""
+    """Return the result for an HTTP status."""
     mapped = _HTTP.get(status)
     if mapped is not None:
         return mapped
@@ -102,7 +102,7 @@ def of_http(status: int) -> Result:
 
 
 def of_grpc(status: str) -> Result:
-    """The result that a gRPC status (its name) stands for."""
+    """Return the result for the name of a gRPC status."""
     return _GRPC.get(status, Result.SERVER_ERROR)
 
 
@@ -110,14 +110,14 @@ class LinkDelay(NamedTuple):
     """Seconds that one request spends on its link."""
 
     unseen: float
-    """Seconds that the server cannot count: until the first byte is there, and the way back."""
+    """Seconds that the server cannot measure: until the first byte arrives, and the way back."""
     whole: float
-    """Seconds on the link, there and back."""
+    """Seconds on the link in both directions."""
 
 
 class LinkModel:
-    """Which link each request takes. Over HTTP a request has a connection, and so a link, to
-    itself; over gRPC the requests of one channel queue for one; a shared link is one for all."""
+    """Decides which link each request takes. Over HTTP, each request has its own connection and
+    link; over gRPC, the requests of a channel queue for one link; for a shared link, all queue."""
 
     def __init__(self, links: Sequence[Link], sizes: Sequence[int]) -> None:
         """`sizes[p]`: bytes of payload p."""
@@ -126,7 +126,7 @@ class LinkModel:
 
     @classmethod
     def of(cls, spec: LoadSpec, sizes: Sequence[int]) -> LinkModel | None:
-        """The model of a run; None if it has no link."""
+        """Return the link model of a run; None if the run has no link."""
         if spec.link is None:
             return None
         if spec.shared_link:
@@ -137,7 +137,7 @@ class LinkModel:
         return cls([SharedLink(spec.link) for _ in range(channels)], sizes)
 
     def delay(self, index: int, payload: int, *, now: float) -> LinkDelay:
-        """The delay of request `index`, which leaves now (seconds of the link)."""
+        """Return the delay of request `index`, sent at `now` (seconds since the link's start)."""
         link = self._links[index % len(self._links)]
         journey = link.deliver(self._sizes[payload], sent=now)
         back = link.way_back
@@ -149,7 +149,7 @@ _MAX_DETAIL = 200
 
 
 class RequestLog:
-    """Log of all requests. Each goes `submit` → (`departed`) → `ended`, each step at most once."""
+    """Log of all requests. Each passes `submit` → (`departed`) → `ended`, each at most once."""
 
     def __init__(
         self, schedule: Schedule, *, send_deadlines: bool = True, link: LinkModel | None = None
@@ -159,9 +159,9 @@ class RequestLog:
         self.allowance: list[float] = schedule.allowance.tolist()
         self.payload: list[int] = schedule.payload.tolist()
         self.submitted = 0
-        """Requests 0 … submitted − 1 have come due and were handed to the sender."""
+        """Number of requests that came due and were handed to the sender: 0 … submitted − 1."""
         self.open: dict[int, None] = {}
-        """Submitted requests without an end, in the order they were due."""
+        """Submitted requests that have not ended, in the order they were due."""
         self.on_time = 0
         self._send_deadlines = send_deadlines
         self._link = link
@@ -179,15 +179,15 @@ class RequestLog:
         return self.submitted - len(self.open)
 
     def submit(self) -> int:
-        """The next request has come due; its index."""
+        """Note that the next request has come due, and return its index."""
         index = self.submitted
         self.open[index] = None
         self.submitted = index + 1
         return index
 
     def departed(self, index: int, *, now: float) -> int | None:
-        """The request leaves. What it may tell the server: the microseconds left until its
-        deadline (at least 1), or None if nothing. What the link takes of them is taken off."""
+        """Note that the request leaves. Return the timeout to send: microseconds until the deadline
+        (at least 1), less the time on the link that the server cannot measure; None: no timeout."""
         self._departed[index] = now
         budget = self.due[index] + self.allowance[index] - now
         if self._link is not None:
@@ -200,7 +200,7 @@ class RequestLog:
         return int(max(1.0, budget * 1e6))
 
     def ended(self, index: int, result: Result, *, now: float, detail: str = "") -> bool:
-        """The request ended; False, changing nothing, if it had ended before."""
+        """Note that the request ended. Return False, without any change, if it had ended before."""
         if index not in self.open:
             return False
         del self.open[index]
@@ -215,7 +215,7 @@ class RequestLog:
         return True
 
     def overdue(self, patience: float, *, now: float) -> list[int]:
-        """Open requests whose deadline (best effort: due time) is `patience` seconds past."""
+        """Return open requests `patience` seconds past their deadline (best effort: due time)."""
         sends, allowance, unlimited = self.due, self.allowance, float("inf")
         return [
             index
@@ -225,29 +225,29 @@ class RequestLog:
         ]
 
     def errors(self) -> Mapping[str, int]:
-        """Counts of the details of unanswered requests, most frequent first."""
+        """Return counts of the error details of unanswered requests, most frequent first."""
         return dict(self._errors.most_common())
 
     def lateness(self) -> NDArray[np.float64]:
-        """Actual minus intended send of every submitted request (which never left: its end)."""
+        """Return actual − intended send of each submitted request; its end if it never left."""
         pairs = zip(self._departed[: self.submitted], self._ended, strict=False)
         actual = np.array([end if sent is None else sent for sent, end in pairs], dtype=np.float64)
         late: NDArray[np.float64] = actual - np.array(self.due[: self.submitted], dtype=np.float64)
         return np.maximum(late, 0.0)
 
     def network(self) -> NDArray[np.float64]:
-        """Seconds that the link took, there and back, of every submitted request; NaN of those that
-        never left, and without a link."""
+        """Return the seconds that each submitted request spent on the link in both directions; NaN
+        if the request never left or there is no link."""
         return np.array(self._on_link[: self.submitted], dtype=np.float64)
 
     def latency(self) -> NDArray[np.float64]:
-        """End minus intended send of every submitted request."""
+        """Return end − intended send of each submitted request, in seconds."""
         ended = np.array(self._ended[: self.submitted], dtype=np.float64)
         spent: NDArray[np.float64] = ended - np.array(self.due[: self.submitted], dtype=np.float64)
         return spent
 
     def endings(self) -> NDArray[np.int64]:
-        """Index into ENDINGS of every submitted request. All must have ended."""
+        """Return the index into ENDINGS of each submitted request. All must have ended."""
         indices = np.empty(self.submitted, dtype=np.int64)
         for index in range(self.submitted):
             result = self._result[index]

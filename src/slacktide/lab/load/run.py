@@ -1,8 +1,8 @@
 """The open-loop run: every request leaves when it is due, whether or not earlier ones are answered.
 
-Nothing waits for an answer before it sends, so a slow server cannot slow its own load down
-(coordinated omission), and every latency counts from the intended send, so lateness of the
-generator is never forgotten; it is reported on its own as well.
+No send waits for an answer, so a slow server cannot slow its own load down (coordinated omission).
+Every latency counts from the intended send, so it includes the lateness of the generator, which is
+also reported separately.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from slacktide.lab.netem import TimerQueue
 
 
 class Sender(Protocol):
-    """Carries requests: the seam between run and wire. Methods never block; every submitted request
-    ends in the request log once, unless it is cancelled first (the run has logged that by then)."""
+    """Sends requests over a protocol. Methods never block. The sender logs the end of each request
+    exactly once, unless the run gives the request up first (and logs that itself)."""
 
     def submit(self, index: int) -> None:
         """Send request `index` of the schedule as soon as possible."""
 
     def give_up(self, index: int) -> None:
-        """Request `index` is cancelled: take it off the wire."""
+        """Cancel request `index` on the wire."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Warnings for the reader of the report about how requests were carried."""
+        """Return warnings about the sending, for readers of the report."""
 
     async def close(self) -> None:
         """Close every connection."""
@@ -39,9 +39,9 @@ class Sender(Protocol):
 _log = logging.getLogger(__name__)
 
 _BURST = 64
-"""Requests sent before the loop gets a turn to read answers."""
+"""Most requests sent before the event loop gets a turn to read answers."""
 _SWEEP = 0.05
-"""Seconds between looks for requests to cancel."""
+"""Seconds between two checks for requests to cancel."""
 _REPORT = 0.25
 """Seconds between calls of the observer."""
 _HURRY = 1.0
@@ -65,7 +65,7 @@ Observer = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How the sending ended."""
+    """When and how the sending ended."""
 
     sent_until: float
     """Seconds from the start until which requests were sent."""
@@ -79,7 +79,7 @@ class StartClock:
         self.restart()
 
     def restart(self, lead: float = 0.02) -> None:
-        """The run starts `lead` seconds from now."""
+        """Let the run start `lead` seconds from now."""
         self.origin = time.monotonic() + lead
 
     def __call__(self) -> float:
@@ -88,7 +88,7 @@ class StartClock:
 
 @dataclass(slots=True, eq=False)
 class Pacer:
-    """One run: sends everything in a request log on time, and waits until each has ended."""
+    """Sends all requests of a log on time, and waits until each has ended."""
 
     spec: LoadSpec
     requests: RequestLog
@@ -101,7 +101,7 @@ class Pacer:
         self._patience = self.spec.patience
 
     async def run(self, stop: asyncio.Event) -> RunEnd:
-        """Setting `stop` ends the sending; those in flight get a second beyond their deadline."""
+        """Run to the end. Setting `stop` ends the sending; patience is then at most a second."""
         tend = asyncio.create_task(self._tend())
         send = asyncio.create_task(self._send())
         stopped = asyncio.create_task(stop.wait())
@@ -117,7 +117,7 @@ class Pacer:
                 await asyncio.sleep(_SWEEP / 4)
             for ours in (send, tend):
                 if ours.done() and not ours.cancelled():
-                    ours.result()  # a failure of ours is not swallowed
+                    ours.result()  # raises if the task failed
             self._observe()
             return RunEnd(sent_until if interrupted else self.spec.length, interrupted)
         finally:
@@ -127,7 +127,7 @@ class Pacer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send(self) -> None:
-        """Hand every request over when it is due; several at once if they are."""
+        """Hand every request to the sender when it is due, in bursts if several are due."""
         requests, sender, clock = self.requests, self.sender, self.clock
         sends, count = requests.due, len(requests)
         timer = TimerQueue()
@@ -178,6 +178,6 @@ class Pacer:
         )
         try:
             self.observer(progress)
-        except Exception:  # an observer cannot hurt the run: it is logged and removed
+        except Exception:  # a failing observer must not end the run
             _log.exception("the progress observer failed and is removed")
             self.observer = None

@@ -1,7 +1,7 @@
-"""Schedule of a run: all requests and their instants, drawn before the first leaves. Pure.
+"""Schedule of a run: all requests and their instants, drawn before the run, without I/O.
 
-Each stream has its own generator for each purpose, seeded by (seed, purpose, stream): adding a
-stream, or drawing deadlines differently, leaves every other draw as it was.
+Each stream has a separate generator for each purpose, seeded by (seed, purpose, stream). Adding a
+stream or drawing deadlines differently therefore leaves every other draw unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slacktide.lab.load.spec import LoadSpec
 
 
 class Purpose(IntEnum):
-    """Purpose of a random stream."""
+    """Purpose of a generator's random numbers."""
 
     ARRIVALS = 0
     DEADLINES = 1
@@ -26,20 +26,20 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, stream: int) -> np.random.Generator:
-    """The generator of one stream of requests for one purpose."""
+    """Return a new generator for one stream of requests and one purpose."""
     return np.random.default_rng([seed, purpose.value, stream])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Every request of a run, in the order they are due. Arrays have shape (n,)."""
+    """All requests of a run, ordered by due time. Arrays have shape (n,)."""
 
     due: NDArray[np.float64]
-    """Seconds from the start of the run: the intended send."""
+    """Intended send, in seconds from the start of the run."""
     stream: NDArray[np.int64]
     """Index into the streams of the spec."""
     payload: NDArray[np.int64]
-    """Index into all payloads, the first stream's first."""
+    """Index into the payloads of all streams, concatenated in the order of the streams."""
     allowance: NDArray[np.float64]
     """Seconds from `due` to the deadline; infinite for best effort."""
 
@@ -48,7 +48,7 @@ class Schedule:
 
 
 def make_schedule(spec: LoadSpec, payloads: Sequence[int]) -> Schedule:
-    """The schedule of `spec`, where stream i has `payloads[i]` payloads to choose from. Requests
+    """Return the schedule of `spec`. Stream i has `payloads[i]` payloads to choose from. Requests
     that are due at the same instant keep the order of their streams."""
     sends, stream, payload, allowance = [], [], [], []
     first = 0

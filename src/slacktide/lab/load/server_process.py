@@ -1,4 +1,4 @@
-"""Slacktide as a user would run it: each command in a process of its own, on some of the cores."""
+"""Runs Slacktide as a user would: each command in a separate process, on some of the cores."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PORT = re.compile(r"(http|grpc|metrics) [^ ,]*:(\d+)")
 
 
 class ProcessError(Exception):
-    """A process that failed; the text ends in the last line that it logged."""
+    """A process that failed; the text ends with the last line that the process logged."""
 
 
 def split_cores(count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(server's, client's) cores: the first `count` of those allowed, and the rest.
+    """Return (server's, client's) cores: the first `count` allowed cores, and the rest.
 
-    If the server takes all of them, the client shares them.
+    If the server takes all cores, the client shares them.
     """
     allowed = allowed_processors()
     server = allowed[:count]
@@ -38,7 +38,7 @@ def split_cores(count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def slacktide(arguments: Sequence[str], cores: Sequence[int], log: Path) -> str:
-    """Run `slacktide` to its end on `cores`; its standard output. Raises ProcessError."""
+    """Run a `slacktide` command on `cores`; return its standard output. Raises ProcessError."""
     with log.open("ab") as errors, _started(arguments, cores, errors, subprocess.PIPE) as process:
         output, _ = process.communicate()
     if process.returncode:
@@ -62,7 +62,7 @@ def serving(
 ) -> Iterator[Listening]:
     """Run `slacktide serve REPOSITORY` on free ports, with further `flags`; yield its addresses.
 
-    Begins when the models serve. Raises ProcessError if they do not.
+    The block starts when the server is ready. Raises ProcessError if it does not become ready.
     """
     ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
     arguments = ["serve", str(repository), *ports, "--log-format=json", *flags]
@@ -78,16 +78,16 @@ def _started(
     errors: IO[bytes],
     output: int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process. At the end of the block it is terminated, and killed if it does not end."""
+    """Run a process during the block; then terminate it, and kill it if it does not end."""
     with pinned(cores):
         process = subprocess.Popen(
-            # -P: modules of the folder the demo is run in have nothing to do with it.
+            # -P: do not import modules from the folder in which the demo runs.
             [sys.executable, "-P", "-m", "slacktide", *arguments],
             stdout=output,
             stderr=errors,
-            # Ours without settings for `slacktide`: the demo shows the defaults.
+            # This process's environment without settings: the demo shows the defaults.
             env={key: value for key, value in os.environ.items() if key[:10] != "SLACKTIDE_"},
-            start_new_session=True,  # Ctrl-C is for the demo, which then stops the process
+            start_new_session=True,  # Ctrl-C reaches only the demo, which stops the process
         )
     with process:
         try:
@@ -102,7 +102,7 @@ def _started(
 
 
 def _wait(process: subprocess.Popen[bytes], log: Path) -> dict[str, int]:
-    """The ports, once the log says that the server is ready."""
+    """Return the ports once the log says that the server is ready."""
     limit = time.monotonic() + _START_LIMIT
     while time.monotonic() < limit:
         ended = process.poll() is not None
@@ -118,7 +118,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> dict[str, int]:
 
 
 def _message(line: str) -> str:
-    """Message of a line of JSON log; empty for a line that is not (or not yet) whole."""
+    """Return the message of a line of JSON log; empty if the line is incomplete or not JSON."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -127,6 +127,6 @@ def _message(line: str) -> str:
 
 
 def _last(log: Path) -> str:
-    """Last line of a log."""
+    """Return the last line of a log."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return (_message(lines[-1]) or lines[-1]) if lines else "no output"

@@ -1,5 +1,5 @@
-"""`LoadSpec`: what to send, where, and how it will be judged. Data only; `build.py` makes it
-from the texts of a command line. And why a run cannot start."""
+"""`LoadSpec`: what a load run sends, where, and how it is judged; and errors that prevent a run.
+`build.py` makes a `LoadSpec` from a command line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from slacktide.wire.calls import Parameter
 
 
 class LoadError(Exception):
-    """A run that cannot start. What goes wrong with single requests is an outcome, and counted."""
+    """A run that cannot start. Failures of single requests are outcomes, and are counted."""
 
 
 class LoadSpecError(LoadError):
-    """A run that cannot be. `flag` names the wrong flag."""
+    """An invalid description of a run. `flag` names the wrong flag."""
 
     def __init__(self, flag: str, message: str) -> None:
         super().__init__(f"{flag}: {message}")
@@ -31,7 +31,7 @@ class TargetError(LoadError):
 
 
 def require_grpc() -> None:
-    """Raises LoadError with the remedy if there is no client of gRPC."""
+    """Raise a LoadError that names the remedy if grpcio is not installed."""
     if find_spec("grpc") is None:
         remedy = "install it with: pip install 'slacktide[grpc-client]'"
         raise LoadError(f"load over gRPC needs grpcio; {remedy}")
@@ -41,7 +41,7 @@ Shape = tuple[int, ...]
 
 
 class Transport(Enum):
-    """How requests travel."""
+    """Protocol that carries requests."""
 
     HTTP = "http"
     GRPC = "grpc"
@@ -61,8 +61,8 @@ class Target:
     """Bearer token."""
     ca_file: Path | None = None
     via: tuple[str, int] | None = None
-    """Address to connect to instead, such as a proxy; requests and certificates name the server.
-    """
+    """Address to connect to instead, such as a proxy. Requests and certificates still name the
+    server."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -81,13 +81,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RandomPayload:
-    """Tensors drawn from the seed, of the shapes and types the model's metadata names. Floats are
-    standard normal. Integers are 0 ≤ i < `integers`: 2 by default, because token ids and masks
-    alike accept 0 and 1 whatever the vocabulary."""
+    """Tensors drawn from the seed, with the shapes and types of the model's metadata. Floats are
+    standard normal. Integers are 0 ≤ i < `integers`; the default is 2, because 0 and 1 are valid
+    as token ids of any vocabulary and as masks."""
 
     integers: int = 2
     variety: int = 8
-    """Different payloads made for each combination of shape and rows."""
+    """Number of different payloads for each combination of shape and rows."""
 
     def __post_init__(self) -> None:
         for name, value in (("integers", self.integers), ("variety", self.variety)):
@@ -97,9 +97,9 @@ class RandomPayload:
 
 @dataclass(frozen=True, slots=True)
 class FilePayload:
-    """Tensors from files, one of them drawn for each request. `.npy`: the model's only input;
-    `.npz`: one array for each input, by name; `.json`: a whole request body as OIP writes it (HTTP
-    only). Where the model batches, axis 0 is the rows."""
+    """Tensors from files, one file drawn for each request. `.npy`: the model's only input; `.npz`:
+    one array for each input, by name; `.json`: a whole request body of the Open Inference Protocol
+    (HTTP only). If the model batches, axis 0 is the rows."""
 
     paths: tuple[Path, ...]
 
@@ -122,18 +122,18 @@ class Stream:
     version: str | None = None
     application: str = ""
     priority: int = 0
-    """1 (highest) to 5; 0 says nothing, which servers take as 3."""
+    """1 (highest) to 5; 0 sends no priority, which servers treat as 3."""
     rows: tuple[int, ...] = (1,)
-    """Rows of a random payload, one choice drawn for each request."""
+    """Possible numbers of rows of a random payload; one is drawn for each request."""
     shapes: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
-    """Input → shapes (without the batch axis) for random payloads, where the metadata leaves an
-    axis free. Several shapes: one is drawn for each request; inputs with as many are drawn
-    together, so that ids and masks stay equally long. Free axes not named here are 1."""
+    """Input → shapes (without the batch axis) of random payloads, for inputs with free axes. If
+    there are several shapes, one is drawn for each request; inputs with equally many are drawn
+    together, so that ids and masks stay equally long. Free axes of other inputs are 1."""
     payload: Payload = RandomPayload()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     """Further request parameters, e.g. `late=discard`."""
     name: str = ""
-    """In reports; empty: model and application."""
+    """Name in reports; if empty, model and application are used."""
 
     def __post_init__(self) -> None:
         if not self.rows or any(rows < 1 for rows in self.rows):
@@ -153,7 +153,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """A whole run. What are flags too is explained there (`LoadFlags`); times in seconds."""
+    """A whole run. `LoadFlags` explains the fields that are also flags. Times are in seconds."""
 
     target: Target
     streams: tuple[Stream, ...]
@@ -162,17 +162,17 @@ class LoadSpec:
     seed: int = 0
     connections: int | None = None
     patience: float = 10.0
-    """Best effort: counted from when a request was due. Then its connection is closed too."""
+    """Seconds past its deadline (best effort: due time) at which a request's connection closes."""
     upload: float = 0.0
-    """The deadline counts from the headers."""
+    """Seconds from a request's headers to its body; the deadline counts from the headers."""
     link: ConstantLink | TraceLink | None = None
-    """The way to the server, which requests are held to by a proxy; its time 0 is the start of the
-    run. Deadlines are end to end: the server gets what the link leaves of them."""
+    """The link to the server, which a proxy emulates; its time 0 is the start of the run. Deadlines
+    are end to end: the server gets the part that the link leaves."""
     shared_link: bool = False
     send_deadlines: bool = True
-    """False: the client judges by them all the same."""
+    """If False, only the client knows the deadlines, and judges by them."""
     spin: bool = False
-    """Sharper by some tens of microseconds."""
+    """Busy-wait before sends, which is more precise by some tens of microseconds."""
     lateness_warning: float = 0.005
     title: str = ""
 
@@ -209,7 +209,7 @@ class LoadSpec:
 
 
 def describe(spec: LoadSpec) -> dict[str, Any]:
-    """The spec as plain JSON values, for reports. No secrets."""
+    """Return the spec as plain JSON values for reports, without secrets."""
     return {
         "target": spec.target.url,
         "duration_s": spec.duration,

@@ -1,6 +1,6 @@
 """The tensors of requests: drawn from the seed, or read from files and checked.
 
-`Tensors` are one request's inputs as raw little-endian bytes, ready to be encoded.
+`Tensors` holds one request's inputs as raw little-endian bytes, ready for encoding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slacktide.lab.load.spec import LoadSpecError, RandomPayload, Shape, Stream
 from slacktide.wire.calls import InputTensor
 
 _MEMORY = 256 << 20
-"""Most bytes of random payloads made for one stream; fewer copies are made where they are big."""
+"""Most bytes of random payloads for one stream; large payloads get fewer copies."""
 _STRING_LENGTH = 16
 
 _Array = NDArray[np.generic]
@@ -32,7 +32,7 @@ class RemoteModel:
 
     name: str
     inputs: tuple[TensorSpec, ...]
-    """Shapes as in the metadata: where the model batches, the first axis is the rows."""
+    """Inputs with shapes as in the metadata. If the model batches, the first axis is the rows."""
     batches: bool
 
 
@@ -47,8 +47,8 @@ class Tensors:
 def random_tensors(
     stream: Stream, model: RemoteModel, payload: RandomPayload, rng: np.random.Generator
 ) -> list[Tensors]:
-    """`payload.variety` payloads for each combination of the stream's rows and shapes. Raises
-    LoadSpecError naming `shape` or `rows`."""
+    """Return `payload.variety` payloads for each combination of the stream's rows and shapes,
+    or fewer if they are large. Raises LoadSpecError naming `shape` or `rows`."""
     names = [spec.name for spec in model.inputs]
     for name in stream.shapes:
         if name not in names:
@@ -67,7 +67,7 @@ def random_tensors(
 
 
 def file_tensors(path: Path, model: RemoteModel) -> Tensors:
-    """The inputs in a `.npy` or `.npz` file. Raises LoadSpecError naming the file and the input."""
+    """Read inputs from a `.npy` or `.npz` file. Raises LoadSpecError naming file and input."""
     arrays = _load(path, model)
     rows: int | None = None
     inputs = []
@@ -93,7 +93,7 @@ def file_tensors(path: Path, model: RemoteModel) -> Tensors:
 
 
 def _shape_choices(stream: Stream, model: RemoteModel) -> Iterator[Sequence[Shape]]:
-    """The shapes of all inputs, without the batch axis; once for each choice."""
+    """Yield the shapes of all inputs, without the batch axis, for each choice in turn."""
     choices = max((len(shapes) for shapes in stream.shapes.values()), default=1)
     for choice in range(choices):
         yield [_tail(spec, stream.shapes.get(spec.name), choice, model) for spec in model.inputs]
@@ -103,7 +103,7 @@ def _tail(spec: TensorSpec, shapes: tuple[Shape, ...] | None, choice: int, m: Re
     declared = spec.shape[1:] if m.batches else spec.shape
     if shapes is None:
         return tuple(1 if axis < 0 else axis for axis in declared)
-    shape = shapes[choice % len(shapes)]  # those with a single shape keep it
+    shape = shapes[choice % len(shapes)]  # an input with a single shape keeps it
     if not fits(shape, declared):
         axes = "x".join("?" if axis < 0 else str(axis) for axis in declared) or "a scalar"
         got = "x".join(map(str, shape))
@@ -126,7 +126,7 @@ def _draw(
 
 
 def _contents(datatype: Datatype, shape: Shape, integers: int, rng: np.random.Generator) -> bytes:
-    """Random raw bytes of a tensor."""
+    """Return random raw bytes of a tensor."""
     if datatype is Datatype.BYTES:
         letters = rng.integers(97, 123, (int(np.prod(shape)), _STRING_LENGTH), dtype=np.uint8)
         return encode_strings([row.tobytes() for row in letters])

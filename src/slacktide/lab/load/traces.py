@@ -1,7 +1,7 @@
 """Recorded workloads from CSV files: `FILE`, `FILE:only=NAME`, `FILE:column=NAME`.
 
-The header decides what a file is; `workloads/trace_formats.py` lists those that are known. `only`
-keeps one application, function or segment; `column` says which one holds the lengths.
+The header decides the format of a file; `workloads/trace_formats.py` lists the formats. `only`
+keeps one application, function or segment; `column` names the column that holds the lengths.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Parsed = TypeVar("Parsed")
 
 
 def read_trace(text: str) -> Arrivals:
-    """The arrivals in a file. Raises WorkloadError naming file, line and column."""
+    """Read the arrivals in a file. Raises WorkloadError naming file, line and column."""
     path, fields = split_fields(text, _FIELDS, "trace")
     return _read(path, fields.get("only")).arrivals
 
 
 def read_lengths(text: str) -> Empirical:
-    """The lengths in a file, in the order of its arrivals. Raises WorkloadError as above."""
+    """Read the lengths in a file, in the order of arrivals. Raises WorkloadError too."""
     path, fields = split_fields(text, _FIELDS, "trace")
     lengths = _read(path, fields.get("only")).lengths
     name = Path(path).name
@@ -53,13 +53,13 @@ def read_lengths(text: str) -> Empirical:
 
 
 def read_bandwidths(path: str, only: str | None, column: str | None) -> BandwidthTrace:
-    """The bandwidths in a file. Raises WorkloadError as above."""
+    """Read the bandwidths in a file. Raises WorkloadError as `read_trace`."""
     name = Path(path).name
     return _opened(path, lambda lines: parse_bandwidths(lines, name, only=only, column=column))
 
 
 def read_object_counts(text: str, folder: Path) -> ObjectCounts:
-    """The counts in a file, `FILE` or `FILE:only=VIDEO`, paths from `folder` on. Raises
+    """Read the counts in a file, `FILE` or `FILE:only=VIDEO`, relative to `folder`. Raises
     WorkloadError naming file, line and column."""
     path, fields = split_fields(text, ("only",), "counts")
     name, only = Path(path).name, fields.get("only")

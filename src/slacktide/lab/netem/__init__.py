@@ -1,6 +1,6 @@
-"""A network between a client and a server: a proxy that carries real bytes at a trace's rate.
+"""Emulates a network link: a proxy between client and server carries bytes at a trace's rate.
 
-It knows nothing of requests; what a link takes of each is computed by `slacktide.lab.workloads`.
+The proxy knows only bytes; `slacktide.lab.workloads` computes the delay of each request.
 """
 
 from slacktide.lab.netem.process import LinkError as LinkError

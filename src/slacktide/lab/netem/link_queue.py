@@ -1,8 +1,8 @@
-"""Queue at the near end of a link: bytes that wait, and when each piece has passed. Pure.
+"""Queue at the near end of a link: waiting bytes, and the instant when each piece has left. No I/O.
 
-A token bucket whose rate follows a trace, and which holds no more than one piece: pieces leave one
-after the other, each as soon as the trace has moved its bytes. Instants are computed from those
-before, never from the moment of asking, so that asking late costs no bandwidth.
+The queue is a token bucket whose rate follows a trace and which holds at most one piece: pieces
+leave one after another, each when the trace has moved its bytes. Each instant is computed from the
+one before, never from the time of a call, so late calls lose no bandwidth.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Generic, TypeVar
 from slacktide.lab.workloads import SharedLink, TraceLink
 
 PIECE_SECONDS = 2e-3
-"""A piece is what the link moves in this time: bytes trickle, and a server sees headers early."""
+"""A piece is what the link moves in this time; small pieces let a server see headers early."""
 LEAST_PIECE, MOST_PIECE = 64, 65_536
-"""Bytes of a piece."""
+"""Bounds on the bytes of a piece."""
 
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """One connection's bytes, in their order."""
+    """The bytes of one connection, in order."""
 
     waiting: deque[tuple[float, memoryview]] = field(default_factory=deque)
-    """(when they came, bytes); no bytes at all are the end of the flow."""
+    """(arrival at the queue, bytes); empty bytes mark the end of the flow."""
     size: int = 0
-    """Bytes that wait."""
+    """Number of waiting bytes."""
 
 
 SomeFlow = TypeVar("SomeFlow", bound=Flow)
@@ -34,33 +34,33 @@ SomeFlow = TypeVar("SomeFlow", bound=Flow)
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[SomeFlow]):
-    """Some bytes of a flow that have left; none: the flow ends."""
+    """Bytes of a flow that leave together; empty at the end of the flow."""
 
     flow: SomeFlow
     data: memoryview
     left_at: float
-    """Seconds; half a round trip later they are there."""
+    """Instant (seconds) at which the bytes have left; they arrive half a round trip later."""
 
 
 class LinkQueue(Generic[SomeFlow]):
-    """The flows that use one link, one after the other: the first to come keeps the link until
-    none of its bytes wait. Seconds are those of the link; `now` must not decrease."""
+    """Flows that share a link. The first flow to come keeps the link until none of its bytes wait.
+    Times are seconds since the link's start; `now` must not decrease."""
 
     def __init__(self, link: TraceLink) -> None:
         self._trace, self._offset = link.trace, link.offset
         self._link = SharedLink(replace(link, rtt=0.0))
         self._flows: deque[SomeFlow] = deque()
-        """Flows with bytes that wait, in the order in which they began to."""
+        """Flows with waiting bytes, in the order in which they began to wait."""
         self._moving: Piece[SomeFlow] | None = None
         self._free_at = float("-inf")
 
     @property
     def next_at(self) -> float | None:
-        """Instant at which the moving piece has left: infinite if never; None if nothing moves."""
+        """Instant at which the moving piece has left; infinite if never, None if nothing moves."""
         return None if self._moving is None else self._moving.left_at
 
     def offer(self, flow: SomeFlow, data: memoryview, *, now: float) -> None:
-        """These bytes have come; none: no more will."""
+        """Add bytes of `flow`; empty bytes end it."""
         if not flow.waiting:
             self._flows.append(flow)
         flow.waiting.append((now, data))
@@ -69,14 +69,14 @@ class LinkQueue(Generic[SomeFlow]):
             self._start()
 
     def drop(self, flow: SomeFlow) -> None:
-        """Forget what waits of `flow`. A piece on its way is not called back."""
+        """Drop the waiting bytes of `flow`. A piece that is moving is not recalled."""
         if flow.waiting:
             self._flows.remove(flow)
         flow.waiting.clear()
         flow.size = 0
 
     def take(self, *, now: float) -> list[Piece[SomeFlow]]:
-        """Pieces that have left by `now`, in order."""
+        """Return the pieces that have left by `now`, in order."""
         pieces = []
         while self._moving is not None and self._moving.left_at <= now:
             pieces.append(self._moving)

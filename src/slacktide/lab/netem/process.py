@@ -1,9 +1,8 @@
-"""The proxy in a process of its own, so that it and the load generator do not hold each other up.
+"""Runs the proxy in a separate process, so that it and the load generator do not delay each other.
 
-The two talk in lines of JSON. To the process: its link and where that leads, then `{"origin": …}`,
-then the end of its input, at which it ends. From it: `{"port": …}`, and in the end what it has
-carried; why it failed is the last line of its stderr. It needs no other sign: if we die, its input
-ends.
+The two exchange lines of JSON. The process reads its link and target, then `{"origin": …}`, and
+ends when its input ends. It writes `{"port": …}`, and at its end the counters; the last line of its
+stderr says why it failed. If the parent dies, the input ends too, so no other signal is needed.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class LinkError(Exception):
 
 
 class LinkProcess:
-    """A `LinkProxy` elsewhere. Use it as an async context manager; after that, `carried` says what
-    it did, or `failure` why that is not known."""
+    """A `LinkProxy` in another process. Use it as an async context manager. After the block,
+    `carried` has its counters, or `failure` says why there are none."""
 
     def __init__(
         self, link: ConstantLink | TraceLink, host: str, to_port: int, *, shared: bool = False
@@ -58,7 +57,7 @@ class LinkProcess:
             stdout=pipe,
             stderr=pipe,
             limit=_LONGEST_LINE,
-            start_new_session=True,  # Ctrl-C is for us; its sign is the end of its input
+            start_new_session=True,  # Ctrl-C reaches only this process, which closes its input
         )
         self._tell(self._setup)
         try:
@@ -77,11 +76,11 @@ class LinkProcess:
         return self
 
     def begin(self, origin: float) -> None:
-        """The link's time 0 is this instant of `time.monotonic()`."""
+        """Set the link's time 0 to this instant of `time.monotonic()`."""
         self._tell({"origin": origin})
 
     def warnings(self, lateness_limit: float) -> tuple[str, ...]:
-        """Warnings for the reader of a report; `lateness_limit` in seconds."""
+        """Return warnings for readers of a report; `lateness_limit` in seconds."""
         done = self.carried
         if done is None:
             return (f"the link failed: {self.failure}",)
@@ -100,7 +99,7 @@ class LinkProcess:
         await self._end()
 
     async def _end(self) -> None:
-        """End the process, and hear what it has to say."""
+        """End the process, and read its counters."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -134,7 +133,7 @@ class LinkProcess:
 
 
 def main() -> None:
-    """The process: carry connections until its input ends."""
+    """Main function of the process: carry connections until its input ends."""
     import uvloop
 
     setup = orjson.loads(sys.stdin.buffer.readline())

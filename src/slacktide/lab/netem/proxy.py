@@ -1,9 +1,9 @@
-"""A proxy that carries connections as a link would: real bytes, at the trace's rate.
+"""A proxy that carries connections like a link: real bytes, at the rate of a trace.
 
 What a client sends waits in a `LinkQueue` until the link has moved it, and then half a round trip
-more; what the server sends waits half a round trip, whatever its size. Bytes are passed on as they
-are, so HTTP, gRPC and TLS alike go through. To the client a connection is there at once: handshakes
-of TCP take no time on this link.
+more; what the server sends waits half a round trip, whatever its size. Bytes are passed on
+unchanged, so HTTP, gRPC and TLS all work. The client's connections open immediately: TCP handshakes
+take no time on this link.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Carried:
 
     connections: int
     unreachable: int
-    """Connections that the server did not accept."""
+    """Number of connections that the server did not accept."""
     bytes_there: int
     bytes_back: int
     lateness_p99: float
-    """Seconds after its time at which a piece was passed on, of the last 100,000 pieces."""
+    """Delay of pieces beyond their computed instant (seconds), at p99 of the last 100,000."""
 
 
 class LinkProxy:
-    """Carries every connection to its `port` on to the server at `host`, `to_port`. Each connection
-    has `link` to itself unless it is `shared`. The link's time 0 is what `begin` says, and nothing
-    is read before. Use it as an async context manager."""
+    """Forwards every connection to `port` to the server at `host`, `to_port`. Each connection has a
+    link to itself unless the link is `shared`. `begin` sets the link's time 0; no data is read
+    before. Use it as an async context manager."""
 
     def __init__(self, link: TraceLink, host: str, to_port: int, *, shared: bool = False) -> None:
         self._link = link
@@ -49,7 +49,7 @@ class LinkProxy:
         """Queues of the open connections."""
         self._connections = self._unreachable = 0
         self._there = self.back = 0
-        """Bytes that were carried."""
+        """Bytes carried so far."""
         self._lateness: deque[float] = deque(maxlen=_LATENESS_KEPT)
 
     async def __aenter__(self) -> LinkProxy:
@@ -64,18 +64,18 @@ class LinkProxy:
         self._server.close()
         for connection in tuple(self._queues):
             connection.abort()
-        while self._queues:  # every abort is followed by its loss
+        while self._queues:  # `connection_lost` follows every abort
             await asyncio.sleep(0)
         self._timer.close()
 
     def begin(self, origin: float) -> None:
-        """The link's time 0 is this instant of `time.monotonic()`."""
+        """Set the link's time 0 to this instant of `time.monotonic()`."""
         self._origin = origin
         for connection in self._queues:
             connection.read_client()
 
     def carried(self) -> Carried:
-        """Counters up to now."""
+        """Return the counters up to now."""
         late = sorted(self._lateness)
         p99 = late[int(0.99 * len(late))] if late else 0.0
         return Carried(self._connections, self._unreachable, self._there, self.back, p99)
@@ -87,7 +87,7 @@ class LinkProxy:
         return self._origin is not None
 
     def later(self, instant: float, call: Callable[[], None]) -> None:
-        """Have it called half a round trip after `instant`."""
+        """Call `call` half a round trip after `instant`."""
         if half_trip := self._link.way_back:
             self._timer.at(instant + half_trip, call)
         else:
@@ -123,7 +123,7 @@ class LinkProxy:
         return connection.client
 
     def _wait_for(self, queue: LinkQueue[ProxyConnection]) -> None:
-        """Look at `queue` when its next piece has left."""
+        """Schedule work on `queue` for when its next piece has left."""
         if queue.next_at is not None and self._origin is not None:
             self._timer.at(self._origin + queue.next_at, lambda: self._advance(queue))
 

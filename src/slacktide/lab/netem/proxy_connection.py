@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slacktide.lab.netem.proxy import LinkProxy
 
 _MOST_WAITING, _FEW_WAITING = 1 << 18, 1 << 17
-"""Bytes that wait at which we stop reading from the client, and at which we go on."""
+"""Numbers of waiting bytes at which the proxy stops reading from the client, and resumes."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -27,13 +27,13 @@ class _End(asyncio.Protocol):
     lost: Callable[[], None]
     transport: asyncio.Transport | None = None
     done: bool = False
-    """Its sender has ended. If we read on, uvloop would report that again."""
+    """Whether its sender has ended. Reading on would make uvloop report that again."""
     full: bool = False
-    """It does not read as fast as we write."""
+    """Whether it reads more slowly than the proxy writes."""
 
     @property
     def open(self) -> asyncio.Transport | None:
-        """Its transport, unless that is gone or going."""
+        """Its transport; None if that is closed or closing."""
         transport = self.transport
         return None if transport is None or transport.is_closing() else transport
 
@@ -63,7 +63,7 @@ class _End(asyncio.Protocol):
 
 
 class ProxyConnection(Flow):
-    """Bytes from a client to the server, and back. No bytes mean that its sender has ended."""
+    """Carries bytes from a client to the server and back. Empty bytes mark a sender's end."""
 
     def __init__(self, proxy: LinkProxy) -> None:
         super().__init__()
@@ -84,10 +84,10 @@ class ProxyConnection(Flow):
         self._early: list[bytes] = []
         """Data that came before it could be queued: uvloop reads once, paused or not."""
         self._ended = 0
-        """Directions in which the end has been passed on."""
+        """Number of directions in which the end has been passed on."""
 
     def abort(self) -> None:
-        """Break off at both ends."""
+        """Abort both ends."""
         if self._connecting is not None:
             self._connecting.cancel()
         for end in (self.client, self.server):
@@ -97,7 +97,7 @@ class ProxyConnection(Flow):
     # From client to server.
 
     def read_client(self) -> None:
-        """Read from the client, or stop reading, as things stand."""
+        """Resume or pause reading from the client, depending on the waiting bytes."""
         client = self.client.open
         if client is None:
             return
@@ -114,7 +114,7 @@ class ProxyConnection(Flow):
             client.resume_reading()
 
     def passed(self, piece: Piece[ProxyConnection], left_at: float) -> None:
-        """The link has moved `piece`, at `left_at` (instant of `time.monotonic()`)."""
+        """Pass on `piece`, which left the link at `left_at` (instant of `time.monotonic()`)."""
         self._proxy.later(left_at, lambda: self._write(self.server, piece.data))
         self.read_client()
 

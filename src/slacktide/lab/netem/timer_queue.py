@@ -1,9 +1,9 @@
-"""Calls at instants, to some tens of microseconds, without spinning.
+"""Calls functions at given instants, precise to tens of microseconds, without busy-waiting.
 
-Timers of event loops are good to a millisecond (epoll's timeout, libuv's clock), which would be the
-largest error of a load generator. Linux has timers that are files (timerfd_create(2)): the loop
-waits for one as for a socket, and wakes when it is due. Python has `os.timerfd_create` from 3.13
-on; until then we call the C library.
+Timers of event loops have a resolution of a millisecond (epoll's timeout, libuv's clock), which
+would be the largest error of a load generator. On Linux, a timer can be a file descriptor
+(timerfd_create(2)), for which the loop waits as for a socket. Python has `os.timerfd_create` only
+from 3.13 on, so this module calls the C library.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class TimerQueue:
-    """Calls on the loop it was made on; instants are those of `time.monotonic()`. Close it when
-    done. What a call raises ends the queue, and the next `at` or `close` raises it. To make one
-    raises OSError if there is no file descriptor left."""
+    """Makes calls on the running event loop; instants are those of `time.monotonic()`. Close the
+    queue after use. An exception in a call ends the queue; the next `at` or `close` raises it. The
+    constructor raises OSError if no file descriptor is left."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -42,17 +42,17 @@ class TimerQueue:
         if fd < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         self._fd: int | None = fd
-        """None: it is closed."""
+        """None if the queue is closed."""
         self._entries: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._armed = float("inf")
-        """Instant that the timer is set to; −∞ while calls are made."""
+        """Instant for which the timer is set; −∞ while calls are made."""
         self._failure: Exception | None = None
         self._loop.add_reader(fd, self._ring, fd)
 
     def at(self, instant: float, call: Callable[[], object]) -> None:
-        """Have `call` called at `instant`, never before; calls for one instant come in the order of
-        asking, and none at infinity."""
+        """Call `call` at `instant`, never earlier. Calls for the same instant keep the order of
+        `at`; an infinite instant means never."""
         if self._failure is not None:
             raise self._failure
         if instant == float("inf"):
@@ -63,7 +63,7 @@ class TimerQueue:
             self._arm(instant)
 
     async def until(self, instant: float) -> None:
-        """Return at `instant`, never before; at the loop's next turn if it has passed."""
+        """Wait until `instant`, never less; if it has passed, until the loop's next turn."""
         if instant <= time.monotonic():
             await asyncio.sleep(0)
             return

@@ -1,4 +1,4 @@
-"""A recording replayed in a fresh engine, and its decisions in sentences."""
+"""Replays recordings in a new engine, and explains their decisions in sentences."""
 
 from slacktide.lab.replay.replay import Difference as Difference
 from slacktide.lab.replay.replay import RecordedPools as RecordedPools

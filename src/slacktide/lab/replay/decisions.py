@@ -1,10 +1,10 @@
-"""Why this batch, why then, and why not that request: a replay that takes notes.
+"""Records the decisions of a replay: why a batch ran, why then, and why a request was left out.
 
-Schedulers are pure and say nothing of their reasons; a scheduler that did would be slower for it.
-So a replay puts an `ObservedScheduler` before each: it sees what the policy was asked, with what it
-had to choose from, and what it answered. Beside the choice stand others that could have been made,
-priced as a free lane prices proposals (engine/worth.py), whatever the policy itself goes by. A
-policy with a method `explain(replica, *, now) -> Sequence[str]` is asked for its own words.
+Schedulers do not state their reasons, because that would slow them down. So a replay wraps each one
+in an `ObservedScheduler`, which sees each call of the policy, the pending requests, and the result.
+For comparison, it also prices other batches that were possible, as the engine prices proposals for
+a free lane (engine/worth.py), whatever criterion the policy uses. If a policy has a method
+`explain(replica, *, now) -> Sequence[str]`, its result is recorded too.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from slacktide.recording import Call
 
 @dataclass(frozen=True, slots=True)
 class PricedBatch:
-    """A batch that could have been run. Seconds; `worth` as in engine/worth.py."""
+    """A batch that could have been run. Times in seconds; `worth` as in engine/worth.py."""
 
     requests: int
     rows: int
     expected: float
     on_time: float
-    """Members expected to be on time."""
+    """Expected number of members on time."""
     worth: float
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A request in a batch: what it had left, and P(on time)."""
+    """A request in a batch: seconds left until its deadline, and P(on time)."""
 
     request: Request
     budget: float | None
@@ -73,9 +73,9 @@ class ProposalRecord:
     now: float
     pending: int
     words: tuple[str, ...]
-    """The policy's own."""
+    """Explanation by the policy itself; empty if it gives none."""
     chosen: PricedBatch | None = None
-    """None: it waits, or has nothing."""
+    """None: the policy waits, or has no batch to run."""
     wait_until: float | None = None
     p99: float = 0.0
     members: tuple[Member, ...] = ()
@@ -90,23 +90,23 @@ class Ran:
     now: float
     batch: Batch
     asked: ProposalRecord | None
-    """None: one in quarantine, one that could not be judged, or a solo run, whatever the policy."""
+    """None if the engine ran the batch without asking: quarantine, solo run, or unknown time."""
     rivals: tuple[ProposalRecord, ...]
     """Proposals of other pools for the lane."""
     because: tuple[str, ...]
-    """Events of this moment, counted by type."""
+    """Events of the same call, counted by type."""
     unmeasured: bool = False
-    """Whether it is a request whose run time could not be judged."""
+    """Whether the batch is a request whose run time could not be predicted."""
 
     @property
     def isolated(self) -> bool:
-        """Whether it is one of those proposed, run alone to learn how long it is."""
+        """Whether the batch is one proposed request, run alone to learn its time."""
         return self.asked is not None and len(self.batch.members) < len(self.asked.members)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A batch has run: what it took, beside what had been predicted when it started; seconds."""
+    """A batch has run: the time it took, and the prediction at its start; in seconds."""
 
     now: float
     batch: Batch
@@ -117,7 +117,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """A free lane was left free on purpose."""
+    """A policy left a free lane idle, to wait for more requests."""
 
     now: float
     asked: ProposalRecord
@@ -131,17 +131,17 @@ class Ended:
     request: Request | Notice
     outcome: Outcome
     alone: float | None
-    """Expected time of the request alone, as predicted then; None if its pool is gone."""
+    """Predicted time of a batch of only this request, as of `now`; None if its pool is gone."""
     free_in: float | None
     """Seconds until a lane of its pool was expected to be free."""
     pending: int
-    """Requests that waited in its pool then."""
+    """Number of requests that waited in its pool at that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitsChanged:
-    """A plan has changed how requests of a pool leave its model early; and what ramps, by position,
-    did since the last time."""
+    """A plan has changed the early exits of a pool's model. Also counts, by ramp position, the rows
+    since the change before."""
 
     now: float
     pool: PoolId
@@ -149,26 +149,26 @@ class ExitsChanged:
     after: ExitPolicy | None
     rows: int
     left: Mapping[int, int]
-    """Rows that each ramp answered."""
+    """By ramp position: rows that the ramp answered."""
     judged: int
     """Rows that ran to the end."""
     differed: Mapping[int, int]
-    """Judged rows for which the ramp that would have answered them, as thresholds were, had
-    another answer than the model's end."""
+    """By ramp position: judged rows that the ramp would have answered under the thresholds then in
+    force, but with another answer than the model's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacesChanged:
-    """A plan has a model on other lanes, or a pipeline's stage on another device."""
+    """A plan has moved a model to other lanes, or a pipeline's stage to another device."""
 
     now: float
     what: str
     """The model, or PIPELINE/STAGE."""
     before: tuple[str, ...]
     after: tuple[str, ...]
-    """Lanes, or the device; none: here."""
+    """Lanes, or the device; empty: this device."""
     why: str = ""
-    """Reason, as planners state it; empty where none does."""
+    """Reason stated by planners; empty if none states one."""
 
 
 Decision: TypeAlias = Ran | Finished | Waited | Ended | ExitsChanged | PlacesChanged
@@ -176,7 +176,7 @@ Decision: TypeAlias = Ran | Finished | Waited | Ended | ExitsChanged | PlacesCha
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedScheduler:
-    """A scheduler that is looked at. Everything goes to the real one and back."""
+    """A wrapper around a scheduler that records its proposals; it forwards every call."""
 
     _scheduler: Any
     _pool: PoolId
@@ -190,7 +190,7 @@ class ObservedScheduler:
         return len(self._scheduler)
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """Propose what the real scheduler proposes, and note it."""
+        """Return the real scheduler's proposal, and record it."""
         pending: Sequence[Request] = self._scheduler.pending()
         answer: Proposal | WaitUntil | Idle = self._scheduler.propose(replica, now=now)
         explain = getattr(self._scheduler, "explain", None)
@@ -264,7 +264,7 @@ class ObservedPools(RecordedPools):
 
 
 class ExitsSeen:
-    """Acts of the ramps of one pool since its policy changed."""
+    """Counts of the rows that one pool's ramps answered since its policy changed."""
 
     def __init__(self, policy: ExitPolicy | None) -> None:
         self.policy = policy
@@ -273,7 +273,7 @@ class ExitsSeen:
         self.differed: Counter[int] = Counter()
 
     def see(self, report: ExitReport) -> None:
-        """A batch has ended."""
+        """Count the rows of a batch that has ended."""
         policy, ramps = self.policy, report.ramps
         limit = {} if policy is None else dict(zip(policy.ramps, policy.thresholds, strict=True))
         for unsure, agrees, place in zip(
@@ -297,7 +297,7 @@ class ExitsSeen:
 
 
 class Notes(Watcher):
-    """Tells `tell` of every decision of a replay; give `pools` to that replay too."""
+    """Calls `tell` with every decision of a replay. The replay must use `pools`."""
 
     def __init__(self, tell: Callable[[Decision], None]) -> None:
         self.pools = ObservedPools(lambda record: self._asked.append(record))
@@ -305,10 +305,10 @@ class Notes(Watcher):
         self._asked: list[ProposalRecord] = []
         self._known: dict[int, Request | Notice] = {}
         self._running: dict[int, RunBatch] = {}
-        """Batches that are not known to have finished."""
+        """By id: batches that have not finished as far as is known."""
         self._exits: dict[PoolId, ExitsSeen] = {}
         self._places: dict[str, tuple[str, ...]] = {}
-        """Places as the last plan has them."""
+        """Lanes by model, and device by stage, in the last plan."""
 
     def before(self, call: Call, engine: Engine) -> None:
         self._asked.clear()
@@ -350,7 +350,7 @@ class Notes(Watcher):
                 self._tell(Waited(call.now, record))
 
     def _planned(self, plan: Plan, why: str, now: float) -> None:
-        """Tell what runs elsewhere and how requests leave early from now on."""
+        """Report models and stages that a new plan moves, and changes of early exits."""
         places: dict[str, tuple[str, ...]] = {}
         for place in plan.deployments:
             lanes = places.get(place.pool.model, ())

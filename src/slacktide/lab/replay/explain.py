@@ -1,4 +1,4 @@
-"""Decisions in sentences, some lines for each. Times are from the start of the recording."""
+"""Explains decisions in sentences, a few lines each. Times are seconds since `begin`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WHY = {
 
 
 def concerns(decision: Decision, id: int) -> bool:
-    """Whether `decision` is about request `id`."""
+    """Return whether `decision` is about request `id`."""
     if isinstance(decision, Ran | Finished):
         return any(member.id == id for member in decision.batch.members)
     if isinstance(decision, Ended):
@@ -49,7 +49,7 @@ def concerns(decision: Decision, id: int) -> bool:
 
 
 def lines(decision: Decision, *, begin: float) -> Iterator[str]:
-    """`begin`: the time, on the recording's clock, that is shown as 0."""
+    """Yield the lines of `decision`. `begin`: time on the recording's clock that is shown as 0."""
     at = f"{decision.now - begin:10.6f} s  "
     pad = " " * len(at)
     if isinstance(decision, Ran):

@@ -1,8 +1,8 @@
-"""Replay: a recording's events, in a fresh engine, at their times.
+"""Replays a recording: gives its events to a new engine at their recorded times.
 
-The engine and the schedulers are pure, so the same events at the same times must give the same
-commands, to the last bit. If they do not, something that the engine depends on is not in the
-recording, or the code is not what it was.
+Engine and schedulers are deterministic, so equal events at equal times must give equal commands, to
+the last bit. If they do not, the engine depends on something that is not in the recording, or the
+code has changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from slacktide.scheduling import POLICIES
 
 
 def _why_unknown(scheduler: str) -> str:
-    """Why a recorded scheduler is not here; empty if it is, or if its error says so."""
+    """Return why a recorded scheduler is missing; "" if it is known, or its own error says so."""
     if POLICIES.is_known(scheduler) or (":" in scheduler and POLICIES.importer is not None):
         return ""
     if ":" in scheduler:
@@ -42,23 +42,23 @@ def _why_unknown(scheduler: str) -> str:
 
 
 class RecordedPools:
-    """Makes an engine's pools as they were made when they were recorded."""
+    """Makes an engine's pools as they were when the recording was made."""
 
     def __init__(self, learnt: Mapping[PoolId, BatchTimes] | None = None) -> None:
-        """`learnt`: predictions that pools start with, copied, in place of those recorded."""
+        """`learnt`: predictions that pools start with (as copies) instead of the recorded ones."""
         self.opened: dict[PoolId, PoolOpened] = {}
         self._learnt = learnt or {}
         self._in_use: dict[PoolId, BatchTimes] = {}
-        """Predictions of the pools that were made: one that goes and comes back, as variants of
-        several files do, goes on with its own, as it did when it was recorded."""
+        """Predictions of all pools made so far. A pool that is closed and opened again, like a
+        variant of a family, continues with its earlier predictions, as in the live server."""
 
     def add(self, opened: PoolOpened) -> None:
-        """Note what a pool is made of. It is stated again when it is made anew, and at the head
-        of a later part: the first holds."""
+        """Note what a pool is made of. The recording repeats this when a pool is opened again and
+        at the head of later parts; the first statement counts."""
         self.opened.setdefault(opened.pool, opened)
 
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        """The engine's `PoolFactory`. Raises RecordingError for a pool that was not recorded."""
+        """Make a pool for the engine. Raises RecordingError if the pool was not recorded."""
         opened = self.opened.get(pool)
         if opened is None:
             raise RecordingError(f"pool {pool} is opened, but not recorded")
@@ -72,7 +72,7 @@ class RecordedPools:
             raise RecordingError(f"pool {pool}: {why}") from None
 
     def times(self, pool: PoolId) -> BatchTimes:
-        """Predictions of `pool` that nothing else learns from."""
+        """Return new predictions of `pool`, shared with nothing else."""
         if pool in self._learnt:
             return copy.deepcopy(self._learnt[pool])
         return load_times(self.opened[pool].times)
@@ -80,7 +80,7 @@ class RecordedPools:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first call whose commands are not those that were recorded."""
+    """The first call whose commands differ from the recorded ones."""
 
     line: RecordedLine
     call: Call
@@ -102,17 +102,17 @@ class Replayed:
     difference: Difference | None
     """None: identical."""
     engine: Engine
-    """Engine as the last call left it."""
+    """The engine after the last replayed call."""
 
 
 class Watcher:
-    """Looks on while a recording is replayed. Does nothing of its own."""
+    """Base class of observers of a replay. Its methods do nothing."""
 
     def before(self, call: Call, engine: Engine) -> None:
-        """The engine is about to handle the call."""
+        """Called before the engine handles `call`."""
 
     def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
-        """The engine has given these commands, which equal those that were recorded."""
+        """Called after the engine gave `commands`, which equal the recorded ones."""
 
 
 def replay(
@@ -122,7 +122,7 @@ def replay(
     pools: RecordedPools | None = None,
 ) -> Replayed:
     """Replay the calls before `until` (on the recording's clock), or up to the first difference.
-    Raises RecordingError for a recording that is not whole, or says what cannot be."""
+    Raises RecordingError for an incomplete or contradictory recording."""
     if not recording.whole:
         raise RecordingError(
             f"{recording.paths[0]}: part {recording.header.part} of a recording; a replay needs "
@@ -171,7 +171,7 @@ def replay(
 
 
 class ReplayedFrames:
-    """Frames above an engine that is replayed. Their events must be those that were recorded."""
+    """Frames above a replayed engine. Their events must equal the recorded ones."""
 
     def __init__(self, engine: Engine) -> None:
         self.ended: list[Answer | FreeSlots] = []
@@ -180,7 +180,7 @@ class ReplayedFrames:
         self._told: list[Event] = []
 
     def call(self, call: FramesCall) -> list[Plain]:
-        """Commands that follow from the call."""
+        """Return the commands that follow from the call."""
         ended: list[Answer | FreeSlots] = []
         if call.trigger == "answers":
             ended, self.ended = self.ended, []
@@ -190,20 +190,20 @@ class ReplayedFrames:
             else:
                 events = () if call.event is None else (call.event,)
                 engine_events, done = self._frames.handle(events, ended, now=call.now)
-        except ValueError:  # as it did in the server, which went on with what there was by then
+        except ValueError:  # the server raised too, and went on with the steps done by then
             engine_events, done = self._frames.take_steps()
         self._told += engine_events
         return frame_commands(done)
 
     def untold(self, events: Sequence[Event]) -> Event | None:
-        """The first event of the frames that is missing in `events`; None if none is."""
+        """Return the first event of the frames that is missing in `events`; None if none is."""
         engine_events, self._told = self._told, []
         return next((event for event in engine_events if event not in events), None)
 
 
 def handled(engine: Engine, call: Call) -> list[Command]:
-    """The engine's commands. Where an event is beyond it, those it had given by then: that is what
-    the server carried out, and the rest of the events follow as a call of their own."""
+    """Return the engine's commands. If an event raises, return the commands given until then, like
+    the server, which carried these out and handled the remaining events in a separate call."""
     try:
         return engine.handle_all(call.events, now=call.now)
     except RecordingError:

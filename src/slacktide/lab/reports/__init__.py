@@ -1,6 +1,6 @@
-"""The one report format, for people: tables at a terminal, one self-contained page, comparisons.
+"""Shows reports to people: tables at a terminal, self-contained HTML pages, and comparisons.
 
-The document itself and its scoring are made in `slacktide.lab.load.report`. Pages need the extra
+The package `slacktide.lab.load.report` defines the document and its scoring. Pages need the extra
 `[report]`.
 """
 

@@ -1,6 +1,6 @@
-"""`Comparison`: reports set side by side, policies against loads.
+"""`Comparison`: reports of several policies under several loads.
 
-Only runs of the same arrivals may be compared; the maker of the reports sees to that.
+Only runs with the same arrivals may be compared; the caller must ensure this.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from slacktide.lab.load.report.document import SCHEMA, Report, ReportError
 
 FEWEST = 10
-"""Requests: a smaller count is too much a matter of luck to divide by."""
+"""Smallest number of requests to divide by; smaller counts depend too much on chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One run: a policy under a load."""
+    """The report of one policy under one load."""
 
     policy: str
     load: str
@@ -26,7 +26,7 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Entries in the order they came; at most one for each (policy, load)."""
+    """Compared runs in the order given; at most one for each (policy, load)."""
 
     title: str
     entries: tuple[ComparedRun, ...]
@@ -41,7 +41,7 @@ class Comparison:
 
     @classmethod
     def of(cls, title: str, entries: Iterable[tuple[str, str, Report]]) -> Comparison:
-        """From (policy, load, report) triples."""
+        """Return a comparison of (policy, load, report) triples."""
         return cls(title, tuple(ComparedRun(*entry) for entry in entries))
 
     @property
@@ -62,19 +62,19 @@ class Comparison:
         return None if report is None else report.goodput
 
     def best(self, load: str) -> str:
-        """The policy with the highest goodput at `load`; the first of equals."""
+        """Return the policy with the highest goodput at `load`; the first one in a tie."""
         entries = [entry for entry in self.entries if entry.load == load]
         if not entries:
             raise ReportError(f"no report at load {load!r}")
         return max(entries, key=lambda entry: entry.report.goodput).policy
 
     def times_as_many(self, policy: str, rival: str) -> str | None:
-        """How many times as many requests `policy` answered on time as `rival`, over the loads:
-        `2.5 to 10 times as many`.
+        """Return the ratio of requests answered on time, `policy` to `rival`, over all loads, such
+        as `2.5 to 10 times as many`.
 
-        Where `rival` answered fewer than `FEWEST`, it is taken to have answered that many, and the
-        text says `at least` or `or more`. A load where neither answered that many, or that only one
-        of them was run under, does not count; None if no load does.
+        If `rival` answered fewer than `FEWEST` at a load, `FEWEST` is used instead and the text
+        says `at least` or `or more`. Loads count only if both ran, and at least one of them
+        answered `FEWEST`. None if no load counts.
         """
         on_time = {(entry.policy, entry.load): entry.report.total.on_time for entry in self.entries}
         loads = [load for load in self.loads if {(policy, load), (rival, load)} <= on_time.keys()]
@@ -90,7 +90,7 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Comparison:
-        """Read a document of `to_dict`. Raises ReportError."""
+        """Read a document that `to_dict` made. Raises ReportError."""
         entries = document["entries"]
         return cls.of(
             document["title"],
@@ -104,7 +104,7 @@ class Comparison:
         return iter(self.entries)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: the whole of every report."""
+        """Return plain JSON values with every report in full."""
         return {
             "schema": SCHEMA,
             "kind": "comparison",

@@ -1,7 +1,7 @@
-"""Reports as one self-contained HTML page: inline style and SVG, no script, nothing fetched.
+"""Reports as one self-contained HTML page: inline style and SVG, no scripts, no requests.
 
-Everything that comes from a report is escaped; a Content-Security-Policy in the page forbids
-whatever slipped through. Needs the extra `[report]` (ReportError says so).
+All text from reports is escaped, and the page's Content-Security-Policy blocks anything that
+escaping missed. Needs the extra `[report]`; if it is missing, a ReportError names it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ details { margin: 1rem 0 } summary { cursor: pointer; font-weight: 600 }
 
 
 def page(report: Report) -> str:
-    """The page of one report. Raises ReportError if matplotlib is missing."""
+    """Return the page of one report. Raises ReportError if matplotlib is missing."""
     return html_document(report.title, origin(report), _body(report))
 
 
 def comparison_page(comparison: Comparison, notes: Sequence[str] = (), headline: str = "") -> str:
-    """The page of several reports side by side: what they say in a sentence, and with `notes` on
-    what they rest on. Raises ReportError if matplotlib is missing."""
+    """Return the page of a comparison. `headline` sums it up in a sentence; `notes` state its
+    conditions. Raises ReportError if matplotlib is missing."""
     parts = [
         f"<p><strong>{escape(headline)}</strong></p>" if headline else "",
         "<h2>Goodput: answered on time ÷ submitted</h2>",
@@ -86,7 +86,7 @@ def _section(table: TextTable) -> tuple[str, str]:
 
 
 def html_document(title: str, sub: str, body: str) -> str:
-    """A whole page around `body`, which is HTML; title and subtitle are text."""
+    """Return a whole page around `body`, which is HTML; title and subtitle are plain text."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -97,7 +97,7 @@ def html_document(title: str, sub: str, body: str) -> str:
 
 
 def origin(report: Report) -> str:
-    """Provenance of a report in one line: time, machine, seed, commit and versions."""
+    """Return a report's provenance in one line: time, machine, seed, commit and versions."""
     provenance = report.provenance
     versions = ", ".join(f"{name} {version}" for name, version in provenance.versions.items())
     commit = f", commit {provenance.commit}" if provenance.commit else ""
@@ -132,7 +132,7 @@ def _comparison_table(comparison: Comparison) -> str:
 
 
 def html_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of text."""
+    """Return an HTML table of plain texts."""
     drawn = [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
     return _frame(headings, drawn)
 
@@ -143,6 +143,6 @@ def _frame(headings: Sequence[str], rows: Sequence[str]) -> str:
 
 
 def html_list(kind: str, items: Iterable[str]) -> str:
-    """A list of texts in the style of `kind`: notes, warnings or errors; nothing if it is empty."""
+    """Return a list of texts in the style of `kind`: notes, warnings or errors; "" if empty."""
     drawn = "".join(f"<li>{escape(item)}</li>" for item in items)
     return f'<ul class="{kind}">{drawn}</ul>' if drawn else ""

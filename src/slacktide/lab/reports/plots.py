@@ -1,7 +1,7 @@
 """Plots of reports as inline SVG, drawn by matplotlib (extra `[report]`).
 
-Every function returns one `<svg>` element as text: no XML prolog, no metadata, nothing that a
-browser would fetch. The same report gives the same bytes.
+Every plot is one `<svg>` element as text, without XML prolog, metadata or external resources. Equal
+reports give equal bytes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _STYLE: dict[Any, Any] = {
 }
 _MOST_MARKS = 60
 _DECADES_OF_FIVES, _LOG_LABELS = 3.0, 8
-"""Decades that have labels at 2 and 5 too; most labels of a longer axis."""
+"""Most decades of an axis with labels also at 2 and 5; most labels of a longer axis."""
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def outcomes_over_time(report: Report) -> str:
-    """Outcomes of the requests due in each bin of the timeline, stacked."""
+    """Plot stacked bars: outcomes of the requests due in each bin of the timeline."""
 
     def draw(axes: Any) -> None:
         line = report.timeline
@@ -62,7 +62,7 @@ def outcomes_over_time(report: Report) -> str:
 
 
 def latency_curves(report: Report) -> str:
-    """Share of the answers that came within a time, by stream; a log axis of milliseconds."""
+    """Plot the share of answers within a latency, by stream, over logarithmic milliseconds."""
 
     drawn = []
     for number, stream in enumerate(listed(report)):
@@ -75,7 +75,7 @@ def latency_curves(report: Report) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a plot. `colour` numbers the palette: equal ones belong together."""
+    """One line of a plot. `colour` is an index into the palette; related lines share it."""
 
     label: str
     x: tuple[float, ...]
@@ -88,7 +88,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar of a plot, with half the length of the whisker at its end."""
+    """One bar of a plot; `error` is half the length of the whisker at its end."""
 
     label: str
     length: float
@@ -104,8 +104,8 @@ def curves(
     y_most: float | None = None,
     size: tuple[float, float] = (8.0, 3.2),
 ) -> str:
-    """Lines, with a mark at every point where there are few. `log` names the axes that are
-    logarithmic: x, y or xy."""
+    """Plot lines, with marks at the points if there are few. `log` names the logarithmic axes: x, y
+    or xy."""
 
     def draw(axes: Any) -> None:
         for line in lines:
@@ -141,7 +141,7 @@ def curves(
 
 
 def bars(some: Sequence[Bar], *, x_label: str, x_most: float | None = None) -> str:
-    """Bars from left to right, the first on top."""
+    """Plot horizontal bars, the first on top."""
 
     def draw(axes: Any) -> None:
         drawn = axes.barh(
@@ -164,10 +164,10 @@ def bars(some: Sequence[Bar], *, x_label: str, x_most: float | None = None) -> s
 
 
 def log_ticks(least: float, most: float) -> list[float]:
-    """Positions of the labels on a logarithmic axis from `least` to `most`, both above 0.
+    """Return the positions of the labels on a logarithmic axis from `least` to `most` (both > 0).
 
-    1, 2 and 5 of every decade, powers of ten alone where there are more than three decades, and
-    even steps in a range that holds fewer than three of the former.
+    These are 1, 2 and 5 in every decade; only powers of ten if the axis has more than three
+    decades; and even steps if the range contains fewer than three of 1, 2 and 5.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -185,7 +185,7 @@ def log_ticks(least: float, most: float) -> list[float]:
 
 
 def _make_logarithmic(axes: Any, axis: Any) -> None:
-    """Scale one axis; its minor ticks stay without labels, which would be TeX over the others."""
+    """Make one axis logarithmic, without labels of minor ticks, which would overlap the others."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
     axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -196,7 +196,7 @@ def _make_logarithmic(axes: Any, axis: Any) -> None:
 
 
 def _svg(draw: Callable[[Any], None], size: tuple[float, float], salt: str) -> str:
-    """One figure with one pair of axes, as an `<svg>` element. Raises ReportError."""
+    """Draw a figure with one pair of axes as an `<svg>` element. Raises ReportError."""
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -205,7 +205,7 @@ def _svg(draw: Callable[[Any], None], size: tuple[float, float], salt: str) -> s
         raise ReportError(
             "plots need matplotlib; install it with: pip install 'slacktide[report]'"
         ) from None
-    # rc_context sets the style for this figure only; pyplot, which keeps figures, stays out.
+    # rc_context limits the style to this figure. pyplot is not used, because it keeps figures.
     with rc_context({**_STYLE, "svg.hashsalt": salt}):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
@@ -218,5 +218,5 @@ def _svg(draw: Callable[[Any], None], size: tuple[float, float], salt: str) -> s
 
 
 def _literal(text: str) -> str:
-    """A name for a legend: matplotlib would hide one that starts with `_`."""
+    """Return a name for a legend; matplotlib would hide a name that starts with `_`."""
     return f" {text}" if text.startswith("_") else text

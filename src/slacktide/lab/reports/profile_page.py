@@ -1,4 +1,4 @@
-"""The page of a profile: latency against cores and against the batch, measured and as modelled."""
+"""The page of a profile: latency against cores and against batch size, measured and modelled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOTES = (
 
 
 def profile_page(model: str, records: Mapping[str, ProfileRecord]) -> str:
-    """The page of one model, records by version. Raises ReportError if matplotlib is missing."""
+    """Return the page of a model; `records` by version. Raises ReportError without matplotlib."""
     parts: list[str] = []
     for version, record in records.items():
         table = record.table
@@ -63,7 +63,7 @@ def _by_batch(table: LatencyTable, fit: AmdahlFit) -> str:
 
 
 def _by_size(record: ProfileRecord) -> Iterator[str]:
-    """Times of one row by its size, with the law over sizes; nothing if one size is known."""
+    """Yield plot and table of one row's time by size, with the fitted law; nothing for one size."""
     lines = show.size_lines(record)
     if not lines:
         return
@@ -93,7 +93,7 @@ def _lines(
     steps: NDArray[np.float64],
     modelled: Callable[[float, float], float],
 ) -> Iterator[Curve]:
-    """For each number two lines of one colour; the legend names that at the places measured."""
+    """Yield two lines of one colour for each number: measured (in the legend), and modelled."""
     xs = tuple(steps.tolist())
     for colour, (number, seconds) in enumerate(zip(numbers, measured, strict=True)):
         yield Curve(f"{word} {number}", tuple(places), tuple(1e3 * s for s in seconds), colour)

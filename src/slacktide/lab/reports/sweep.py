@@ -1,4 +1,4 @@
-"""A `Sweep` (the cells of a scenario's grid over its seeds) for people: a table, and a page."""
+"""Shows a `Sweep` (the cells of a scenario's grid over its seeds) as a table and as a page."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _FORMS: Mapping[str, tuple[str, float, int, str]] = {
 }
 """By figure: heading, factor, digits and unit."""
 _AT_A_GLANCE = ("refused", "late", "p99_s")
-"""Figures that a terminal has room for beside goodput; a page, CSV and JSON have everything.
-Where runs differ in cores, these come too."""
+"""Figures that a terminal shows beside goodput; page, CSV and JSON have all figures. If runs differ
+in cores, the terminal shows those too."""
 _STREAMS_MOST = 4
-"""More streams than these do not get columns of their own at a terminal."""
+"""Most streams that get separate columns at a terminal."""
 _GOODPUT = next(figure for figure in FIGURES if figure.name == "goodput")
 _CORES = next(figure for figure in FIGURES if figure.name == "mean_cores")
 
 
 def render_sweep(sweep: Sweep) -> Table:
-    """A line for each cell: goodput with its standard error, that of each stream, and the rest."""
+    """Return a table with a line per cell: goodput in total and by stream, and further figures."""
     cut = ", interrupted" if sweep.interrupted else ""
     title = Text(f"{sweep.title}: mean ± standard error over {_seeds(sweep)}{cut}")
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
@@ -61,7 +61,7 @@ def render_sweep(sweep: Sweep) -> Table:
 
 
 def no_bound(sweep: Sweep) -> str:
-    """Which cells answer more in time than `oracle_slack` in their place; empty if none does."""
+    """Name cells that answer more in time than their twins with `oracle_slack`; "" if none do."""
     oracles = [row for row in sweep.rows if "oracle_slack" in row.name]
     better = [
         row.name
@@ -74,7 +74,7 @@ def no_bound(sweep: Sweep) -> str:
 
 
 def sweep_page(sweep: Sweep) -> str:
-    """The page of a sweep. Raises ReportError if matplotlib is missing."""
+    """Return the page of a sweep. Raises ReportError if matplotlib is missing."""
     headings = (*sweep.keys, "stream", *(_FORMS[figure.name][0] for figure in FIGURES))
     rows = [(*row.labels.values(), stream, *_figures(row, stream)) for row, stream in lines(sweep)]
     first = sweep.rows[0].reports[0] if sweep.rows else None
@@ -94,26 +94,26 @@ def sweep_page(sweep: Sweep) -> str:
 
 
 def _cores_differ(sweep: Sweep) -> bool:
-    """Whether some cells were given more cores than others, or more at times."""
+    """Return whether allocated cores differ between cells, or changed during a run."""
     means = {cores.mean for row in sweep.rows if (cores := row.figure(_CORES)) is not None}
     return len(means) > 1 or any(mean != int(mean) for mean in means)
 
 
 def _streams(sweep: Sweep) -> tuple[str, ...]:
-    """The single streams that get a column of their own; none if there is but one."""
+    """Return the streams that get separate columns; none if there is only one, or too many."""
     names = [name for row in sweep.rows for name in row.streams if name != TOTAL]
     distinct = tuple(dict.fromkeys(names))
     return distinct if 1 < len(distinct) <= _STREAMS_MOST else ()
 
 
 def _short(names: tuple[str, ...], mark: str) -> tuple[str, ...]:
-    """The last part of each name, where that tells them apart."""
+    """Return the last part of each name if these parts are all different, else the names."""
     ends = tuple(name.rpartition(mark)[2] for name in names)
     return ends if len(set(ends)) == len(ends) else names
 
 
 def _plots(sweep: Sweep) -> list[str]:
-    """Curves along every key of the grid whose values are numbers; bars if there is none."""
+    """Plot curves along every key of the grid with numeric values; bars if there is no such key."""
     along = [key for key in sweep.keys if _numbers(sweep, key)]
     if not along:
         ordered = [
@@ -125,7 +125,7 @@ def _plots(sweep: Sweep) -> list[str]:
 
 
 def _curves(sweep: Sweep, key: str) -> str:
-    """Goodput along `key`, a line for each choice of the other keys."""
+    """Plot goodput along `key`, with a line for each combination of the other keys."""
     groups: dict[str, list[SweepRow]] = {}
     for row in sweep.rows:
         labels = [label for name, label in row.labels.items() if name != key]
@@ -146,7 +146,7 @@ def _curves(sweep: Sweep, key: str) -> str:
 
 
 def _numbers(sweep: Sweep, key: str) -> bool:
-    """Whether `key` has several values, all numbers."""
+    """Return whether `key` has several values that are all numbers."""
     values = {row.labels[key] for row in sweep.rows}
     try:
         return len({float(value) for value in values}) > 1
@@ -159,7 +159,7 @@ def _figures(row: SweepRow, stream: str) -> list[str]:
 
 
 def _shown(name: str, value: Mean | None) -> str:
-    """`94.8 % ± 0.1`."""
+    """Format a figure, such as `94.8 % ± 0.1`."""
     if value is None:
         return "–"
     _, factor, digits, unit = _FORMS[name]

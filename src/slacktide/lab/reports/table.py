@@ -28,11 +28,11 @@ class TextTable(NamedTuple):
     headings: Sequence[str]
     lines: Sequence[Sequence[str]]
     words: int = 1
-    """Columns that hold words, the first ones; numbers stand in the others."""
+    """Number of leading columns that contain words; the other columns contain numbers."""
 
 
 def rich_table(table: TextTable, *, gap: int = 1, styles: Mapping[str, str] = {}) -> Table:
-    """The table with `gap` cells between its columns; `styles` are those of single words."""
+    """Return a terminal's table, with `gap` spaces between columns; `styles`: by cell text."""
     grid = Table(
         title=Text(table.title) if table.title else None,
         title_justify="left",
@@ -50,7 +50,7 @@ def rich_table(table: TextTable, *, gap: int = 1, styles: Mapping[str, str] = {}
 
 
 def render(report: Report) -> Group:
-    """The whole report: outcomes, latencies, complaints."""
+    """Return the whole report: outcomes, latencies, warnings and errors."""
     lines = [Text(summary(report), style="bold")]
     notes = [Text(note, style="dim") for note in rounding(report)]
     notes += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
@@ -60,7 +60,7 @@ def render(report: Report) -> Group:
 
 
 def summary(report: Report) -> str:
-    """One-line summary of a report."""
+    """Return a one-line summary of a report."""
     total = report.total
     cut = ", interrupted" if report.interrupted else ""
     cores = "" if report.mean_cores is None else f" on {report.mean_cores:.2f} cores"
@@ -71,7 +71,7 @@ def summary(report: Report) -> str:
 
 
 def outcome_table(report: Report) -> TextTable:
-    """Streams × outcomes."""
+    """Return the table of outcomes, with a line per stream."""
     lines = [
         (
             stream.name,
@@ -85,7 +85,7 @@ def outcome_table(report: Report) -> TextTable:
 
 
 def latency_table(report: Report) -> TextTable:
-    """Latencies in milliseconds."""
+    """Return the table of latencies in milliseconds."""
     lines = [
         (label, str(samples.count), *milliseconds(samples))
         for label, samples in latency_rows(report)
@@ -95,7 +95,7 @@ def latency_table(report: Report) -> TextTable:
 
 
 def render_comparison(comparison: Comparison) -> Table:
-    """Policies × loads: goodput with a bar, the best of each load in bold."""
+    """Return a table of policies × loads: goodput with a bar, the best of each load in bold."""
     table = Table(title=Text(comparison.title), title_justify="left", box=SIMPLE)
     table.add_column("policy")
     for load in comparison.loads:
@@ -107,12 +107,12 @@ def render_comparison(comparison: Comparison) -> Table:
 
 
 def listed(report: Report) -> tuple[StreamReport, ...]:
-    """The streams, and below them the total unless there is only one."""
+    """Return the streams, followed by the total unless there is only one stream."""
     return report.streams if len(report.streams) == 1 else (*report.streams, report.total)
 
 
 def latency_rows(report: Report) -> list[tuple[str, Percentiles]]:
-    """(label, percentiles) of everything that has some."""
+    """Return (label, percentiles) of all latencies that the report contains."""
     rows = []
     for stream in listed(report):
         if stream.latency is not None:
@@ -127,7 +127,7 @@ def latency_rows(report: Report) -> list[tuple[str, Percentiles]]:
 
 
 def rounding(report: Report) -> Iterator[str]:
-    """How far percentiles lie above the samples they stand for, if they were counted in bins."""
+    """Yield a note on the error of percentiles if samples were counted in bins."""
     error = max((samples.error for _, samples in latency_rows(report)), default=0.0)
     if error > 0.0:
         most = percent(error)
@@ -135,13 +135,13 @@ def rounding(report: Report) -> Iterator[str]:
 
 
 def milliseconds(samples: Percentiles) -> tuple[str, ...]:
-    """The percentiles of `PERCENTILE_COLUMNS`, in milliseconds."""
+    """Return the percentiles of `PERCENTILE_COLUMNS` in milliseconds."""
     values = (samples.p50, samples.p90, samples.p99, samples.p999, samples.max)
     return tuple(f"{value * 1e3:.2f}" for value in values)
 
 
 def bar(share: float, width: int = _BAR) -> str:
-    """`share` (0 to 1) as a bar of at most `width` characters, to an eighth of one."""
+    """Draw `share` (0 to 1) as a bar of at most `width` characters, in eighths of a character."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     full, remainder = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[remainder] if remainder else "")).ljust(width)

@@ -1,4 +1,4 @@
-"""A prediction beside the recording, as tables for people and as a document for machines."""
+"""Shows a prediction beside the recording, as a table for people and as a JSON document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEVELS = ("p50", "p90", "p99")
 
 
 def render_prediction(prediction: Prediction) -> Group:
-    """Recorded beside predicted: goodput, outcomes and latencies of each stream."""
+    """Return a table of recorded and predicted goodput, outcomes and latencies by stream."""
     seeds = len(prediction.predicted)
     points = prediction.difference * 100
     heading = (
@@ -38,7 +38,7 @@ def render_prediction(prediction: Prediction) -> Group:
 
 
 def prediction_document(prediction: Prediction) -> dict[str, Any]:
-    """Ready for JSON: both reports in full, and the difference of their goodputs."""
+    """Return plain JSON values: all reports in full, and the difference of goodputs."""
     return {
         "difference": prediction.difference,
         "recorded": prediction.recorded.to_dict(),
@@ -48,7 +48,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
 
 
 def _pairs(prediction: Prediction) -> list[tuple[StreamReport, list[StreamReport]]]:
-    """Each stream as recorded, with its predictions."""
+    """Return each recorded stream with its predictions."""
 
     def by_name(report: Report) -> dict[str, StreamReport]:
         return {stream.name: stream for stream in listed(report)}
@@ -60,7 +60,7 @@ def _pairs(prediction: Prediction) -> list[tuple[StreamReport, list[StreamReport
 def _rows(
     recorded: StreamReport, predicted: Sequence[StreamReport]
 ) -> list[tuple[str, tuple[str, str, str]]]:
-    """(what, its cells); outcomes and latencies of no request are left out."""
+    """Return (label, cells) of each line; outcomes that no request had are left out."""
     rows = [
         ("submitted", (str(recorded.submitted), str(predicted[0].submitted), "")),
         ("goodput", _cells(recorded, predicted, lambda stream: stream.goodput * 100, "{:.1f} %")),
@@ -88,7 +88,7 @@ def _cells(
     of: Callable[[StreamReport], float | None],
     form: str,
 ) -> tuple[str, str, str]:
-    """Recorded, mean of the predicted, and its standard error."""
+    """Return texts of the recorded value, the mean prediction, and its standard error."""
     live = of(recorded)
     drawn = [value for stream in predicted if (value := of(stream)) is not None]
     predicted_mean = mean(drawn) if drawn else None

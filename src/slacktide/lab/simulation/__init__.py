@@ -1,7 +1,7 @@
-"""The server under virtual time: hours in seconds, with the same engine and the same report.
+"""The server under virtual time: simulates hours in seconds, and ends in the report of a live run.
 
-Not a model of the server: the engine, its schedulers and its profiles are the server's own objects.
-Only the clock, the clients and the hardware are made up here.
+The server is not modelled: engine, schedulers and profiles are the server's own objects. Only the
+clock, the clients and the hardware are simulated.
 """
 
 from slacktide.lab.simulation.acting import ANSWER_BYTES as ANSWER_BYTES

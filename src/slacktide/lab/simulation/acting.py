@@ -1,12 +1,12 @@
 """`SimulatedClients`: clients that act in virtual time.
 
-The simulation's heap holds their turns. A client's logic decides; this encodes, sends and waits for
-the answer. The server's side of a session is as in the server: the announcement is a `Notice`, the
-link is measured from it to the last byte, planners hear of sessions, and advice is that of the plan
-in force.
+The simulation's heap holds their turns. A client's logic decides; this module encodes, sends and
+waits for the answer. The server's side of a session works as in the server: the announcement is a
+`Notice`, the link is measured from the announcement to the last byte, planners get the events of
+sessions, and advice comes from the plan in force.
 
-An answer needs half a round trip and its bytes on the way back. A frame is missed where its client
-says so: no answer within its SLO, from capture.
+An answer takes half a round trip plus the transfer of its bytes. A frame is missed if its client
+says so: no answer within the SLO, counted from the capture.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from slacktide.planning.variants.family import expected_accuracy
 FIRST_ID = 1 << 48
 """First id of clients' requests; other requests have smaller ones."""
 ANSWER_BYTES = 300
-"""Bytes of an answer (Jellyfish's first guess)."""
+"""Bytes of an answer (Jellyfish's initial estimate)."""
 
 TurnEvents: TypeAlias = Sequence[Event | SessionEvent]
 Turn: TypeAlias = Callable[[float], TurnEvents]
-"""Something that happens at an instant. It returns the events that the runtime gets."""
+"""Action of a client, called with the present instant; returns the events for the runtime."""
 Advise: TypeAlias = Callable[[str], Advice | None]
-"""Session → advice that its client gets with an answer."""
+"""Returns the advice that the client of a session gets with an answer."""
 
 
 class SimulatedClients:
@@ -79,8 +79,8 @@ class SimulatedClients:
         advise: Advise | None = None,
         variant_of: Callable[[Batch], str] | None = None,
     ) -> None:
-        """`put` schedules a turn; `recorded` is called at the end of each frame. By default advice
-        comes from the plan, and the variant of a batch is that of its pool."""
+        """`put` schedules a turn; `recorded` is called when a frame ends. By default, advice comes
+        from the plan, and a batch has the variant of its pool."""
         self.frames: list[FrameRecord] = []
         self.plan = Plan()
         self._put = put
@@ -89,14 +89,14 @@ class SimulatedClients:
         self._variant_of = variant_of or (lambda batch: batch.replica.pool.variant)
         self._inputs: Mapping[str, Advice] = {}
         self._asked: dict[int, _Frame] = {}
-        """By request: those without an outcome at the server."""
+        """By request id: frames that have no outcome at the server yet."""
         self._ids = count(FIRST_ID)
         self._all = {client.id: _Acting(client, self) for client in clients}
         for acting in self._all.values():
             put(acting.client.joins, acting.join)
 
     def plan_changed(self, plan: Plan, *, now: float) -> None:
-        """A plan has come into force: tell clients whose advice has changed."""
+        """Take over a plan in force, and send advice to the clients for which it has changed."""
         before, self.plan = self.plan, plan
         if plan.inputs == before.inputs:
             return
@@ -113,7 +113,7 @@ class SimulatedClients:
             acting.tell_advice(now)
 
     def runs(self, batch: Batch) -> None:
-        """A batch begins."""
+        """Note the variant that a starting batch uses, for its frames."""
         variant = self._variant_of(batch)
         for member in batch.members:
             frame = self._asked.get(member.id)
@@ -121,7 +121,7 @@ class SimulatedClients:
                 frame.record.variant = variant
 
     def answered(self, id: int, outcome: Outcome) -> None:
-        """A request has its outcome, if it is one of theirs."""
+        """Pass on the outcome of a request if one of these clients sent it."""
         frame = self._asked.pop(id, None)
         if frame is not None:
             frame.acting.answer(frame, outcome)
@@ -135,11 +135,11 @@ class _Frame:
     jitter: float
     request: int = 0
     stated: float = 0.0
-    """Bytes per second, as its client measures it."""
+    """Bytes per second as the client measures them."""
     sent: float = 0.0
     age: float = 0.0
     begun: float = 0.0
-    """Instant at which its announcement reached the server."""
+    """Instant at which the frame's announcement reached the server."""
 
 
 class _Acting:
@@ -151,11 +151,11 @@ class _Acting:
         self._way = SharedLink(client.link)
         self._measured = client.measured or SessionLink(client.id, 2.0 * client.link.way_back)
         self._frames: dict[int, _Frame] = {}
-        """Captured and without an end."""
+        """By number: captured frames that have not ended."""
         self._captured = 0
         self._wakes = math.inf
         self._last: Advice | None = None
-        """Advice that the client has."""
+        """Advice last sent to the client."""
         self.sides = {variant.name: variant.size for variant in client.variants}
         self._least = float(client.frame_bytes(client.variants[0].size))
 
@@ -186,7 +186,7 @@ class _Acting:
         return ()
 
     def _savable(self, jitter: float, now: float) -> bool:
-        """The smallest frame over a link that it has to itself, then the fastest variant alone."""
+        """Return whether the smallest frame would be on time if link and server were idle."""
         client = self.client
         arrival = client.link.deliver(self._least * jitter, sent=now).complete_at
         if arrival == math.inf:
@@ -195,7 +195,7 @@ class _Acting:
         return self._back(done) <= now + client.slo
 
     def _back(self, at: float) -> float:
-        """Instant at which an answer sent at `at` reaches the client."""
+        """Return the instant at which an answer sent at `at` reaches the client."""
         return self.client.link.deliver(ANSWER_BYTES, sent=at).complete_at
 
     def _tell(self, event: ClientEvent, now: float) -> None:
@@ -217,7 +217,7 @@ class _Acting:
         return ()
 
     def _later(self, at: float, event: ClientEvent) -> None:
-        """Have `event` reach the client at `at`."""
+        """Deliver `event` to the client at `at`."""
 
         def turn(now: float) -> TurnEvents:
             self._tell(event, now)
@@ -279,7 +279,7 @@ class _Acting:
         client, nbytes = self.client, frame.record.nbytes
         frame.begun = now
         if self._measured.network_time(nbytes, now=now) is not None:
-            return ()  # a server that learns of frames once they are complete
+            return ()  # this server learns of frames only when they are complete
         self._all._asked[frame.request] = frame
         notice = Notice(
             id=frame.request,
@@ -295,8 +295,8 @@ class _Acting:
         return (Announced(notice),)
 
     def _deadline(self, frame: _Frame) -> float:
-        """By the age it had when it was sent, and one clock: the announcement took half a round
-        trip, an answer will take another."""
+        """Return a frame's deadline at the server, from its age when sent: the announcement took
+        half a round trip, and the answer will take another."""
         back = self._measured.transfer_time(ANSWER_BYTES, now=frame.begun)
         return frame.begun - frame.age + self.client.slo - 2.0 * self.client.link.way_back - back
 
@@ -314,7 +314,7 @@ class _Acting:
         if late is None:
             deadline = self._deadline(frame)
             if frame.request not in self._all._asked:
-                return events  # it had its answer before it was complete
+                return events  # answered before the frame was complete
         else:
             deadline = now - late + client.slo
             self._all._asked[frame.request] = frame

@@ -1,8 +1,8 @@
 """Clients that act: a logic that decides, a camera and a link; and what is noted of their frames.
 
-A frame gets its size when it is sent, so its journey is not drawn up beforehand: `acting.py` plays
-these clients in the simulation's heap. The logic is the core of `slacktide.client`, or another that
-takes the same events.
+The client chooses a frame's size when it sends the frame, so transfers cannot be drawn beforehand:
+`acting.py` runs these clients on the simulation's heap. The logic is `slacktide.client`'s core, or
+a class that handles the same events.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from slacktide.planning.variants import FamilyVariant
 from slacktide.wire.link_estimate import BytesPerPixel, LinkEstimate
 
 TOLD_S = 0.1
-"""Planners hear of a session's link no more often, except of a fall."""
+"""Least seconds between reports of a session's link to planners, unless its bandwidth falls."""
 
 
 class ClientLogic(Protocol):
-    """Logic of a client: `ClientCore`, or a published one."""
+    """Decision logic of a client: `ClientCore`, or that of a published system."""
 
     def handle(self, event: ClientEvent, *, now: float) -> Sequence[ClientAction]: ...
     def next_wakeup(self) -> float: ...
@@ -33,22 +33,22 @@ class MeasuredLink(Protocol):
     """The server's measurements of one client's link."""
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
-        """Seconds expected from a frame's first byte to its last."""
+        """Return the expected seconds from a frame's first byte to its last."""
 
     def network_time(self, nbytes: int, *, now: float) -> float | None:
-        """Seconds a frame is taken to have spent on the way, by which its deadline is set; None:
-        by the age that the client states."""
+        """Return the assumed seconds that a frame spent on the way, from which the server sets its
+        deadline; None: the server uses the age that the client states."""
 
     def received(
         self, nbytes: int, side: int, seconds: float, stated: float, *, now: float
     ) -> SessionMeasured | None:
-        """A frame's last byte is here, `seconds` after its announcement; its client states so many
-        bytes per second of its own. What planners are to hear now."""
+        """Note a frame whose last byte came `seconds` after its announcement. `stated`: bytes per
+        second as the client measured them. Return the report that planners get now, if any."""
 
 
 @dataclass(slots=True)
 class SessionLink:
-    """Link as the server measures it."""
+    """The default `MeasuredLink`: measures as the server does."""
 
     id: str
     rtt: float
@@ -85,7 +85,7 @@ class SimulatedClient:
     """One client that sends frames."""
 
     id: str
-    """Its session: `Request.client` of its requests."""
+    """The client's session: `Request.client` of its requests."""
     model: str
     logic: ClientLogic
     link: ConstantLink | TraceLink
@@ -94,23 +94,23 @@ class SimulatedClient:
     slo: float
     """Seconds from capture to answer, at the client."""
     variants: tuple[FamilyVariant, ...]
-    """Variants that the server announces to it, smallest first."""
+    """Variants that the server announces to the client, smallest first."""
     alone: float
-    """Seconds of a batch of one of the smallest."""
+    """Seconds of a batch of one on the smallest variant."""
     frame_bytes: Callable[[int], float]
-    """Bytes of a frame whose image has this side; 0: as it comes from the camera."""
+    """Returns the bytes of a frame whose image has this side; side 0: the camera's own size."""
     jitter: Iterator[float]
-    """By frame: a factor on its bytes."""
+    """Factors on the bytes of successive frames."""
     joins: float = 0.0
     leaves: float = math.inf
     """Instants at which it starts and stops to capture frames."""
     camera: tuple[int, int] = (1280, 720)
     """Width and height."""
     measured: MeasuredLink | None = None
-    """None: as the server measures."""
+    """None: a `SessionLink`."""
     encode_s: float = 0.0
     fallback: tuple[float, float] | None = None
-    """Seconds and accuracy of a model of its own."""
+    """(seconds, accuracy) of a model on the client itself."""
     floor: float = 0.0
     weight: float = 1.0
     application: str = ""
@@ -125,13 +125,13 @@ class FrameRecord:
     savable: bool
     """Whether any policy could have answered it in time."""
     outcome: FrameOutcome | None = None
-    """None: the run ended before."""
+    """None: the run ended before the frame did."""
     variant: str = ""
     side: int = 0
     """Side of the image that was sent."""
     nbytes: int = 0
     accuracy: float = 0.0
-    """Expected accuracy of its answer, by the smaller of sent size and variant; 0 if missed."""
+    """Expected accuracy of the answer, by the smaller of sent size and variant; 0 if missed."""
 
     @property
     def missed(self) -> bool:

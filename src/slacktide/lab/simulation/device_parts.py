@@ -1,8 +1,8 @@
 """`DeviceParts`: parts of frames that one device has handed over to others.
 
-A part goes over the link to the other device, is a frame of its own there, and its answer comes
-back the same way; what nothing waits for any more is taken off the links, and withdrawn where it
-already is.
+A part goes over the link to another device, which serves it like a frame; the answer comes back
+over the opposite link. A part that nothing waits for any more is taken off its link, or cancelled
+on the device that has received it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DeviceLink = PartLink[SentPart]
 
 
 class Devices(Protocol):
-    """View that a device has of the others."""
+    """The other devices and links, as one device needs them."""
 
     score: FrameScore
 
@@ -55,7 +55,7 @@ class _OnLink:
 
 
 class DeviceParts:
-    """Parts of frames of one device, where they begin."""
+    """Parts that one device has sent to others."""
 
     def __init__(self, frames: DeviceFrames, devices: Devices) -> None:
         self.open: dict[int, SentPart] = {}
@@ -63,12 +63,12 @@ class DeviceParts:
         self._frames, self._devices = frames, devices
         self._score = devices.score
         self._on_links: dict[int, _OnLink] = {}
-        """By `id` of the part: where it is, on a link."""
+        """By part id: parts, or answers to them, that are on a link."""
         self._rests: dict[tuple[str, str], float] = {}
         self._rests_of: Plan | None = None
 
     def send(self, command: SendPart, now: float) -> None:
-        """Hand a part over."""
+        """Send a part to another device."""
         part = command.part
         frames = self._frames
         frame = frames.frames[part.parent or 0]
@@ -89,7 +89,7 @@ class DeviceParts:
         self._devices.link_changed(link, now=now)
 
     def _rest(self, part: Frame) -> float:
-        """Seconds that a part's own stage takes on its device, by the plan."""
+        """Return the p99 seconds that the plan states for the stage of `part`; 0 if none."""
         plan = self._frames.plan()
         if plan is not self._rests_of:
             self._rests_of = plan
@@ -100,7 +100,7 @@ class DeviceParts:
         """Cancel a part: nothing waits for it any more."""
         sent = self.open.pop(command.id, None)
         if sent is None:
-            return  # it has been answered at this very instant
+            return  # answered at the same instant
         self._score.parts["cancelled"] += 1
         on = self._on_links.pop(command.id, None)
         if on is not None:
@@ -112,7 +112,7 @@ class DeviceParts:
                 sent.to.put(at, FrameCancelled(sent.there, command.reason))
 
     def answer(self, sent: SentPart, frame: LocalFrame, command: AnswerFrame, now: float) -> None:
-        """The other device has answered a part: its answer sets out for here."""
+        """Send the answer to a part from the other device back to this one."""
         if sent.part.id not in self.open:
             return  # nothing waits for it any more
         sent.answer = command
@@ -122,7 +122,7 @@ class DeviceParts:
         self._offer(Sending(sent, sent.nbytes, frame.seen.deadline), link, now)
 
     def arrived(self, sent: SentPart, at: float) -> None:
-        """A part, or its answer, has left completely and arrives at `at`."""
+        """Note that a part, or its answer, has left the link and arrives at `at`."""
         id = sent.part.id
         self._on_links.pop(id, None)
         if sent.answer is None:
@@ -131,7 +131,7 @@ class DeviceParts:
         self._devices.call_at(at, partial(self._back, sent))
 
     def _back(self, sent: SentPart, now: float) -> None:
-        """The answer to a part is here."""
+        """Take in the answer to a part, which has arrived."""
         answer, id = sent.answer, sent.part.id
         if self.open.pop(id, None) is None or answer is None:
             return  # nothing waits for it any more
@@ -142,7 +142,7 @@ class DeviceParts:
         self._frames.put(now, PartAnswered(id, answer.reason, answer.missing, answer.detail))
 
     def given_up(self, sent: SentPart, now: float) -> None:
-        """A part, or its answer, cannot be where it is to go in time."""
+        """Expire a part that, or whose answer, cannot arrive in time."""
         id = sent.part.id
         self._on_links.pop(id, None)
         if self.open.pop(id, None) is not None:

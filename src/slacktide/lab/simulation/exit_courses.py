@@ -1,7 +1,7 @@
-"""How a batch goes through a model that is cut at ramps: who leaves when, and what is reported.
+"""Passes of batches through a model that is cut at ramps: which rows leave when, and the report.
 
-The worker's rules under virtual time. What ramps say of inputs and what passes take comes from
-elsewhere: from an exit table, or from a recording.
+Applies the worker's rules in virtual time. The ramps' answers and the batch times come from an exit
+table or from a recording.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from slacktide.domain import (
 from slacktide.planning.exits import ExitsArranged, RampsJudged, RampsLearnt
 
 Chain = tuple[Sequence[float], float]
-"""Seconds from the start of a chain to the answers of each active ramp, and to the end."""
+"""Seconds from the start of a pass to the answers of each active ramp, and to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitCourse:
-    """Course of one batch. Seconds from its start."""
+    """Course of one batch. All times are seconds since the batch started."""
 
     seconds: float
     released: tuple[tuple[float, RowsReleased], ...]
     report: ExitReport
     everywhere: RampsJudged | None = None
-    """Answers of ramps at all positions, if they were asked for and all rows came to the end."""
+    """Answers of ramps at all positions, if the policy asks for them and all rows reach the end."""
 
     def until(self, seconds: float) -> ExitReport:
-        """Report of a batch that is stopped then: no row has reached the end."""
+        """Return the report if the batch is stopped after `seconds`: no row reaches the end."""
         report = self.report
         stages = sum(stage_end <= seconds for stage_end in report.stage_s)
         return ExitReport(
@@ -50,16 +50,16 @@ class ExitCourse:
 
 
 class EarlyExits(Protocol):
-    """Answers of a model's ramps: the hardware knows them, policies learn them from its reports."""
+    """A model's ramps as the hardware knows them. Policies learn of them from its reports."""
 
     def learnt(self, pool: PoolId) -> RampsLearnt | None:
-        """Facts that planners get at the beginning; None: none."""
+        """Return the ramps that planners get at the beginning; None if they get none."""
 
     def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
-        """Report of a replica that has opened the model with these ramps."""
+        """Return the report of a replica that has opened the ramps of `policy`."""
 
     def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
-        """Course of `batch`, for which the unsplit model would take `seconds`."""
+        """Return the course of `batch`, for which the unsplit model would take `seconds`."""
 
 
 def played(
@@ -69,8 +69,8 @@ def played(
     agrees: Sequence[Sequence[bool]],
     chain: Callable[[int], Chain],
 ) -> ExitCourse:
-    """The course of `batch`: by row, what each active ramp says and whether the model would agree;
-    `chain` says what a chain takes with so many rows."""
+    """Return the course of `batch`. `uncertainty` and `agrees`: by row and active ramp; `chain`
+    returns the times of a pass with a given number of rows."""
     shrinks = batch.leaving is Leaving.SHRINK and not batch.judged
     leaves = _leaving(batch, policy, uncertainty)
     if policy.enlarge and shrinks and policy.ramps:
@@ -103,7 +103,7 @@ def played(
 
 
 def _leaving(batch: Batch, policy: ExitPolicy, uncertainty: Sequence[Sequence[float]]) -> list[int]:
-    """By member: the first ramp (by its place in the policy) that is sure of all its rows; −1."""
+    """Return for each member the index of the first ramp sure of all its rows; −1 if none is."""
     leaves = []
     first = 0
     for member in batch.members:
@@ -126,7 +126,7 @@ def _enlarged(
     uncertainty: Sequence[Sequence[float]],
     chain: Callable[[int], Chain],
 ) -> list[int]:
-    """`leaves` of a batch that is planned to end at its last ramp, whose threshold is `limit`."""
+    """Return `leaves` for a batch that should end at its last ramp, whose threshold is `limit`."""
     last = len(uncertainty[0]) - 1
     owners = [place for place, member in enumerate(batch.members) for _ in range(member.rows)]
     remaining = [row for row, owner in enumerate(owners) if not 0 <= leaves[owner] < last]
@@ -153,7 +153,7 @@ def _enlarged(
 
 
 def _shrunk(exits: Sequence[int], ramps: int, chain: Callable[[int], Chain]) -> Chain:
-    """A chain that rows leave for good: what comes after has fewer, and ends with the last."""
+    """Return a chain in which rows that leave do not run in later stages; it ends without rows."""
     at = 0.0
     stages: list[float] = []
     present = len(exits)

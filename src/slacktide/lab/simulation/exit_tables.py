@@ -1,16 +1,16 @@
-"""`ExitTable`: what every ramp of a model says of every input of a stream, and what passes take.
+"""`ExitTable`: answers of every ramp of a model to every input of a stream, and batch times.
 
-Made once by the real model (`slacktide reproduce apparate`), it then stands for the worker in
-virtual time. The file is an .npz without pickles. Its arrays, for n inputs in the order of their
-stream, p positions front to end and b batch sizes:
+A table is measured once with the real model (`slacktide reproduce apparate`) and then replaces the
+worker in virtual time. The file is an .npz without pickles. Its arrays, for n inputs in stream
+order, p positions from front to end and b batch sizes:
 
-- `layout` (int): 1; `title` (text); `rate` (float): inputs per second, 0 where the stream has no
-  rate of its own; `positions` (p texts): the tensors' names
-- `uncertainty` (n × p): 1 − top probability of a ramp there; `agrees` (n × p, bool): whether its
-  answer is the model's
-- `agreement` (p): share of rows, which its training had not seen, on which it agreed
-- `sizes` (b ints, rising from 1); `whole` (b): seconds of the unsplit model; `before` (b × p):
-  seconds of it in front of each position; `ramp` (b × p): seconds that an active ramp adds
+- `layout` (int): 1; `title` (text); `rate` (float): inputs per second, 0 if the stream states no
+  rate; `positions` (p texts): names of the tensors
+- `uncertainty` (n × p): 1 − top probability of the ramp at that position; `agrees` (n × p, bool):
+  whether the ramp's answer equals the model's
+- `agreement` (p): share of rows outside the ramp's training set on which the ramp agreed
+- `sizes` (b ints, rising from 1); `whole` (b): seconds of the unsplit model; `before` (b × p): the
+  part of `whole` in front of each position; `ramp` (b × p): seconds that an active ramp adds
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from slacktide.profiles import LatencyTable
 
 LAYOUT = 1
 MAX_BYTES = 1 << 30
-"""Most bytes of a file, unpacked."""
+"""Largest size of an unpacked file, in bytes."""
 MOST_POSITIONS, MOST_SIZES = 256, 64
 LARGEST = 1e9
 """Largest number in a table."""
@@ -41,12 +41,12 @@ Floats = NDArray[np.floating[Any]]
 
 
 class ExitTableError(SimulationError):
-    """A file that is no exit table, or one that contradicts itself; the text says how."""
+    """A file that is not an exit table, or contradicts itself; the text says how."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExitTable:
-    """See the module. Raises ExitTableError if its arrays contradict each other."""
+    """The arrays of the module docstring. Raises ExitTableError if they contradict each other."""
 
     title: str
     rate: float
@@ -82,23 +82,23 @@ class ExitTable:
             raise _refuse("whole", "positive times that rise with the batch")
 
     def __len__(self) -> int:
-        """How many inputs."""
+        """Number of inputs."""
         return len(self.uncertainty)
 
     def part(self, start: int, end: int) -> ExitTable:
-        """A table of the inputs from `start` to `end` alone, with these ramps and times."""
+        """Return a table with only the inputs from `start` to `end`."""
         chosen = slice(start, end)
         return replace(self, uncertainty=self.uncertainty[chosen], agrees=self.agrees[chosen])
 
     @property
     def times(self) -> LatencyTable:
-        """Batch times of the unsplit model, on one core or however many it was measured with."""
+        """Batch times of the unsplit model, stated for 1 core, whatever it was measured on."""
         seconds = [[whole_s] for whole_s in self.whole.tolist()]
         return LatencyTable.from_grid(tuple(self.sizes.tolist()), (1,), seconds, seconds)
 
     def seconds(self, of: Floats, rows: int) -> Floats:
-        """`whole`, `before` or `ramp` (`of`) for a batch of so many rows: on a line between sizes,
-        in proportion beyond the last."""
+        """Return `of` (`whole`, `before` or `ramp`) for a batch of `rows`: interpolated linearly
+        between sizes, in proportion to the rows beyond the last size."""
         last = int(self.sizes[-1])
         if rows >= last:
             return np.asarray(of[-1] * (rows / last))
@@ -109,13 +109,13 @@ class ExitTable:
 
     @cached_property
     def facts(self) -> tuple[RampFacts, ...]:
-        """Facts that planners get about the ramps."""
+        """Ramps as planners get them."""
         cost = (self.before[0] / self.whole[0]).tolist()
         columns = zip(self.positions, self.agreement.tolist(), cost, strict=True)
         return tuple(RampFacts(number, *column) for number, column in enumerate(columns))
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all. Raises OSError."""
+        """Write the table to `path` atomically. Raises OSError."""
         arrays = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         partial = path.with_name(f"{path.name}.partial")
         with partial.open("wb") as file:
@@ -124,7 +124,7 @@ class ExitTable:
 
 
 def read_exit_table(path: Path) -> ExitTable:
-    """The table in a file. Raises ExitTableError if it is none; OSError."""
+    """Return the table in a file. Raises OSError; ExitTableError if it is not an exit table."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -152,7 +152,7 @@ def _refuse(name: str, expected: str) -> ExitTableError:
 
 
 class TableExits:
-    """`EarlyExits` as a table has them: row k of the request `id` is input (id + k) mod n."""
+    """`EarlyExits` from a table: row k of the request `id` is input (id + k) mod n."""
 
     def __init__(self, table: ExitTable) -> None:
         self._table = table
@@ -175,7 +175,7 @@ class TableExits:
         )
 
     def _chain(self, rows: int, ramps: tuple[int, ...]) -> tuple[list[float], float]:
-        """Seconds from the start to each ramp's answers, and to the end."""
+        """Return the seconds from the start to each ramp's answers, and to the end."""
         chain = self._stages.get((rows, ramps))
         if chain is None:
             table, active = self._table, list(ramps)
@@ -190,7 +190,7 @@ class TableExits:
         places = [member.id + row for member in batch.members for row in range(member.rows)]
         inputs = np.array(places) % len(table)
         chosen = np.ix_(inputs, np.array(active, int))
-        # How long the unsplit model takes is not the table's to say here: the rest is in scale.
+        # `seconds` is what the unsplit model takes here; the table's times are scaled to it.
         scale = seconds / float(table.seconds(table.whole, batch.rows))
 
         def chain(rows: int) -> Chain:

@@ -1,8 +1,8 @@
 """`FrameScore`: outcomes of frames and of the objects on them, over all devices.
 
-An object counts where it is answered: at a stage that feeds no other, back on the device where its
-frame came in, and while its frame is waited for. *Effective throughput* is that per second
-(OctopInf, §II). Frames count by when they came, so that all of a run's window are judged.
+An object counts once its answer, from a stage that feeds no other, is back on the device of its
+frame's camera while the frame has not ended. *Effective throughput* is the number of such objects
+per second (OctopInf, §II). A frame counts if it arrives within the scored window.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class PipelineScore:
     """Score of one pipeline."""
 
     reasons: Counter[Reason] = field(default_factory=Counter)
-    """Frames by outcome."""
+    """Number of frames by outcome."""
     offered: int = 0
-    """Objects at the sinks, if everything is served."""
+    """Number of objects at the sinks if everything is served."""
     in_time: int = 0
-    """Objects at the sinks, in time."""
+    """Number of objects answered at the sinks in time."""
     worth: float = 0.0
-    """Objects in time, each weighted by the accuracy of its answer."""
+    """Sum of the accuracies of the objects answered in time."""
     latency_ms: list[int] = field(default_factory=lambda: [0] * (LATENCY_MS + 1))
-    """Answered frames by milliseconds from their arrival on, rounded down."""
+    """Number of answered frames by milliseconds since their arrival, rounded down."""
 
     @property
     def frames(self) -> int:
@@ -40,21 +40,21 @@ class PipelineScore:
 
     @property
     def complete(self) -> int:
-        """Frames answered completely, in time."""
+        """Number of frames answered completely and in time."""
         return self.reasons[Reason.ON_TIME]
 
     @property
     def partial(self) -> int:
-        """Frames answered in part, in time."""
+        """Number of frames answered in part and in time."""
         return self.reasons[Reason.PARTIAL]
 
     @property
     def lost(self) -> int:
-        """Frames without an answer in time."""
+        """Number of frames without an answer in time."""
         return self.frames - self.complete - self.partial
 
     def percentile(self, level: float) -> float:
-        """Milliseconds within which a share `level` of the answered frames was; 0 of none."""
+        """Return the quantile `level` (0 to 1) of answered frames' milliseconds; 0 without any."""
         rank, total = level * sum(self.latency_ms), 0
         for ms, count in enumerate(self.latency_ms):
             total += count
@@ -72,7 +72,7 @@ class PipelineScore:
 
 
 class FrameScore:
-    """Score of all frames that come from `start` to `end` (seconds)."""
+    """Score of all frames that arrive from `start` to `end` (seconds)."""
 
     def __init__(
         self,
@@ -82,23 +82,23 @@ class FrameScore:
         bin_s: float = 10.0,
         answered: Callable[[Request, Outcome], None] | None = None,
     ) -> None:
-        """`answered` is called for every frame, as for a request to its pipeline."""
+        """`answered` is called for every frame, with a request that names the pipeline as model."""
         self.start, self.end, self.bin_s = start, end, bin_s
         self._answered = answered
         self.pipelines: dict[str, PipelineScore] = {}
         self.offered_in: dict[int, int] = {}
-        """Objects by bin, counted from `start`."""
+        """Number of objects by bin of `bin_s` seconds since `start`."""
         self.in_time_in: dict[int, int] = {}
         self.wasted_s = 0.0
-        """Seconds that batches ran for rows whose frame had already ended, each for its share."""
+        """Batch seconds, shared out by rows, spent on rows whose frame had already ended."""
         self.ran_s = 0.0
-        """Seconds of batches, all in all."""
+        """Total seconds of all batches."""
         self.requests = 0
-        """Requests of stages."""
+        """Number of requests of stages."""
         self.rows = 0
-        """Rows of these requests."""
+        """Number of rows of these requests."""
         self.parts: Counter[str] = Counter()
-        """Parts that were handed over, by outcome: `answered`, `given up`, `cancelled`."""
+        """Number of parts sent to other devices, by `answered`, `given up` and `cancelled`."""
 
     def ended(
         self,
@@ -110,7 +110,7 @@ class FrameScore:
         at: float,
         worth: float,
     ) -> None:
-        """A frame has its outcome."""
+        """Note the outcome of a frame."""
         if self._answered is not None:
             self._answered(Request(0, pipeline, arrival, arrival), Outcome(reason, at))
         if not self.start <= arrival < self.end:
@@ -139,5 +139,5 @@ class FrameScore:
 
     @property
     def wasted(self) -> float:
-        """Share of batch seconds that were for frames that had ended."""
+        """Share of batch seconds that were spent on frames that had ended."""
         return self.wasted_s / self.ran_s if self.ran_s else 0.0

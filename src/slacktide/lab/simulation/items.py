@@ -1,8 +1,8 @@
-"""Items that come from outside: requests, uploads that take time, and whatever else may happen; the
-one error of simulations; and `stream`, where all their random numbers come from.
+"""Inputs of a simulation: requests, uploads that take time, and other events from outside. Also
+`SimulationError`, and `rng_for`, the source of all random numbers.
 
-Every item has an `arrival`, its instant. They come from one iterator, in the order of their
-arrivals, and are looked at when their time has come: a run of ten million holds a handful of them.
+Every item has an `arrival`, its instant. Items come from one iterator in order of arrival, and are
+read when their time has come: a run of ten million requests holds a handful of them in memory.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from slacktide.planning import ExitEvent, SessionEvent
 
 
 def rng_for(seed: int, purpose: str) -> np.random.Generator:
-    """A fresh generator for `purpose` under `seed` ≥ 0; the same numbers at every call. A stream
-    belongs to its purpose by name, not by the order of asking: another purpose, or more draws for
-    one, change nothing for the others, so two runs stay paired in all that they share."""
+    """Return a new generator for `purpose` under `seed` ≥ 0, with the same numbers at every call.
+    The numbers depend only on seed and purpose, not on the order of calls: another purpose, or more
+    draws for one, leaves all others unchanged. Two runs stay paired in all that they share."""
     digest = hashlib.sha256(purpose.encode()).digest()
     words = tuple(int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
@@ -34,18 +34,18 @@ class SimulationError(Exception):
 
 @read_only
 class DrawnRequest(Request):
-    """A request that carries the length drawn for it. The truth, for `ByLength` and for yardsticks:
-    no policy may look at it. (It cannot name this class: `scheduling` lies below.)"""
+    """A request that carries its true length, for `ByLength` and for yardsticks. No policy may read
+    the length. (`scheduling`, a lower layer, cannot import this class.)"""
 
     length: float = 0.0
-    """See `BatchLatency`; not negative."""
+    """True length in the units of `BatchLatency`; not negative."""
 
 
 @read_only
 class SimulatedUpload:
     """A request whose body takes time: announced at its first byte, submitted once complete.
-    `notice.complete_at` is what the server believes, `complete_at` the truth. Raises ValueError if
-    the two are not of one request, or the body is complete before it begins."""
+    `notice.complete_at` is the server's estimate, `complete_at` the true instant. Raises ValueError
+    if the ids of notice and request differ, or if the body is complete before it begins."""
 
     notice: Notice
     request: Request | None
@@ -60,7 +60,7 @@ class SimulatedUpload:
 
     @classmethod
     def of(cls, request: Request, *, believed: float, complete_at: float) -> SimulatedUpload:
-        """`request`, announced at its arrival as one that is complete at `believed`."""
+        """Return `request` as an upload, announced at its arrival and expected at `believed`."""
         notice = Notice(
             id=request.id,
             model=request.model,
@@ -80,8 +80,8 @@ class SimulatedUpload:
 
 @dataclass(frozen=True, slots=True)
 class ExternalEvent:
-    """Any other event: a client withdraws or says something of its session, a frame of a pipeline
-    comes, a plan changes, a lane is resized."""
+    """Any other event from outside: a withdrawal, an event of a client's session, a frame of a
+    pipeline, a change of plan, a resized lane."""
 
     arrival: float
     event: Event | SessionEvent | ExitEvent | FrameEvent
@@ -89,15 +89,15 @@ class ExternalEvent:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The replica on `lane` dies, and what it runs with it; nothing if there is none."""
+    """Death of the replica on `lane` and of its batch; ignored if there is no replica."""
 
     arrival: float
     lane: str
     model: str | None = None
-    """Model whose replica dies; None: any."""
+    """Model whose replica dies; None: a replica of any model."""
     detail: str = "a simulated failure"
     permanent: bool = False
-    """Starting again does not help."""
+    """Whether a restart would not help."""
 
 
 Item: TypeAlias = Request | SimulatedUpload | ExternalEvent | Failure

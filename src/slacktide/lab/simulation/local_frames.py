@@ -1,4 +1,4 @@
-"""State of frames, of requests of their stages, and of parts of frames, on a device."""
+"""State of frames, of parts of frames, and of requests of their stages, on one device."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class LocalFrame:
-    """A frame, or a part of one, on the device where it is."""
+    """A frame, or a part of a frame, on one device."""
 
     id: int
     seen: SeenFrame
     first: int
-    """For a part: number of the first of its stage's rows."""
+    """For a part: index of its first row among its stage's rows."""
     part: SentPart | None
     sunk: int = 0
-    """Rows that are answered at sinks."""
+    """Number of rows answered at sinks."""
     nbytes: float = 0.0
     """Bytes of these answers."""
     worth: float = 0.0
-    """How many of these rows are right, by accuracies."""
+    """Expected number of right answers among these rows."""
     bases: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By (child, edge): number of the downstream's first row, where it is not 0."""
+    """By (child, edge): index of the downstream's first row, if it is not 0."""
 
     def base(self, feed: Feed) -> int:
-        """Number of the first of these rows in its stage."""
+        """Return the index of the first row of `feed` in its stage."""
         if feed.edge is None:
             return self.first + feed.first
         return self.bases.get((feed.request, feed.edge), 0) + feed.first
@@ -41,7 +41,7 @@ class LocalFrame:
 
 @dataclass(slots=True, eq=False)
 class LocalChild:
-    """A request of a stage, until nothing names its payload."""
+    """A request of a stage, kept until its payload is no longer used."""
 
     frame: LocalFrame
     stage: str
@@ -52,21 +52,21 @@ class LocalChild:
 
 @dataclass(slots=True, eq=False)
 class SentPart:
-    """A part that was handed over, until it has ended on the device that it came from."""
+    """A part sent to another device, kept until it has ended on the device that sent it."""
 
     begin: DeviceParts
     frame: LocalFrame
     part: Frame
     to: DeviceFrames
     first: int
-    """Number of the first of its stage's rows."""
+    """Index of the part's first row among its stage's rows."""
     there: int = 0
-    """Its id on the other device; 0: it is on its way."""
+    """The part's id on the other device; 0 while it is on its way."""
     answer: AnswerFrame | None = None
-    """Once it is on its way back; the next three fields describe it."""
+    """The answer, once it is on its way back; the next three fields describe it."""
     sunk: int = 0
-    """Rows answered at sinks."""
+    """Number of rows answered at sinks."""
     nbytes: float = 0.0
     worth: float = 0.0
     share: float = 1.0
-    """Share of its bytes that was sent: a frame may have been made smaller."""
+    """Share of the part's bytes that was sent: a frame may have been made smaller."""

@@ -1,23 +1,23 @@
 """`OracleSlack`: the rule of `slack` with classes, knowing the length of every request.
 
-A yardstick, not a policy that can be named: it shows how much is left to gain by knowing more than
-any server can.
+A yardstick for simulations, not a policy for a server: it shows how much could be gained by knowing
+more than any server can.
 
-What is a class there is a length here: candidates are, for each of some lengths x, each size k, the
-first k requests no longer than x, in deadline order, that would be on time in a batch of k rows as
-long as x; fewer where there are not so many. A size must save PAYS of the time per row, or it only
-blocks the lane. Their batch takes c0 + c1 · k · max(l), no length is in doubt, and so
+Lengths take the place of the classes of `slack`. Each length x and size k give one candidate batch:
+the first k requests (or fewer) in deadline order that are no longer than x and on time in a batch
+of k rows of length x. A larger size must save a share PAYS of the time per row, or it only blocks
+the lane. A batch takes c0 + c1 · k · max(l) with certainty, so its score is
 
     score = Σ worth_i · (1 − κ (1 − e^(−spare_i / τ))) / T
 
-with worth, spare and τ as in `scheduling/slack_classes.py`. (The plain alternative, earliest
-deadline first with true lengths, is no yardstick: it wastes the lane on requests about to be late,
- and finishes less than `orloj` does without knowing lengths.)
+with worth, spare and τ as in `scheduling/slack_classes.py`. (Earliest deadline first with true
+lengths is simpler but no yardstick: it wastes the lane on requests about to be late, and finishes
+less than `orloj` does without knowing lengths.)
 
-It looks one batch ahead, so it is no bound. No one κ is best everywhere: where the fixed part of a
-batch is small and deadlines are long, that of `slack` waits too long. So a run is made with each of
-KAPPAS, and the one with the most answers in time counts (docs/decisions/0014 has what else was
-tried, such as batches of every number of members).
+The rule looks one batch ahead, so it is not an upper bound. No single κ is best everywhere: if the
+fixed part of a batch is small and deadlines are long, the κ of `slack` waits too long. Therefore
+each of KAPPAS gets a run, and the run with the most answers in time counts (docs/decisions/0014
+lists what else was tried, such as batches of every number of members).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import size_grid
 
 MOST_LENGTHS = 32
-"""Lengths x tried: those of all requests pending, or so many of them, evenly by rank."""
+"""Most lengths x that are tried; if more requests are pending, they are sampled evenly by rank."""
 
 COST_GAIN = 0.05
 """Weight of the newest batch in the average cost of a request."""
 
 PAYS = 0.05
-"""A larger size that saves less of the time per row than this is not tried."""
+"""Least share of the time per row that a larger size must save to be tried."""
 
 KAPPAS = (SlackOptions().deferral_discount, 0.6, 0.3)
-"""Each κ that a run is made with; the best counts."""
+"""Values of κ; each gets a run, and the best run counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class OracleSlackOptions(Options):
 
 
 class OracleSlack(DeadlinePolicy):
-    """A `Scheduler` (engine/ports.py). One row per request; refuses and waits for none."""
+    """A `Scheduler` (engine/ports.py) for one-row requests. Refuses none, and never waits."""
 
     Options: ClassVar = OracleSlackOptions
 
@@ -80,7 +80,7 @@ class OracleSlack(DeadlinePolicy):
         view: PoolView,
         options: OracleSlackOptions | None = None,
     ) -> None:
-        """`mean_length` is that of all arrivals."""
+        """`mean_length`: mean length of all arrivals."""
         super().__init__(
             DeadlineOptions(admission=False, max_queue=None),
             max_batch=max_batch,
@@ -96,17 +96,17 @@ class OracleSlack(DeadlinePolicy):
         self._cost = self._mean_alone = latency.seconds(1, mean_length)
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Give up what would be late even alone and at once."""
+        """Give up requests that would be late even in a batch of one that starts now."""
         gone = [entry[1] for entry in self._timed.order if self._due(entry) <= now]
         self._timed.remove(gone)
         return [(id, Reason.HOPELESS) for id in gone]
 
     def next_expiry(self) -> float | None:
-        """The earliest latest start."""
+        """Return the earliest of all latest starts; None without requests."""
         return min(map(self._due, self._timed.order), default=None)
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
-        """The batch worth most per second of lane time. Changes nothing."""
+        """Return the batch worth most per second of lane time. Does not change the queue."""
         order = self.pending()
         if not order:
             return Idle()
@@ -114,7 +114,7 @@ class OracleSlack(DeadlinePolicy):
         return Proposal(tuple(members), len(members))
 
     def take(self, batch: Batch) -> None:
-        """The members leave the queue; their share of the batch's time is what a request costs."""
+        """Remove the members from the queue, and update the mean lane time per request."""
         took = self._latency.seconds(batch.rows, max(map(length_of, batch.members)))
         self._cost += COST_GAIN * (took / len(batch.members) - self._cost)
         super().take(batch)
@@ -125,7 +125,7 @@ class OracleSlack(DeadlinePolicy):
         return None
 
     def _due(self, entry: Entry) -> float:
-        """The latest start of a request by itself."""
+        """Return the latest start of a batch of this request alone that is on time."""
         return entry[0] - self._latency.seconds(1, length_of(entry[2]))
 
     def _best(self, order: Sequence[Request], limit: int, now: float) -> list[Request]:
@@ -164,7 +164,7 @@ class OracleSlack(DeadlinePolicy):
 
 
 def _spread(lengths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Sequence[float]:
-    """At most MOST_LENGTHS of `lengths` (ascending), the longest among them."""
+    """Return at most MOST_LENGTHS of `lengths` (ascending), including the longest."""
     if lengths.size > MOST_LENGTHS:
         places = np.linspace(0, lengths.size - 1, MOST_LENGTHS)
         lengths = lengths[np.round(places).astype(np.int64)]

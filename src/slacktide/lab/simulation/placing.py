@@ -1,8 +1,8 @@
 """`SimulatedPlacing`: places the stages of pipelines on simulated devices.
 
-Each second devices report what they have counted and links what they have had, as they do to a
-controller; what it then computes is in force `plan_s` later, on all devices at once. The controller
-and its policies are the server's own (planning/pipelines).
+Every second, devices report their counts and links their bandwidths, as they do to a live
+controller. The placement that it then computes is in force PLAN_S later, on all devices at the same
+instant. The controller and its policies are the server's own (planning/pipelines).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class SimulatedPlacing:
         changed: Callable[[float], None] = lambda now: None,
         plan_of: Callable[[DevicePlans, str], tuple[Plan, Stated]] | None = None,
     ) -> None:
-        """`control` has decided once, and that is in force. `lanes`: by device. `links`: what they
-        have had in the second before. It ends at `until`. `counted`: whether devices report what
-        comes; else that is planned for which was stated. `changed`: told of each change. `plan_of`:
-        what devices are to begin with, of which planners of their own fill in the rest; None: just
-        what is placed there."""
+        """`control` has decided once, and that placement is in force. `lanes`: by device. `links`:
+        returns bandwidths over the last second. Placing ends at `until`. `counted`: whether devices
+        report arrivals; if not, plans use the stated rates. `changed`: called at each change.
+        `plan_of`: returns a device's base plan, which the device's own planners complete; None: the
+        plan is only what is placed there."""
         self._devices, self._control = devices, control
         self._lanes, self._links = lanes, links
         self._until, self._counted = until, counted

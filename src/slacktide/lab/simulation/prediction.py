@@ -1,15 +1,14 @@
-"""Predict: the outside of a recording, and an inside that is drawn from what was known before.
+"""Predicts outcomes from a recording: real arrivals, with batch times drawn from earlier knowledge.
 
-The engine and the schedulers are the server's; arrivals and deadlines are recorded; how long a
-batch takes is drawn (`TrainedTimes`). Nothing is fitted to what is predicted: all that is known is
-what the header states or, with `after`, that and what the batches of the recording's beginning
-taught, which is replayed and not scored. Only with `hindsight`, which predicts nothing, are times
-those of the very moments that are scored: what differs then is not the machine's doing.
+The engine and the schedulers are the server's, arrivals and deadlines are recorded, and batch times
+are drawn (`TrainedTimes`). Nothing is fitted to the predicted requests. The predictor knows only
+the header and, with `after`, the batches of the recording's beginning, which is replayed but not
+scored. `hindsight` predicts nothing: it uses the batch times of the very moments that are scored,
+so any remaining difference is not due to the machine's speed.
 
-A batch's time, as the engine sees it, runs from its start to the moment the engine learns that it
-has ended, and the next one starts in that same moment. So what a live server pays between batches
-(its loop, the hand-over, arrivals that push a model aside) is inside the times that were observed,
-and there is no overhead beside them to state.
+The engine measures a batch from its start to the moment when the engine learns of its end; the next
+batch starts at that moment. A live server's costs between batches (event loop, hand-over, arrivals
+that interrupt a model) are therefore part of observed times, and no overhead is added.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from slacktide.recording import Call, Recording, RecordingError
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Outcomes of the same requests, live and in the simulator."""
+    """Outcomes of the same requests in the live run and in the simulator."""
 
     recorded: Report
     predicted: tuple[Report, ...]
@@ -61,9 +60,9 @@ def predict(
     hindsight: bool = False,
 ) -> Prediction:
     """Predict the outcomes of the requests that came more than `after` seconds into `recording`.
-    With `after` > 0 the part before it is replayed, and teaches. With `hindsight` batches take
-    what others took at the same moment of the recording. Raises RecordingError for a recording that
-    is not what it says, SimulationError if nothing is left to predict."""
+    If `after` > 0, batch times are learnt from a replay of the part before. With `hindsight`,
+    batches take as long as recorded batches of the same moment. Raises RecordingError for an
+    invalid recording, SimulationError if nothing is left to predict."""
     inputs = recorded_inputs(
         (line.record for line in recording.lines()), after=after, plan=recording.header.plan
     )
@@ -90,7 +89,7 @@ def predict(
 def _learnt(
     recording: Recording, until: float, observed: Observations
 ) -> Mapping[PoolId, BatchTimes]:
-    """Predictions as they were at `until`; the batches that had run by then go to `observed`."""
+    """Return the predicted times as of `until`, and add the batches that had run to `observed`."""
     replayed = replay(recording, observed, until=until)
     if replayed.difference is not None:
         raise RecordingError(
@@ -107,8 +106,8 @@ def _run(
     seed: int,
     scores: _Scores,
 ) -> int:
-    """Run the engine once on what came from outside. Returns how many requests ran for a time that
-    was guessed."""
+    """Run the engine once on the recorded inputs. Return how many requests ran for a guessed
+    time."""
     assert inputs.plan is not None
     pools = RecordedPools(learnt)
     for opened in inputs.opened:
@@ -118,8 +117,8 @@ def _run(
         truth, observed, rng_for(seed, "batch times"), at_once=isinstance(observed, _Later)
     )
     frames = RecordedFrames(inputs.frames, scores.ended, rng_for(seed, "frames"))
-    # A plan that was in force already has its replicas up, and their models cut into stages, by the
-    # time requests come.
+    # If the plan was in force before, its replicas must be up, with their models cut into stages,
+    # when the first request comes.
     begin = inputs.start - 2.0 * (inputs.start_s + ARRANGE_S)
     simulation = Simulation(
         Engine(pools.parts, settings),
@@ -143,7 +142,7 @@ def _run(
 
 
 class _Later(Observations):
-    """Observations of batches that ran after the beginning."""
+    """Observations of the batches that ended at `start` or later."""
 
     def __init__(self, start: float) -> None:
         super().__init__(None)
@@ -166,7 +165,7 @@ class _Scores:
         )
 
     def ended(self, id: int, outcome: Outcome) -> None:
-        """Request `id` has ended; it is passed over if it is not to be scored."""
+        """Note the outcome of request `id`; ignored if the request is not scored."""
         request = self._requests.get(id)
         if request is not None:
             self._scorer.answered(request, outcome)

@@ -1,12 +1,11 @@
-"""`RecordedExits`: ramps that say what they said in a recording's beginning.
+"""`RecordedExits`: ramps that answer as they did in a recording's beginning.
 
-The rows of a batch are drawn from the judged ones that were seen there, with everything that the
-ramps said of them: some that came one after the other, for these are often alike. When ramps answer
-is the share of a pass that it was there. What policies were in force is part of the recording, and
-thresholds hold as they were.
+The rows of a simulated batch are drawn from the judged rows of the beginning, with all answers of
+the ramps to them. Consecutive rows are drawn, because neighbours are often alike. Each ramp answers
+after the same share of a pass as recorded. Policies and their thresholds come from the recording.
 
-A model's own exits are never judged, and their thresholds stay: there every row tells, by what was
-said of it until it left, and what the stages take is learnt from batches that rows have left.
+Exits built into a model are never judged, and their thresholds do not change. So every row counts,
+with the answers until it left, and stage times are learnt from batches that rows have left.
 """
 
 from __future__ import annotations
@@ -26,29 +25,29 @@ from slacktide.profiles import BatchTimes, ExitTimes
 
 LATEST_ROWS, LATEST_BATCHES = 4_096, 512
 NEVER = (float("inf"), False)
-"""Row of a ramp without observations: no row leaves there."""
+"""Answer of a ramp without observations: no row leaves there."""
 
 Said = Mapping[int, tuple[float, bool]]
-"""By position: uncertainty of a row, and whether the ramp agreed."""
+"""By ramp position: uncertainty about one row, and whether the ramp agreed with the model."""
 
 
 @dataclass(slots=True)
 class ObservedExits:
-    """Exits observed in one pool: what its ramps said, and when they answered."""
+    """Observed answers of one pool's ramps, and their times."""
 
     rows: deque[Said] = field(default_factory=lambda: deque(maxlen=LATEST_ROWS))
     shares: dict[int, float] = field(default_factory=dict)
-    """By position: part of a pass until its answers, a mean that fades."""
+    """By ramp position: share of a pass until its answers, as an exponential mean."""
     stages: dict[int, float] = field(default_factory=dict)
-    """Part of a pass that each stage takes, by position of a model's own exits (−1: the end)."""
+    """Share of a pass that each stage takes, by position of a built-in exit (−1: the end)."""
     ratios: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST_BATCHES))
-    """Seconds of batches with such exits, divided by what their stages take."""
+    """Observed ÷ expected seconds of batches with built-in exits."""
 
     def note(
         self, batch: Batch, report: ExitReport, seconds: float, times: BatchTimes | None = None
     ) -> None:
-        """A batch has ended, `seconds` after its start. `times`: of whole passes, if the exits are
-        the model's own."""
+        """Note a batch that ended `seconds` after its start. `times`: times of whole passes if the
+        exits are built into the model, else None."""
         if times is not None:
             self._note_own(batch, report, seconds, times)
             return
@@ -86,7 +85,7 @@ class ObservedExits:
 
 
 class RecordedExits:
-    """`EarlyExits` of every observed pool."""
+    """An `EarlyExits` for every observed pool."""
 
     def __init__(
         self,
@@ -94,13 +93,13 @@ class RecordedExits:
         times: Mapping[PoolId, BatchTimes],
         generator: np.random.Generator,
     ) -> None:
-        """`times` are not to change: by them a smaller batch is quicker."""
+        """`times` must not change. They give the times of passes with fewer rows."""
         self._observed = observed
         self._times = times
         self._generator = generator
 
     def learnt(self, pool: PoolId) -> None:
-        """Nothing: plans come from the recording."""
+        """Return nothing: plans come from the recording."""
 
     def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
         return ExitsArranged(replica.pool, replica.id, policy.revision, policy.ramps)
@@ -141,14 +140,14 @@ class RecordedExits:
 
     @staticmethod
     def _share(observed: ObservedExits, ramp: int) -> float:
-        """Part of a pass until a ramp answers; of one that was not seen, that of the next."""
+        """Return the share of a pass until a ramp answers; if unseen, that of the next ramp."""
         later = [share for position, share in observed.shares.items() if position >= ramp]
         return observed.shares.get(ramp, min(later, default=1.0))
 
 
 def _nearest(row: Said, ramp: int) -> tuple[float, bool]:
-    """Answer of a ramp to a row; one that was not active there has the answer of the last one
-    before."""
+    """Return a ramp's answer to a row; if the ramp was not active, that of the last active ramp
+    in front of it."""
     if ramp in row:
         return row[ramp]
     active = sorted(row)
@@ -157,5 +156,5 @@ def _nearest(row: Said, ramp: int) -> tuple[float, bool]:
 
 
 def whole_passes(times: BatchTimes) -> BatchTimes:
-    """Predictions of passes from which no row leaves."""
+    """Return the predicted times of passes that no row leaves early."""
     return times.inner if isinstance(times, ExitTimes) else times

@@ -1,9 +1,9 @@
-"""Frames of a recording: what clients sent and what was seen on them, to be served again.
+"""Frames of a recording and the objects seen on them, for simulated serving.
 
-Which rows a stage hands on is in the frame, and so comes from outside; what its requests take, and
-which of them are dropped, is inside. A frame whose stage had no result in the recording hands on
-what another one did there, drawn at random. Between a stage's answer and what it hands on lies the
-time in which a server reads its outputs: the median of the recording's beginning.
+The rows that a stage hands on depend on the frame's content, so they are read from the recording;
+how long its requests take and which are dropped is simulated. A frame whose stage had no result in
+the recording hands on the rows of another frame, drawn at random. A stage hands on rows some time
+after its answer, because the server reads its outputs: the median of the recording's beginning.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _BOTH = {slot.name for slot in fields(Notice)} & {slot.name for slot in fields(F
 
 @dataclass(slots=True)
 class RecordedRows:
-    """Rows that a stage of one frame has handed on."""
+    """Rows that one stage handed on for one frame."""
 
     rows: int = 0
     """Rows of the stage."""
     yields: list[Yield] = field(default_factory=list)
-    """By edge from it, of all these rows."""
+    """By outgoing edge of the stage: what all these rows yielded."""
 
     def add(self, rows: int, yields: Sequence[Yield]) -> None:
-        """One more of its requests."""
+        """Add the yields of one more request of the stage, with `rows` rows."""
         self.rows += rows
         before = self.yields or [Yield(0)] * len(yields)
         self.yields = [
@@ -70,7 +70,7 @@ class RecordedRows:
         ]
 
     def between(self, first: int, end: int) -> tuple[Yield, ...]:
-        """Yields of rows `first` to `end`, evenly shared out."""
+        """Return the yields of rows `first` to `end`, as if all rows had yielded equally."""
 
         def of(count: int) -> int:
             return count * end // self.rows - count * first // self.rows
@@ -83,13 +83,13 @@ class RecordedRows:
 
 @dataclass(slots=True)
 class FrameInputs:
-    """Frames in a recording."""
+    """Frames of a recording, and the rows that their stages handed on."""
 
     pipelines: tuple[Pipeline, ...] = ()
-    """Served as the prediction begins."""
+    """Pipelines served when the prediction begins."""
     items: list[ExternalEvent] = field(default_factory=list)
     handed: dict[str, dict[int, RecordedRows]] = field(default_factory=dict)
-    """By pipeline and stage (`key`), and by frame."""
+    """By pipeline and stage (`key`), then by frame id."""
     reads_s: float = 0.0
     """Seconds from a stage's answer until it hands on rows; 0: unknown."""
 
@@ -99,17 +99,17 @@ class FrameInputs:
 
 
 class FrameInputsReader:
-    """Goes through a recording once."""
+    """Collects frames in one pass over a recording."""
 
     def __init__(self) -> None:
         self.inputs = FrameInputs()
         self.ended: dict[int, Outcome] = {}
         self.asked: dict[int, Request] = {}
-        """Frames that came while they counted, as requests to their pipelines."""
+        """By id: frames that came after the beginning, as requests to their pipelines."""
         self.refused: set[int] = set()
         """Frames that the server itself turned away."""
         self.open: set[int] = set()
-        """Frames without an outcome as the recording ended."""
+        """Frames without an outcome when the recording ended."""
         self._notices: dict[int, tuple[Notice, float]] = {}
         self._frames: dict[int, tuple[Frame, float]] = {}
         self._pipelines: dict[int, str] = {}
@@ -119,7 +119,7 @@ class FrameInputsReader:
         self._waits: list[float] = []
 
     def submitted(self, events: Sequence[Event]) -> None:
-        """Note the requests of stages among events that the engine got."""
+        """Note the stages' requests among events that the engine got."""
         for event in events:
             if isinstance(event, Submitted) and event.request.parent is not None:
                 self._children[event.request.id] = event.request
@@ -129,7 +129,7 @@ class FrameInputsReader:
         self._answered[id] = at
 
     def call(self, call: FramesCall, *, counts: bool) -> None:
-        """Read one call. `counts`: it does not belong to the beginning, which only teaches."""
+        """Read one call. `counts`: False in the beginning of the recording, which only teaches."""
         for id, stage in prepared(call):
             self._stages[id] = stage
         for id, outcome in frame_answers(call):
@@ -182,7 +182,7 @@ class FrameInputsReader:
                 continue
             inputs.items.append(ExternalEvent(at, FrameAnnounced(notice)))
             if id not in self._frames and self.ended[id].at == at and notice.model in like:
-                # Turned away before its body was read, which was like those of others.
+                # Turned away before its body was read: assume the body of another frame.
                 said = {name: getattr(notice, name) for name in _BOTH}
                 frame = like[notice.model]
                 whole = {slot.name: getattr(frame, slot.name) for slot in fields(Frame)}
@@ -201,7 +201,7 @@ def _as_request(frame: Frame | Notice, pipeline: str) -> Request:
 
 
 class RecordedFrames:
-    """Stages in a run of recorded frames: a `SimulatedFrames`."""
+    """A `SimulatedFrames` whose stages hand on the recorded rows."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class RecordedFrames:
     ) -> None:
         """`ended` is called with the outcome of each frame."""
         self.put: Callable[[float, FrameEvent], None]
-        """Have something happen, at absolute seconds; to be set before anything does."""
+        """Adds an event at absolute seconds. The caller must set it before the run."""
         self._inputs = inputs
         self._ended = ended
         self._random = random
@@ -220,12 +220,12 @@ class RecordedFrames:
         """Pipeline of each frame."""
         self._children: dict[int, PreparePayload] = {}
         self._rows: dict[tuple[int, str], int] = {}
-        """Rows of a frame's stage that have handed on."""
+        """By (frame, stage): number of rows whose yields were handed on."""
         self._of: dict[tuple[int, str], RecordedRows | None] = {}
         self._served: dict[str, Pipeline] = {}
 
     def still_happens(self, event: FrameEvent) -> bool:
-        """Whether the sender of a frame still sends it."""
+        """Return whether a frame still arrives: its sender drops it once it has an outcome."""
         if isinstance(event, FrameArrived):
             if event.frame.pipeline in self._served:
                 self._pipelines[event.frame.id] = self._served[event.frame.pipeline]
@@ -235,7 +235,7 @@ class RecordedFrames:
         return True
 
     def answered(self, child: Answer, *, now: float) -> None:
-        """Yields come once the outputs have been read."""
+        """Schedule the stage's yields for when the outputs have been read."""
         payload = self._children.pop(child.id, None)
         if payload is None or child.reason.kind not in HAS_RESULT:
             return
@@ -248,7 +248,7 @@ class RecordedFrames:
             self._of[key] = self._handed(pipeline.name, *key)
         handed, first = self._of[key], self._rows.get(key, 0)
         self._rows[key] = first + rows
-        if handed is None:  # nothing like it was seen
+        if handed is None:  # the recording has no result of this stage
             yields = tuple(Yield(0) for _ in pipeline.out_of[payload.stage])
         else:
             yields = handed.between(first, first + rows)
@@ -268,4 +268,4 @@ class RecordedFrames:
             self._ended(command.id, command)
 
     def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
-        """Nothing to do: batches are left to the hardware."""
+        """Do nothing: the hardware carries out batches."""

@@ -1,10 +1,10 @@
-"""The outside world in a recording: arrivals, withdrawals, failures.
+"""Events from outside in a recording: arrivals, withdrawals, failures.
 
-Outcomes are read for comparison. Times of batches are not read: those are to be predicted.
+Outcomes are read for comparison. Batch times are not read, because they are to be predicted.
 
-An item happens when it reached the engine. A live server reads its sockets some time after the
-first byte, and later still while it shares its core with a model; that is part of the outside here,
-as it does not depend much on what is predicted.
+An item happens at the instant when it reached the engine. A live server reads its sockets some time
+after the first byte, and later still while it shares its core with a model. That delay is treated
+as part of the outside, because it hardly depends on what is predicted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from slacktide.recording.records import answers, of_type, started
 
 @dataclass(slots=True)
 class _RecordedRequest:
-    """Everything that the engine got of one request."""
+    """One request's notice and body, with the instants at which the engine got them."""
 
     notice: Notice | None = None
     announced_at: float = 0.0
@@ -48,37 +48,37 @@ class _RecordedRequest:
 
 @dataclass(slots=True)
 class RecordedInputs:
-    """Everything that came from outside after `start`, and how requests ended."""
+    """All events from outside after `start`, and how requests ended."""
 
     start: float
     plan: Plan | None = None
-    """In force at `start`; None: none had been stated by then."""
+    """Plan in force at `start`; None if no plan had been stated by then."""
     plan_at: float | None = None
     """Instant at which `plan` came into force, if it was after `start`."""
     opened: list[PoolOpened] = field(default_factory=list)
-    """Statements of pools; the first of each pool holds."""
+    """Descriptions of pools; the first one of each pool counts."""
     items: list[Item] = field(default_factory=list)
-    """By arrival. Complete requests, uploads, withdrawals, plans, failures."""
+    """Complete requests, uploads, withdrawals, plans and failures, sorted by arrival."""
     ended: dict[int, Outcome] = field(default_factory=dict)
-    """Outcomes of requests that came after `start`."""
+    """By id: outcomes of requests that came after `start`."""
     scored: dict[int, Request | Notice] = field(default_factory=dict)
-    """Requests that came after `start` and that policies could decide on."""
+    """By id: requests that came after `start` and that policies could decide on."""
     turned_away: int = 0
-    """Requests that the server itself refused (bad input, memory); fed, not scored."""
+    """Number of requests that the server itself refused; they are simulated but not scored."""
     frames: FrameInputs = field(default_factory=FrameInputs)
     open: int = 0
-    """Requests without an outcome, as the recording ended; neither fed nor scored."""
+    """Number of requests without an outcome when the recording ended; they are left out."""
     start_s: float = 0.0
     """Seconds that the first replica took to come up."""
     resize_s: float = 0.0
-    """Seconds that lanes took to be resized, the median; 0 if none was."""
+    """Median seconds from a resize command until the lane was resized; 0 if there was none."""
 
 
 def recorded_inputs(
     records: Iterable[Record], *, after: float = 0.0, plan: Plan | None = None
 ) -> RecordedInputs:
-    """Read `records`; what comes within `after` seconds of the first call is left out. `plan` is in
-    force before the first of them."""
+    """Read `records`, leaving out requests and events of the first `after` seconds. `plan` is in
+    force before the first record."""
     reader = _Reader(after, plan)
     for record in records:
         if isinstance(record, PoolOpened):
@@ -91,7 +91,7 @@ def recorded_inputs(
 
 
 class _Reader:
-    """Goes through the calls once."""
+    """Collects the inputs in one pass over the calls."""
 
     def __init__(self, after: float, plan: Plan | None) -> None:
         self.inputs = RecordedInputs(float("-inf"), plan)
@@ -138,7 +138,7 @@ class _Reader:
     def _event(self, event: Event, now: float) -> None:
         inputs = self.inputs
         match event:
-            case Announced() if event.notice.id >= 0:  # others are of stages: to be predicted
+            case Announced() if event.notice.id >= 0:  # requests of stages (< 0) are predicted
                 self._known[event.notice.id] = _RecordedRequest(event.notice, now)
             case Submitted() if event.request.id >= 0:
                 record = self._known.setdefault(event.request.id, _RecordedRequest())
@@ -159,7 +159,7 @@ class _Reader:
                     Failure(now, replica.lane, replica.pool.model, event.detail, event.permanent)
                 )
             case _:
-                pass  # ends of batches, timers and what replicas report: to be predicted
+                pass  # ends of batches, timers and reports of replicas are predicted
 
     def finish(self) -> RecordedInputs:
         inputs = self.inputs
@@ -198,8 +198,8 @@ class _Reader:
 
 
 def _upload(record: _RecordedRequest, like: Request | None, at_once: bool) -> SimulatedUpload:
-    """An announced request. If it was rejected `at_once`, before its body was read, its shape is
-    unknown: it is taken to be `like` others of its model, and complete when it was expected.
+    """Return an announced request. If it was rejected immediately (`at_once`), before its body was
+    read, assume the shape of `like`, a request to the same model, and completion as expected.
     """
     notice = record.notice
     assert notice is not None
@@ -208,7 +208,7 @@ def _upload(record: _RecordedRequest, like: Request | None, at_once: bool) -> Si
         return SimulatedUpload(
             upload, record.request, max(record.submitted_at, record.announced_at)
         )
-    if like is None or not at_once:  # its body never came, or was refused when it did
+    if like is None or not at_once:  # the body never came, or was refused when it came
         return SimulatedUpload(upload, None, record.announced_at)
     shared = {slot.name for slot in fields(Notice)} & {slot.name for slot in fields(Request)}
     request = replace(like, **{name: getattr(notice, name) for name in shared})

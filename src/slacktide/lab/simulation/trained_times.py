@@ -1,10 +1,10 @@
 """Times of a recording's batches, and batch times drawn from them.
 
 A machine has phases: for some seconds everything takes a tenth longer, or some batches five times
-as long, since something else wants its caches or its cores. Near capacity a few such seconds decide
-what is late; times drawn from all that was seen, with the same mean, have no such seconds. So a
-time is drawn from what batches alike took about one moment, and moments follow each other as they
-did.
+as long, because another process uses its caches or cores. Near capacity, a few such seconds decide
+which requests are late; independent draws with the same mean would have no such phases. Therefore a
+time is drawn from similar batches that ran around one moment, and these moments follow one another
+in their recorded order.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from slacktide.profiles import BatchTimes, ShapedTimes, TimeDistribution
 from slacktide.recording import Call
 
 LATEST = 3_000
-"""Batches of a pool that teach, the latest: earlier ones may have had another load beside them. So
-many because a few seconds may all be of one phase of the machine."""
+"""Number of latest batches of a pool that are used. Earlier ones may have run beside another load;
+far fewer could all fall into one phase of the machine."""
 ENOUGH = 30
-"""Batches that are alike whose ratios speak for themselves."""
+"""Least number of similar batches from which ratios are drawn."""
 NEAR = 8
-"""Number of these ratios that are drawn from: the ones nearest to a moment."""
+"""Number of ratios, nearest to a moment, of which one is drawn."""
 
 Observation: TypeAlias = tuple[Batch, int, float]
 """(batch, cores, seconds)."""
 Ratios = NDArray[np.float64]
 Seconds = NDArray[np.float64]
 Likeness: TypeAlias = tuple[object, ...]
-"""Pool, rows, applications and octave of the longest hint, or a prefix of these."""
+"""(pool, rows, applications, octave of the longest hint), with less in wider kinds."""
 
 
 class Observations(Watcher):
-    """The latest batches of a replay that finished on as many cores as they began with: what they
-    were, and what they took."""
+    """The latest batches of a replay and their times; only batches whose cores did not change while
+    they ran."""
 
     def __init__(self, latest: int | None = LATEST) -> None:
-        """`latest`: so many of each pool; None: all."""
+        """`latest`: number of batches kept per pool; None: all."""
         self._latest = latest
         self._batches: dict[PoolId, deque[Observation]] = {}
         self.exits: dict[PoolId, ObservedExits] = {}
-        """Exits of the pools whose ramps have judged rows."""
+        """By pool: observed early exits."""
 
     def before(self, call: Call, engine: Engine) -> None:
         for event in call.events:
@@ -64,17 +64,17 @@ class Observations(Watcher):
                     observed = self.exits.setdefault(batch.replica.pool, ObservedExits())
                     observed.note(batch, event.exits, call.now - batch.started, _own(engine, batch))
                 if batch.leaving is Leaving.SHRINK and not batch.judged:
-                    continue  # rows have left it: no whole pass
+                    continue  # rows have left the batch, so its time is not that of a whole pass
                 batches = self._batches.setdefault(batch.replica.pool, deque(maxlen=self._latest))
                 batches.append((batch, running.cores, call.now - batch.started))
 
     def of(self, pool: PoolId) -> Iterable[Observation]:
-        """Observations of one pool, oldest first."""
+        """Return the observations of one pool, oldest first."""
         return self._batches.get(pool, ())
 
 
 def _own(engine: Engine, batch: Batch) -> BatchTimes | None:
-    """Times of whole passes of a model with exits of its own: none of its batches is judged."""
+    """Return times of whole passes if the model has built-in exits: it never judges a batch."""
     pool = batch.replica.pool
     policy = next((exits for exits in engine.plan.exits if exits.pool == pool), None)
     if policy is None or policy.feedback > 0.0:
@@ -83,14 +83,14 @@ def _own(engine: Engine, batch: Batch) -> BatchTimes | None:
 
 
 class TrainedTimes:
-    """An `Execution`: expected time × a ratio observed ÷ expected that was seen.
+    """An `Execution`: the expected time × a ratio (observed ÷ expected) of a recorded batch.
 
-    The predictions of a pool are a distribution with two measured points, learnt from its latest
-    batches; hundreds of observed batches say more. Batches are alike if they have as many rows,
-    members of the same applications and about the same longest work hint; where too few were seen,
-    first the rows and then the rest is let go. So an application that takes longer than another is
-    known to, even if the predictions had not learnt it yet. Without any batches, times are drawn
-    from the predictions.
+    The predictions of a pool are a distribution with two points learnt from its latest batches;
+    hundreds of observed batches say more. Batches are alike if they have equally many rows, members
+    of the same applications and about the same longest work hint. If too few alike were seen, rows
+    may differ, and then everything but the pool. So a slow application is known to be slow, even if
+    the predictions have not learnt it yet. Without enough observed batches, times are drawn from
+    the predictions.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class TrainedTimes:
         *,
         at_once: bool = False,
     ) -> None:
-        """`times` are not to change any more: they are the measure of the ratios. `at_once`:
-        batches run at the very moments at which others were `observed`; else what was observed
-        comes again and again, from a moment on that is drawn."""
+        """`times` must not change any more: ratios are relative to them. `at_once`: draw from
+        batches `observed` at the same moment of the recording; otherwise observations are repeated
+        cyclically from a random moment on."""
         self._times = times
         self._generator = generator
         self.guessed = 0
-        """Requests that ran whose shape nothing known before could judge."""
+        """Number of requests that ran with a shape for which no time was known."""
         samples: dict[Likeness, list[tuple[float, float]]] = {}
         for batch, cores, seconds in chain.from_iterable(map(observed.of, times)):
             if seconds > 0.0:
@@ -115,7 +115,7 @@ class TrainedTimes:
                 for kind in _kinds(batch):
                     samples.setdefault(kind, []).append((batch.started, ratio))
         self._seen: dict[Likeness, tuple[Seconds, Ratios]] = {}
-        """By likeness: when, ascending, and the ratios."""
+        """By likeness: starts, ascending, and the ratios of the batches that started then."""
         for kind, pairs in samples.items():
             if len(pairs) >= ENOUGH:
                 begun, ratios = np.array(sorted(pairs)).T
@@ -140,7 +140,7 @@ class TrainedTimes:
         return scatter(times, batch, cores).quantile(self._generator.random())
 
     def _moment(self, now: float) -> float:
-        """The observed moment that stands for `now`."""
+        """Return the moment of the recording that stands for `now`."""
         if self._span <= 0.0:
             return now
         return self._first + (now - self._first + self._shift) % self._span
@@ -151,7 +151,7 @@ class TrainedTimes:
 
 
 def _kinds(batch: Batch) -> tuple[Likeness, Likeness, Likeness]:
-    """Kinds of `batch`, the narrowest first."""
+    """Return the kinds to which `batch` belongs, the narrowest first."""
     pool = batch.replica.pool
     applications = frozenset([member.application for member in batch.members])
     hints = [member.work_hint for member in batch.members if member.work_hint is not None]

@@ -1,7 +1,7 @@
-"""Workloads drawn from a seed: arrivals, how much work each request is, deadlines and links.
+"""Workloads drawn from a seed: arrivals, the work of each request, deadlines and links.
 
-Pure: no file, no clock, no global chance. Sending what is drawn here is the business of `load`
-(wall clock) and of the simulator (virtual clock).
+This package uses no file, clock or global random state. The load generator (`load`, wall clock) and
+the simulator (virtual clock) send the requests that are drawn here.
 """
 
 from slacktide.lab.workloads.arrivals import Arrivals as Arrivals

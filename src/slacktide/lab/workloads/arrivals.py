@@ -1,14 +1,13 @@
 """Arrival processes, each a frozen value that draws times from a generator.
 
-`times(duration, rng)` returns sorted float64 seconds in [0, duration), `chunks` the same a piece at
-a time, so that a run of any length needs little memory. All random processes are
-stationary, or exact where their rate is a function of time: they start in their equilibrium, not at
-an arrival, so that the expected number of arrivals is exactly `mean_rate(duration) × duration` for
-every duration. They are also stable: from the same seed a longer run begins with the times of a
-shorter one.
+`times(duration, rng)` returns sorted float64 seconds in [0, duration); `chunks` yields the same
+times in pieces, so that a run of any length needs little memory. Random processes start in
+equilibrium, not at an arrival, or follow a stated rate exactly. The expected number of arrivals is
+therefore exactly `mean_rate(duration) × duration` for every duration. With the same seed, a longer
+run begins with the times of a shorter one.
 
-Rates are requests per second, times are seconds. Here are the processes of one rate, and recorded
-times; `varying.py` has those whose rate changes.
+Rates are requests per second, times are seconds. This module has the processes of constant rate and
+recorded times; `varying.py` has processes whose rate changes.
 
 A varying rate λ(t) is drawn by the change of clock of Çinlar (Introduction to Stochastic
 Processes, 1975, §4.7): if u is a unit Poisson process then Λ⁻¹(u) is Poisson with rate λ, where Λ
@@ -28,33 +27,33 @@ from numpy.typing import ArrayLike
 from slacktide.lab.workloads.values import Times, WorkloadError, column, positive, set_fields
 
 MAX_ARRIVALS = 50_000_000
-"""Most arrivals one process may be asked for (expected): beyond it is a slip of the pen."""
+"""Most expected arrivals of one process; a larger number is probably a typing error."""
 
 CHUNK = 1024
-"""Gaps drawn at once. Fixed, so that the draws do not depend on the duration."""
+"""Number of gaps drawn together. Fixed, so that draws do not depend on the duration."""
 
 
 class Arrivals(Protocol):
-    """One stream's arrivals."""
+    """Arrival process of one stream."""
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
-        """Sorted times in [0, duration), each piece after the one before; some may be empty. Raises
-        WorkloadError, with the first piece, if `duration` is not positive."""
+        """Yield sorted times in [0, duration) in consecutive pieces, some possibly empty. Raises
+        WorkloadError at the first piece if `duration` is not positive."""
 
     def times(self, duration: float, rng: np.random.Generator) -> Times:
-        """All times of `chunks` in one array."""
+        """Return all times of `chunks` in one array."""
         return np.concatenate([np.empty(0), *self.chunks(duration, rng)])
 
     def mean_rate(self, duration: float) -> float:
-        """Expected requests per second over [0, duration)."""
+        """Return the expected requests per second over [0, duration)."""
 
     def describe(self) -> str:
-        """The spec that makes this process, or a short description if none does."""
+        """Return the text from which `parse_arrivals` makes this process, or a description."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneRate(Arrivals):
-    """A process of one mean rate, whose fields are all positive."""
+    """A process with a constant mean rate. All fields must be positive."""
 
     rate: float
 
@@ -96,9 +95,9 @@ class Poisson(OneRate):
 
 @dataclass(frozen=True, slots=True)
 class Gamma(OneRate):
-    """Gamma gaps of mean 1/rate and coefficient of variation `cv`: above 1 bursty, below 1 even.
-    The first gap is drawn from the equilibrium: a uniform share of a length-biased gap, which for
-    Gamma(k, θ) is Gamma(k + 1, θ)."""
+    """Gamma gaps of mean 1/rate and coefficient of variation `cv`: bursty above 1, even below 1.
+    The first gap is drawn from the equilibrium: a uniform share of a length-biased gap, whose
+    distribution is Gamma(k + 1, θ) if gaps are Gamma(k, θ)."""
 
     cv: float = 1.0
 
@@ -115,7 +114,7 @@ class Gamma(OneRate):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay(Arrivals):
-    """Exactly these times (sorted seconds, shape (n,)); `source` says where they come from."""
+    """Recorded times (sorted seconds, shape (n,)); `source` names their origin."""
 
     instants: Times
     source: str = ""
@@ -140,7 +139,7 @@ class Replay(Arrivals):
 
 
 def renewal(first: float, draw: Callable[[int], Times], duration: float) -> Iterator[Times]:
-    """Times of a renewal process whose first arrival is at `first` and whose gaps are drawn."""
+    """Yield times of a renewal process with first arrival `first` and gaps from `draw(count)`."""
     times = np.array([first])
     while times[-1] < duration:
         yield times
@@ -149,7 +148,7 @@ def renewal(first: float, draw: Callable[[int], Times], duration: float) -> Iter
 
 
 def integral(starts: Times, rates: Times, duration: float) -> tuple[Times, Times]:
-    """Λ as corner points (time, expected arrivals until then) over [0, duration]."""
+    """Return the corners of Λ over [0, duration]: times, and expected arrivals until then."""
     inside = starts < duration
     edges = np.concatenate((starts[inside], [duration]))
     total = np.concatenate(([0.0], np.cumsum(np.diff(edges) * rates[inside])))
@@ -159,7 +158,7 @@ def integral(starts: Times, rates: Times, duration: float) -> tuple[Times, Times
 def modulated(
     starts: Times, rates: Times, duration: float, rng: np.random.Generator
 ) -> Iterator[Times]:
-    """Poisson arrivals with a piecewise constant rate, by the change of clock."""
+    """Yield Poisson arrivals of piecewise constant rate, drawn by the change of clock."""
     edges, total = integral(starts, rates, duration)
     expected = float(total[-1])
     if expected <= 0.0:

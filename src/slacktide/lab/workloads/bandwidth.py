@@ -1,11 +1,11 @@
-"""Bandwidth over time: piecewise constant, and again from the beginning when it has ended.
+"""Bandwidth over time: a piecewise constant trace that repeats when it has ended.
 
-Everything a link asks of it are three integrals: when bytes begin to move, how many have moved by
-then, and when as many more will have. Zeros are an outage: time passes and nothing moves.
+A link needs three functions of it: when bytes begin to move, how many bytes have moved by a given
+time, and when a given number of bytes has moved. A bandwidth of 0 is an outage: nothing moves.
 
-Drawn traces (`draw_4g`, `draw_5g`) are for tests, and where no recorded one is at hand. They have
-the shape of the public traces, not their data: what a second's bandwidth is worth for guessing the
-next, how far it swings, how often it is gone.
+Drawn traces (`draw_4g`, `draw_5g`) are for tests, and for use without a recorded trace. They share
+statistics with the public traces, not data: correlation from one second to the next, spread, and
+frequency of outages.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ MBIT = 1e6 / 8.0
 """Bytes in a megabit."""
 
 _CRUMB, _CRUMB_SHARE = 1e-3, 1e-9
-"""Bytes, and share of the whole: where less than both is left of a payload, rounding has left it,
-and it waits for no next step (which might be an outage)."""
+"""Bytes, and share of the bytes of a period. A remainder of a payload below both is a rounding
+error, and does not wait for the next step (which might be an outage)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BandwidthTrace:
     """`rates[i]` bytes per second from `starts[i]` on; both of shape (n,), n ≥ 1.
 
-    `starts` are seconds, rising, counted from the first. `period` is the length of the whole,
-    seconds; by default the last step is as long as the one before it (1 s if it is the only one).
-    Raises WorkloadError naming `time_s`, `bandwidth` or `period`.
+    `starts` are rising seconds, shifted so that the first is 0. `period` is the length of the trace
+    in seconds; by default, the last step is as long as the one before (a single step: 1 s). Raises
+    WorkloadError naming `time_s`, `bandwidth` or `period`.
     """
 
     starts: Times
     rates: NDArray[np.float64]
     period: float
     source: str
-    """Name of its source, for people."""
+    """Name of the trace's source, for display."""
     _starts: list[float]
-    """Like `starts`, with the period behind them: single numbers are read faster from lists."""
+    """`starts` and then `period`, as a list, from which single numbers are read faster."""
     _rates: list[float]
     _moved: list[float]
-    """Bytes moved until each of `_starts`."""
+    """Bytes that have moved by each of `_starts`."""
 
     def __init__(
         self, starts: ArrayLike, rates: ArrayLike, period: float | None = None, source: str = ""
@@ -73,17 +73,17 @@ class BandwidthTrace:
 
     @property
     def mean(self) -> float:
-        """Bytes per second over the whole."""
+        """Mean bytes per second over the period."""
         return self._moved[-1] / self.period
 
     def rate(self, at: float) -> float:
-        """Bytes per second at `at` (seconds; any number, finite)."""
+        """Return bytes per second at `at` (any finite number of seconds)."""
         _, step, _ = self._place(at)
         return self._rates[step]
 
     def moving_from(self, at: float) -> float:
-        """The first instant from `at` on at which bytes move: `at` itself, or the end of the
-        outage it lies in; infinite if none ever do."""
+        """Return the first instant from `at` on at which bytes move: `at` itself, or the end of the
+        outage at `at`; infinite if bytes never move."""
         if not self._moved[-1]:
             return NEVER
         turn, step, _ = self._place(at)
@@ -100,13 +100,13 @@ class BandwidthTrace:
     @overload
     def moved(self, until: NDArray[np.float64]) -> NDArray[np.float64]: ...
     def moved(self, until: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
-        """Bytes that have moved from 0 to `until` (seconds ≥ 0), if there were always some."""
+        """Return the bytes that a busy link moves from 0 to `until` (seconds ≥ 0)."""
         turns, inside = np.divmod(until, self.period)
         bytes_moved = turns * self._moved[-1] + np.interp(inside, self._starts, self._moved)
         return bytes_moved if isinstance(until, np.ndarray) else float(bytes_moved)
 
     def finish(self, count: float, *, start: float) -> float:
-        """Instant at which `count` ≥ 0 bytes that wait from `start` on have moved; may be inf."""
+        """Return when `count` ≥ 0 bytes that wait from `start` on have moved; inf if never."""
         begin = self.moving_from(start)
         if count <= 0.0 or begin == NEVER:
             return begin
@@ -115,7 +115,7 @@ class BandwidthTrace:
         crumb = min(_CRUMB, _CRUMB_SHARE * whole)
         goal = self._moved[step] + (inside - self._starts[step]) * self._rates[step] + count
         more, goal = divmod(goal, whole)
-        if goal <= crumb:  # whole turns: at the end of the last, not after the start of the next
+        if goal <= crumb:  # whole periods: end with the last, not after the start of the next
             more, goal = more - 1.0, goal + whole
         step = min(bisect_left(self._moved, goal - crumb), len(self._rates)) - 1
         seconds = (goal - self._moved[step]) / self._rates[step]
@@ -123,32 +123,32 @@ class BandwidthTrace:
         return max(begin, (turn + more) * self.period + end)
 
     def _place(self, at: float) -> tuple[float, int, float]:
-        """(turns before, step, seconds into this turn)."""
+        """Return (whole periods before, step, seconds into this period)."""
         turn, inside = divmod(at, self.period)
         step = bisect_right(self._starts, inside) - 1
         return turn, min(step, len(self._rates) - 1), inside
 
 
 STEP = 1.0
-"""Seconds of one bandwidth."""
+"""Seconds for which a drawn bandwidth holds."""
 MOST_STEPS = 1_000_000
 
 _MEDIAN_4G, _SWING_4G, _MEMORY_4G = 25.0, 0.45, 0.8
-"""Mbit/s; σ of the logarithm; correlation from second to second. The Ghent bus has 26.7, 0.43 and
-0.74, and 0.14 ten seconds on."""
+"""Mbit/s; σ of the logarithm; correlation from second to second. The Ghent bus trace has 26.7, 0.43
+and 0.74, and a correlation of 0.14 over ten seconds."""
 _LEAST_4G, _MOST_4G = 2.0, 60.0
 
 _NEAR, _FAR = (180.0, 0.4), (9.0, 0.8)
-"""Mbit/s and σ of the logarithm, near a 5G cell and where LTE stands in."""
+"""Mbit/s and σ of the logarithm: near a 5G cell, and where LTE replaces 5G."""
 _STAYS = (20.0, 40.0)
-"""Mean seconds near, and far."""
+"""Mean seconds of a stay near, and far."""
 _GAP, _BETWEEN_GAPS = 2.0, 60.0
-"""Mean seconds of an outage, and between two. In the Irish runs 2 to 4 % of all seconds are 0."""
+"""Mean seconds of an outage, and between outages. In the Irish runs, 2 to 4 % of seconds are 0."""
 
 
 def draw_4g(duration: float, rng: np.random.Generator) -> BandwidthTrace:
-    """4G on the move: lognormal, each second like the one before (an AR(1) of logarithms), never
-    gone. `duration` seconds, rounded up to whole ones. Raises WorkloadError."""
+    """Draw 4G bandwidth on the move: lognormal, correlated from second to second (an AR(1) process
+    of logarithms), without outages. `duration`: seconds, rounded up. Raises WorkloadError."""
     count = _count(duration)
     swing = _walk(rng.standard_normal(count), _MEMORY_4G)
     levels = np.clip(_MEDIAN_4G * np.exp(_SWING_4G * swing), _LEAST_4G, _MOST_4G)
@@ -156,8 +156,8 @@ def draw_4g(duration: float, rng: np.random.Generator) -> BandwidthTrace:
 
 
 def draw_5g(duration: float, rng: np.random.Generator) -> BandwidthTrace:
-    """5G on the move: much near a cell, little where LTE stands in, and outages between. As above.
-    Every stay is geometric; within it, each second is like the one before."""
+    """Draw 5G bandwidth on the move: high near a cell, low where LTE replaces 5G, and outages.
+    Stays are geometric; seconds are correlated as in `draw_4g`. `duration` and errors as there."""
     count = _count(duration)
     chances, swings = rng.spawn(2)
     swing = _walk(swings.standard_normal(count), _MEMORY_4G)
@@ -172,7 +172,7 @@ def draw_5g(duration: float, rng: np.random.Generator) -> BandwidthTrace:
 
 
 def _walk(draws: NDArray[np.float64], memory: float) -> NDArray[np.float64]:
-    """Standard normals, each correlated by `memory` with the one before."""
+    """Return standard normals, each with correlation `memory` to the one before."""
     level, fresh = float(draws[0]), float(np.sqrt(1.0 - memory**2))
     levels = [level]
     for draw in draws[1:].tolist():

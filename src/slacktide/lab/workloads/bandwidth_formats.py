@@ -1,4 +1,4 @@
-"""Recorded bandwidths: our own format and those of the public traces, known by their header.
+"""Recorded bandwidths: our own format and those of public traces, recognized by the header.
 
 | header | what it is |
 | --- | --- |
@@ -7,14 +7,14 @@
 | trace_id,time_s,bandwidth_mbps | several in one file, as OctopInf's schedules |
 | trace_id,time_s,bandwidth_mbps,uplink_mbps,radio | the Irish 5G runs: what came down and went up |
 
-Other columns are passed over.
+Other columns are ignored.
 
-Without a header, six columns divided by spaces: a Ghent log as it was published (van der Hooft et
-al., HTTP/2-Based Adaptive Streaming of HEVC Video Over 4G/LTE Networks, 2016). Each line has the
-time and the time since the start (ms), latitude and longitude, and the bytes that came in how many
-ms.
+A file without a header that has six columns separated by spaces is a Ghent log as published (van
+der Hooft et al., HTTP/2-Based Adaptive Streaming of HEVC Video Over 4G/LTE Networks, 2016). Each
+line has the time and the time since the start (ms), latitude and longitude, received bytes, and the
+length of the interval in which they came (ms).
 
-Pure: lines in, value out; `slacktide.lab.load.traces` opens the files.
+No I/O: these functions take lines; `slacktide.lab.load.traces` opens the files.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _GHENT_LOG = ("time_ms", "start_ms", "latitude", "longitude", "bytes", "interval
 def parse_bandwidths(
     lines: Iterable[str], name: str, *, only: str | None = None, column: str | None = None
 ) -> BandwidthTrace:
-    """The trace in these lines of a CSV file called `name`. `only` keeps one trace_id, and must be
-    said where there are several; `column` takes another one than bandwidth_mbps, of those that end
-    in _mbps. Raises WorkloadError naming the file, the line and the column."""
+    """Read a trace from the lines of a CSV file called `name`. `only` selects a trace_id, and is
+    required if there are several. `column` selects a column ending in _mbps other than
+    bandwidth_mbps. Raises WorkloadError naming the file, the line and the column."""
     unread = iter(lines)
     first = next(unread, "")
     if len(first.split()) == len(_GHENT_LOG) and "," not in first:
@@ -74,7 +74,7 @@ def parse_bandwidths(
 
 
 def _by_interval(counts: Column, intervals: Column, name: str) -> BandwidthTrace:
-    """Bytes that came in intervals, one behind the other."""
+    """Return a trace from the bytes that came in consecutive intervals (ms)."""
     seconds = intervals.numbers() / 1e3
     if not np.all(seconds > 0.0):
         raise WorkloadError(f"{name}, {intervals.title}", "must be positive")

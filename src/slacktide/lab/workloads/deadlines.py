@@ -1,6 +1,6 @@
-"""How long clients wait: the allowance of each request, in seconds from its intended send.
+"""Deadlines: the allowance of each request, in seconds from its intended send.
 
-An allowance is relative (`timeout` on the wire); it counts from when the request was due.
+An allowance is relative, like `timeout` on the wire, and counts from when the request was due.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from slacktide.lab.workloads.values import WorkloadError, positive
 
 
 class Deadlines(Protocol):
-    """One stream's allowances."""
+    """Source of the allowances of one stream."""
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Allowances in seconds, shape (count,), all positive."""
+        """Return allowances in seconds, shape (count,), all positive."""
 
     def describe(self) -> str:
-        """The spec that makes these deadlines."""
+        """Return the text from which `parse_deadlines` makes these deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """An equal allowance for every request."""
+    """An allowance that is equal for all requests."""
 
     seconds: float
 
@@ -42,7 +42,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Each request draws one of `choices`, by `weights` (none given: evenly)."""
+    """Each request draws one of `choices` with probabilities by `weights`; equal if empty."""
 
     choices: tuple[float, ...]
     weights: tuple[float, ...] = ()
@@ -71,7 +71,7 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Each request draws an allowance evenly from [low, high]."""
+    """Each request draws an allowance uniformly from [low, high]."""
 
     low: float
     high: float

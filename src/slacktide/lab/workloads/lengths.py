@@ -1,9 +1,9 @@
-"""How much work each request is: sources of *lengths*, from which a profile makes run times.
+"""Sources of *lengths*: the work of each request, from which a profile computes run times.
 
-A length is the part of a request's work that differs from others', in the unit of its model's
-profile: tokens, frames, or milliseconds of marginal run time (l_B = c0 + c1 · k · max(l), Orloj
-§4.2). Each draw also says which *mode* a length came from; a mode may name the application its
-requests belong to, so that a mixture can be one stream of several tenants.
+A length is the part of the work that differs between requests, in the unit of the model's profile:
+tokens, frames, or milliseconds of marginal run time (l_B = c0 + c1 · k · max(l), Orloj §4.2). Each
+draw also states the *mode* of each length. A mode may name the application of its requests, so that
+a mixture can be one stream of several tenants.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 from slacktide.lab.workloads.values import WorkloadError, column, not_negative, positive, set_fields
 
 SMALLEST = 0.01
-"""A length drawn from a mode is at least this share of the mode's mean: no work is negative."""
+"""Least length drawn from a mode, as a share of the mode's mean: no work is negative."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Lengths and the modes they came from, both of shape (n,)."""
+    """Drawn lengths and their modes, both of shape (n,)."""
 
     lengths: NDArray[np.float64]
     modes: NDArray[np.int64]
@@ -33,30 +33,30 @@ class Drawn:
 
 
 class Lengths(Protocol):
-    """One stream's lengths."""
+    """Source of the lengths of one stream."""
 
     def drawer(self, rng: np.random.Generator) -> Callable[[int], Drawn]:
-        """Draws so many lengths at each call, none negative: together what one call would."""
+        """Return a function that draws n lengths ≥ 0; calls continue one sequence of draws."""
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn:
-        """`count` lengths. A longer draw begins with a shorter one."""
+        """Draw `count` lengths. A longer draw begins with the lengths of a shorter one."""
         return self.drawer(rng)(count)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The application of each mode; empty text where it names none."""
+        """Application of each mode; an empty text if the mode names none."""
 
     @property
     def mean(self) -> float:
         """Expected length."""
 
     def quantile(self, level: float) -> float:
-        """The length that a share `level` (0 < level < 1) of requests stays within."""
+        """Return the length that a share `level` (0 < level < 1) of requests does not exceed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One peak of a mixture: normal around `mean`, drawn `weight` times as often as weight 1."""
+    """One peak of a mixture: normal around `mean`, drawn in proportion to `weight`."""
 
     mean: float
     sigma: float = 0.0
@@ -69,14 +69,14 @@ class Mode:
 
     @property
     def smallest(self) -> float:
-        """Smallest length: what falls below it is drawn as it."""
+        """Smallest length; smaller draws are raised to it."""
         return SMALLEST * self.mean
 
 
 @dataclass(frozen=True, slots=True)
 class Modes(Lengths):
-    """A mixture of normal peaks, each cut off at a small positive length. The synthetic run times
-    of Orloj §6.3: one to eight modes, equal or unequal peaks, a σ for each."""
+    """A mixture of normal peaks, each cut off at a small positive length, like the synthetic run
+    times of Orloj §6.3: one to eight modes, equal or unequal peaks, a σ for each."""
 
     modes: tuple[Mode, ...]
 
@@ -126,13 +126,13 @@ class Modes(Lengths):
 
 
 def constant(length: float) -> Modes:
-    """Equal lengths: one mode without spread."""
+    """Return equal lengths: one mode without spread."""
     return Modes((Mode(length),))
 
 
 @dataclass(frozen=True, slots=True)
 class Exponential(Lengths):
-    """Exponential lengths of mean `mean`: many short ones, no typical one."""
+    """Exponential lengths with mean `mean`: many short ones, no typical one."""
 
     mean: float
 
@@ -153,9 +153,9 @@ class Exponential(Lengths):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Empirical(Lengths):
-    """Lengths that were measured: drawn from by chance, or gone through in their order. `values`
-    has shape (m,), none negative; `applications` names that of each, or is empty. In their order
-    they belong to arrivals recorded with them; after the last comes the first again."""
+    """Measured lengths: drawn at random, or used in order. `values` has shape (m,), none negative;
+    `applications` names the application of each, or is empty. In order, they belong to the arrivals
+    recorded with them, and repeat after the last."""
 
     values: NDArray[np.float64]
     applications: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ class Empirical(Lengths):
 
 
 def _mean_of(mode: Mode) -> float:
-    """Mean of max(smallest, normal)."""
+    """Return the mean of max(smallest, normal)."""
     if mode.sigma == 0.0:
         return mode.mean
     z = (mode.mean - mode.smallest) / mode.sigma
@@ -207,7 +207,7 @@ def _mean_of(mode: Mode) -> float:
 
 
 def _share_of(mode: Mode, length: float) -> float:
-    """P(a length of this mode is at most `length`)."""
+    """Return P(a length of this mode is at most `length`)."""
     if length < mode.smallest:
         return 0.0
     if mode.sigma == 0.0:

@@ -1,10 +1,10 @@
-"""How long a payload is on its way: links between a client and the server.
+"""Links between a client and the server: how long a payload is on its way.
 
-A link turns the moment of sending into the moments the server sees; it moves nothing. The simulator
-asks it what happens, and the load generator's proxy holds real bytes back until then.
+A link computes arrival times from the time of sending; it carries no data. The simulator uses these
+times, and the load generator's proxy delays real bytes accordingly.
 
-Unless it says otherwise, each payload has its link to itself. The way back is taken to need half a
-round trip: answers are small.
+Unless stated otherwise, each payload has a link to itself. An answer is assumed to take half a
+round trip, because answers are small.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from slacktide.lab.workloads.values import not_negative, positive
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The journey of one payload; absolute seconds unless the name says otherwise. All are infinite
-    on a link that never carries anything."""
+    """The journey of one payload, in absolute seconds except `network_time`. All fields are
+    infinite on a link that never carries anything."""
 
     arrival: float
-    """Arrival of its first byte, headers first; deadlines run from then, less `network_time`."""
+    """Arrival of the first byte (of the headers). Deadlines count from `network_time` before it."""
     complete_at: float
-    """Arrival of its last byte; never before `arrival`."""
+    """Arrival of the last byte; never before `arrival`."""
     network_time: float
     """Seconds already spent on the way when the first byte arrived."""
 
 
 class Link(Protocol):
-    """One client's way to the server."""
+    """Link from one client to the server."""
 
     def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
-        """The journey of `payload_bytes` ≥ 0 that leave at `sent` (absolute seconds)."""
+        """Return the journey of `payload_bytes` ≥ 0 that leave at `sent` (absolute seconds)."""
 
     @property
     def way_back(self) -> float:
-        """Seconds that an answer is taken to need."""
+        """Assumed seconds of an answer's way back."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantLink:
-    """A link with one bandwidth and round trip for ever."""
+    """A link with constant bandwidth and round trip."""
 
     bandwidth: float
     """Bytes per second."""
@@ -68,8 +68,8 @@ class ConstantLink:
 
 @dataclass(frozen=True, slots=True)
 class TraceLink:
-    """A bandwidth that changes: a payload takes as long as the trace needs to move its bytes. In an
-    outage nothing moves, not even the first byte: it waits at the client."""
+    """A link of changing bandwidth: a payload takes as long as the trace needs to move its bytes.
+    In an outage nothing moves; even the first byte waits at the client."""
 
     trace: BandwidthTrace
     rtt: float = 0.0
@@ -86,7 +86,7 @@ class TraceLink:
         begin = trace.moving_from(start)
         if begin == NEVER:
             return Delivery(NEVER, NEVER, NEVER)
-        # Counted from `sent`, so that a link that moves at once costs no rounding.
+        # Counted from `sent`, so that a link without an outage causes no rounding error.
         first = sent + (begin - start)
         last = max(first, sent + (trace.finish(payload_bytes, start=start) - start))
         return _journey(sent, first + back, last + back)
@@ -104,12 +104,12 @@ class TraceLink:
 
 @dataclass(slots=True)
 class SharedLink:
-    """A link on which each payload waits until those sent before it have left. The one link with a
-    memory: ask it once for each payload, in the order of sending."""
+    """A link on which each payload waits until all earlier ones have left. It keeps state, so call
+    `deliver` once for each payload, in the order of sending."""
 
     link: Link
     _free_at: float = field(default=float("-inf"), init=False)
-    """Instant at which the last payload so far has left its client."""
+    """Instant at which the latest payload has left its client."""
 
     def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
         journey = self.link.deliver(payload_bytes, sent=max(sent, self._free_at))
@@ -126,5 +126,5 @@ def _journey(sent: float, first: float, last: float) -> Delivery:
 
 
 def _megabits(bandwidth: float) -> str:
-    """Bytes per second as people read them."""
+    """Format bytes per second as Mbit/s."""
     return f"{bandwidth * 8e-6:.4g} Mbit/s"

@@ -1,11 +1,11 @@
-"""`ObjectCounts`: what is to be seen on the frames of a camera, class by class, frame by frame.
+"""`ObjectCounts`: number of objects on each frame of a camera, by class.
 
-Recorded: CSV with the columns `frame` and any number of counts, such as `persons` and `cars`; where
-there is a column `video`, several in one file. OctopInf's counts are such a file.
+Recorded counts are CSV files with the column `frame` and any number of counts, such as `persons`
+and `cars`. A column `video` allows several videos in one file, as in OctopInf's counts.
 
-Drawn counts are for tests, and where no recorded ones are at hand. Objects come as a Poisson
-process and stay for an exponential time (M/G/∞), so a count is Poisson distributed and remembers
-the one before, as in the public videos: there, what is seen is alike by 0.6 to 0.9 a second later.
+Drawn counts are for tests, and for use without recorded counts. Objects come as a Poisson process
+and stay for an exponential time (M/G/∞), so counts are Poisson distributed and correlated in time,
+as in the public videos, where the correlation over one second is 0.6 to 0.9.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from slacktide.lab.workloads.trace_table import no_choice, read_rows
 from slacktide.lab.workloads.values import WorkloadError, not_negative, positive
 
 STAYS_S = 5.0
-"""Mean seconds that a drawn object is seen: e^(−1/5) = 0.82 alike a second later."""
+"""Mean seconds that a drawn object is seen; the correlation over 1 s is e^(−1/5) = 0.82."""
 MOST_OBJECTS = 10_000
-"""Most objects of one class on a frame: each is a row of the stages behind, and more is a slip
-of the pen."""
+"""Most objects of one class on a frame. Each object is a row of later stages; more objects are
+probably a typing error."""
 _ALL = ("video", "frame", "time_s")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCounts:
-    """Counts of each class, on frames at `rate` per second; the last is followed by the first."""
+    """Counts of each class on frames at `rate` per second; the frames repeat in a loop."""
 
     classes: Mapping[str, Sequence[int]]
-    """As many counts of each class as there are frames, ≥ 1."""
+    """By class: one count per frame; at least one frame."""
     rate: float = 30.0
 
     def __post_init__(self) -> None:
@@ -51,11 +51,11 @@ class ObjectCounts:
         return len(next(iter(self.classes.values()), ()))
 
     def mean(self, name: str) -> float:
-        """Objects of a class on a frame. Raises WorkloadError for one that is not counted."""
+        """Return the mean objects of a class per frame. Raises WorkloadError like `of`."""
         return float(np.mean(self.of(name)))
 
     def of(self, name: str) -> Sequence[int]:
-        """Counts of a class. Raises WorkloadError for one that is not counted."""
+        """Return the counts of a class. Raises WorkloadError for a class without counts."""
         if name not in self.classes:
             available = ", ".join(self.classes)
             raise WorkloadError("counts", f"no class {name!r} is counted; there are: {available}")
@@ -65,9 +65,9 @@ class ObjectCounts:
 def parse_object_counts(
     lines: Iterable[str], name: str, *, only: str | None = None, rate: float = 30.0
 ) -> ObjectCounts:
-    """The counts in these lines of a CSV file called `name`; `only`: of this video, which must be
-    said where there are several. Raises WorkloadError that names file, line and column for counts
-    that are missing, negative, too many or no whole numbers, and for frames that are missing."""
+    """Read counts from the lines of a CSV file called `name`. `only` selects a video, and is
+    required if there are several. Raises WorkloadError naming file, line and column for counts that
+    are missing, negative, too large or not whole, and for missing frames."""
     table = read_rows(lines, name)
     titles = [title for title in table.header if title not in _ALL]
     if "frame" not in table.header or not titles:
@@ -115,7 +115,7 @@ def draw_object_counts(
             raise WorkloadError(name, f"expected at most {MOST_OBJECTS} on a frame, got {mean:g}")
         changes = np.zeros(frames + 1, dtype=np.int64)
         born = rng.uniform(0.0, seconds, rng.poisson(mean * seconds / stays))
-        # Who is there at the beginning was born before; memory has no age.
+        # Objects present at the beginning came before; an exponential stay has no memory.
         begin = np.concatenate((np.zeros(rng.poisson(mean)), born))
         end = begin + rng.exponential(stays, begin.size)
         np.add.at(changes, np.ceil(begin * rate).astype(np.int64).clip(max=frames), 1)

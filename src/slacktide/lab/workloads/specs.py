@@ -50,7 +50,7 @@ _PROCESSES: Mapping[str, Callable[..., Arrivals]] = {
     "windows": GammaWindows,
 }
 _DURATIONS = ("mean_on", "mean_off", "period", "window")
-"""Fields of these that are durations; all others are numbers."""
+"""Fields of these processes that are durations; all other fields are numbers."""
 _BARE_RATE = re.compile(r"(?P<rate>[0-9]+(\.[0-9]+)?) *((req(uests)?)?/s|[rq]ps)?")
 _ARRIVALS = (*_PROCESSES, "trace")
 _DEADLINES = ("fixed", "mix", "uniform", "none")
@@ -58,12 +58,12 @@ _LENGTHS = ("constant", "modes", "exponential", "trace", "sample")
 _Read = TypeVar("_Read")
 
 ARRIVALS: Registry[Arrivals] = Registry("arrival process", {}, group="arrivals")
-"""Arrival processes of others, by name; each is made of its options."""
+"""Arrival processes of other distributions, by name; each is made from its options."""
 
 Admit = Callable[[Registry[Arrivals], str], None]
-"""Has a registry know a name, if it may. Raises OptionError."""
+"""Makes a name known to a registry, if that is allowed. Raises OptionError."""
 _PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=:|$)")
-"""`module:Class` in front of fields, which begin with a number or state their name."""
+"""`module:Class` before the fields, each of which is a number or NAME=VALUE."""
 
 
 def parse_arrivals(
@@ -71,7 +71,7 @@ def parse_arrivals(
     read_trace: Callable[[str], Arrivals] | None = None,
     admit: Admit = lambda registry, name: None,
 ) -> Arrivals:
-    """The process that `text` describes. This package opens no file and imports nothing by
+    """Return the process that `text` describes. This package opens no file and imports nothing by
     name: `read_trace` (path → arrivals) is called for `trace:FILE`, `admit` for names that are not
     built in. Raises WorkloadError naming the field."""
     kind, _, arguments = text.strip().partition(":")
@@ -115,8 +115,8 @@ def _number_or_text(text: str) -> Any:
 
 
 def parse_deadlines(text: str) -> Deadlines | None:
-    """The deadlines that `text` describes; None for `none` (best effort). Raises WorkloadError
-    naming the field."""
+    """Return the deadlines that `text` describes; None for `none` (best effort). Raises
+    WorkloadError naming the field."""
     kind, colon, arguments = text.strip().partition(":")
     if not colon and kind.lstrip("+-.")[:1].isdigit():
         return Fixed(parse_seconds(kind, "deadlines"))
@@ -132,9 +132,9 @@ def parse_deadlines(text: str) -> Deadlines | None:
 
 
 def parse_lengths(text: str, read_lengths: Callable[[str], Empirical] | None = None) -> Lengths:
-    """The source of lengths that `text` describes. This package opens no file: `read_lengths` (path
-    → recorded lengths) is called for `trace:FILE`, which goes through them in their order, and
-    `sample:FILE`, which draws from them by chance. Raises WorkloadError naming the field."""
+    """Return the lengths that `text` describes. This package opens no file: `read_lengths` (path →
+    recorded lengths) is called for `trace:FILE`, which uses them in order, and for `sample:FILE`,
+    which draws from them at random. Raises WorkloadError naming the field."""
     kind, _, arguments = text.strip().partition(":")
     if _BARE_RATE.fullmatch(text.strip()):
         expected = f"expected lengths such as constant:{text.strip()}"
@@ -159,7 +159,7 @@ def _from_file(kind: str, path: str, read: Callable[[str], _Read] | None) -> _Re
 
 
 def _mode(text: str) -> Mode:
-    """`short=3~1@9`: application, mean, σ and weight; all but the mean may be left out."""
+    """Parse `short=3~1@9`: application, mean, σ and weight. Only the mean is required."""
     application, equals, numbers = text.rpartition("=")
     if equals and not application.strip():
         raise WorkloadError("modes", f"expected [APPLICATION=]MEAN[~SIGMA][@WEIGHT], got {text!r}")
@@ -184,7 +184,7 @@ def _mix(text: str) -> Mix:
 
 
 def _fields(kind: str, text: str, readers: Mapping[str, _Reader]) -> dict[str, float]:
-    """Read `text` (`a:b:name=c`) into the named fields; every one is required, once."""
+    """Read `text` (`a:b:name=c`) into the fields of `readers`, each of which is required once."""
     order = list(readers)
     texts = _split(kind, text, order)
     values = {name: readers[name](value, f"{kind} {name}") for name, value in texts.items()}
@@ -195,7 +195,7 @@ def _fields(kind: str, text: str, readers: Mapping[str, _Reader]) -> dict[str, f
 
 
 def _split(kind: str, text: str, order: list[str]) -> dict[str, str]:
-    """The texts of the fields that `text` states, in order or by name."""
+    """Return the texts of the fields that `text` states, in order or by name."""
     values: dict[str, str] = {}
     for position, item in enumerate(text.split(":") if text else []):
         name, equals, value = item.partition("=")
@@ -239,8 +239,8 @@ _LOOKS_LIKE_A_RATE = re.compile(r"[-+]?[0-9.]+\s*[a-zA-Z/]*")
 def parse_link(
     text: str, *, rtt: float = 0.0, read_bandwidths: ReadBandwidths | None = None
 ) -> ConstantLink | TraceLink:
-    """The link that `text` describes, with this round trip (seconds). This package opens no file:
-    `read_bandwidths` is called for a FILE. Raises WorkloadError."""
+    """Return the link that `text` describes, with round trip `rtt` (seconds). This package opens no
+    file: `read_bandwidths` is called for a FILE. Raises WorkloadError."""
     rate = _RATE.fullmatch(text.strip())
     if rate is not None:
         scale = _SCALES[rate["scale"]] * _UNITS[rate["unit"]]
@@ -252,7 +252,7 @@ def parse_link(
 def parse_bandwidth_trace(
     text: str, read_bandwidths: ReadBandwidths | None = None
 ) -> tuple[BandwidthTrace, float]:
-    """The trace that `text` names, and the offset (seconds). Raises WorkloadError."""
+    """Return the trace that `text` names, and the offset (seconds). Raises WorkloadError."""
     kind = text.partition(":")[0].strip()
     if kind in _DRAWN:
         head, fields = split_fields(text, _OF_DRAWN, "link")
@@ -266,7 +266,7 @@ def parse_bandwidth_trace(
         trace = _DRAWN[kind](length, np.random.default_rng(int(seed)))
     else:
         path, fields = split_fields(text, _OF_FILES, "link")
-        # Otherwise `5Mbps` would be a file that is not there.
+        # Otherwise `5Mbps` would be reported as a missing file.
         if not path or _LOOKS_LIKE_A_RATE.fullmatch(path):
             expected = "a rate such as 5Mbit/s or 2MB/s, 4g, 5g or a file"
             raise WorkloadError("link", f"expected {expected}, got {text!r}")

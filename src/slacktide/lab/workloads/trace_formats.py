@@ -1,4 +1,4 @@
-"""Recorded workloads: our own format and those of the public traces, known by their header.
+"""Recorded workloads: our own format and those of public traces, recognized by the header.
 
 | header | what it is |
 | --- | --- |
@@ -13,7 +13,7 @@
 | TIMESTAMP,ContextTokens,GeneratedTokens | Azure LLM inference |
 | time_s,context_tokens,generated_tokens | the same, in seconds |
 
-Pure: lines in, value out; `slacktide.lab.load.traces` opens the files.
+No I/O: these functions take lines; `slacktide.lab.load.traces` opens the files.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _AZURE_2019 = ("HashOwner", "HashApp", "HashFunction", "Trigger")
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded workload: when requests came, and how much work each was."""
+    """A recorded workload: the arrivals, and the lengths of the requests."""
 
     arrivals: Arrivals
     lengths: Mapping[str, Empirical] = field(default_factory=dict)
-    """By column; one length for each arrival, in the order of arrivals. Empty: none recorded."""
+    """By column: one length per arrival, in the order of arrivals. Empty if none are recorded."""
 
 
 def parse_trace(lines: Iterable[str], name: str, *, only: str | None = None) -> Trace:
-    """The trace in these lines of a CSV file called `name`. `only` keeps one application, function
-    or segment. Raises WorkloadError naming the file, the line and the column."""
+    """Read a trace from the lines of a CSV file called `name`. `only` keeps one application,
+    function or segment. Raises WorkloadError naming the file, the line and the column."""
     table = read_rows(lines, name)
     if table.header[:4] == _AZURE_2019:
         return _counts_by_minute(table, only)
@@ -59,7 +59,7 @@ def parse_trace(lines: Iterable[str], name: str, *, only: str | None = None) -> 
 
 
 def _in_order(table: TraceRows, only: str | None) -> Trace:
-    """Arrivals by start, with what else there is about each: its owner, lengths of any kind."""
+    """Read a table of arrivals in order, with the owner and any lengths of each."""
     first, *titles = (columns := table.columns())
     times = columns[first].instants() if first == "TIMESTAMP" else columns[first].times()
     owner = next((title for title in titles if title in ("application", "function_id")), None)
@@ -125,7 +125,7 @@ def _counts_by_minute(table: TraceRows, only: str | None) -> Trace:
 
 
 def _azure_2021(table: TraceRows, only: str | None) -> Trace:
-    """Published by end; an invocation began its duration before."""
+    """Read invocations published by end time: each began `duration` seconds earlier."""
     columns = table.columns()
     durations = columns["duration"]
     starts = columns["end_timestamp"].numbers() - durations.numbers()
@@ -141,7 +141,7 @@ def _events(
     owners: Column | None,
     only: str | None,
 ) -> Trace:
-    """Single arrivals, each with its lengths."""
+    """Return a trace of single arrivals, each with its lengths."""
     words = () if owners is None else owners.words()
     indices = np.arange(times.size) if owners is None else owners.chosen(only)
     names = tuple(words[index] for index in indices) if words else ()
@@ -170,8 +170,8 @@ _FORMATS: Mapping[tuple[str, ...], Callable[[TraceRows, str | None], Trace]] = {
 
 
 def _unknown_header(header: Sequence[str]) -> str:
-    """Message about a header that no format has: the first column that is wrong, and the nearest
-    format."""
+    """Return a message about an unknown header: its first unknown column, and the nearest known
+    header."""
     shapes = [",".join(columns) for columns in _FORMATS]
     line = ",".join(header)
     near = nearest(line, shapes)

@@ -1,4 +1,4 @@
-"""The rows of a CSV file, checked as they are read: every error names file, line and column."""
+"""Rows of a CSV file, checked as they are read. Every error names file, line and column."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from slacktide.lab.workloads.values import WorkloadError, parse_number
 
 @dataclass(frozen=True, slots=True)
 class TraceRows:
-    """Rows below a header, line by line. They can be gone through once."""
+    """Rows below a header, line by line. They can be iterated only once."""
 
     name: str
     """Name of the file, for messages."""
     header: tuple[str, ...]
     rows: Iterator[tuple[int, list[str]]]
-    """(line, cells); as many cells as the header has. Empty lines are left out."""
+    """(line number, cells), with as many cells as the header. Empty lines are left out."""
 
     def columns(self) -> dict[str, Column]:
-        """All columns. Raises WorkloadError if there is no row, or one title stands twice."""
+        """Return all columns by title. Raises WorkloadError without rows or for repeated titles."""
         for at, title in enumerate(self.header):
             if title and title in self.header[:at]:
                 raise WorkloadError(f"{self.name}, line 1, {title}", "two columns have this title")
@@ -44,7 +44,7 @@ class TraceRows:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column as text, with the lines it was read from."""
+    """One column as text, with the number of each cell's line."""
 
     name: str
     title: str
@@ -52,7 +52,7 @@ class Column:
     cells: Sequence[str]
 
     def numbers(self) -> NDArray[np.float64]:
-        """Cells as finite numbers that are not negative; shape (n,)."""
+        """Return the cells as finite, non-negative numbers, shape (n,). Raises WorkloadError."""
         values = np.empty(len(self.cells))
         for index, cell in enumerate(self.cells):
             values[index] = parse_number(cell, self._where(index))
@@ -62,11 +62,11 @@ class Column:
         return values
 
     def times(self, *, rising: bool = False) -> NDArray[np.float64]:
-        """Cells as seconds in order; `rising`: no two alike."""
+        """Return the cells as non-decreasing seconds; `rising`: strictly. Raises WorkloadError."""
         return self._in_order(self.numbers(), rising=rising)
 
     def instants(self) -> NDArray[np.float64]:
-        """Dates with times (`2023-11-16 18:15:46.6805900`), as seconds after the first."""
+        """Return dates with times (`2023-11-16 18:15:46.6805900`) as seconds after the first."""
         values = np.empty(len(self.cells), dtype="datetime64[ns]")
         for index, cell in enumerate(self.cells):
             try:
@@ -86,7 +86,7 @@ class Column:
         return values
 
     def part(self, rows: Iterable[int]) -> Column:
-        """The rows of these indices."""
+        """Return a column of the rows with these indices."""
         lines, cells = zip(*((self.lines[index], self.cells[index]) for index in rows), strict=True)
         return replace(self, lines=lines, cells=cells)
 
@@ -94,7 +94,7 @@ class Column:
         return tuple(cell.strip() for cell in self.cells)
 
     def chosen(self, only: str | None, *, single: bool = False) -> NDArray[np.int64]:
-        """Indices of the rows that hold `only`; all if None, unless `single` demands one word."""
+        """Return indices of the rows with the word `only`; None: all, if `single` a single word."""
         words = self.words()
         distinct = sorted(set(words))
         if only is None and single and len(distinct) > 1:
@@ -111,20 +111,20 @@ class Column:
 
 
 def must_know(name: str, only: str | None, words: Collection[str]) -> None:
-    """Raise WorkloadError if `only` is none of those known."""
+    """Raise WorkloadError if `only` is stated but not among `words`."""
     if only is not None and only not in words:
         raise WorkloadError(name, f"nothing is called {only!r}; {suggestion(only, words)[:200]}")
 
 
 def no_choice(name: str, *choices: str | None) -> None:
-    """Raise WorkloadError if anything is wanted of a file that has nothing to choose by."""
+    """Raise WorkloadError if a choice is stated for a file that has no column to choose by."""
     for choice in choices:
         if choice is not None:
             raise WorkloadError(name, f"has no column to choose {choice!r} by")
 
 
 def read_rows(lines: Iterable[str], name: str) -> TraceRows:
-    """The CSV file whose lines these are; the first is its header. Raises WorkloadError."""
+    """Read CSV lines, the first of which is the header. Raises WorkloadError."""
     reader = csv.reader(lines)
     try:
         header = tuple(cell.strip() for cell in next(reader, []))
@@ -136,7 +136,7 @@ def read_rows(lines: Iterable[str], name: str) -> TraceRows:
 def checked_rows(
     rows: Iterable[list[str]], name: str, width: int, *, first: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of the rows that are not empty; the first stands in line `first`."""
+    """Yield (line number, cells) of the non-empty rows; the first row is line `first`."""
     line = first - 1
     try:
         for line, cells in enumerate(rows, start=first):

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class WorkloadError(ValueError):
-    """An invalid workload: `field` names the error, the text states the expectation."""
+    """An invalid workload. `field` names the wrong field; the text says what was expected."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -36,7 +36,7 @@ Times: TypeAlias = NDArray[np.float64]
 
 
 def column(field: str, values: ArrayLike) -> Times:
-    """A read-only float64 copy, checked: one axis, not empty, finite, not negative."""
+    """Return a read-only float64 copy, checked: one axis, not empty, finite, not negative."""
     array = np.array(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise WorkloadError(field, f"must be a non-empty list of numbers, got {array.shape}")
@@ -47,7 +47,7 @@ def column(field: str, values: ArrayLike) -> Times:
 
 
 def rising(starts: ArrayLike, values: ArrayLike, field: str) -> tuple[Times, Times]:
-    """Both as columns of one length, checked too: `starts` rise strictly."""
+    """Return both as columns, checked: equally long, and `starts` rise strictly."""
     times, levels = column("time_s", starts), column(field, values)
     if times.size != levels.size:
         raise WorkloadError(field, f"{levels.size} values for {times.size} times")
@@ -57,7 +57,7 @@ def rising(starts: ArrayLike, values: ArrayLike, field: str) -> tuple[Times, Tim
 
 
 def set_fields(instance: object, **values: Any) -> None:
-    """Give a frozen dataclass its fields, where it has an `__init__` of its own."""
+    """Set the fields of a frozen dataclass that defines `__init__` itself."""
     for field, value in values.items():
         object.__setattr__(instance, field, value)
 
@@ -67,7 +67,7 @@ _DURATION = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>[a-zµ]
 
 
 def parse_seconds(text: str, field: str = "duration") -> float:
-    """`50ms` → 0.05. The unit is required. Raises WorkloadError naming `field`."""
+    """Parse `50ms` to 0.05. The unit is required. Raises WorkloadError naming `field`."""
     match = _DURATION.fullmatch(text.strip())
     unit = _UNITS.get(match["unit"]) if match else None
     if match is None or unit is None:
@@ -76,7 +76,7 @@ def parse_seconds(text: str, field: str = "duration") -> float:
 
 
 def parse_number(text: str, field: str) -> float:
-    """A plain finite number. Raises WorkloadError naming `field`."""
+    """Parse a finite number without unit. Raises WorkloadError naming `field`."""
     try:
         value = float(text)
     except ValueError:
@@ -87,8 +87,8 @@ def parse_number(text: str, field: str) -> float:
 
 
 def split_fields(text: str, names: tuple[str, ...], subject: str) -> tuple[str, dict[str, str]]:
-    """The text before the fields `:name=value` (a path may hold colons), and the fields. Raises
-    WorkloadError if one of `names` stands twice; the message calls it a field of `subject`."""
+    """Return the text before any fields `:name=value` (it may contain colons), and the fields.
+    Raises WorkloadError for a repeated name; the message calls it a field of `subject`."""
     head = text.strip()
     fields: dict[str, str] = {}
     while True:

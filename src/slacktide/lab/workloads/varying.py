@@ -1,5 +1,5 @@
-"""Arrival processes whose rate changes with time: bursts, recorded rates, days and nights, and
-windows with a count each, as public traces publish them."""
+"""Arrival processes whose rate changes with time: bursts, recorded rates, day and night, and counts
+per window, as in public traces."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from slacktide.lab.workloads.values import (
 )
 
 _STEPS = 360
-"""Steps of a day's rate. Fixed by the period alone, so that draws do not depend on the duration."""
+"""Number of rate steps per period; constant, so that draws do not depend on the duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnOff(Arrivals):
     """Bursts: Poisson at `rate_on` or `rate_off`, switching after exponential stays. `mean_on` and
-    `mean_off` are the mean stays in seconds. A Markov-modulated Poisson process with two states,
-    begun in its equilibrium."""
+    `mean_off` are the mean stays in seconds. This is a Markov-modulated Poisson process with two
+    states that starts in equilibrium."""
 
     rate_on: float
     rate_off: float
@@ -73,8 +73,8 @@ class OnOff(Arrivals):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RateTrace(Arrivals):
-    """Poisson at `rates[i]` from `starts[i]` on, until the next start; the last rate lasts. Both
-    have shape (n,); starts rise strictly. Before the first start nothing comes."""
+    """Poisson at `rates[i]` from `starts[i]` until the next start; the last rate lasts for ever.
+    Both have shape (n,); starts rise strictly. No request comes before the first start."""
 
     starts: Times
     rates: Times
@@ -99,9 +99,9 @@ class RateTrace(Arrivals):
 
 @dataclass(frozen=True, slots=True)
 class Diurnal(Arrivals):
-    """Day and night: Poisson at a rate that swings from `low` (at 0) to `high` (half a period on).
-    λ(t) = low + (high − low) · (1 − cos(2πt / period)) / 2, held at its mean over each of the 360
-    steps of a period."""
+    """Day and night: Poisson at a rate that rises from `low` (at 0) to `high` (after half a period)
+    and falls again: λ(t) = low + (high − low) · (1 − cos(2πt / period)) / 2, replaced by its mean
+    over each of the 360 steps of a period."""
 
     low: float
     high: float
@@ -126,7 +126,7 @@ class Diurnal(Arrivals):
         return f"diurnal:{self.low:g}:{self.high:g}:{self.period:g}s"
 
     def _steps(self, duration: float) -> tuple[Times, Times]:
-        """(starts, rates) of the steps that begin within [0, duration)."""
+        """Return (starts, rates) of the steps that begin within [0, duration)."""
         count = int(np.ceil(duration / self.period * _STEPS)) + 1
         turns = np.arange(count + 1) / _STEPS
         sines = np.sin(2.0 * np.pi * turns)
@@ -137,8 +137,8 @@ class Diurnal(Arrivals):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowCounts(Arrivals):
-    """`counts[i]` requests in the i-th window of `window` seconds, spread evenly by chance. Shape
-    (n,), whole numbers. Nothing comes after the last window."""
+    """`counts[i]` requests at uniformly random times of the i-th window of `window` seconds. Counts
+    are whole numbers, shape (n,). No request comes after the last window."""
 
     counts: NDArray[np.int64]
     window: float
@@ -167,9 +167,9 @@ class WindowCounts(Arrivals):
 
 @dataclass(frozen=True, slots=True)
 class GammaWindows(OneRate):
-    """Windows of `window` seconds, each with a rate of its own around `rate`. A window's count is
-    Poisson around rate × window × Gamma(mean 1, coefficient of variation `cv`): the counts per
-    window of the Azure Functions traces, with their burstiness as one number."""
+    """Windows of `window` seconds, each with its own rate around `rate`. A window's count is
+    Poisson with mean rate × window × Gamma(mean 1, coefficient of variation `cv`). This models the
+    counts per window of the Azure Functions traces, with `cv` as their burstiness."""
 
     window: float
     cv: float
@@ -189,7 +189,7 @@ class GammaWindows(OneRate):
 def _spread(
     counts: NDArray[np.int64], window: float, duration: float, rng: np.random.Generator
 ) -> Iterator[Times]:
-    """Sorted times in [0, duration), uniform within each window; whole windows at a time."""
+    """Yield sorted times in [0, duration), uniform within windows, some whole windows at a time."""
     begun = counts[: int(np.ceil(duration / window))]
     first, latest = 0, 0.0
     while first < begun.size:
@@ -197,7 +197,7 @@ def _spread(
         last = first + max(1, int(np.searchsorted(until, CHUNK, side="right")))
         starts = np.repeat(np.arange(first, last) * window, begun[first:last])
         times = np.sort(starts + rng.random(starts.size) * window)
-        # Rounding may put the last of one window behind the first of the next.
+        # Rounding may put the last time of a window after the first time of the next.
         times = np.maximum(times[: np.searchsorted(times, duration, side="left")], latest)
         yield times
         first, latest = last, float(times[-1]) if times.size else latest

@@ -1,9 +1,9 @@
 """`InputBlocklist`: inputs that crashed a version twice, and the connections that sent them.
 
-The engine blames a request, and its input is blocked for a while. Only then are requests compared:
-by shapes and first bytes, and by hash if these match. A connection is refused after several such
-inputs if the version served none of its requests in between; otherwise it is probably a proxy's.
-Addresses and tokens are never refused, since many clients may share them.
+If the engine blames a request, its input is blocked for a while. Only then are requests compared
+with it: by shapes and first bytes, and by hash if these match. A connection is refused after
+several such inputs, unless the version served one of its requests in between: then it is probably a
+proxy's. Addresses and tokens are never refused: many clients may share them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from slacktide.wire.calls import Buffer
 
 BLOCK_S = 60.0
-"""Seconds that an input, or a connection, is refused."""
+"""Seconds for which an input or a connection is refused."""
 SEVERAL = 3
-"""Different inputs after which a connection is refused."""
+"""Number of different inputs after which a connection is refused."""
 MOST = 256
-"""Most blocked inputs; the oldest is dropped first."""
+"""Maximum number of blocked inputs; the oldest is dropped first."""
 _GLIMPSE = 64
 
 Tensors = Iterable[tuple[tuple[int, ...], Buffer]]
@@ -40,7 +40,7 @@ class InputBlocklist:
 
     def __init__(self) -> None:
         self.inputs: dict[bytes, _Blocked] = {}
-        """By hash, the oldest first. If it is empty, callers skip all other checks."""
+        """By hash, oldest first. While there are no blocked inputs, callers check nothing else."""
 
     def is_active(self, *, now: float) -> bool:
         inputs = self.inputs
@@ -72,7 +72,7 @@ class InputBlocklist:
                 self.inputs[digest] = block._replace(connection="")
 
     def blocked_for(self, connection: str, *, now: float) -> float:
-        """Return the seconds for which a connection is still refused; 0: it is not."""
+        """Return the seconds for which a connection is still refused; 0 if it is not."""
         blamed = [block.until for block in self.inputs.values() if block.connection == connection]
         return blamed[-SEVERAL] - now if connection and len(blamed) >= SEVERAL else 0.0
 

@@ -1,7 +1,7 @@
 """`InputCheck`: checks a call's inputs against its model, and names the field of an error.
 
-It also computes a request's signature, which decides the requests that may share a batch, and its
-work hint.
+It also computes a request's work hint, and its signature, which decides which requests may share a
+batch.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class PaddedInputs:
         self._row_bytes = BATCH_BYTES // interface.max_batch
 
     def left_out(self, spec: TensorSpec, sent: Mapping[str, InputTensor]) -> InputTensor | None:
-        """Return a mask that the client left out, as long as its input; None if `spec` is no mask.
-        An input without elements gets none: its length would cost the client nothing."""
+        """Return a mask of its input's length if the client left it out; None if `spec` is no mask.
+        An input without elements gets no mask: its length would cost the client nothing."""
         masked = self._masks.get(spec.name)
         of = None if masked is None else sent.get(masked[0])
         if masked is None or of is None or len(of.shape) <= masked[1]:
@@ -66,9 +66,9 @@ class PaddedInputs:
         return InputTensor(spec.name, spec.datatype, shape, LEFT_OUT)
 
     def signature(self, tensors: Sequence[InputTensor], rows: int, nbytes: int) -> Signature:
-        """Return the shapes without rows and padded axes. Raises BadField for unequal or too long
-        lengths. A request whose size times the rows of a full batch is too large keeps its shapes,
-        and shares batches only with requests of the same shapes."""
+        """Return the shapes without rows and padded axes. Raises BadField if lengths are unequal or
+        too long. If a request's size times the rows of a full batch is too large, the padded axes
+        stay, so that the request shares batches only with requests of the same shapes."""
         axes = self._axes
         length = tensors[self._first].shape[axes[self._first]]
         if self._longest is not None and length > self._longest:
@@ -98,7 +98,7 @@ class HintReader:
     """Reads the declared work hint from a request."""
 
     def __init__(self, hint: WorkHint, names: Sequence[str]) -> None:
-        """`names` of the model's inputs, in order."""
+        """`names`: names of the model's inputs, in order."""
         self._unit = hint.of
         self._index = names.index(hint.input) if hint.input in names else None
         self._axis = 1 if hint.axis is None else hint.axis
@@ -124,9 +124,9 @@ class CheckedInputs:
     work_hint: float | None = None
     """Size that the run time grows with; None if the model declares none."""
     image_size: int = 0
-    """Longer side of pixels to be resized; 0 if there are none."""
+    """Longer side of an image that will be resized, in pixels; 0 if there is none."""
     decoding: float = 0.0
-    """Least seconds of decoding its pictures beyond those in the profile."""
+    """Least seconds by which decoding its pictures takes longer than the profile includes."""
 
 
 class InputCheck:
@@ -151,7 +151,7 @@ class InputCheck:
         self.most_rows = max(
             1, min(settings.limits.rows or interface.max_batch, interface.max_batch)
         )
-        """Most rows of a request."""
+        """Maximum number of rows in a request."""
         self._payload_limit = settings.limits.payload
         self._finite = {name for name, section in settings.inputs.items() if section.finite}
         self._by_form = not self._finite and all(
@@ -173,14 +173,14 @@ class InputCheck:
         self._fixed_signature: Signature | None = tuple(self._tails) if fixed else None
         self._crop_tail = None if crop_input(interface) is None else self._tails[0]
         self._crops: dict[int, CheckedInputs] = {}
-        """Checked crops by number, if all have one size."""
+        """Checked crops by number of crops, cached if crops of all frames have one size."""
         self._image: ImageInput | None = None
         index = image_input(interface)
         if index is not None and (padding is None or self._names[index] not in padding.inputs):
             self._image = ImageInput(interface, settings, index, any_size=any_image)
 
         self.largest = self._largest()
-        """Bytes of the largest inputs of one request; 0: their shapes set no bound."""
+        """Maximum bytes of one request's inputs; 0 if their shapes set no bound."""
 
     def _largest(self) -> int:
         row, image = 0, self._image

@@ -1,7 +1,7 @@
 """`ModelCounters`: counters of one version, for statistics and metrics.
 
-Counters only rise and are never reset. Histograms have one count per bucket, found by bisection, so
-that a request allocates nothing.
+Counters only rise and are never reset. A histogram has one count per bucket, and bisection finds
+the bucket, so that counting a request allocates nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ LATENCY_BOUNDS: tuple[float, ...] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
     0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
-"""Upper bounds of buckets, seconds: OpenTelemetry's, and finer ones below 5 ms."""
+"""Upper bounds of latency buckets, seconds: OpenTelemetry's, and finer ones below 5 ms."""
 BUDGET_BOUNDS: tuple[float, ...] = (
     -1.0, -0.1, -0.05, -0.01, -0.005, -0.001, 0.0,
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 )  # fmt: skip
-"""Seconds left at completion; negative if late."""
+"""Upper bounds for the seconds left to the deadline at completion; negative if late."""
 ROWS_BOUNDS: tuple[float, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -69,9 +69,9 @@ class StageCounters:
     def __init__(self) -> None:
         self.by_reason: dict[Reason, int] = {}
         self.request_s = Histogram(LATENCY_BOUNDS)
-        """Seconds from the moment its input was complete to its answer."""
+        """Seconds from the moment a request's input was complete to its answer."""
         self.slack_s = Histogram(LATENCY_BOUNDS)
-        """Seconds left of the stage's part of the deadline at its answer, at least 0."""
+        """Seconds left of the stage's part of the deadline when it answers, at least 0."""
 
 
 class ModelCounters:
@@ -84,11 +84,11 @@ class ModelCounters:
         self.failed_s = 0.0
         """Seconds of failed requests, from arrival to answer."""
         self.compute = ComputeSeconds()
-        """Times of batches, once for each request with a result."""
+        """Batch times, each counted once per request with a result."""
         self.rows_served = 0
         self.executions = 0
         self.by_rows: dict[int, ComputeSeconds] = {}
-        """Times of executions, by rows."""
+        """Times of executed batches, by number of rows."""
         self.by_variant: dict[str, tuple[int, int]] = {}
         """(executions, rows) by variant."""
         self.last_at_ms = 0
@@ -106,19 +106,19 @@ class ModelCounters:
         """Crashes because a worker exceeded its memory limit."""
         self.circuit_openings = 0
         self.damaged_pictures = 0
-        """Pictures that were answered although they may be damaged."""
+        """Number of pictures answered although they may be damaged."""
         self.exits: dict[int, int] = {}
         """Requests answered by a ramp, by position."""
         self.judged: dict[int, tuple[int, int]] = {}
         """(rows on which a ramp was compared with the model, rows that agreed), by position."""
         self.exits_saved_s = 0.0
-        """Total seconds by which ramps answered before the end of their batch, over all rows."""
+        """Seconds between a row's answer by a ramp and the end of its batch, summed over rows."""
         self.stages: dict[str, StageCounters] = {}
         """Stages of a pipeline that have answered a request."""
         self.loop_s = 0.0
         """Seconds that the event loop spent between stages of a pipeline."""
         self.samples = SoloCounts()
-        """Requests that ran again alone, counted by the engine."""
+        """The engine's counts of requests that ran again alone."""
 
     def answered(self, outcome: Outcome, rows: int, timing: BatchTiming | None) -> None:
         reason = outcome.reason
@@ -163,10 +163,10 @@ class ModelCounters:
             self.by_variant[variant] = batches + 1, before + rows
 
     def judge(self, report: ExitReport, seconds: float) -> None:
-        """Count the ramps' answers of a batch that took `seconds`."""
+        """Count the answers that ramps gave in a batch that took `seconds`."""
         ramps, stage_s = report.ramps, report.stage_s
         for agrees in report.agrees:
-            for ramp, agreed in zip(ramps, agrees, strict=False):  # as far as the row came
+            for ramp, agreed in zip(ramps, agrees, strict=False):  # up to the row's exit
                 judged, before = self.judged.get(ramp, (0, 0))
                 self.judged[ramp] = judged + 1, before + agreed
         for last_stage in report.left:

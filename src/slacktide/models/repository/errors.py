@@ -60,7 +60,7 @@ class RepositoryMistakeError(RepositoryError):
 
 
 class FolderError(RepositoryMistakeError):
-    """A folder is not that of a repository or model."""
+    """A folder is not the folder of a repository or a model."""
 
 
 class InvalidNameError(RepositoryMistakeError):

@@ -134,8 +134,8 @@ def unreadable(where: str, error: Exception) -> RepositoryError:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that readers, and a crash, leave either the old or the new content: write
-    beside it, flush to disk, then rename. Raises OSError."""
+    """Write a file so that readers always find, and a crash leaves, either the old or the new
+    content: write beside it, flush to disk, then rename. Raises OSError."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

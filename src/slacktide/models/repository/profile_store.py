@@ -5,11 +5,10 @@
     STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a single file
     REPOSITORY/depths/1/profile.<hardware>@small.json                of a variant with a file
 
-Beside it are learnt corrections (profile.<hardware>.learnt.json), accuracies of variants on any
-hardware (profile.accuracy.json), and learnt early exits (folder `exits`, written elsewhere). The
-store does not interpret contents. It wraps a JSON object with the hash of the model and the
-hardware, and returns it only for the same ones; other files count as missing, with a reason in the
-log.
+Beside a profile are learnt corrections (profile.<hardware>.learnt.json), accuracies of variants on
+any hardware (profile.accuracy.json), and learnt early exits (folder `exits`, written elsewhere).
+The store does not interpret contents. It wraps a JSON object with hashes of model and hardware, and
+returns it only if both match. Other files count as missing, with a reason in the log.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ EXITS_FOLDER = "exits"
 
 
 def model_hash(definition: ModelDefinition) -> str:
-    """Return the SHA-256 of the model, in hex: that of `sha256sum model.onnx` for one file.
+    """Return the SHA-256 of the model, in hex; for one file, as `sha256sum model.onnx` does.
 
     Only parsing would tell which files hold external data, and the server leaves that to workers.
     So every file beside the model counts, except for profiles, hidden files and learnt early exits:
@@ -90,8 +89,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _namesakes(model: Path) -> Iterator[Path]:
-    """Yield files beside a model that are its data by name; links only if they lead into the folder
-    of the model's target."""
+    """Yield the files beside a model whose names mark them as its data; links only if they lead
+    into the folder of the model's target."""
     real = model.resolve().parent
     for path in model.parent.iterdir():
         named = path.name.startswith((model.name, f"{model.stem}."))
@@ -202,7 +201,7 @@ class ProfileStore:
 
     def exits_folder(self, definition: ModelDefinition) -> Path:
         """Return the folder of learnt early exits: beside the model if writable, else in the state
-        folder, where newer files from beside the model are copied. Blocks; never raises."""
+        folder, to which newer files beside the model are copied. Blocks; never raises."""
         beside = definition.folder / EXITS_FOLDER
         writable = os.access(beside if beside.is_dir() else definition.folder, os.W_OK)
         if writable or self._state_dir is None:

@@ -83,18 +83,18 @@ class ModelDefinition:
     warnings: tuple[str, ...] = ()
     """Sentences for the log, once per model."""
     single_file: bool = False
-    """Whether it is a single file: other files beside it mostly do not belong to the model."""
+    """Whether the model is a single file: files beside it mostly do not belong to the model."""
     samples: Path | None = None
     """The .npz file that `samples` names, links followed."""
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
     """Files of `samples.rows`, by input."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """Model files by variant, if variants are files, the first of which is `model_path`, or depths
-    of one file."""
+    """Model files by variant, if variants are depths of one file or have files of their own. The
+    first file is `model_path`."""
     device_origin: str = ""
     """File, line and key that state a GPU; empty on the CPU."""
     variant: str = ""
-    """Variant that this defines (`of_variant`); empty: the whole model."""
+    """Variant that this definition describes (`of_variant`); empty: the whole model."""
 
     def of_variant(self, name: str) -> ModelDefinition:
         """Return the definition of one variant."""
@@ -118,8 +118,8 @@ class ModelDefinition:
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Names for clients of the file's outputs, for a depth or a model with its own exits;
-        empty: all outputs under their own names."""
+        """Clients' names of outputs by their names in the file, for a depth or a model with its own
+        exits; empty: all outputs under their own names."""
         variants = self.settings.variants
         if self.own_exits:
             return {name: name for name in self.own_exits[0].outputs}
@@ -207,7 +207,7 @@ class Repository:
         return names
 
     def scan(self) -> tuple[ListedModel, ...]:
-        """Return every model with its definitions or its problem. Raises as `names`."""
+        """Return every model with its definitions or its problem. Raises the errors of `names`."""
         return tuple(self._list(name) for name in self.names())
 
     def read(
@@ -289,8 +289,8 @@ class Repository:
             return PipelineDefinition(name, settings, settings.pipeline(name))
 
     def not_a_model(self, name: str) -> str:
-        """Return why a pipeline's stage cannot name it; empty for any model, even a broken one.
-        Raises as `names`."""
+        """Return why a pipeline's stage cannot refer to `name`; empty for any model, even a broken
+        one. Raises the errors of `names`."""
         if self._has(name, PIPELINE_FILE):
             return is_a_pipeline(name)
         names = self.names()
@@ -441,8 +441,8 @@ _SIGNS = frozenset({".onnx", ".pbtxt", ".yaml", ".yml"})
 
 
 def _may_be_a_model(folder: Path) -> bool:
-    """Whether a folder is a model, valid or not. Links are; empty or unreadable folders are if
-    their name is valid, unlike `lost+found`; folders without signs of a model are not."""
+    """Whether a folder counts as a model, valid or not. Links do; empty or unreadable folders do if
+    their name is valid, unlike `lost+found`; other folders need a sign of a model."""
     if folder.is_symlink():
         return True
     try:

@@ -33,7 +33,7 @@ Document = Mapping[str, Any]
 
 
 def parse_settings(data: bytes, *, where: str) -> Document:
-    """Return the document in a settings file, validated by itself. Raises SettingsError."""
+    """Return the document in a settings file, validated on its own. Raises SettingsError."""
     document = parse_document(data, where=where)
     validate_settings(document, where=where)
     return document
@@ -69,8 +69,8 @@ _DEEP = ("limits", "inputs", "outputs")
 def merge(
     own_settings: Document, config: Translation, *, own_where: str, config_where: str
 ) -> ModelSettings:
-    """Return the settings in effect. `own_settings` must be valid by itself. Raises
-    ModelConfigError if `config` is not, and SettingsError if the two contradict each other."""
+    """Return the settings in effect. `own_settings` must be valid on its own. Raises
+    ModelConfigError if `config` is invalid, and SettingsError if the two contradict each other."""
     try:
         validate_settings({**config.settings, **config.not_fifo}, where=config_where)
     except SettingsError as error:
@@ -206,7 +206,7 @@ def _complaint(
 
 
 def _keys(path: Path, root: type[Section]) -> tuple[str, ...]:
-    """Return the valid keys of the section that has the unknown last key of `path`."""
+    """Return the valid keys of the section in which the last key of `path` is unknown."""
     below: Any = root
     for part in path:
         below = _step(below, part)

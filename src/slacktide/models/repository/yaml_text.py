@@ -58,7 +58,7 @@ def parse_yaml_lines(text: str) -> tuple[Any, Lines]:
 
 
 def _note_lines(node: yaml.Node, place: tuple[int | str, ...], lines: Lines) -> None:
-    """Add the lines below `node`, whose keys are strings as it was constructed."""
+    """Add the lines of everything below `node`, whose keys are known to be strings."""
     if isinstance(node, yaml.MappingNode):
         below = [(key.value, key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):

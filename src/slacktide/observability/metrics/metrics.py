@@ -48,8 +48,8 @@ class Metrics:
     nvml: Nvml | None = field(default_factory=open_nvml)
 
     def pieces(self) -> Iterator[bytes]:
-        """The page, of type CONTENT_TYPE, in pieces that each fit into a turn of the loop; 40 ms in
-        all for sixty models. The engine's numbers are of a single moment."""
+        """The page, of type CONTENT_TYPE, in pieces small enough to write in one turn of the loop;
+        40 ms in all for sixty models. All numbers of the engine are from the same moment."""
         snapshot = self.runtime.engine.snapshot(now=time.monotonic()).detach()
         views = look(self.catalog, snapshot)
         gpus = () if self.nvml is None else triton.gpu_families(self.nvml.gpus())

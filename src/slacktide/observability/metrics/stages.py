@@ -1,5 +1,5 @@
 """Families of pipelines: requests of each stage, and rows passed along edges. A pipeline's own
-requests are counted like those of any model. Pure."""
+requests are counted as requests of a model. Pure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Triton's families, for dashboards made for Triton.
 
-Units (µs, ms or seconds, as in the names) and meanings are those of Triton's documentation, and
-counters have no `_total`. Triton's summaries are missing, because they need quantiles of single
-requests, which a histogram cannot give. Cache metrics are missing because there is no cache;
-Triton shows none then either. Pure.
+Units (µs, ms or seconds, as in the names) and meanings follow Triton's documentation, and counters
+have no `_total`. Triton's summaries are missing, because they need quantiles of single requests,
+which a histogram cannot give. Cache metrics are missing because there is no cache; without one,
+Triton shows none either. Pure.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def usage_of(workers: ProcessExecutor | None, *, root: Path = ROOT) -> WorkerUsa
 
 
 def _ticks(process: Path, *, ended: bool) -> list[int]:
-    """utime and stime; with `ended` also those of reaped children."""
+    """User and system CPU time of a process, in ticks; with `ended` also of reaped children."""
     return [int(field) for field in _stat(process)[11 : 15 if ended else 13]]
 
 

@@ -1,4 +1,4 @@
-"""Early exits: where a model may be left, and how sure a ramp must be (Apparate). Pure."""
+"""Early exits: where rows may leave a model, and how sure a ramp must be (Apparate). Pure."""
 
 from slacktide.planning.exits.events import ExitEvent as ExitEvent
 from slacktide.planning.exits.events import ExitsArranged as ExitsArranged

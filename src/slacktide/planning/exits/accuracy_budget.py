@@ -3,10 +3,10 @@
 The bound of `thresholds.py` holds if the next rows are like the last ones. This class handles rows
 that are not. Rows leave only while (docs/internals/exits.md, "How the promise is kept")
 
-- the last window has fewer wrong answers than it may have;
-- one more wrong answer would still be within the loss over all rows so far. Each wrong row also
-  stands for the unjudged rows since the judged row before it, so this is an estimate with a margin:
-  the fewer wrong answers are left, the more batches are judged;
+- the last window has fewer wrong answers than allowed;
+- over all rows so far, one more wrong answer would not exceed the loss. Each wrong row also stands
+  for the unjudged rows since the judged row before it, so this is an estimate with a margin: the
+  fewer wrong answers are still allowed, the more batches are judged;
 - rows are not in doubt. An alarm (more wrong answers among the last 16 than the loss explains) or a
   long pause puts them in doubt: then `FRESH` rows are judged anew, and tuning allows no wrong
   answer among them.
@@ -29,27 +29,27 @@ WINDOW_WRONG = 5
 """Wrong answers that a window may have; it determines the length of the window."""
 ALARM_ROWS = 16
 FALSE_ALARM = 0.02
-"""Chance of an alarm if the loss is just within its limit."""
+"""Chance of a false alarm if the true loss is just within its limit."""
 BLUR = 32
-"""Rows on each side over which a wrong one is spread (see `ThresholdSearch`)."""
+"""Rows on each side over which a wrong row's price is spread (see `ThresholdSearch`)."""
 MARGIN = 0.8
-"""Margin in standard deviations of the estimate, for some 80 % confidence."""
+"""Margin in standard deviations of the estimate, for about 80 % confidence."""
 STEP = 0.7
-"""Ratio of two neighbouring shares of judged batches."""
+"""Ratio between neighbouring steps of the share of judged batches."""
 FRESH = 64
 """Rows judged anew before rows in doubt may leave."""
 
 
 Said: TypeAlias = tuple[Array, Array]
-"""(uncertainty, agreement), each [rows, ramps], in the order of rows; infinite and true if a ramp
-was not asked."""
+"""(uncertainty, agreement), each [rows, ramps], in the order of rows; if a ramp was not asked, its
+uncertainty is infinite and its agreement true."""
 
 
 class JudgedWindow:
     """Answers of ramps for the last judged rows."""
 
     def __init__(self, rows: int, positions: int = 0) -> None:
-        """`rows`: most rows to keep; `positions`: positions of the model."""
+        """`rows`: most rows to keep; `positions`: number of positions in the model."""
         self._uncertainty: Array = np.full((rows, positions), np.inf)
         self._agrees: Array = np.ones((rows, positions), bool)
         self.added = 0
@@ -81,14 +81,14 @@ class AccuracyBudget:
     """The judged rows of one pool, and the wrong answers that are still allowed."""
 
     def __init__(self, loss: float) -> None:
-        """`loss`: largest share of answers that may differ."""
+        """`loss`: largest share of answers that may differ from the model's."""
         self.loss = loss
         self.window = min(MOST_ROWS, max(WINDOW, math.ceil(WINDOW_WRONG / loss)))
         self.rows = JudgedWindow(self.window)
         self.run = self.judged = 0
-        """Rows so far."""
+        """Rows that ran, and rows that were judged, so far."""
         self.wrong = 0
-        """Rows so far that left with another answer than the model's."""
+        """Rows so far that left with an answer other than the model's."""
         self.alarms = 0
         self._unjudged = 0
         """Unjudged rows since the last judged one."""
@@ -134,8 +134,8 @@ class AccuracyBudget:
         self._fresh_from = self.judged if since is None else max(since, 0)
 
     def forget(self, positions: int, replacement: Said | None = None) -> None:
-        """Forget judged rows, which tell nothing of the ramps that are active now. `replacement`:
-        answers of ramps at all positions for other rows, to take their place."""
+        """Forget judged rows, which say nothing about the ramps that are active now. `replacement`:
+        answers of ramps at all positions for other rows, which take their place."""
         self.rows = JudgedWindow(self.window, positions)
         if replacement is not None:
             self.rows.add(range(positions), *replacement)
@@ -160,7 +160,7 @@ class AccuracyBudget:
 
     def feedback(self, least: float) -> float:
         """Return the share of batches to judge, so that one more wrong answer would still be
-        allowed. It changes in steps, hence seldom."""
+        allowed. It moves in steps, so that it seldom changes."""
         share, allowed = 1.0, self._allowed
         while share > least and allowed * share * STEP >= 1.0 + MARGIN:
             share *= STEP
@@ -191,5 +191,5 @@ def search_of(said: Said, saved: Sequence[float], loss: float, fresh: int) -> Th
         if allowed_wrong < 0:
             unsure[:, ramp] = np.inf
     if fresh < len(unsure):
-        price[len(unsure) - fresh :] *= 2 * (most + 1)  # spread, half of it counts up to the row
+        price[len(unsure) - fresh :] *= 2 * (most + 1)  # doubled, as blur puts half behind the row
     return ThresholdSearch(unsure, agrees, saved, max(most, 0), price=price, blur=BLUR)

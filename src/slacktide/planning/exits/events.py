@@ -23,25 +23,25 @@ class RampFacts:
     name: str
     """Name of the tensor that it reads."""
     agreement: float
-    """Share of rows outside its training for which it gives the model's answer."""
+    """Share of rows outside its training set for which it gives the model's answer."""
     cost: float
-    """Share of the whole pass that lies in front of it, measured or calculated."""
+    """Share of the whole pass that lies before it, measured or calculated."""
 
 
 @read_only
 class RampsLearnt:
-    """The ramps of a pool, from the file beside its version or learnt while it serves."""
+    """The ramps of a pool: from the file beside its version, or learnt while it serves."""
 
     pool: PoolId
     revision: int
     """Revision of their weights, at least 1."""
     ramps: tuple[RampFacts, ...]
-    """By position."""
+    """In order of position."""
 
 
 @read_only
 class RampsRefused:
-    """A pool cannot have ramps; it is served without."""
+    """A pool cannot have ramps; it is served without them."""
 
     pool: PoolId
     reason: str
@@ -51,7 +51,7 @@ class RampsRefused:
 @read_only
 class RampsJudged:
     """Answers of the ramps at all positions for rows that ran to the model's end and were not used
-    for training. Rows in the order they came, then by position."""
+    for training. Rows are in order of arrival, and have a value for each position."""
 
     pool: PoolId
     revision: int
@@ -71,7 +71,7 @@ class ExitsArranged:
     ramps: tuple[int, ...]
     """Positions of the chain, ascending."""
     detail: str = ""
-    """Why the chain could not be opened, and the one before stays; empty: it runs."""
+    """Why the chain could not be opened, so that the previous one stays; empty: it runs."""
     rows: tuple[int, ...] = ()
     """Measured batch sizes. The next two fields have one entry for each."""
     whole_s: tuple[float, ...] = ()
@@ -102,8 +102,8 @@ class StatedExits:
     moving: bool = True
     """Whether ramps move to where they pay; else they stay evenly spaced."""
     learnt: bool = True
-    """Whether ramps are trained on batches and judged by their ends; else they are the model's own,
-    never change, and a batch runs to the end only if the mode says so."""
+    """Whether ramps are trained on batches and judged by the model's final answers; else they are
+    part of the model, never change, and a batch runs to the end only if the mode says so."""
     enlarge: bool = False
     """See `ExitPolicy`."""
 

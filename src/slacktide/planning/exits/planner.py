@@ -1,7 +1,7 @@
 """`ExitsPlanner`: which ramps of each model are active, and how sure they must be.
 
 Every batch that ends reports the answers of its ramps. From the rows that were judged, thresholds
-are tuned and ramps are moved, off the loop. An alarm sets thresholds to 0 at once.
+are tuned and ramps are moved, off the event loop. An alarm sets thresholds to 0 immediately.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slacktide.planning.planner import JobDone, Owned, PlanField, Stated, stated
 from slacktide.planning.scoped import ScopedPlanner
 
 RECENT = 128
-"""Requests of each model whose time to the deadline is kept."""
+"""Number of requests of each model whose time to the deadline is kept."""
 
 
 class ExitsPlanner(ScopedPlanner[PoolId, PoolExits]):
@@ -37,7 +37,7 @@ class ExitsPlanner(ScopedPlanner[PoolId, PoolExits]):
         self._ramps: dict[PoolId, RampsLearnt | RampsRefused] = {}
         """The last report of each pool, which may come before the pool is served."""
         self._seconds_left: dict[str, deque[float]] = {}
-        """By model: seconds to the deadline of the last requests, in their order."""
+        """By model: seconds to the deadline of the last requests, in order of arrival."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
         return frozenset((model, PlanField.EXITS) for model in stated_as(StatedExits, stated))
@@ -120,5 +120,5 @@ class ExitsPlanner(ScopedPlanner[PoolId, PoolExits]):
         return replace(draft, plan=replace(plan, exits=(*plan.exits, policy)))
 
     def status(self) -> dict[PoolId, ExitsStatus]:
-        """The status of each pool."""
+        """Return the status of each pool."""
         return {pool: state.status() for pool, state in self.states.items()}

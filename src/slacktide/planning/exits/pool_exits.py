@@ -1,8 +1,8 @@
 """`PoolExits`: the state of one pool: its ramps, its thresholds, and rows that were judged.
 
-Which rows are judged is decided before their content is known, or the result would be biased: all
-rows if all run to the end; else those of batches that are judged by their number; and if rows run
-on while no request waits for the lane, all rows as long as none is cut short.
+To avoid bias, the rows to judge are chosen before their content is known: all rows if all run to
+the end; else those of batches chosen by number; and while rows run on because no request waits for
+the lane, all rows as long as no batch is cut short.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from slacktide.planning.exits.ramps import (
 from slacktide.planning.scoped import ScopeState
 
 TUNE_ROWS = 64
-"""Most judged rows between two tunings; a wrong answer causes one at once."""
+"""Most judged rows between two tunings; a wrong answer causes one immediately."""
 STALE_S = 60.0
 """Seconds without a judged row after which earlier ones are in doubt."""
 RETRY_S, RETRY_MOST_S = 60.0, 3600.0
 """Seconds until ramps are tried again if none paid; doubled each time."""
 UNCUT = 64
-"""Batches in a row without a cut, after which all that run on are judged again."""
+"""Consecutive batches without a cut after which all rows that run on are judged again."""
 FEATURE_SHARE = 0.1
 """Share of batches that are judged at every position, and that ramps keep training on."""
 FULL_ROWS, ENOUGH_ROWS = 512, 256
-"""Rows judged at every position: most that are kept, and least that place ramps."""
+"""Rows judged at every position: the most kept, and the fewest from which ramps are placed."""
 ROUND_ROWS = 13
 """Rows judged at every position between two rounds of ramps: 128 rows in all (§3.3)."""
 WARM_UP = 1024
-"""Most rows for which new ramps are judged at every position in all batches, until there are
-`ENOUGH_ROWS`."""
+"""Most rows of a warm-up: until `ENOUGH_ROWS` are judged, all batches judge new ramps at every
+position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class ExitsStatus:
     wrong: int
     alarms: int
     saved_s: float
-    """Sum of the seconds that answers came earlier, less the cost of ramps; 0 until a pass has been
-    measured."""
+    """Seconds by which answers came earlier, summed, less the cost of ramps; 0 until a pass has
+    been measured."""
     overhead: float | None
     """Share of a pass that ramps and cuts add; None: not measured yet."""
     revision: int
@@ -96,11 +96,11 @@ class PoolExits(ScopeState):
         self.everywhere = JudgedWindow(FULL_ROWS)
         """Rows judged at every position."""
         self.round_at = ENOUGH_ROWS
-        """Number of its row at which ramps may move."""
+        """`everywhere.added` from which on ramps may move."""
         self.warm_up_until = WARM_UP
-        """Number of the row at which a warm-up ends."""
+        """Value of `rows` at which a warm-up ends."""
         self.unfit: set[int] = set()
-        """Positions whose ramps could not be opened, or cost too much by themselves."""
+        """Positions whose ramps could not be opened, or cost too much on their own."""
         self.revision = 0
         self.refused = False
         self.ramps: tuple[int, ...] = ()
@@ -124,7 +124,7 @@ class PoolExits(ScopeState):
         void."""
         self._question_epoch = 0
         self.tune_at = 1
-        """Number of the judged row at which thresholds are tuned."""
+        """Number of judged rows at which thresholds are next tuned."""
         self.judged_at = -math.inf
         """When the last row was judged."""
         self.retry_at = math.inf
@@ -160,7 +160,7 @@ class PoolExits(ScopeState):
         )
 
     def _answers(self) -> list[float]:
-        """Return when each ramp's answers are ready, in passes, rounded for predictions."""
+        """Return each ramp's answer time, as a share of a pass, rounded for predictions."""
         return [round(answer_time, 2) for answer_time in self.times.answers(self.ramps)[:-1]]
 
     def _feedback(self) -> float:
@@ -176,7 +176,7 @@ class PoolExits(ScopeState):
 
     @property
     def meanwhile_at(self) -> float:
-        """At once after an alarm: it does not wait for a computation."""
+        """Immediately if the policy has changed: an alarm must not wait for a computation."""
         return -math.inf if self.changed else math.inf
 
     def on_event(self, event: ExitEvent) -> None:
@@ -195,7 +195,7 @@ class PoolExits(ScopeState):
                 self._learn(event)
 
     def _learn(self, learnt: RampsLearnt) -> None:
-        """Take ramps with new weights; rows judged before tell nothing of them."""
+        """Take ramps with new weights; rows judged earlier say nothing about them."""
         self.facts, self.revision = learnt.ramps, learnt.revision
         self.times = PassTimes(learnt.ramps, self.times)
         self.accuracy_budget.forget(len(learnt.ramps))
@@ -234,7 +234,7 @@ class PoolExits(ScopeState):
         )
 
     def _rates(self) -> dict[int, float]:
-        """Return the rate of each position; empty if too few rows were judged at all of them."""
+        """Return the rate of each position; empty if too few rows were judged at every position."""
         if not self._is_measured:
             return {}
         rates = rates_alone(self.everywhere.said(range(len(self.facts))), self.accuracy_budget.loss)
@@ -248,7 +248,7 @@ class PoolExits(ScopeState):
             self.changed = self.changed or was_warming_up is not self._is_warming_up
 
     def _begin(self) -> None:
-        """Choose the first ramps, or the first after none paid."""
+        """Choose the first ramps, at the start or again after none paid."""
         self.retry_at = math.inf
         budget, rates = self.stated.ramp_budget, self._rates()
         fit = [fact.position for fact in self.facts if fact.position not in self.unfit]
@@ -267,7 +267,7 @@ class PoolExits(ScopeState):
         self.thresholds = {r: threshold for r, threshold in self.thresholds.items() if r in ramps}
 
     def _arrange(self, arranged: ExitsArranged) -> None:
-        """A replica has opened a chain, or failed to."""
+        """Take the report that a replica has opened a chain, or failed to."""
         if arranged.revision != self.revision or arranged.ramps != self.ramps:
             return
         if arranged.detail:

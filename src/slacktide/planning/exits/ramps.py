@@ -3,9 +3,9 @@
 These are Apparate's rounds (§3.3), on rows judged at every position (decision 0053). All times are
 shares of a pass of the whole model. The *rate* of a position is the share of rows that would leave
 there if it had the only ramp; the savings of any set of ramps follow from the rates. The *utility*
-of a ramp is what rows would lose without it: its rows would leave later, and the others would not
-spend time on it. (The paper counts savings against the model's end, its code against the next
-ramp's answers; only utility tells whether a ramp pays beside the others.)
+of a ramp is the saving that would be lost without it: its rows would leave later, but other rows
+would not spend time on it. (The paper counts savings against the model's end, its code against the
+next ramp's answers; only utility tells whether a ramp pays beside the others.)
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from slacktide.planning.exits.events import ExitsArranged, RampFacts
 from slacktide.planning.exits.thresholds import most_wrong
 
 COST, LEAST_COST = 0.0125, 0.001
-"""Share of a pass that a ramp and its cut cost before any was measured, and at least."""
+"""Share of a pass that a ramp and its cut cost: assumed until one is measured, and the least."""
 GAIN = 0.01
 """Share of a pass that one more ramp must save."""
 MOVE = 0.03
-"""Share of a pass by which other ramps must beat the active ones, since judging begins anew."""
+"""Share of a pass by which new ramps must beat the active ones, because judging starts over."""
 
 
 class PassTimes:
@@ -46,8 +46,8 @@ class PassTimes:
         self.chains: dict[tuple[int, ...], float] = {}
         """Last measured overhead of each chain, by its ramps."""
         self.budgets: tuple[float, ...] = ()
-        """Time that the last requests left, in passes, ascending, at most 1; empty if all are on
-        time at the end."""
+        """Time left to the last requests, as shares of a pass, ascending, at most 1; empty if all
+        are on time at the model's end."""
         if earlier_times is not None:
             self.front.update({r: s for r, s in earlier_times.front.items() if r in self.front})
             self.costs = {r: cost for r, cost in earlier_times.costs.items() if r in self.front}
@@ -68,7 +68,7 @@ class PassTimes:
             self.front[ramp] = min(max(answer - cost * number, 0.0), 1.0)
 
     def hurry(self, left_s: Iterable[float], end_s: float) -> None:
-        """Take the seconds that the last requests left. `end_s`: p99 of an answer at the end."""
+        """Take the seconds left to the last requests. `end_s`: p99 time to a final answer."""
         whole_s = end_s / (1.0 + max(0.0, self.overhead or 0.0))
         budgets = sorted(min(max(seconds / whole_s, 0.0), 1.0) for seconds in left_s)
         self.budgets = tuple(budgets) if budgets and budgets[0] < 1.0 else ()
@@ -85,7 +85,7 @@ class PassTimes:
         return overhead <= budget + 1e-9
 
     def answers(self, ramps: Sequence[int]) -> list[float]:
-        """Return when the answers of each ramp, then of the end, are ready."""
+        """Return when each ramp's answers, then the final ones, are ready."""
         answer_times, spent, last = [], 0.0, 0.0
         for ramp in ramps:
             spent += self.cost(ramp)
@@ -94,9 +94,9 @@ class PassTimes:
         return [*answer_times, 1.0 + spent]
 
     def worth(self, ramps: Sequence[int]) -> list[float]:
-        """Return the average worth of an answer of each ramp, then of the end: the share of a pass
-        that it comes earlier than without ramps. For requests that leave less than a pass it is 1
-        if the answer is on time, else 0."""
+        """Return the average worth of each ramp's answers, then of final ones: the share of a pass
+        by which an answer comes earlier than without ramps. To a request with less than a pass
+        left, an answer is worth 1 if it is on time, else 0."""
         answers = self.answers(ramps)
         if not self.budgets:
             return [1.0 - answer_time for answer_time in answers]
@@ -151,7 +151,7 @@ def evenly_spaced(positions: Sequence[int], times: PassTimes, budget: float) -> 
 def best_ramps(
     positions: Sequence[int], times: PassTimes, budget: float, rates: Mapping[int, float]
 ) -> tuple[int, ...]:
-    """Return ramps that should save most, chosen one by one."""
+    """Return the ramps that should save most, chosen greedily."""
     chosen: tuple[int, ...] = ()
     saved = times.guess(chosen, rates)
     while True:
@@ -184,7 +184,7 @@ class ExitsAnswer:
 
 @read_only
 class ExitsQuestion:
-    """A computation for off the loop: thresholds and, in a round, the active ramps."""
+    """A computation to run off the loop: thresholds and, in a round, the active ramps."""
 
     facts: tuple[RampFacts, ...]
     """Ramps that may be active."""

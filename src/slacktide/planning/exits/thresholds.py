@@ -1,12 +1,12 @@
-"""`ThresholdSearch`: finds thresholds of the active ramps, up to which unsure rows leave.
+"""`ThresholdSearch`: finds the active ramps' thresholds: rows of less uncertainty leave.
 
-Rows that ran to the model's end tell, for any thresholds, where they would have left and whether
-that answer would have been the model's: the search runs no model. It sets one ramp after the other
-to the best threshold given the others, which a running sum over its rows finds exactly. This is
-greedy: each ramp is the first one once, the others follow front to end, and the best outcome is
-polished until nothing is gained. Apparate's search (§3.2, Algorithm 1) instead moves ramps by steps
-of uncertainty, whose scale differs from ramp to ramp. Changes in wrong answers have a sign, since a
-row that leaves earlier may be right where it was wrong before.
+Rows that ran to the model's end show, for any thresholds, where they would have left and whether
+that answer was the model's, so the search runs no model. It sets each ramp in turn to the best
+threshold given the others; a running sum over the ramp's rows finds it exactly. This is greedy:
+each ramp is set first once, the others follow front to end, and the best outcome is polished until
+nothing is gained. Apparate's search (§3.2, Algorithm 1) instead moves ramps by steps of
+uncertainty, whose scale differs from ramp to ramp. A change may also remove wrong answers: a row
+that now leaves earlier may be right where it was wrong before.
 
 How many answers may differ comes from `most_wrong`: see "How the promise is kept" in
 docs/internals/exits.md.
@@ -29,8 +29,8 @@ SWEEPS = 6
 
 
 def most_likely(rows: int, share: float, chance: float) -> int:
-    """Return the largest k for which at most k of `rows` are hit with a probability of at most
-    `chance`, if each is hit with probability `share` within (0, 1); −1 if there is none."""
+    """Return the largest k such that P(at most k of `rows` are hit) ≤ `chance`, if each row is hit
+    with probability `share`, within (0, 1); −1 if there is none."""
     total, term, most = 0.0, rows * math.log1p(-share), -1
     while most < rows:
         total += math.exp(term)
@@ -63,8 +63,8 @@ class ThresholdSearch:
         """`uncertainty` and `agrees`: [rows, ramps], front to end; infinite if the ramp did not see
         the row. `saved`: savings of a row that leaves at each ramp, non-increasing. `most`: largest
         total price of wrong answers. A row that is wrong at a ramp costs `price` [rows, ramps]
-        (None: 1), spread over the `blur` next surer rows and as many less sure ones; else
-        thresholds settle just below wrong rows and do not hold for new ones."""
+        (None: 1), spread over the `blur` next surer rows and as many less sure ones; without this,
+        thresholds settle just below wrong rows and do not hold for new rows."""
         self.rows, self.ramps = uncertainty.shape
         self.most = most + 1e-9
         self.uncertainty = uncertainty
@@ -114,7 +114,7 @@ class ThresholdSearch:
         return thresholds
 
     def placed(self, thresholds: Array, ramp: int) -> Array:
-        """Return thresholds with the one of `ramp` where it saves most, given the others."""
+        """Return thresholds with that of `ramp` set to what saves most, given the others."""
         placed = thresholds.copy()
         placed[ramp] = 0.0
         leaves = self.leaves(placed)

@@ -1,6 +1,6 @@
-"""Assigns replicas to lanes by best fit, where a placement has no timetable.
+"""Assigns replicas to lanes by best fit, for placements without a timetable.
 
-Stages of one model on one device share its replicas: as many as their work needs together. The
+Stages that run one model on one device share its replicas, as many as their total work needs. The
 busiest replica goes first. Each goes to the least busy accelerator with enough memory, and there to
 the least busy lane without its model. A replica that fits nowhere goes where the least memory is
 missing.
@@ -13,18 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # its package needs this file
+if TYPE_CHECKING:  # avoids an import cycle
     from slacktide.planning.pipelines.costs import StageCost
     from slacktide.planning.pipelines.distribution import Placed
     from slacktide.planning.pipelines.problem import DeviceView, PlacementQuestion
 
 MAX_UTILISATION = 0.8
-"""Share of the time that replicas are busy; above it a model gets one more."""
+"""Largest share of the time that replicas are busy; above it a model gets one more."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedReplica:
-    """A replica of a model in one form, for all stages on its device that run it so."""
+    """A replica of a model in one form, for all stages on its device that run that form."""
 
     device: str
     lane: int
@@ -57,7 +57,7 @@ class _Group:
 def best_fit(
     question: PlacementQuestion, placed: Placed, costs: Sequence[Sequence[StageCost]]
 ) -> tuple[PlacedReplica, ...]:
-    """Return all replicas. `costs`: those of `placed`. Replicas of one model on a device have
+    """Return all replicas. `costs`: the costs of `placed`. Replicas of one model on a device are on
     different lanes, as long as there are enough."""
     groups: dict[tuple[str, str, int], _Group] = {}
     for pipeline, stages, stage_costs in zip(question.pipelines, placed, costs, strict=True):

@@ -1,14 +1,14 @@
 """`CoreAllocator`: divides the cores of one machine among its lanes.
 
-**How many** (`shares`). Every lane gets its least. The other cores are handed out one by one, each
-to the lane with the largest *pressure × unmet share of its target*, until all targets are met or no
-core is left. Pressure is the share of the remaining time that the work takes, from 0 to 1. So at
-equal pressure all targets are cut by the same share, a lane under twice the pressure is cut half as
-much, and no core that a lane wants stays idle.
+**How many** (`shares`). Every lane gets its least number of cores. The other cores are handed out
+one by one, each to the lane with the largest *pressure × unmet share of its target*, until all
+targets are met or no core is left. Pressure is the share of the remaining time that the work takes,
+from 0 to 1. So at equal pressure all targets are cut by the same share, a lane under twice the
+pressure is cut half as much, and no core that a lane wants stays idle.
 
-**Which** (`cores_for`). A lane keeps its cores where it can; it gives up its highest numbers and
-takes the lowest free ones. A core is free once no lane holds it. A lane holds its cores until a
-smaller size is confirmed, and new ones from the decision on, even if that is revised before they
+**Which** (`cores_for`). A lane keeps its cores if it can; it gives up its highest numbers and takes
+the lowest free ones. A core is free once no lane holds it. A lane holds its cores until a smaller
+size is confirmed, and new ones from the decision on, even if the decision is revised before they
 arrive. So two lanes never share a core, however long a resize takes.
 """
 
@@ -79,10 +79,10 @@ class CoreAllocator:
     ) -> dict[str, tuple[int, ...]]:
         """Return disjoint processor numbers for each lane of `core_counts`, ascending.
 
-        `holdings`: the cores of all lanes, also of leaving ones. A lane gets fewer cores than its
+        `holdings`: the cores of all lanes, leaving ones included. A lane gets fewer cores than its
         count while others still hold them, and is left out if it would get none. Lanes of
-        `borrowing` without cores do not wait for that, since they take longer to start than others
-        to give up cores. Earlier lanes are served first, with free cores of `preferred` first.
+        `borrowing` without cores get cores that others still hold, because a start takes longer
+        than giving up cores. Lanes are served in order, each with free cores of `preferred` first.
         """
         retained_cores = _retained_by_lane(core_counts, holdings)
         staying = {core for cores in retained_cores.values() for core in cores}
@@ -107,7 +107,7 @@ class CoreAllocator:
 def _retained_by_lane(
     core_counts: Mapping[str, int], holdings: Mapping[str, LaneSnapshot]
 ) -> dict[str, list[int]]:
-    """Return the cores that each lane of `core_counts` keeps: none that another is promised."""
+    """Return the cores that each lane of `core_counts` keeps: none promised to another lane."""
     promised = {
         core: lane for lane, view in holdings.items() if not view.leaving for core in view.target
     }

@@ -1,9 +1,9 @@
 """Assigns the replicas of a placement to lanes, and to the windows in which they come first.
 
-A placement with a timetable says which windows its replicas have. A replica without a window gets a
-lane without any; else it shares a replica that its model has already; else it gets the widest gap
-between the windows of a lane, so that it never waits for ever. Without a timetable replicas are
-assigned by best fit (best_fit.py).
+A placement with a timetable states the windows of its replicas. A replica without a window gets a
+lane without windows if it can; else it shares a replica that its model already has; else it gets
+the widest gap between the windows of a lane, so that it never waits for ever. Without a timetable
+replicas are assigned by best fit (best_fit.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from slacktide.domain import ModelWindow, Timetable
 from slacktide.planning.lanes.best_fit import PlacedReplica, best_fit
 
-if TYPE_CHECKING:  # its package needs this file
+if TYPE_CHECKING:  # avoids an import cycle
     from slacktide.planning.pipelines.costs import StageCost
     from slacktide.planning.pipelines.problem import (
         DeviceView,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # its package needs this file
     )
 
 LEAST_WINDOW_S = 1e-3
-"""Gaps that are no wider do not become windows, and shorter periods no timetable."""
+"""Gaps of at most this width do not become windows; shorter periods get no timetable."""
 
 Timetables = Mapping[tuple[str, int], Timetable]
 """By device and lane; other lanes have none."""
@@ -37,7 +37,7 @@ def assign_replicas(
     question: PlacementQuestion, answer: PlacementAnswer, costs: Sequence[Sequence[StageCost]]
 ) -> tuple[tuple[PlacedReplica, ...], Timetables]:
     """Return all replicas, at most one of each model and form on a lane, and the timetables of
-    their lanes. `costs`: those of the answer's stages."""
+    their lanes. `costs`: the costs of the answer's stages."""
     if not answer.windows and not answer.unscheduled:
         return best_fit(question, answer.pipelines, costs), {}
     devices = {device.name: _DeviceLanes(device) for device in question.devices}
@@ -55,7 +55,7 @@ def assign_replicas(
         devices[placed[at].device].add_anywhere(_Need(view, at, placed[at]))
     for view, placed in views.values():
         for at, stage in enumerate(placed):
-            if not stage.replicas:  # it shares those of another pipeline
+            if not stage.replicas:  # it shares another pipeline's replicas
                 devices[stage.device].add_anywhere(_Need(view, at, stage))
     replicas: list[PlacedReplica] = []
     timetables: dict[tuple[str, int], Timetable] = {}
@@ -121,7 +121,7 @@ class _DeviceLanes:
                 yield lane, Timetable(self.periods[lane], tuple(ordered))
 
     def _rank(self, lane: int, need: _Need) -> tuple[float, float, int]:
-        """Missing memory, share of time in windows, replicas; the smallest is the best."""
+        """Return (missing bytes, share of time in windows, replicas); the smallest is best."""
         used_memory = self.memory.get(lane // self.device.streams, 0.0)
         reserved = sum(window.end - window.start for window in self.windows.get(lane, []))
         replica_count = sum(1 for at, _, _ in self.replicas if at == lane)
@@ -140,7 +140,7 @@ class _DeviceLanes:
         self.replicas[key] = replace(replica, batch=batch, stages=stages)
 
     def _add_gap(self, model: str, lane: int) -> None:
-        """Give the model the widest gap; without a gap the lane loses its timetable."""
+        """Give the model the widest gap; if there is none, the lane loses its timetable."""
         windows = self.windows[lane]
         if any(window.model == model for window in windows):
             return

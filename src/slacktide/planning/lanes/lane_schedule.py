@@ -1,11 +1,11 @@
-"""The timetables of one device's lanes: free windows, and the windows that replicas have.
+"""The timetables of one device's lanes: free windows, and windows of replicas.
 
-A lane repeats a cycle. Each replica with a window runs one batch in it in every cycle. A replica
+A lane repeats a cycle. Each replica with a window runs one batch there in every cycle. A replica
 gets the free window that fits it best:
 
-1. its window lies within the free one, between its `earliest` and `latest` start;
-2. the accelerator has the memory (weights of all replicas, and for each lane the largest
-   intermediate) and the utilisation (for each lane the largest) (OctopInf, eq. 4 and 5);
+1. the replica's window lies within the free one, and starts between `earliest` and `latest`;
+2. the accelerator has enough memory (weights of all replicas, plus each lane's largest
+   intermediate) and utilisation (each lane's largest) (OctopInf, eq. 4 and 5);
 3. the lane's cycle, which its first window fixes, is no longer than the replica's.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:  # its package needs this file
+if TYPE_CHECKING:  # avoids an import cycle
     from slacktide.planning.pipelines.problem import DeviceView
 
 Key = tuple[str, int, int]
@@ -26,7 +26,7 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PlacedWindow:
-    """The part of a lane's cycle that belongs to one replica of a stage. Seconds."""
+    """The part of a lane's cycle that belongs to one replica of a stage. Times are in seconds."""
 
     device: str
     lane: int
@@ -41,7 +41,7 @@ class PlacedWindow:
 
 
 class Resident(NamedTuple):
-    """A replica that needs a window. Seconds within a cycle, bytes."""
+    """A replica that needs a window. Times are seconds within a cycle; sizes are bytes."""
 
     key: Key
     seconds: float
@@ -106,8 +106,8 @@ class DeviceSchedule:
         """Taken windows, as given to callers."""
 
     def place(self, resident: Resident) -> PlacedWindow | None:
-        """Give the resident the free window that fits it best; None: none fits. Raises ValueError
-        if it has one already."""
+        """Give the resident the free window that fits it best; None if none fits. Raises ValueError
+        if it already has one."""
         if resident.key in self._taken:
             raise ValueError(f"{resident.key} has a window already")
         begin = bisect_left(self._free, (resident.seconds,))
@@ -147,15 +147,15 @@ class DeviceSchedule:
         self._add_free(window)
 
     def windows(self) -> list[PlacedWindow]:
-        """All windows of replicas."""
+        """Return all windows of replicas."""
         return list(self._placed.values())
 
     def free(self) -> list[tuple[int, float, float]]:
-        """(lane, start, end) of all free windows."""
+        """Return (lane, start, end) of all free windows."""
         return [(number, window.start, window.end) for _, number, _, window in self._free]
 
     def _start(self, window: _Window, resident: Resident) -> float | None:
-        """Start of the resident's window within a free one; None: it does not fit."""
+        """Return the start of the resident's window within a free one; None: it does not fit."""
         lane, at = window.lane, window.lane.accelerator
         start = max(window.start, resident.earliest)
         cycle = lane.cycle or resident.cycle

@@ -1,13 +1,13 @@
 """`LaneSizes`: turns the targets of scaled models into a plan: lanes, their cores, and batch caps.
 
-A base plan has the pools, their first lanes, and the routes. The number of lanes of scaled models
-changes, as do their cores and the batch caps of the replicas there.
+A base plan has the pools, their first lanes, and the routes. For scaled models, this changes the
+number of lanes, their cores, and the batch caps of the replicas on them.
 
 - Models that share lanes are a *group* of one size: the most replicas and the most cores that any
   of them asks for.
-- Lanes that serve stay. A new lane opens with its least cores or waits.
-- `core_allocator` divides the cores: first to lanes that are not scaled and the fewest lanes of
-  every group, then to the others.
+- Lanes that serve stay. A new lane waits until it can open with its least cores.
+- `core_allocator` divides the cores: first among lanes that are not scaled and the fewest lanes of
+  every group, then among the other lanes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slacktide.domain import Deployment, LaneSpec, Plan, PoolId
 from slacktide.engine import Snapshot
 from slacktide.planning.lanes.core_allocator import Claim, CoreAllocator, shares
 
-if TYPE_CHECKING:  # its package needs this file
+if TYPE_CHECKING:  # avoids an import cycle
     from slacktide.planning.scaling.view import ScalingLimits, ScalingTarget
 
 
@@ -44,7 +44,7 @@ class ScalingGroup:
     lanes: tuple[str, ...]
     """As in the base plan."""
     deployments: tuple[Deployment, ...]
-    """Deployments of each lane, as stated for the first one that has them."""
+    """Deployments on each lane, as the base plan states them for the first lane that has them."""
 
     def lane_names(self, used_names: Collection[str], count: int) -> list[str]:
         """Return `count` names for more lanes of this group, none of them in `used_names`."""
@@ -59,7 +59,7 @@ class ScalingGroup:
 
 
 def groups_of(base: Plan, scaled: Collection[str]) -> tuple[ScalingGroup, ...]:
-    """Return the groups of `base` that have models of `scaled`, in the order of its lanes."""
+    """Return the groups of `base` with models in `scaled`, in the order of its lanes."""
     cpu = {lane.name for lane in base.lanes if lane.device == "cpu"}
     on: dict[str, set[str]] = {}
     for deployment in base.deployments:
@@ -88,7 +88,7 @@ def _group(base: Plan, models: set[str], lanes: Sequence[str]) -> ScalingGroup:
 
 
 class LaneSizes:
-    """Keeps the groups of a base plan, and their present lanes."""
+    """The groups of a base plan, and their present lanes."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         """`cores`: processor numbers that lanes may have."""
@@ -111,11 +111,11 @@ class LaneSizes:
         }
 
     def group_of(self, model: str) -> ScalingGroup | None:
-        """The group of a model; None: no lane has it."""
+        """Return the group of a model; None: no lane has it."""
         return next((group for group in self.groups if model in group.models), None)
 
     def lanes(self, group: ScalingGroup) -> tuple[str, ...]:
-        """Return the names of its lanes in the last plan."""
+        """Return the names of a group's lanes in the last plan."""
         return tuple(self._lanes[group])
 
     def plan(
@@ -127,8 +127,8 @@ class LaneSizes:
         borrowing: bool = False,
     ) -> Plan:
         """Return `base` with the lanes of its groups sized as `wishes` ask, as far as there are
-        cores. `borrowing`: groups without a lane do not wait for cores that others give up; further
-        replicas of other groups do."""
+        cores. `borrowing`: a group without a lane does not wait for cores that others give up;
+        further replicas of other groups do."""
         elastic = {lane for group in self.groups for lane in group.lanes}
         sizes = {
             group: self._lane_cores(base, group, [wishes[name] for name in group.models], snapshot)
@@ -173,7 +173,7 @@ class LaneSizes:
             preferred={lane.name: lane.cores for lane in base.lanes},
             borrowing=[claim.lane for claim in order if claim.lane in borrowers],
         )
-        for claim in claims:  # a lane opens with its least cores or waits
+        for claim in claims:  # a lane waits until it can open with its least cores
             if claim.lane not in holdings and len(cores.get(claim.lane, ())) < claim.least:
                 cores.pop(claim.lane, None)
         self.short = any(len(cores.get(lane, ())) < count for lane, count in counts.items())
@@ -239,7 +239,7 @@ class LaneSizes:
 
 
 def _placed(sizes: Mapping[ScalingGroup, Collection[str]], snapshot: Snapshot) -> set[str]:
-    """Return the lanes that can wait for cores: present ones, and others of their groups."""
+    """Return the lanes that can wait for cores: present ones, and other lanes of their groups."""
     placed = {lane.name for lane in snapshot.lanes.values() if not lane.leaving}
     for names in sizes.values():
         if not placed.isdisjoint(names):

@@ -1,4 +1,4 @@
-"""`ServerLanes`: the lanes of a server on which models of pipelines run, by a placement."""
+"""`ServerLanes`: a server's lanes for the models of pipelines, as a placement sets them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slacktide.engine import Snapshot
 from slacktide.planning.planner import PlanField
 from slacktide.planning.variants.planned_family import replicas_up
 
-if TYPE_CHECKING:  # its package needs this file
+if TYPE_CHECKING:  # avoids an import cycle
     from slacktide.planning.pipelines.plans import DevicePlans
     from slacktide.planning.pipelines.server_question import LaneGroup
 
@@ -22,7 +22,7 @@ class ServerLanes:
     def __init__(self, *, caps: bool) -> None:
         """`caps`: whether the placement bounds batches."""
         self.by_model: dict[str, dict[str, int]] = {}
-        """By model: its lanes, with the largest batch on each; empty: as settings say."""
+        """By model: its lanes, with the largest batch on each; empty: as the settings state."""
         self.moves = 0
         """Number of times that a model was given other lanes."""
         self.moving = False
@@ -30,22 +30,22 @@ class ServerLanes:
         self._caps = caps
         self._timetables: dict[str, Timetable] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
-        """By model: its lanes, as settings say."""
+        """By model: its lanes, as the settings state."""
 
     def rebase(self, base: Plan) -> None:
-        """Take the lanes that settings say from `base`."""
+        """Take the lanes that the settings state from `base`."""
         self._stated = {}
         for deployment in base.deployments:
             lanes = self._stated.get(deployment.pool.model, ())
             self._stated[deployment.pool.model] = (*lanes, deployment.lane)
 
     def clear(self) -> None:
-        """Forget the placement: all lanes are as settings say."""
+        """Forget the placement: all lanes are as the settings state."""
         self.by_model, self._timetables = {}, {}
 
     def apply(self, plans: DevicePlans, groups: Iterable[LaneGroup], *, stays: bool) -> None:
-        """Put a placement in force. `stays`: models whose batches are unbounded keep the number of
-        their lanes."""
+        """Put a placement in force. `stays`: models whose batches are unbounded keep their number
+        of lanes."""
         names = {group.name: group.lanes for group in groups}
         by_model: dict[str, dict[str, int]] = {}
         for replica in plans.replicas:
@@ -53,7 +53,7 @@ class ServerLanes:
             lane = names[replica.device][replica.lane]
             lanes[lane] = max(replica.batch, lanes.get(lane, 0))
         before = self.by_model
-        if not self._caps and not plans.timetables:  # to take lanes away would gain nothing
+        if not self._caps and not plans.timetables:  # taking lanes away would gain nothing
             by_model = {
                 model: self._widened(model, lanes, stays=stays) for model, lanes in by_model.items()
             }
@@ -77,7 +77,7 @@ class ServerLanes:
         self, draft: Plan, snapshot: Snapshot, fields: Mapping[str, frozenset[PlanField]]
     ) -> Plan:
         """Return `draft` with each model on its lanes; until it is up there, on its old lanes as
-        well. `fields`: those that the placement owns, by model."""
+        well. `fields`: by model, the fields that the placement owns."""
         self.moving = False
         lane_names = {lane.name for lane in draft.lanes}
         lanes: dict[str, dict[str, int]] = {}
@@ -108,7 +108,7 @@ class ServerLanes:
         )
 
     def _widened(self, model: str, caps: Mapping[str, int], *, stays: bool) -> dict[str, int]:
-        """The lanes that settings say, and more if rows need them."""
+        """Return the lanes that the settings state, and more if the placement needs more."""
         stated = dict.fromkeys(self._stated.get(model, ()))
         lanes = dict.fromkeys((*stated, *self.by_model.get(model, ()), *caps))
         before = len(self.by_model.get(model, stated))
@@ -116,7 +116,7 @@ class ServerLanes:
         return dict.fromkeys(list(lanes)[:count], max(caps.values()))
 
     def _timed(self, lane: LaneSpec, models: Collection[str]) -> LaneSpec:
-        """`lane` with the placement's windows, if each of its models has one."""
+        """Return `lane` with the placement's windows, if each of its models has one."""
         table = self._timetables.get(lane.name)
         if table is None or not {window.model for window in table.windows} >= set(models):
             return lane
@@ -124,7 +124,7 @@ class ServerLanes:
 
 
 def _moved(plan: Plan, lanes: Mapping[str, Iterable[str]]) -> Iterator[Deployment]:
-    """The deployments of these models in `plan`, on these lanes instead."""
+    """Yield the deployments of these models in `plan`, moved to these lanes."""
     pools: dict[PoolId, Deployment] = {}
     present = {(deployment.pool, deployment.lane): deployment for deployment in plan.deployments}
     for deployment in plan.deployments:

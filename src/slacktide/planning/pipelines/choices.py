@@ -1,4 +1,4 @@
-"""The choices for each stage of a pipeline, and the cost of each, whatever the other stages."""
+"""The choices for each stage of a pipeline, and their costs, regardless of other stages."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class StageChoices:
         self._times_of: dict[tuple[int, int, int], FormTimes | None] = {}
 
     def cost(self, stage: int, device: int, form: int = 0, batch: int = 0) -> StageCost | None:
-        """Return the cost of one choice; None: it is impossible. It has the replicas that its rows
-        need, as far as there are lanes."""
+        """Return the cost of one choice; None: it is impossible. It has as many replicas as its
+        rows need, as far as there are lanes."""
         key = stage, device, form, batch
         if key not in self._costs:
             self._costs[key] = self._cost(*key)
         return self._costs[key]
 
     def _times(self, stage: int, device: int, form: int) -> FormTimes | None:
-        """Times of a form on a device; None: it cannot run there."""
+        """Return the times of a form on a device; None: it cannot run there."""
         view, host = self.pipeline.stages[stage], self.devices[device]
         stage_form = view.forms[form]
         if (
@@ -110,7 +110,7 @@ class StageChoices:
         return choices
 
     def placed(self, costs: Sequence[StageCost]) -> tuple[PlacedStage, ...]:
-        """Return these choices as data."""
+        """Return these choices as placed stages."""
         return tuple(
             PlacedStage(
                 self.devices[cost.device].name,

@@ -1,10 +1,10 @@
 """`PlacementControl`: decides when pipelines are placed again, from the reports of all devices.
 
-It places every six minutes, off the loop. Between two plans it scales the instances of a published
-policy (instances.py). Our policy is watched instead: each second measurements are compared with the
-planned demand. It plans at once if the placement in force would now serve less than expected (a
-link has slowed, there are more rows), or if rows or links have changed so that another placement
-may be better. As that repairs only some pipelines, it places all of them each minute.
+It plans every six minutes, off the loop. For the published policy it also scales instances between
+two plans (instances.py). For our policy it compares measurements with the planned demand each
+second, and plans immediately if the placement in force would now serve less than expected (a link
+has slowed, there are more rows), or if another placement may be better after a change. Such a plan
+repairs only some pipelines, so all of them are placed anew each minute.
 
 A single instance plans for every device, and may run on any of them. It gets counts and links as
 data, and returns a plan for each device.
@@ -44,21 +44,21 @@ SCALE_S = 5.0
 SHORT_S = 2.0
 """Window in which a surge shows."""
 AT_FIRST = (SHORT_S, *WINDOWS_S)
-"""Windows if demand may be known for seconds only."""
+"""Windows while demand may have been measured for seconds only."""
 CALM_S = 30.0
 """Window in which the end of a surge shows."""
 CALM = (CALM_S,)
 PAUSES_S = (3.0, 30.0)
-"""Pause after a plan that was worth it, and the longest pause. It doubles after each plan that was
-not. A grave loss does not wait."""
+"""Pause after a plan that paid off, and the longest pause. The pause doubles after each plan that
+did not. A grave loss does not wait."""
 LINK_QUANTILE = 4
-"""If a link is not watched, its lowest quantile of so many counts."""
+"""Equal groups into which the rates of an unwatched link are cut; the lowest cut point counts."""
 SETTLED = 3
-"""If a link is watched, the least bandwidth of so many seconds counts."""
+"""Number of last seconds whose least bandwidth counts for a watched link."""
 CHANGED = 0.15
 """Smallest relative change of rates or links that is checked."""
 LESS = 0.02
-"""Smallest loss, as a share of the best possible, that makes a new plan."""
+"""Smallest loss, as a share of the best possible, that triggers a new plan."""
 GRAVE = 0.1
 """Loss above which a new plan skips the pause."""
 WORTH = 0.01
@@ -74,7 +74,7 @@ class PlacementDecision:
     seconds: float = 0.0
     """Seconds that planning took."""
     repairs: bool = False
-    """True for a repair of a shortfall."""
+    """Whether the plan repairs a shortfall."""
     trigger: str = ""
     """Reason for the plan, in words."""
 
@@ -102,7 +102,7 @@ class PlacementControl:
         self.decided = 0
         """Number of plans, not counting changes of instances."""
         self.early = 0
-        """Number of plans before their time."""
+        """Number of plans made before their time."""
         self.scaled = 0
         """Number of changes of instances."""
         self.planning_s = 0.0
@@ -114,7 +114,7 @@ class PlacementControl:
         self._links: dict[tuple[str, str], deque[tuple[float, float]]] = {}
         self._instances = StageInstances()
         self._due = self._whole_due = -math.inf
-        """Times of the next plan, and of the next that is not a repair."""
+        """Times of the next plan, and of the next one that is not a repair."""
         self._decided_at = -math.inf
         self._check_at = self._scale_at = -math.inf
         self._windows: Sequence[float] = AT_FIRST
@@ -160,7 +160,7 @@ class PlacementControl:
             self.reason = "pipelines, their models or devices are others"
 
     def _begin(self, at: float) -> None:
-        """Plan at this time, from the little that is known."""
+        """Plan at this time, from the little data there is."""
         self._due = self._whole_due = at
         self._windows, self._begins, self._trigger = AT_FIRST, True, ""
 
@@ -171,7 +171,7 @@ class PlacementControl:
         )
 
     def next_wakeup(self) -> float:
-        """Time of the next `look` or `job` (absolute seconds)."""
+        """Return the time of the next `look` or `job` (absolute seconds)."""
         at = self._due
         if self.plans is not None and self.policy.watches:
             at = min(at, self._check_at)
@@ -180,7 +180,7 @@ class PlacementControl:
         return at
 
     def look(self, *, now: float) -> None:
-        """Scale instances, and plan before the time if the prediction fails."""
+        """Scale instances, and bring the next plan forward if the prediction fails."""
         if self.plans is None:
             return
         if self.policy.scales and now >= self._scale_at:
@@ -264,7 +264,7 @@ class PlacementControl:
             self._instances.begin(decision.question, decision.answer)
 
     def _retained(self, decision: PlacementDecision) -> DevicePlans | None:
-        """The placement in force, if a repair serves hardly more; else None."""
+        """Return the placement in force, if a repair serves hardly more; else None."""
         if self.plans is None or not decision.repairs:
             return None
         try:
@@ -275,18 +275,18 @@ class PlacementControl:
         return plans if served > self.expected - WORTH else None
 
     def decide(self, *, now: float) -> None:
-        """Plan at once, even from the stated demand alone: for a driver that starts."""
+        """Plan immediately, even from stated demand alone, for a driver that is starting."""
         question = self.question(self._windows, now=now)
         self.accept(self._computing(question, now=now)(), now=now)
 
     def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
-        """The question with demand measured over these windows."""
+        """Return the question with demand measured over these windows."""
         pipelines = [demand.measured(windows, now=now) for demand in self._demands.values()]
         links = [self._link(link) for link in self.stated.links]
         return replace(self.stated, pipelines=tuple(pipelines), links=tuple(links))
 
     def _link(self, link: LinkView) -> LinkView:
-        """The link as measured: its present bandwidth for a policy that watches, else a low
+        """Return the link as measured: its present bandwidth for a policy that watches, else a low
         quantile."""
         history = self._links.get((link.begin, link.end))
         if not history:
@@ -297,7 +297,7 @@ class PlacementControl:
         return replace(link, bandwidth=quantiles(rates, n=LINK_QUANTILE)[0])
 
     def _breach(self, plans: DevicePlans, now: float) -> tuple[Sequence[float], str] | None:
-        """(windows, reason) of a new plan; None: the prediction holds."""
+        """Return (windows, reason) for a new plan; None: the prediction holds."""
         planned, measured = plans.question, self.question((SHORT_S,), now=now)
         waits = now < self._decided_at + self._pause
         less = self.expected - (GRAVE if waits else LESS)
@@ -317,7 +317,7 @@ class PlacementControl:
         return None
 
     def _served(self, question: PlacementQuestion, plans: DevicePlans) -> float:
-        """Predicted share of the best possible worth, with the replicas of these plans."""
+        """Return the predicted share of the best possible worth, with these plans' replicas."""
         estimators = make_estimators(question, self.policy.rules)
         most = math.fsum(estimator.most for estimator in estimators)
         if most <= 0.0:
@@ -360,7 +360,7 @@ def _more(before: PlacementQuestion, after: PlacementQuestion) -> str:
 
 
 def _edges(view: PipelineView) -> object:
-    """Key of a pipeline's counts: its stages and edges."""
+    """Return the key of a pipeline's counts: its stages and edges."""
     return [
         (stage.name, [view.stages[inflow.stage].name for inflow in stage.inflows])
         for stage in view.stages
@@ -368,7 +368,7 @@ def _edges(view: PipelineView) -> object:
 
 
 def _shape(question: PlacementQuestion) -> object:
-    """The part of a question that an answer depends on, except times and rates."""
+    """Return what an answer depends on in a question, except times and rates."""
     stages = [
         (view.name, [(s.name, [form.name for form in s.forms], s.devices) for s in view.stages])
         for view in question.pipelines
@@ -377,5 +377,5 @@ def _shape(question: PlacementQuestion) -> object:
 
 
 def _rows(question: PlacementQuestion) -> float:
-    """Rows per second of all stages."""
+    """Return the rows per second of all stages together."""
     return math.fsum(math.fsum(pipeline.rates()) for pipeline in question.pipelines)

@@ -1,13 +1,13 @@
 """Gives replicas that share accelerators their turns: CORAL (OctopInf, Algorithm 2).
 
-A lane repeats a cycle of half the SLO of its first pipeline. Each replica has a window of the
-cycle, as long as its batch takes (p99), and gets the free window that fits it best
+A lane repeats a cycle of half the SLO of its first pipeline. Each replica gets a window of the
+cycle, as long as its batch takes (p99), in the free window that fits it best
 (lanes/lane_schedule.py).
 
-A window begins after those of earlier stages on its device, and early enough for later ones to end
-within the cycle. (The paper has a single start, so that two pipelines could not share a lane.) A
-replica with a window runs one batch in a cycle, so there are enough replicas for the rows of one
-cycle (decision 0014).
+A window begins after the windows of earlier stages on its device, and early enough for those of
+later stages to end within the cycle. (The paper allows a single start, so two pipelines could not
+share a lane.) A replica with a window runs one batch per cycle, so a stage gets enough replicas for
+the rows of one cycle (decision 0014).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from slacktide.planning.pipelines.problem import (
 
 
 def cycle_of(pipeline: PipelineView) -> float:
-    """Seconds from one turn of its replicas to the next (paper, §III-C1)."""
+    """Return the seconds from one turn of its replicas to the next (paper, §III-C1)."""
     return 0.5 * pipeline.slo
 
 
 class CoralSchedule:
-    """Schedules of all devices for one placement, whose devices, forms and batches stay."""
+    """Schedules of all devices for one placement with fixed devices, forms and batches."""
 
     def __init__(self, question: PlacementQuestion) -> None:
         self.question = question
@@ -41,13 +41,13 @@ class CoralSchedule:
         self._ends: dict[Key, float] = {}
         """End of each window."""
         self._firsts: dict[str, list[tuple[Resident, list[int]]]] = {}
-        """By pipeline and stage: its first replica, without the earliest start; and the stages on
-        its device that feed it."""
+        """By pipeline and stage: (the stage's first replica, without its earliest start; the stages
+        on the same device that feed the stage)."""
 
     def schedule(self, placed: Placed) -> PlacementAnswer:
-        """Schedule one replica of each stage in a round, so that every stage gets one before any
-        gets two. `placed` counts replicas that run back to back; with a window a replica runs one
-        batch in a cycle. So stages get more replicas if a cycle brings more rows than their batches
+        """Schedule one replica of each stage per round, so that every stage gets one before any
+        gets two. `placed` counts replicas that run back to back; with a window, a replica runs one
+        batch per cycle. So stages get more replicas if a cycle brings more rows than their batches
         hold, as far as windows are free."""
         unscheduled: list[Key] = []
         chosen = [list(stages) for stages in placed]
@@ -80,7 +80,7 @@ class CoralSchedule:
     def add(
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int, replica: int
     ) -> PlacedWindow | None:
-        """Give one more replica of a stage a window; None: none is free for it."""
+        """Give one more replica of a stage a window; None if none is free for it."""
         resident = self._resident(pipeline, stages, at, replica)
         window = self.devices[stages[at].device].place(resident)
         if window is not None:
@@ -112,7 +112,7 @@ class CoralSchedule:
         cycle = cycle_of(pipeline)
         seconds = [self._seconds(pipeline, stages, at) for at in range(len(stages))]
         after = [0.0] * len(stages)
-        """By stage: seconds of the stages behind it on its device."""
+        """By stage: seconds of the stages that follow it on its device."""
         residents: list[tuple[Resident, list[int]]] = []
         for at in reversed(range(len(stages))):
             view, stage = pipeline.stages[at], stages[at]
@@ -134,7 +134,7 @@ class CoralSchedule:
         return residents[::-1]
 
     def _seconds(self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int) -> float:
-        """P99 seconds of a batch of the stage."""
+        """Return the p99 of a batch of the stage, in seconds."""
         stage = stages[at]
         kind = self.devices[stage.device].device.kind
         times = pipeline.stages[at].forms[stage.form].times

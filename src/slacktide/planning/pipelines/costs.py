@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slacktide.planning.lanes.best_fit import MAX_UTILISATION
 
 FULL = 0.95
-"""Largest share of time that a lane or link is busy. Rows beyond that are dropped."""
+"""Largest share of time that a lane or link is busy. Rows beyond it are dropped."""
 BUSY = 0.8
 """Largest share of time that a lane or link counts as busy when waits are estimated."""
 NEVER = 1e9
@@ -21,8 +21,8 @@ class EstimateRules:
     """How placements are estimated."""
 
     budget: float = 0.5
-    """Share of the SLO that a path may take. Half: with OctopInf's lanes a row may wait for one
-    duty cycle, the other half (§III-C)."""
+    """Share of the SLO that a path may take. Default half: on OctopInf's lanes a row may wait one
+    duty cycle, which is the other half (§III-C)."""
     max_utilisation: float = MAX_UTILISATION
     """Replicas are added until each is no busier than this."""
     fill: bool = True
@@ -30,19 +30,19 @@ class EstimateRules:
     shared: bool = True
     """Whether stages on a device wait for each other's batches."""
     hope: float = 0.0
-    """Share that is in time by chance if a path takes the whole SLO; less for longer paths, in
-    proportion. So of late placements the best serves much and is not very late."""
+    """Share of answers in time by chance if a path takes the whole SLO; proportionally less for
+    longer paths. So among late placements, the best serves much and is not very late."""
     memory: float = 0.0
-    """Lanes of a server that a gigabyte counts as, to compare placements that serve the same."""
+    """Server lanes that a gigabyte counts as, when placements that serve equally are compared."""
     links: float = 0.0
-    """Lanes that a link counts as if it is always busy, since it may slow down later."""
+    """Lanes that an always busy link counts as, because it may slow down later."""
 
 
 class StageCost(NamedTuple):
-    """The costs of one choice for one stage, whatever the other stages."""
+    """The costs of one choice for one stage, regardless of other stages."""
 
     device: int
-    """Number among the pipeline's candidates."""
+    """Index among the pipeline's candidate devices."""
     form: int
     batch: int
     """Index among the question's batches."""
@@ -50,9 +50,9 @@ class StageCost(NamedTuple):
     expected: float
     p99: float
     latency: float
-    """Fill and p99 of all batches of a frame's rows, without waits for a lane."""
+    """Time to fill plus p99 of all batches of a frame's rows, without waits for a lane."""
     alone: float
-    """Wait for its lane, if no other stage uses that."""
+    """Wait for its lane if no other stage uses the lane."""
     busy: float
     """Lanes that it keeps busy, on average."""
     squares: float
@@ -63,14 +63,14 @@ class StageCost(NamedTuple):
     share: float
     """Share of its rows that its replicas have the capacity for."""
     work: float
-    """Lanes of servers that it keeps busy (times cores, if the form says how many), and the lanes
+    """Lanes of servers that it keeps busy (times cores, if the form says how many), plus the lanes
     that its memory counts as."""
     running: float
     """Lanes that its intermediate memory counts as, on a device that runs one stage at a time."""
     accuracy: float
     row_share: float
     on: Sequence[tuple[int, float]]
-    """(device, 1 if it runs there, else 0); arrays in an array of choices."""
+    """(device, 1 if it runs there, else 0); the second is an array in an array of choices."""
 
 
 class Load:
@@ -84,10 +84,10 @@ class Load:
         self.utilisation = [0.0] * devices
         self.memory = [0.0] * devices
         self.links: dict[tuple[int, int], tuple[float, float]] = {}
-        """(bytes per second, hand-overs per second times their bytes squared)."""
+        """By ends: (bytes per second, hand-overs per second times their bytes squared)."""
 
     def add(self, load: Load, places: Sequence[int], sign: float = 1.0) -> None:
-        """Add `load`. `places`: number here of each of its devices."""
+        """Add `load`. `places`: index here of each device of `load`."""
         for local, place in enumerate(places):
             self.busy[place] += sign * load.busy[local]
             self.squares[place] += sign * load.squares[local]
@@ -103,19 +103,19 @@ class PlacementScore(NamedTuple):
     """Score of a placement: larger is better."""
 
     worth: float
-    """Rows at the sinks in time per second, times their accuracy."""
+    """Rows per second that reach sinks in time, times their accuracy."""
     spare: float
-    """Minus the servers' work, in lanes and what counts as such (`EstimateRules.memory`). Minus the
-    latency if the placement is worth nothing."""
+    """The servers' work, negated, in lanes and what counts as lanes (`EstimateRules.memory`); the
+    latency, negated, if the placement is worth nothing."""
 
 
 def better(score: PlacementScore, than: PlacementScore) -> bool:
-    """Whether `score` is better `than` another, by more than rounding errors."""
+    """Whether `score` is better than `than` by more than rounding errors."""
     if abs(score.worth - than.worth) > 1e-9 * (1.0 + abs(score.worth)):
         return score.worth > than.worth
     return score.spare > than.spare + 1e-9 * (1.0 + abs(than.spare))
 
 
 def share(capacity: float, demand: float) -> float:
-    """Share of the demand that is met."""
+    """Return the share of the demand that is met."""
     return min(1.0, max(0.0, capacity) / demand) if demand > 0.0 else 1.0

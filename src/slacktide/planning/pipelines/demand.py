@@ -1,6 +1,6 @@
 """Learns the demand of pipelines: rates, fan-out, burstiness.
 
-Devices report sums since they began, so that a lost report costs nothing; the planner takes
+Devices report sums since they started, so that a lost report costs nothing; the planner takes
 differences over up to a minute. A frame counts at its camera, even if a link loses it. Fan-out is
 learnt from answered rows, so that dropped rows do not look like less demand.
 """
@@ -30,11 +30,11 @@ class StageArrivals:
         self._last = math.nan
         self.rows = 0
         self.gaps = 0
-        """Number of times between rows; they are 0 within a request."""
+        """Number of gaps between rows; gaps within a request are 0."""
         self.seconds = 0.0
-        """Sum of these times."""
+        """Sum of the gaps, in seconds."""
         self.squares = 0.0
-        """Sum of their squares."""
+        """Sum of the squared gaps."""
 
     def add(self, rows: int, at: float) -> None:
         """Count rows that arrive together."""
@@ -49,7 +49,7 @@ class StageArrivals:
 
 @dataclass(frozen=True, slots=True)
 class PipelineCounts:
-    """Counts of a pipeline on one device since the device began."""
+    """Counts of a pipeline on one device since the device started."""
 
     frames: int
     """Frames from cameras of the device."""
@@ -103,13 +103,13 @@ class Demand:
             history.popleft()
 
     def rows(self, stage: int) -> int:
-        """Rows that have arrived at a stage so far, on all devices."""
+        """Return how many rows have arrived at a stage so far, on all devices."""
         first = self._first(stage)
         return int(sum(history[-1][1][first] for history in self._history.values()))
 
     def measured(self, windows: Sequence[float], *, now: float) -> PipelineView:
         """Return the pipeline as measured: the largest rate and fan-outs of several windows
-        (seconds, ascending), and the burstiness over the longest. As stated, if none is known."""
+        (seconds, ascending), and the burstiness over the longest. Unknown values stay as stated."""
         samples = [sample for sample in (self._over(w, now) for w in windows) if sample is not None]
         if not samples:
             return self.view
@@ -134,7 +134,7 @@ class Demand:
         return replace(self.view, rate=rate, stages=tuple(stages))
 
     def _over(self, window: float, now: float) -> tuple[float, list[float]] | None:
-        """(frames per second, counts) over the last `window` seconds; None: too little is known."""
+        """Return (frames per second, counts) of the last `window` seconds; None: unknown."""
         total: list[float] = []
         rate, known_for = 0.0, 0.0
         for history in self._history.values():

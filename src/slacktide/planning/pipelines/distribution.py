@@ -2,12 +2,12 @@
 
 All stages of a pipeline start on a server, with batches of one. Batches double while the throughput
 grows and no path takes longer than half the SLO, the burstiest stage first. Then stages move to the
-camera's device, depth first and the least bursty first. On the way back a stage returns to the
-server if it sends more over the link than it would receive, and no later stage stays on the device.
-Replicas follow from the rates, which are weighted by fan-out.
+camera's device, depth first and the least bursty first. As this recursion returns, a stage goes
+back to the server if it sends more over the link than it would receive, and no later stage stays on
+the device. Replicas follow from the rates, which are weighted by fan-out.
 
-Where the paper leaves something open (decision 0014): throughput is the least share of its rows
-that a stage or link has the capacity for, then equation 2; if the first placement already takes too
+Where the paper is open (decision 0014): placements compare first by the least share of rows that
+any stage or link has the capacity for, then by equation 2; if the first placement already takes too
 long, a move must not make it longer.
 """
 
@@ -42,7 +42,7 @@ class StaticBatches:
 
 @dataclass(frozen=True, slots=True)
 class DistributionOptions:
-    """Options of CWD. Without a part of it, its ablations (paper, §IV-C5)."""
+    """Options of CWD. Turning a part off gives an ablation (paper, §IV-C5)."""
 
     alpha: float = 0.6
     """A stage stays on the edge device if its output is at most this share of its input (published
@@ -54,7 +54,7 @@ class DistributionOptions:
 
 STATIC = StaticBatches()
 RULES = EstimateRules(shared=False)
-"""Its stages have windows, so they do not wait for each other."""
+"""With CWD, stages have windows, so they do not wait for each other."""
 
 
 def distribute(
@@ -93,7 +93,7 @@ class _Distribution:
         return self.costs
 
     def _first(self, at: int) -> StageCost:
-        """The cost on the least busy server; at the source if no server can run the stage."""
+        """Return the cost on the least busy server, or at the source if no server can run it."""
         devices = self.estimator.devices
         load = [self.others.busy[place] for place in self.estimator.places]
         order = sorted(
@@ -117,7 +117,7 @@ class _Distribution:
         return self.estimator.cost(at, device, 0, batch)
 
     def _grow_batches(self) -> None:
-        """Double batches. A stage that cannot grow now never can: others only make paths longer."""
+        """Double batches. A stage that cannot grow now never can: growth only lengthens paths."""
         growing = sorted(range(len(self.costs)), key=lambda at: -self.burstiness[at])
         most = len(self.estimator.question.batches) - 1
         while growing:
@@ -150,7 +150,7 @@ class _Distribution:
             if is_allowed and (best is None or throughput > best[0]):
                 best = throughput, cost, estimate
             if not is_allowed and throughput[0] >= least:
-                break  # a larger one takes longer
+                break  # a larger batch takes longer
         if best is None:
             return
         self.throughput, self.costs[at], self.now = best
@@ -187,7 +187,7 @@ class _Distribution:
     def _throughput(
         self, estimate: PipelineEstimate, at: int = -1, cost: StageCost | None = None
     ) -> Throughput:
-        """Throughput of the present costs, or with `cost` for one stage, for comparisons."""
+        """Return the throughput of the present costs, or with `cost` for stage `at`, to compare."""
         rows = self.estimator.question.batches
         row_seconds = [stage_cost.expected / rows[stage_cost.batch] for stage_cost in self.costs]
         if cost is not None:

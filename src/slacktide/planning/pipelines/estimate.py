@@ -1,26 +1,25 @@
 """Estimates placements: latency, worth, work and load. Equations 1 to 5.
 
-One evaluator serves one placement, in floats, and many at once, in arrays with one axis for each
-stage (search.py). Numbers of either are annotated as `float`; what depends on two stages has two
-axes.
+The same code estimates one placement, in floats, or many together, in arrays with one axis for each
+stage (search.py). Both are annotated as `float`; a number that depends on two stages has two axes.
 
-The latency of a stage is the time that its batch waits to fill, its p99, and its wait for a lane. A
-path adds the transfers between devices and the way back of the answer. Waits:
+The latency of a stage is the sum of its batch's wait to fill, its p99, and its wait for a lane. A
+path adds the transfers between devices and the answer's way back. Waits:
 
     fill      (b − m) / λ    m = (1 + CV²) / 2 rows come together, as in a Poisson process of groups
                              of geometric size whose rows have that CV; none if b ≤ m
     lane      ρ / (2 μ (1 − ρ))    M/D/1 of one replica: μ = 1 / latency(b), ρ = λ / (n b μ)
     shared    Σ λ/b · latency(b)² / (2 (1 − ρ)) over all stages on the lanes of a device, if they
-              have no timetable: the larger of both counts (M/G/1, equal for a single stage)
+              have no timetable; the larger of `lane` and `shared` counts (M/G/1, equal for one)
 
-Where batches do not wait to be full, a frame's rows come together: a stage takes as many p99 as
-they need batches, one after another.
+If batches do not wait to be full, a frame's rows come together: a stage takes one p99 for each
+batch that they need, one after another.
 
 A sink is worth its rows per second, times the share that stages and links on the way have the
 capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
 times the share that is likely to be in time. That share is 1 up to the budget (a part of the SLO),
-0 (or `hope`) at the SLO, and linear in between. An overloaded link or lane drops what waits too
-long, so the rest waits as at `BUSY`.
+0 (or `hope`) at the SLO, and linear in between. An overloaded link or lane drops rows that wait too
+long, so the other rows wait as at `BUSY`.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from slacktide.planning.pipelines.problem import (
 
 Combine = Callable[[float, float], float]
 Transfer = Callable[[float], float]
-"""Seconds, by bytes."""
+"""Seconds of a transfer, as a function of its bytes."""
 
 
 class Arithmetic(NamedTuple):
@@ -67,26 +66,26 @@ ARRAYS = Arithmetic(np.minimum, np.maximum, np.max)
 SOURCE = ((0, 1.0),)
 """`StageCost.on` of the place where frames come in and answers go."""
 Crossings = list[tuple[float, tuple[int, int]]]
-"""Links that one hand-over may cross: 1 where it does, else 0; ends of the link."""
+"""Links that one hand-over may cross: (1 if it crosses the link, else 0; ends of the link)."""
 
 
 class PipelineEstimate(NamedTuple):
     """The estimate of a placement of one pipeline."""
 
     worth: float
-    """Rows at the sinks in time per second, times their accuracy."""
+    """Rows per second that reach sinks in time, times their accuracy."""
     work: float
-    """Lanes of servers, on average, and what counts as such (`EstimateRules.memory`)."""
+    """Busy server lanes, on average, and what counts as lanes (`EstimateRules.memory`)."""
     latency: float
-    """Seconds of the longest path, with the way back."""
+    """Seconds of the longest path, including the way back."""
     latencies: Sequence[float]
-    """By stage: from a frame's arrival to the end of its batch."""
+    """By stage: seconds from a frame's arrival to the end of the stage's batch."""
     shares: Sequence[float]
     """By stage: share of its rows that arrive and are served."""
 
     @property
     def score(self) -> PlacementScore:
-        """For comparisons with other placements; not for arrays."""
+        """The score, for comparisons with other placements; not for arrays."""
         return PlacementScore(self.worth, -self.work if self.worth > 0.0 else -self.latency)
 
 
@@ -101,7 +100,7 @@ class PipelineEstimator(StageChoices):
         links: Mapping[tuple[str, str], LinkView] | None = None,
         numbers: Mapping[str, int] | None = None,
     ) -> None:
-        """`links`: the question's, by their ends. `numbers`: those of its devices, by name."""
+        """`links`: the question's, by their ends. `numbers`: its device numbers, by name."""
         super().__init__(question, pipeline, rules)
         numbers = numbers or numbers_of(question)
         self.places = [numbers[device.name] for device in self.devices]
@@ -129,8 +128,8 @@ class PipelineEstimator(StageChoices):
         }
         self.sinks = [at for at, successors in enumerate(self.downstream) if not successors]
         self.hand_overs = list(_hand_overs(pipeline, self.rates, self.sinks))
-        """(from, to, number per second, bytes of each) for each edge; −1: the camera, where answers
-        go. The rows of one frame cross together."""
+        """(from, to, number per second, bytes of each) for each edge; −1 is the camera, where
+        answers go. The rows of one frame cross together."""
         self._into: list[list[tuple[int, int, float]]] = [[] for _ in pipeline.stages]
         """By stage: (number among `hand_overs`, from, bytes of each)."""
         self._answers: list[tuple[int, float] | None] = [None] * len(pipeline.stages)
@@ -147,11 +146,11 @@ class PipelineEstimator(StageChoices):
         """Worth of the best possible placement."""
 
     def transfer(self, begin: int, end: int, size: float) -> float:
-        """Seconds that one hand-over of `size` bytes takes, without waiting for the link."""
+        """Return the seconds that one hand-over of `size` bytes takes if the link is free."""
         return 0.0 if begin == end else _transfer(self.links.get((begin, end)), max)(size)
 
     def load(self, costs: Sequence[StageCost]) -> Load:
-        """Return the load of these choices, by numbers of the pipeline's own devices."""
+        """Return the load of these choices, indexed by the pipeline's own devices."""
         return self._load(costs)[0]
 
     def estimate(
@@ -209,7 +208,7 @@ class PipelineEstimator(StageChoices):
         return PipelineEstimate(worth, work, longest, latencies, shares)
 
     def _load(self, costs: Sequence[StageCost]) -> tuple[Load, list[Crossings]]:
-        """The load, and by hand-over the links that it may cross."""
+        """Return the load and, by hand-over, the links that it may cross."""
         load = Load(len(self.devices))
         busy, squares, utilisation = load.busy, load.squares, load.utilisation
         memory, links = load.memory, load.links
@@ -221,7 +220,7 @@ class PipelineEstimator(StageChoices):
                 squares[device] = squares[device] + there * cost.squares
                 utilisation[device] = utilisation[device] + there * cost.utilisation
                 memory[device] = memory[device] + there * cost.memory
-        places.append(SOURCE)  # of −1
+        places.append(SOURCE)  # index −1: the camera
         crossings = []
         for begin, at, rate, size in self.hand_overs:
             crossed: Crossings = []
@@ -243,7 +242,7 @@ class PipelineEstimator(StageChoices):
     def _on_devices(
         self, load: Load, others: Load, arithmetic: Arithmetic
     ) -> tuple[list[float], dict[int, float]]:
-        """By device: the wait for its lanes, and the share of rows that an overloaded one takes."""
+        """Return, by device, the wait for its lanes and the share of rows served in overload."""
         low, high, largest = arithmetic
         waits = [0.0] * len(self.devices)
         limits: dict[int, float] = {}
@@ -268,7 +267,7 @@ class PipelineEstimator(StageChoices):
     def _on_links(
         self, load: Load, others: Load, arithmetic: Arithmetic
     ) -> dict[tuple[int, int], tuple[Transfer, float | None]]:
-        """By link: seconds of a hand-over, and the share of bytes that an overloaded one passes."""
+        """Return, by link, the seconds of a hand-over and the share of bytes passed in overload."""
         low, high, largest = arithmetic
         ways = {}
         for ends, (rate, squares) in load.links.items():
@@ -311,12 +310,12 @@ def make_estimators(question: PlacementQuestion, rules: EstimateRules) -> list[P
 
 
 def numbers_of(question: PlacementQuestion) -> dict[str, int]:
-    """Numbers of the question's devices, by name."""
+    """Return the numbers of the question's devices, by name."""
     return {device.name: at for at, device in enumerate(question.devices)}
 
 
 def links_by_ends(question: PlacementQuestion) -> dict[tuple[str, str], LinkView]:
-    """Links by (begin, end). A link stated for one direction only serves the other, too."""
+    """Return links by (begin, end). A link stated for only one direction serves both."""
     back = {(link.end, link.begin): link for link in question.links}
     return back | {(link.begin, link.end): link for link in question.links}
 
@@ -337,7 +336,7 @@ def _hand_overs(
 
 
 def _transfer(link: LinkView | None, high: Combine, wait: float = 0.0) -> Transfer:
-    """Seconds of one hand-over, by its bytes."""
+    """Return the seconds of one hand-over as a function of its bytes."""
     if link is None or link.bandwidth <= 0.0:
         return lambda size: NEVER
     latency, bandwidth, burst = link.latency, link.bandwidth, link.burst

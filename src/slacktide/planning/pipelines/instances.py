@@ -1,8 +1,8 @@
 """Adds and removes instances between two plans, as published (OctopInf, §III-D).
 
 Each stage has its own scaling policy, `octopinf`. An instance runs one batch in a cycle, in its
-window. A new instance takes a free window of its device, if one fits, and gives it back in the end.
-Devices, batches and all other windows stay.
+window. A new instance takes a free window of its device, if one fits, and gives it back when it is
+removed. Devices, batches and all other windows stay.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from slacktide.planning.scaling.view import ModelView, ReplicaView, ScalingLimit
 from slacktide.profiles import PointTime, TimeDistribution
 
 MOST = 4
-"""Lanes that the instances of a stage may fill: the published code's number of instances, which run
-back to back there."""
+"""Most lanes that the instances of a stage may fill: the published code's limit on instances, which
+run back to back there."""
 
 RowsOf = Callable[[int, int], int]
 """Rows that have arrived so far, by pipeline and stage."""
@@ -40,7 +40,7 @@ class _BatchSeconds:
 
 
 class StageInstances:
-    """The instances of all stages. Cool-downs outlast plans."""
+    """The instances of all stages. Cool-downs continue across plans."""
 
     def __init__(self, options: OctopInfOptions | None = None) -> None:
         self._options = options or OctopInfOptions()
@@ -75,7 +75,7 @@ class StageInstances:
     def _target_count(
         self, schedule: CoralSchedule, number: int, at: int, rows: int, now: float
     ) -> int:
-        """Instances that the policy asks for."""
+        """Return the number of instances that the policy asks for."""
         question = schedule.question
         pipeline, stage = question.pipelines[number], self._placed[number][at]
         host = schedule.devices[stage.device].device
@@ -85,7 +85,7 @@ class StageInstances:
         cycle = cycle_of(pipeline)
         lane_instances = max(1, math.floor(cycle / p99[question.batches.index(stage.batch)]))
         least, most = 1, max(stage.replicas, min(MOST, host.lanes) * lane_instances)
-        if key not in self._policies:  # its rate is unknown yet
+        if key not in self._policies:  # its rate is not known yet
             least = most = max(1, stage.replicas)
         policy = self._policies.setdefault(key, OctopInf(self._options))
         view = ModelView(
@@ -102,7 +102,7 @@ class StageInstances:
         return policy.decide(view, now=now).replicas
 
     def _scaled(self, schedule: CoralSchedule, number: int, at: int, target_count: int) -> bool:
-        """Add or remove instances, and return whether any changed. None comes without a window."""
+        """Add or remove instances, and return whether any changed. Each added one has a window."""
         pipeline, stages = schedule.question.pipelines[number], self._placed[number]
         before = stages[at].replicas
         for replica in range(before, target_count):

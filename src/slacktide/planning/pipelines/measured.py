@@ -1,9 +1,9 @@
 """`MeasuredWorth`: the recent worth of frames, as a share of their best possible worth.
 
-Predictions of placements err on the careful side. Before a placement takes a larger variant from a
-detector, the planner looks at the measured worth without the placement. A frame that lacks a branch
-counts a half; a refused or late one nothing. An answer counts the accuracy of its variant relative
-to the best variant.
+Predictions of placements are cautious. Before a placement takes a larger variant from a detector,
+the planner looks at the worth measured without that placement. A frame that lacks a branch counts
+half; a refused or late frame, nothing. An answer counts the accuracy of its variant relative to the
+best variant.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from slacktide.domain import OutcomeKind, Reason
 from slacktide.engine.ledger import ModelCounts
 
 SEEN_S = 10.0
-"""Length of the measurement."""
+"""Length of the measurement, in seconds."""
 MOSTLY = 0.75
-"""Share of frames above which they count as mostly served."""
+"""Served share above which frames count as mostly served."""
 LEAST_FRAMES = 20
 """Fewest frames for a measurement."""
 
@@ -33,7 +33,7 @@ class MeasuredWorth:
         self._rows = self._exact = 0.0
 
     def ran(self, rows: int, accuracy: float) -> None:
-        """Count an answer. `accuracy`: that of its variant, as a share of the best one's."""
+        """Count an answer. `accuracy`: its variant's, as a share of the best variant's."""
         self._rows += rows
         self._exact += rows * accuracy
 
@@ -57,8 +57,8 @@ class MeasuredWorth:
             notes.popleft()
 
     def share(self) -> float | None:
-        """The measured share; None: too little is known. 0 if much is lost, which varies by
-        chance."""
+        """Return the measured share; None: too little is known. 0 if much is lost, as such a share
+        varies by chance."""
         if not self._history:
             return None
         first, last = self._history[0], self._history[-1]

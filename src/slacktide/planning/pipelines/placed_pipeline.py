@@ -29,13 +29,13 @@ class PlacedPipeline:
     stages: Mapping[str, str]
     """The model of each stage."""
     pipeline: Pipeline | None = None
-    """Its edges and its deadline, if the planner does not know them from elsewhere."""
+    """Its edges and its deadline; None if the planner knows them from elsewhere."""
 
 
 def fields_of(model: str, stated: Stated) -> frozenset[PlanField]:
-    """The fields of a model that a placement writes. Planners of cores and of variants decide the
-    others, within its bounds: all fields of a model whose cores or replicas have a range; the
-    variants and batches of a family."""
+    """Return the fields of a model that a placement writes. Planners of cores and of variants
+    decide the others, within the placement's bounds: all fields of a model whose cores or replicas
+    have a range; the variants and batches of a family."""
     if model in stated_as(ScaledModel, stated):
         return frozenset()
     family = stated_as(Family, stated).get(model)

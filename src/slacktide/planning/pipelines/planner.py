@@ -1,9 +1,9 @@
 """`ServerPipelinesPlanner`: places pipelines on the lanes of one server.
 
 A stage runs on lanes of its model's group (server_question.py). This planner chooses how many lanes
-a model has, and which, unless its cores or replicas have a range. For the planners that follow it
-sets bounds: the largest variant of a family for which all stages have time, the most cores, and
-whether rows may leave early. It plans when frames come, a minute later, then as often as
+a model has, and which, unless the model's cores or replicas have a range. It sets bounds for the
+planners that follow: the largest variant of a family for which all stages have time, the most
+cores, and whether rows may leave early. It plans when frames come, a minute later, then as often as
 `PlacementControl` does, and when a prediction fails.
 """
 
@@ -31,9 +31,9 @@ from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, State
 NO_QUESTION = PlacementQuestion((), (), ())
 NO_FRAMES = "no frames have come yet"
 AS_GOOD = 0.02
-"""Share of the best possible service by which a new placement must beat what is measured."""
+"""Share of the best possible service by which a new placement must beat the measured one."""
 RETRY_S = 60.0
-"""Seconds to the next attempt where no placement could be found."""
+"""Seconds to the next attempt after no placement could be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PlacementRefused:
     """A job found that nothing can be placed."""
 
     reason: str
-    """Why."""
+    """Why nothing can be placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PlacementStatus:
     decided: int
     """Number of placements computed."""
     early: int
-    """Placements before their time."""
+    """Placements computed before their time."""
     planning_s: float
     moves: int
     """Models that were given other lanes."""
@@ -68,7 +68,7 @@ class PlacementStatus:
 
 
 class ServerPipelinesPlanner(Planner):
-    """The planner of a server that places its pipelines by itself."""
+    """The planner of a server that places its own pipelines."""
 
     name = "pipelines"
 
@@ -82,9 +82,9 @@ class ServerPipelinesPlanner(Planner):
         stopwatch: Callable[[], float] = lambda: 0.0,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`cores`: cores of the machine; 0: unknown, and not bounded. `exits`: the state of early
-        exits. `stopwatch`: a clock in seconds that times planning. `report` gets a sentence on each
-        new placement."""
+        """`cores`: cores of the machine; 0: unknown, and not bounded. `exits` returns the state of
+        early exits. `stopwatch`: a clock in seconds that times planning. `report` gets a sentence
+        on each new placement."""
         self._control = PlacementControl(NO_QUESTION, policy, stopwatch=stopwatch)
         self._frames = frames
         self._arrivals: dict[str, dict[str, StageArrivals]] = {}
@@ -92,10 +92,10 @@ class ServerPipelinesPlanner(Planner):
         self._fields: dict[str, frozenset[PlanField]] = {}
         """The fields of each model that this planner writes."""
         self._plan_revision = self._reason_revision = -1
-        """Revisions of the placement that the last plan has, and that `reason` was given for."""
+        """Revisions of the placement in the last plan, and of the one that `reason` explains."""
         self._report_at = -math.inf
         self._caps = policy.rules.fill
-        """Whether batches are bounded: where none waits to be full, a bound only makes more."""
+        """Whether batches are bounded: if none waits to be full, a bound only adds batches."""
         self._report = report
         self._last_report = ""
         """The placement that was reported last."""
@@ -188,8 +188,8 @@ class ServerPipelinesPlanner(Planner):
                 self._report(f"pipelines are not placed: {self._reason}")
 
     def _count_request(self, request: Request) -> None:
-        """Count rows for the autoscaler. The client here is that of the pipeline call, which may
-        have the name of any pipeline."""
+        """Count rows for the autoscaler. The request's client is no help: it is the pipeline
+        call's, which may have any pipeline's name."""
         frames = self._frames() if self._control.policy.scales else None
         pipeline, stage = (frames and frames.stage_of(request.id)) or ("", "")
         arrivals = self._arrivals.get(pipeline, {}).get(stage)
@@ -252,7 +252,7 @@ class ServerPipelinesPlanner(Planner):
         return replace(draft.bounded(self.bounds), plan=plan)
 
     def status(self) -> PlacementStatus:
-        """The state of the placement."""
+        """Return the state of the placement."""
         control = self._control
         return PlacementStatus(
             control.decided,
@@ -267,8 +267,8 @@ class ServerPipelinesPlanner(Planner):
         )
 
     def _restate(self, question: PlacementQuestion) -> None:
-        """Ask `question` from now on. If pipelines or lanes have changed, all is as settings say
-        until something is placed."""
+        """Ask `question` from now on. If pipelines or lanes have changed, all is as the settings
+        state until something is placed."""
         self._control.restate(question)
         if self._control.plans is None and self._lanes.by_model:
             self._lanes.clear()
@@ -289,7 +289,7 @@ class ServerPipelinesPlanner(Planner):
 
     def _bound(self) -> None:
         """Bound other planners as the placement says, but let a family keep its largest variant
-        while that serves as well."""
+        while the present lanes serve as well."""
         stays = self._is_as_good()
         bounds = dict(self._placement_bounds)
         for model, bound in bounds.items():
@@ -303,8 +303,8 @@ class ServerPipelinesPlanner(Planner):
         self.bounds = bounds
 
     def _is_as_good(self) -> bool:
-        """Whether the present lanes serve, as measured, as well as the last placement is expected
-        to. Then no model loses anything or moves, since predictions are cautious."""
+        """Whether the present lanes, as measured, serve as well as the last placement is expected
+        to. If so, no model loses anything or moves, because predictions are cautious."""
         if not self._control.policy.watches:  # it predicts no service
             return False
         measured = self._measured.share()

@@ -3,8 +3,8 @@
 A replica of a model is a deployment of its pool on a lane (lanes/lane_assignment.py); placed
 windows are windows of the lane's timetable.
 
-If pipelines run a model on one device in different forms, the form of most rows gets the plain
-route. Frames of the other pipelines name the pipeline as their client.
+If pipelines run a model on one device in different forms, the form with the most rows gets the
+plain route. Frames of pipelines with another form name their pipeline as the client.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PoolOf = Callable[[str, StageForm], PoolId]
 
 
 def pool_of(model: str, form: StageForm) -> PoolId:
-    """The pool of the variant with the form's name."""
+    """Return the pool of the variant with the form's name."""
     return PoolId(model, "1", form.name)
 
 
 def lanes_of(device: DeviceView) -> tuple[LaneSpec, ...]:
-    """Lanes of a device, in the order of its accelerators."""
+    """Return the lanes of a device, in the order of its accelerators."""
     return tuple(
         LaneSpec(f"{accelerator}.{stream}", (), f"cuda:{accelerator}")
         for accelerator in range(device.accelerators)
@@ -51,7 +51,7 @@ def lanes_of(device: DeviceView) -> tuple[LaneSpec, ...]:
 
 
 def placed_whole(question: PlacementQuestion, placed: Placed) -> Placed:
-    """Move stages so that each stage that leaves the device of the one before it can be handed over
+    """Move stages so that each stage on another device than the one before it can be handed over
     with all later stages: stages between a fork and its join stay on the fork's device. Raises
     PlacementError if one cannot run there."""
     whole_pipelines = []
@@ -100,8 +100,8 @@ class DevicePlans:
         return Plan(tuple(device_lanes), deployments, routes, places=places)
 
     def bounds(self, device: str) -> dict[str, ModelBounds]:
-        """Return bounds for other planners of `device`, by model; if it runs in several forms, of
-        the most accurate one."""
+        """Return bounds for other planners of `device`, by model; if a model runs in several forms,
+        those of the most accurate one."""
         bounds: dict[str, ModelBounds] = {}
         ranks: dict[str, float] = {}
         for replica in self.replicas:
@@ -121,7 +121,7 @@ class DevicePlans:
         return next(pipeline for pipeline in self.question.pipelines if pipeline.name == name)
 
     def _routes(self, device: str, pool_of: PoolOf) -> Iterator[Route]:
-        """Routes: a plain one per model, and one per pipeline that runs it in another form."""
+        """Yield a plain route per model, and one per pipeline that runs it in another form."""
         rows: dict[str, dict[PoolId, float]] = {}
         by_pipeline: dict[tuple[str, str], PoolId] = {}
         for estimator, placed in zip(self._estimators, self.answer.pipelines, strict=True):
@@ -142,7 +142,7 @@ class DevicePlans:
                 yield Route(model, pool, client=pipeline)
 
     def _places(self, device_name: str) -> Iterator[StagePlace]:
-        """Places of stages elsewhere that follow a stage or camera of this device."""
+        """Yield places of stages elsewhere that follow a stage or camera of this device."""
         for estimator, costs, placed in zip(
             self._estimators, self._costs, self.answer.pipelines, strict=True
         ):
@@ -163,8 +163,8 @@ class DevicePlans:
         at: int,
         device_name: str,
     ) -> StagePlace:
-        """Place of a stage that is handed over. If its path takes longer than the SLO, no time is
-        reserved for it: it is lost anyway, and no other branch shall be given up for it."""
+        """Return the place of a handed-over stage. If its path takes longer than the SLO, no
+        transfer time is reserved: it is lost anyway, and must not cost another branch."""
         stage = placed[at]
         before = {placed[inflow.stage].device for inflow in estimator.pipeline.stages[at].inflows}
         if before != {stage.device} and not _is_closed(estimator.pipeline, at):
@@ -195,7 +195,7 @@ class DevicePlans:
         )
 
     def _arrival(self, estimator: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
-        """Seconds that the rows of a stage take to its device."""
+        """Return the seconds that the rows of a stage take to reach its device."""
         arrival = 0.0
         for begin, to, _, size in estimator.hand_overs:
             if to == at:
@@ -205,7 +205,7 @@ class DevicePlans:
         return arrival
 
     def _ahead(self, estimator: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
-        """Seconds of the longest path to a stage, one batch of each stage."""
+        """Return the seconds of the longest path to a stage, with one batch of each stage."""
         return max(
             (
                 self._ahead(estimator, costs, inflow.stage)
@@ -218,7 +218,7 @@ class DevicePlans:
 
 
 def _is_closed(pipeline: PipelineView, stage: int) -> bool:
-    """Whether only its own branch feeds the stages behind it (`Pipeline.is_closed`)."""
+    """Whether the stages after it are fed only by its own branch (`Pipeline.is_closed`)."""
     branch = {stage}
     for at, view in enumerate(pipeline.stages):
         fed = [inflow.stage in branch for inflow in view.inflows]

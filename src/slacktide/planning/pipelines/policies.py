@@ -35,7 +35,7 @@ class PlacementPolicy(ABC):
     scales = False
     """Whether `StageInstances` scales stages between two plans, as published."""
     watches = False
-    """Whether it plans at once when its predictions fail."""
+    """Whether it plans immediately when its predictions fail."""
     rules = EstimateRules()
     """Rules of its predictions."""
 
@@ -130,7 +130,7 @@ class SearchedPlacement(PlacementPolicy):
         return self._answer(question, placed)
 
     def repair(self, question: PlacementQuestion, present: Placed) -> PlacementAnswer:
-        """Place only those pipelines anew that do not have everything in time."""
+        """Place anew only the pipelines that do not serve everything in time."""
         basis = self._mended(question, present)
         return self.decide(question, None) if basis is None else self._answer(question, basis)
 
@@ -140,7 +140,7 @@ class SearchedPlacement(PlacementPolicy):
         return PlacementAnswer(placed)
 
     def _mended(self, question: PlacementQuestion, present: Placed) -> Placed | None:
-        """`present`, with late pipelines placed anew; None: it cannot run any more."""
+        """Return `present` with late pipelines placed anew; None: it cannot run any more."""
         try:
             placed = mended(question, present, self.rules, self._options.gain)
         except ValueError:
@@ -157,7 +157,7 @@ PLACEMENTS: Registry[PlacementPolicy] = Registry(
 
 
 ON_ONE_SERVER: Mapping[str, Mapping[str, object]] = {"pipeline": {"budget": 0.9}}
-"""Defaults that differ where all devices are lanes of one server: OctopInf keeps half the SLO for
+"""Defaults that differ if all devices are lanes of one server: OctopInf keeps half the SLO for
 changing links and for turns on lanes (docs/placing-pipelines.md)."""
 
 

@@ -1,6 +1,6 @@
-"""The question where the stages of pipelines shall run, and its answer, as data.
+"""The question of where the stages of pipelines run, and its answer, as data.
 
-A device is any machine with lanes; the one that asks is not special. Stages of a pipeline are in
+A device is any machine with lanes; the device that asks is not special. Stages of a pipeline are in
 topological order. Rows are the inputs of a stage: frames at the source, crops further on.
 """
 
@@ -33,7 +33,7 @@ class DeviceView:
     memory: float = math.inf
     """Bytes of each accelerator."""
     utilisation: float = 1.0
-    """Largest sum of `StageForm.utilisation` that may run at once on each accelerator (eq. 5)."""
+    """Largest sum of `StageForm.utilisation` that may run together on each accelerator (eq. 5)."""
     server: bool = False
     """Whether any pipeline may use it. Other devices serve only pipelines that begin on them."""
 
@@ -44,7 +44,7 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """A link from one device to another, and back unless another link is stated for that."""
+    """A link from one device to another, and back unless a link is stated for that direction."""
 
     begin: str
     end: str
@@ -52,13 +52,13 @@ class LinkView:
     """Bytes per second; 0: no connection."""
     latency: float = 0.0
     burst: float = 0.0
-    """Bytes that pass at once, before the bandwidth counts."""
+    """Bytes that pass immediately, before the bandwidth counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormTimes:
-    """Seconds of batches of `PlacementQuestion.batches` rows, on devices of one kind. Batches
-    beyond the last time cannot run."""
+    """Seconds of batches of `PlacementQuestion.batches` rows, on devices of one kind. Batch sizes
+    beyond the last time given cannot run."""
 
     kind: str
     expected: tuple[float, ...]
@@ -76,7 +76,7 @@ class StageForm:
     accuracy: float = 1.0
     """Worth of an answer."""
     weights: float = 0.0
-    """Bytes of each replica at all times."""
+    """Bytes that each replica holds at all times."""
     intermediate: float = 0.0
     """Further bytes of a replica while it runs."""
     utilisation: float = 1.0
@@ -84,7 +84,7 @@ class StageForm:
     row_share: float = 1.0
     """Share of a row's bytes that the form reads: a smaller variant takes smaller images."""
     cores: int = 0
-    """Most cores of each lane, if the model has a range of them; 0: as the range says."""
+    """Most cores of each lane, if the model has a range of them; 0: no further limit."""
     exits: bool = True
     """Whether rows may leave early, if the model has exits."""
 
@@ -118,7 +118,7 @@ class StageView:
     """Devices that it may run on; empty: all."""
 
     def model_in(self, pipeline: PipelineView) -> str:
-        """Name of the stage's model, unique among pipelines."""
+        """Return the name of the stage's model, unique among pipelines."""
         return self.model or f"{pipeline.name}/{self.name}"
 
 
@@ -135,14 +135,14 @@ class PipelineView:
     stages: tuple[StageView, ...]
 
     def rates(self) -> list[float]:
-        """Rows per second by stage. A join has the rows of its largest inflow."""
+        """Return the rows per second by stage. A join has the rows of its largest inflow."""
         rates = [self.rate]
         for stage in self.stages[1:]:
             rates.append(max(rates[inflow.stage] * inflow.fan_out for inflow in stage.inflows))
         return rates
 
     def downstream(self) -> list[list[int]]:
-        """Stages that each stage feeds."""
+        """Return the stages that each stage feeds."""
         return [
             [to for to, stage in enumerate(self.stages) if at in [i.stage for i in stage.inflows]]
             for at in range(len(self.stages))
@@ -203,7 +203,7 @@ class PlacementQuestion:
             self._check_fit(pipeline, stage, label)
 
     def _check_fit(self, pipeline: PipelineView, stage: StageView, label: str) -> None:
-        """Raise PlacementError with the limits in the way if the stage fits no device."""
+        """Raise PlacementError, naming the limits exceeded, if the stage fits no device."""
         limits = []
         for device in self.devices:
             if not (device.server or device.name == pipeline.source):
@@ -226,7 +226,7 @@ class PlacementQuestion:
         return next(device for device in self.devices if device.name == name)
 
     def candidates(self, pipeline: PipelineView) -> list[DeviceView]:
-        """Devices that the pipeline may use, its source first."""
+        """Return the devices that the pipeline may use, its source first."""
         source = self.device(pipeline.source)
         return [source, *(host for host in self.devices if host.server and host is not source)]
 
@@ -239,7 +239,7 @@ class PlacedStage:
     batch: int = 1
     """Largest number of rows in one batch."""
     replicas: int = 1
-    """Number of replicas for its rows; 0: it shares those of another pipeline with its model."""
+    """Number of replicas for its rows; 0: it shares another pipeline's replicas of its model."""
     form: int = 0
 
 
@@ -251,7 +251,7 @@ class PlacementAnswer:
     windows: tuple[PlacedWindow, ...] = ()
     """Empty if there is no timetable."""
     unscheduled: tuple[Key, ...] = ()
-    """Replicas for which no window is free: they run where a lane is idle."""
+    """Replicas for which no window is free: they run when a lane is idle."""
 
 
 def fits(stage: StageView, device: DeviceView) -> bool:
@@ -265,8 +265,8 @@ def fits(stage: StageView, device: DeviceView) -> bool:
 
 
 def burstiness(arrivals: Iterable[float], window: float = 60.0) -> float:
-    """Coefficient of variation of the times between `arrivals` (ascending seconds) within the last
-    `window` seconds; with fewer than three arrivals 1, as of a Poisson process.
+    """Return the coefficient of variation of the times between `arrivals` (ascending seconds) in
+    the last `window` seconds; with fewer than three arrivals 1, as for a Poisson process.
 
     Source: OctopInf, §III-B, and the windows of up to 60 s of its code.
     """

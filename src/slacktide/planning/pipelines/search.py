@@ -1,12 +1,12 @@
 """Searches devices, configurations and batches of stages: our placement.
 
 CWD takes stages one by one and never goes back on a choice (distribution.py). Here all choices for
-the stages of one pipeline are estimated together, beside the load of the other pipelines. Where
-there are too many, a few neighbouring stages are chosen at a time, from several starts, until no
-such change helps. The best placement serves the most, then uses the least of servers (estimate.py).
+the stages of one pipeline are estimated together, beside the load of the other pipelines. If there
+are too many, a few neighbouring stages are chosen at a time, from several starts, until no such
+change helps. The best placement serves the most, then uses the least of servers (estimate.py).
 
-Choices that no path has the time for, or that another choice of the stage beats in everything, are
-left out first. The rest span arrays with one axis for each stage.
+Choices that no path has the time for, or that another choice of the stage beats in every respect,
+are left out first. The rest span arrays with one axis for each stage.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Picks = list[NDArray[np.intp]]
 
 RULES = EstimateRules()
 AT_ONCE = 16384
-"""Combinations of all stages that are estimated at once."""
+"""Most combinations of all stages that are estimated together."""
 BLOCK = 1024
-"""Combinations of a block of stages that are estimated at once."""
+"""Most combinations of a block of stages that are estimated together."""
 ROUNDS = 3
 """The second and third round replace placements that other pipelines have made worse."""
 _SLIGHT = 1e-9
@@ -56,8 +56,8 @@ _COSTS = (
 def search(
     question: PlacementQuestion, rules: EstimateRules = RULES, start: Placed | None = None
 ) -> Placed:
-    """Return the best placement found. `start`: one of the placements to descend from, where a
-    pipeline has too many choices to estimate them all."""
+    """Return the best placement found. `start`: a further placement to descend from if a pipeline
+    has too many choices to estimate them all."""
     estimators = make_estimators(question, rules)
     load = Load(len(question.devices))
     pipelines = [_Pipeline(estimator) for estimator in estimators]
@@ -82,8 +82,8 @@ def search(
 def mended(
     question: PlacementQuestion, placed: Placed, rules: EstimateRules = RULES, gain: float = 0.0
 ) -> Placed:
-    """Place anew the pipelines of `placed` that would not serve everything in time, where that
-    serves more by a share of `gain`. Raises ValueError if `placed` cannot run any more."""
+    """Place anew the pipelines of `placed` that would not serve everything in time, if that serves
+    more by the share `gain`. Raises ValueError if `placed` cannot run any more."""
     estimators = make_estimators(question, rules)
     chosen = [
         estimator.chosen(stages) for estimator, stages in zip(estimators, placed, strict=True)
@@ -112,7 +112,7 @@ def _improve(
     improved: Callable[[int, PlacementScore], list[StageCost] | None],
 ) -> Placed:
     """Replace choices of pipelines until none improves. `load`: that of all `chosen`; while
-    `improved` is called with a pipeline's number and score, that of the others."""
+    `improved` is called with a pipeline's number and score, that of the other pipelines."""
     for _ in range(ROUNDS - 1):
         moved = False
         for number, estimator in enumerate(estimators):
@@ -157,7 +157,7 @@ class _Pipeline:
         self._use(self.estimator.budget)
         picks, score = self._best(self._starts(start))
         if score.worth < self.estimator.most * (1.0 - _SLIGHT):
-            self._use(math.inf)  # to give up a path may help the others
+            self._use(math.inf)  # giving up a path may help others
             picks, score = self._best([picks])
         return [choices[at] for choices, at in zip(self.choices, picks, strict=True)]
 
@@ -178,10 +178,10 @@ class _Pipeline:
             self._uses[budget] = self.useful, self._blocks()
         self.useful, self.blocks = self._uses[budget]
         self._found: dict[tuple[int, ...], tuple[list[int], PlacementScore]] = {}
-        """Best picks by block and picks of other stages; most recur many times."""
+        """(best picks, score), by block and picks of other stages; most keys recur many times."""
 
     def _useful(self, budget: float) -> Picks:
-        """By stage: choices that may be part of the best, if paths keep within the budget."""
+        """Return, by stage, choices that may be best if paths keep within the budget."""
         estimator = self.estimator
         least = [float(table["latency"].min()) for table in self.table]
         count = len(least)
@@ -208,7 +208,7 @@ class _Pipeline:
         return useful
 
     def _starts(self, start: Sequence[StageCost]) -> Iterator[list[int]]:
-        """Starts: all on servers, all at the source, all where they are fastest, and `start`."""
+        """Yield starts: all on servers, all at the source, each where it is fastest, `start`."""
         for device in (1, 0, -1):
             picks = []
             for at, useful in enumerate(self.useful):
@@ -222,7 +222,7 @@ class _Pipeline:
             yield [choices.index(cost) for choices, cost in zip(self.choices, start, strict=True)]
 
     def _descended(self, picks: list[int]) -> tuple[list[int], PlacementScore]:
-        """Choose blocks of stages anew until that improves none."""
+        """Choose the stages of each block anew until no block improves."""
         blocks = self.blocks
         score, remaining = PlacementScore(-math.inf, 0.0), len(blocks)
         at = 0
@@ -245,7 +245,7 @@ class _Pipeline:
         return picks, score
 
     def _blocks(self) -> list[list[int]]:
-        """By stage: a block of it and as many neighbours as can be estimated at once."""
+        """Return a block for each stage: it and as many neighbours as can be estimated together."""
         blocks: list[list[int]] = []
         for first in range(len(self.useful)):
             block: list[int] = []
@@ -279,7 +279,7 @@ class _Pipeline:
         return best_picks, PlacementScore(most, -float(least.flat[at]))
 
     def _combinations(self, picks: Picks) -> list[StageCost]:
-        """Costs of all combinations, as arrays with one axis for each stage."""
+        """Return the costs of all combinations, as arrays with one axis for each stage."""
         costs = []
         for at, chosen in enumerate(picks):
             shape = tuple(-1 if at == axis else 1 for axis in range(len(picks)))

@@ -52,9 +52,9 @@ class LaneGroup:
     cores: int
     """Most cores of each lane."""
     choices: tuple[int, ...] = ()
-    """Some of the numbers of cores that a lane may have, ascending; empty: they are fixed."""
+    """Some of the numbers of cores that a lane may have, ascending; empty: it is fixed."""
     held: int = 0
-    """Cores of all lanes together, as settings say."""
+    """Cores of all lanes together, as the settings state."""
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ class ServerQuestion:
     """The question of one server, from the settings of its models and pipelines."""
 
     def __init__(self, cores: int = 0, exits: ExitsOf = dict) -> None:
-        """`cores`: of the machine; 0: unknown. `exits`: returns the state of early exits."""
+        """`cores`: the machine's; 0: unknown. `exits`: returns the state of early exits."""
         self.pipelines: dict[str, Pipeline] = {}
         self.groups: tuple[LaneGroup, ...] = ()
         self._families: dict[str, Family] = {}
@@ -88,7 +88,7 @@ class ServerQuestion:
         self._exits = stated_as(StatedExits, stated)
 
     def accuracy(self, pool: PoolId) -> float | None:
-        """Accuracy as a share of the family's best; None: the pool has no family."""
+        """Return the accuracy as a share of the family's best; None: the pool has no family."""
         family = self._families.get(pool.model)
         if family is None:
             return None
@@ -96,13 +96,13 @@ class ServerQuestion:
         return by_name.get(pool.variant, 0.0) / max(by_name.values())
 
     def is_smaller(self, model: str, variant: str, than: str) -> bool:
-        """Whether bound `variant` of a family is smaller `than` another; empty: any variant."""
+        """Whether bound `variant` is smaller than bound `than`; an empty `than`: any variant."""
         names = self._names(model)
         than = than or (names[-1] if names else "")
         return variant in names and names.index(variant) < names.index(than)
 
     def knows(self, bounds: Mapping[str, ModelBounds]) -> bool:
-        """Whether all variants of `bounds` exist: a model may have been reloaded with others."""
+        """Whether all variants of `bounds` exist: a model may have been reloaded with new ones."""
         return all(bound.largest in ("", *self._names(model)) for model, bound in bounds.items())
 
     def _names(self, model: str) -> list[str]:
@@ -168,7 +168,7 @@ class ServerQuestion:
         return bounds
 
     def _needed(self, group: LaneGroup, bounds: Mapping[str, ModelBounds]) -> int:
-        """Cores that the lanes of a group need, by a placement."""
+        """Return the cores that the lanes of a group need under a placement."""
         core_counts = [bounds[model].cores or 0 for model in group.models if model in bounds]
         return max(core_counts, default=0) * len(group.lanes) or group.held
 
@@ -181,8 +181,8 @@ class ServerQuestion:
         *,
         leaves: bool,
     ) -> Iterator[StageForm]:
-        """Forms of the variants that a family's planner may choose, else of the serving pool."""
-        pools = {pool.id.variant: pool for pool in snapshot.serving(model)}  # the newest
+        """Yield forms of variants that a family's planner may choose, else of the serving pool."""
+        pools = {pool.id.variant: pool for pool in snapshot.serving(model)}  # newest of each
         family = self._families.get(model)
         if family is None or family.planner == "none":
             named = [(list(pools.values())[-1], "", 1.0)] if pools else []
@@ -208,7 +208,7 @@ class ServerQuestion:
         *,
         leaves: bool,
     ) -> tuple[FormTimes, FormTimes]:
-        """(times with exits, times without); one of them is what is measured `now`."""
+        """Return (times with exits, times without); `now`: the measured one of the two."""
         status = exits.get(pool.id)
         if status is None or status.policy is None or status.overhead is None:
             return now, now
@@ -239,7 +239,7 @@ def _times(pool: PoolSnapshot, kind: str, cores: int) -> FormTimes:
 
 
 def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[LaneGroup]:
-    """Groups of the lanes of a base plan, in their order."""
+    """Yield the groups of a base plan's lanes, in order."""
     components: list[tuple[list[str], set[str]]] = []
     for lane in base.lanes:
         models = {
@@ -260,7 +260,7 @@ def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[LaneGroup
 
 
 def _some(least: int, most: int) -> Iterator[int]:
-    """Numbers of a range: each twice the one before, then the last."""
+    """Yield `least`, doubled as long as it is below `most`; then `most`."""
     while least < most:
         yield least
         least *= 2

@@ -1,29 +1,29 @@
 """`static`, a fixed size; `sponge`, Sponge's own optimiser (§4); `octopinf`, OctopInf's autoscaler.
 
-`static`: the same cores and replicas whatever comes (`static-8` and `static-16` in the paper).
+`static`: the same cores and replicas at any load (`static-8` and `static-16` in the paper).
 
-`sponge`: Sponge's optimiser as its published code runs it. For cores ascending, then batches
-ascending, the requests of one second, at the configured rate, are laid end to end in batches of b.
-It refuses a pair as soon as a batch has
+`sponge`: Sponge's optimiser as its published code runs it. It tries pairs (c, b) with cores
+ascending, then batches ascending. It lays the requests of one second, at the configured rate, end
+to end in batches of b, and refuses the pair as soon as a batch has
 
     l(b, c) + q + cl_max > factor · SLO
 
-where q is the time of the batches before it, and takes the first other pair (Sponge §3.3, Eq. 3:
-the fewest cores, then the smallest batch). Latencies are rounded down to milliseconds. cl_max is
-the SLO less the remaining SLO of the last request, not a maximum over the queue; here, less the
-view's budget. If it refuses all pairs, nothing changes.
+where q is the time of the batches before it, and takes the first pair that is not refused (Sponge
+§3.3, Eq. 3: the fewest cores, then the smallest batch). Latencies are rounded down to milliseconds.
+Its cl_max is the SLO minus the last request's remaining SLO, not a maximum over the queue; ours is
+the SLO minus the view's budget. If it refuses all pairs, nothing changes.
 
 It never looks at the queue, batches need not keep up with the rate if the SLO is longer than a
 second, and it plans nothing between two periods. `vertical` is the sound version.
 
-`octopinf`: more or fewer replicas by utilisation alone, as OctopInf's autoscaler does it.
+`octopinf` scales replicas by utilisation alone, as OctopInf's autoscaler does.
 
 The paper adds instances when containers reach their throughput limits and removes them when demand
 drops (OctopInf §III-A and §III-D), but gives no figures. These are from its published code:
 
-- it looks every 30 s; the rate is the largest over the last 15, 30 and 60 s, rounded up;
-- up: one more while 0.8 · n · b / l(b, c) < rate;
-- down, if none was to be added: one less while 0.7 · (n − 1) · b / l(b, c) ≥ rate;
+- it checks every 30 s; the rate is the largest over the last 15, 30 and 60 s, rounded up;
+- up: add one replica while 0.8 · n · b / l(b, c) < rate;
+- down, if no more are needed: remove one while 0.7 · (n − 1) · b / l(b, c) ≥ rate;
 - no step up within 150 s of the last change, and none down within 240 s;
 - batch size and cores stay: they belong to its periodical scheduler.
 
@@ -60,7 +60,7 @@ class SpongeOptions(Options):
 
 
 class Sponge(ScalingPolicy):
-    """Chooses cores and batch by the printed objective."""
+    """Chooses cores and batch size as Sponge's published code does."""
 
     Options = SpongeOptions
 
@@ -69,7 +69,7 @@ class Sponge(ScalingPolicy):
         self.period = options.period
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """Choose the first pair that is not refused, or the present one."""
+        """Choose the first pair that is not refused; if there is none, keep the present one."""
         limits = view.limits
         configuration = self._first(view)
         if configuration is None:
@@ -83,7 +83,7 @@ class Sponge(ScalingPolicy):
         return ScalingTarget(replicas=replicas, cores=cores, batch=batch, reason=reason)
 
     def _first(self, view: ModelView) -> tuple[int, int] | None:
-        """(cores, batch); None if every pair is refused."""
+        """Return (cores, batch); None if every pair is refused."""
         options, limits = self._options, view.limits
         requests = options.rate if options.rate is not None else view.rate
         on_the_way = max(0.0, options.slo - view.budget)
@@ -166,13 +166,13 @@ class OctopInfOptions(Options):
 
 
 class OctopInf(ScalingPolicy):
-    """Keeps the arrivals of the longest window, and the time of its last change."""
+    """Scales replicas by the arrivals within its windows and the time since its last change."""
 
     Options = OctopInfOptions
 
     def __init__(self, options: OctopInfOptions) -> None:
         self._options = options
-        # Often enough for the shortest window; it decides every `interval` seconds.
+        # Arrivals are noted often enough for the shortest window; decisions come every `interval`.
         self.period = min(options.interval, *options.windows)
         self._counts = ArrivalCounts(max(options.windows))
         self._due = -math.inf

@@ -1,36 +1,36 @@
-"""Forecasts for the number of replicas: the load of the next minute, replicas for it, and costs.
+"""Forecasts that set the number of replicas: the next minute's load, the replicas needed, costs.
 
 `MinuteForecast`: the load of the next minute, from the last one.
 
-A replica takes seconds to start, so its start must rest on more than the last second. The rate is
+A replica takes seconds to start, so more than the last second must justify its start. The rate is
 the largest of
 
 - the rate of the last five seconds, so that a step is followed soon. Shorter bursts end before a
-  replica could help. Unknown time counts as idle, so the very first requests start no replica;
-- a high quantile of the rates of the last minute in pieces of five seconds, for recurring bursts;
+  replica could help. Time before any view counts as idle, so the first requests start no replica;
+- a high quantile of the rates in the five-second pieces of the last minute, for recurring bursts;
 - the rate of the last piece, extrapolated over the start time by the lower quartile of the steps
-  between pieces, to at most twice the highest: it meets a steady rise on time and ignores single
-  steps and chance.
+  between pieces, to at most twice the highest rate: it meets a steady rise on time and ignores
+  single steps and chance.
 
 The budget is the median of the last minute's budgets, weighted by how long each was in force. Time
-without a known budget counts as the longest. So short budgets count once they last; cores handle
-those that pass within seconds. Budgets that no plan could keep are left out.
+without a known budget counts as having the longest one. So a short budget counts only if it lasts;
+more cores handle one that passes within seconds. Budgets that no plan could keep are left out.
 
 `replicas_needed`: how many replicas carry a steady load, in closed form.
 
 Take n replicas, each running one batch of at most b rows at a time. A request waits for the next
-free replica, at worst l(b) / n if they run evenly apart, and then runs in a batch of b. They carry
-λ rows a second within a budget of q seconds if for some b
+free replica, at worst l(b) / n if their batches start at even intervals, and then runs in a batch
+of b. They carry λ rows a second within a budget of q seconds if for some b
 
     n · b / l(b) ≥ λ + z · √(B · λ / q)    and    (1 + 1 / n) · l(b) ≤ q, or b = 1
 
 Single rows run even if there is no time to wait for a replica: a request that finds one idle is on
 time, and nothing better can be done.
 
-The root is the headroom for chance. If arrivals vary D times as much as a Poisson process, their
-count in the time q varies by √(D λ q), and the excess must be served within that time (square-root
-staffing). B is D times the square of the standard deviations in the view's `burst`
-(`RateOptions.burst_deviations`).
+The square root is the headroom for chance. If arrivals vary D times as much as a Poisson process,
+their count in the time q varies by √(D λ q), and the excess must be served within that time
+(square-root staffing). B is D times the square of the number of standard deviations in the view's
+`burst` (`RateOptions.burst_deviations`).
 """
 
 from __future__ import annotations
@@ -111,16 +111,16 @@ class MinuteForecast:
 
 
 def with_headroom(rate: float, budget: float, view: ModelView, headroom: float) -> float:
-    """Return λ + z · √(B · λ / q) in rows per second. `headroom` is z; B is burst² ÷ rate of the
-    view. An infinite budget needs no headroom."""
+    """Return λ + z · √(B · λ / q) in rows per second. `headroom` is z; B is the view's burst² ÷
+    rate. An infinite budget needs no headroom."""
     spread = view.burst * view.burst / view.rate if view.rate > 0.0 else 1.0
     return rate + headroom * math.sqrt(spread * rate / budget)
 
 
 def replicas_needed(rate: float, budget: float, seconds: Sequence[float], batch: int) -> int:
-    """The fewest replicas that serve `rate` rows per second within `budget` seconds each.
-    `seconds[rows]`: how long a batch takes, for all rows up to `batch`. At least 1; 0 if no number
-    of replicas would do, as the budget is too short for a single row."""
+    """Return the fewest replicas that serve `rate` rows per second within `budget` seconds each.
+    `seconds[rows]`: how long a batch takes, for all rows up to `batch`. At least 1; 0 if the budget
+    is too short for a single row, so that no number suffices."""
     if seconds[1] > budget:
         return 0
     needed = 1
@@ -134,14 +134,14 @@ def replicas_needed(rate: float, budget: float, seconds: Sequence[float], batch:
 
 
 class WindowMax:
-    """The largest sample of the last `seconds`, so that sizes rise at once and fall later."""
+    """The largest sample of the last `seconds`, so that sizes rise immediately and fall later."""
 
     __slots__ = ("_samples", "_seconds")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._samples: deque[tuple[float, int]] = deque()
-        """(when, sample), without those that a later one surpassed, so falling."""
+        """(time, sample), falling: a new sample removes earlier ones that are no larger."""
 
     def most(self, sample: int, *, now: float) -> int:
         """Add a sample and return the largest one. `now` never falls."""
@@ -157,7 +157,7 @@ class WindowMax:
 class ReplicaHistory:
     """Core-seconds over the last `window` seconds by number of replicas. Each period adds the
     fewest cores that each number would need. Cores are given back only after `patience` seconds, so
-    the most cores of that time count."""
+    the maximum over that time counts."""
 
     __slots__ = ("_patience", "_peaks", "_samples", "_window")
 
@@ -166,10 +166,10 @@ class ReplicaHistory:
         self._patience = patience
         self._peaks: dict[int, WindowMax] = {}
         self._samples: deque[tuple[float, Mapping[int, tuple[int, bool]]]] = deque()
-        """(start, (cores of all, whether enough) by number of replicas), oldest first."""
+        """(start, {number of replicas: (cores of all together, whether enough)}), oldest first."""
 
     def note(self, cores: Mapping[int, int | None], most_cores: int, *, now: float) -> None:
-        """Add the cores of each replica by number of replicas; None where even `most_cores` are too
+        """Add `cores` of each replica, by number of replicas; None: even `most_cores` are too
         few."""
         by_count = {}
         for n, c in cores.items():
@@ -181,11 +181,11 @@ class ReplicaHistory:
             self._samples.popleft()
 
     def full(self, *, now: float) -> bool:
-        """Whether the whole window is known."""
+        """Whether the samples cover the whole window."""
         return bool(self._samples) and self._samples[0][0] <= now - self._window
 
     def cost(self, replicas: int, *, now: float) -> tuple[float, float]:
-        """Return (core-seconds, share of the time in which they would have been too few)."""
+        """Return (core-seconds of `replicas`, share of the time for which they were too few)."""
         total = short = seconds = 0.0
         ends = [*(at for at, _ in self._samples), now][1:]
         for (at, by_count), end in zip(self._samples, ends, strict=True):

@@ -2,7 +2,7 @@
 
 A new replica serves only after `view.start_time`, so the number follows a forecast:
 
-- up at once to what the forecast needs (`forecast`), and by one more if the walk finds late
+- up immediately to what the forecast needs (`forecast`), and by one more if the walk finds late
   requests although no replica is starting;
 - down once fewer replicas have been enough for `cool_down` seconds.
 

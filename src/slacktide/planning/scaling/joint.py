@@ -1,23 +1,23 @@
 """`joint`: replicas, cores, batch and variant together, on the fewest cores (n · c).
 
 It works at two speeds. Cores change within milliseconds, so they follow the next second: `vertical`
-chooses them, for replicas that serve and for starting ones from the moment that they will. A
+chooses them, for serving replicas and, from the moment they will serve, for starting ones. A
 replica takes seconds to start, so the number of replicas follows the next minute:
 
 - **Forecast**: never fewer replicas than the load forecast for the next minute needs if each has
-  the most cores (`forecast`). More are started at once.
-- **Economy**: among the numbers that are enough, the one that would have cost the fewest
+  the most cores allowed (`forecast`). Missing ones are started immediately.
+- **Economy**: among the numbers of replicas that suffice, the one that would have cost the fewest
   core-seconds over the last `window` seconds if vertical scaling had followed the load. The number
-  only changes if that saves the share `gain` and the cost of starting, and at least `cool_down`
-  seconds after the last change. One replica is among the numbers: where more do not pay, `joint`
-  does what `vertical` does.
+  changes only if that saves the share `gain` on top of the cost of starting, and at least
+  `cool_down` seconds after the last change. One replica is a candidate too: if more do not pay,
+  `joint` does what `vertical` does.
 
 While replicas start, those that serve grow; starting ones get only the cores that they will need.
 
 **Variants.** It chooses the most accurate variant with which no waiting or expected request is
 late; if there is none, the fastest. It returns to a more accurate one after `scale_down_delay`
-seconds. The number of replicas is chosen for the most accurate variant, so that it fits once all
-serve.
+seconds. The number of replicas is chosen for the most accurate variant, so that this variant fits
+once all replicas serve.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class JointOptions(VerticalOptions):
 
 
 SHORT_SHARE = 0.05
-"""Share of the time above which a number of replicas that was too few is not chosen."""
+"""A number of replicas may have been too few for this much more of the time than the best one."""
 
 
 class Joint(ScalingPolicy):
-    """Keeps the load of the last minute, and the cost of each number of replicas in it."""
+    """Scales by the last minute's load, and by what each number of replicas would have cost."""
 
     Options = JointOptions
 
@@ -90,14 +90,14 @@ class Joint(ScalingPolicy):
         """Choose cores for the next second and, every `period`, replicas for the next minute."""
         variants = sorted(view.variants, key=lambda variant: -variant.accuracy)
         if now >= self._due:
-            # Accept being early by 1 %, so that urgent plans do not put off the next one.
+            # A plan may come 1 % early, so that urgent plans do not put off the next one.
             self._due = now + 0.99 * self._options.period
             aimed = replace(view, times=variants[0].times) if variants else view
             self._plan_replicas(aimed, now=now)
         view = self._without_leaving(view, now=now)
         serving = sum(replica.ready_at <= now for replica in view.replicas)
         if serving != self._serving:
-            # The needs of another number of replicas tell little about the present ones.
+            # Cores needed by another number of replicas say little about the present number.
             self._serving = serving
             self._vertical = Vertical(self._options)
         self._variant = self._chosen(view, variants, now=now)
@@ -117,8 +117,8 @@ class Joint(ScalingPolicy):
         )
 
     def _without_leaving(self, view: ModelView, *, now: float) -> ModelView:
-        """Return `view` without the replicas that will go. Starting replicas count with the cores
-        of serving ones, which they get as soon as they are up."""
+        """Return `view` without the replicas that will be stopped. Starting replicas count with the
+        cores of serving ones, which they get as soon as they are up."""
         staying = sorted(view.replicas, key=lambda replica: replica.ready_at)[: self._count]
         cores = min((replica.cores for replica in staying if replica.ready_at <= now), default=0)
         return replace(
@@ -186,8 +186,8 @@ class Joint(ScalingPolicy):
     def _lasting(
         self, count: int, before: int, cores: Mapping[int, int | None], view: ModelView
     ) -> float:
-        """Return the core-seconds of a window with `count` replicas, and of starting the missing
-        ones."""
+        """Return the core-seconds that `count` replicas take in a window, plus those of starting
+        the missing ones."""
         size = cores[count] or view.limits.cores_max
         return size * (count * self._options.window + max(0, count - before) * view.start_time)
 
@@ -231,6 +231,6 @@ class Joint(ScalingPolicy):
         return best
 
     def _fewest_cores(self, view: ModelView, *, now: float) -> dict[int, int | None]:
-        """Return the fewest cores for the arrivals of a second by number of idle replicas."""
+        """Return the fewest cores for one period's arrivals, by number of (idle) replicas."""
         idle = replace(view, waiting=(), replicas=(), start_time=0.0)
         return fewest_cores(idle, partial(self._options.search, now=now), now=now)

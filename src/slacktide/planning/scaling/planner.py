@@ -1,13 +1,13 @@
 """`ScalingPlanner`: number and cores of the replicas of every scaled model, and their batch caps.
 
-- A model's policy is asked once in its period, when a replica has come up, and at once when it says
-  (`ScalingPolicy.is_urgent`) that a request that can be saved would miss its deadline. The planner
-  checks this when requests come and when a batch took longer than expected, at most once in
+- A model's policy is asked once per period, when a replica has come up, and immediately when it
+  says (`ScalingPolicy.is_urgent`) that a request that can be saved would miss its deadline. The
+  planner checks this when requests come and when a batch took longer than expected, at most once in
   `CHECK_INTERVAL`, and less often while the new plans are no better.
-- `LaneSizes` turns the targets of all policies into a plan. Cores that were not free are asked for
-  again when a lane has given some up.
-- The variant that a policy chooses becomes the plain route of its model, if that is a family that
-  no planner of variants plans.
+- `LaneSizes` turns the targets of all policies into a plan. It asks again for cores that were not
+  free once a lane has given some up.
+- The variant that a policy chooses becomes the target of its model's plain route, if the model is a
+  family without a planner of variants.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class ScalingStatus:
     """Where one model stands, for metrics and people."""
 
     target: ScalingTarget | None
-    """The last one; None: its policy has not been asked yet."""
+    """The last target; None: the policy has not been asked yet."""
     lanes: Mapping[str, tuple[int, int]]
     """(cores confirmed, cores aimed at) by lane."""
     rate: float
-    """Rows per second expected, of requests that some of the allowed cores could save."""
+    """Expected rows per second; only requests that some allowed number of cores could save."""
     budget: float
-    """Seconds an expected arrival has left; infinite without deadlines."""
+    """Seconds that an expected arrival will have left; infinite without deadlines."""
 
 
 class ScalingPlanner(ScopedPlanner[str, ScaledState]):
@@ -79,8 +79,8 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         self._due_views: dict[str, ModelView] = {}
         """Views of the models whose policies must be asked."""
         self._pending: tuple[float, list[ScaledState], bool] | None = None
-        """Consequences of the last events, once the engine has handled them: (when, models whose
-        policies are asked again, whether lanes are resized)."""
+        """What to do once the engine has handled the last events: (time, models whose policies are
+        asked again, whether lanes are resized)."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
         families, owned = stated_as(Family, stated), set[Owned]()
@@ -99,7 +99,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         plain = [
             route for route in base.routes if route.client is None and route.application is None
         ]
-        # The version that serves those who name none has the last word.
+        # The route for requests that name no version comes last, and so decides.
         plain.sort(key=lambda route: route.version is None)
         self._plain_pools = {
             route.model: route.pool for route in plain if route.model in self._families
@@ -128,7 +128,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
                     state = self.states.get(running.batch.replica.pool.model)
                     if state is not None:
                         state.schedule_check(now=now)
-                resize = resize or self._sizes.short  # a lane that goes may be gone then
+                resize = resize or self._sizes.short  # a leaving lane may be gone then
             elif isinstance(event, ReplicaUp) and self.states:
                 again += [
                     self.states[pool.id.model]
@@ -155,7 +155,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         state.count_request(waiting, earlier, certain=certain, now=now)
 
     def _catch_up(self) -> None:
-        """The engine has handled the last events: act on their consequences."""
+        """Act on the consequences of the last events, which the engine has handled by now."""
         if self._pending is None:
             return
         now, again, resize = self._pending
@@ -209,7 +209,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         return replace(draft, plan=self._routed(plan))
 
     def _routed(self, plan: Plan) -> Plan:
-        """`plan` with plain routes to the variants that policies have chosen."""
+        """Return `plan` with plain routes to the variants that policies have chosen."""
         variants = {
             name: state.target.variant
             for name, state in self.states.items()
@@ -234,7 +234,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         return family is not None and family.planner == "none"
 
     def status(self, snapshot: Snapshot) -> dict[str, ScalingStatus]:
-        """The status of each scaled model."""
+        """Return the status of each scaled model."""
         statuses = {}
         for group in self._sizes.groups:
             sizes = {

@@ -1,6 +1,6 @@
 """Scaling policies by name: `make_scaling_policy("static", {"cores": 8})`.
 
-Each model gets a policy of its own, which may keep what it has seen.
+Each model gets its own policy object, which may keep state.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ SCALING_POLICIES: Registry[ScalingPolicy] = Registry(
     aliases={"paper": "sponge"},
     absent=dict.fromkeys(("fa2", "vpa"), PAPERS),
 )
-"""Every scaling policy by name. Its class is made from its options."""
+"""Scaling policies by name. Each class is constructed from its options."""
 
 
 class GuardedPolicy(ScalingPolicy):
-    """A policy that others wrote, held to its contract. Raises ValueError for a breach: the model
-    then keeps what it has until its policy is asked again, as after any error of the policy."""
+    """A policy that is not built in, checked against the contract. A breach raises ValueError: as
+    after any error of a policy, the model keeps its size until the policy is asked again."""
 
     def __init__(self, name: str, policy: ScalingPolicy) -> None:
         self._name = name
         self._policy = policy
 
     @property
-    def period(self) -> float:  # type: ignore[override]  # of a class, an attribute
+    def period(self) -> float:  # type: ignore[override]  # the base has an attribute
         """Period of the guarded policy."""
         period = self._policy.period
         if not period > 0.0:
@@ -73,14 +73,14 @@ class GuardedPolicy(ScalingPolicy):
 def make_scaling_policy(name: str, options: Mapping[str, object]) -> ScalingPolicy:
     """Make a policy for one model; one that is not built in is guarded. Raises OptionError for an
     unknown policy or option (with the nearest valid name) or a bad value, and PlannerError if a
-    class of others cannot be made."""
+    policy that is not built in cannot be made."""
     policy, checked = SCALING_POLICIES.find(name), SCALING_POLICIES.read(name, options)
     if policy.built_in:
         return policy.make(checked)
     try:
         guarded = GuardedPolicy(name, policy.make(checked))
-        guarded.period  # noqa: B018  # raises if it cannot be
-    except Exception as error:  # it is foreign code
+        guarded.period  # noqa: B018  # raises if it is invalid
+    except Exception as error:  # foreign code may raise anything
         cause = f"{type(error).__name__}: {error}"
         raise PlannerError(f"scaling policy {name!r} cannot be made: {cause}") from error
     return guarded

@@ -1,20 +1,20 @@
 """`QueueProjection`: a walk in virtual time that finds which requests are late under a plan.
 
 The walk serves requests as the `edf` policy does (scheduling/edf.py): whenever a replica is free,
-the request due first leads, with the largest batch of ready requests, up to the plan's limit, that
-keeps it on time. No request starts before it is ready, no replica idles while one is ready, and
-requests that cannot be on time even alone are dropped. So the walk is exact if batches take the
+the request due first runs, in the largest batch of ready requests, up to the plan's limit, that
+still keeps it on time. No request starts before it is ready, no replica idles while one is ready,
+and requests that cannot be on time even alone are dropped. So the walk is exact if batches take the
 predicted time and arrivals come as expected; otherwise it is a forecast, renewed at every plan.
 
-Our scaling policies judge every plan by it: a plan is good if the walk finds no request late.
+Our scaling policies judge every plan by the walk: a plan is good if the walk finds no request late.
 Sponge's Algorithm 1 (paper §3.3) instead gives all requests the shortest of their budgets.
 
-Expected arrivals come at the view's rate, ahead of it by as much as chance may carry them: the k-th
-as soon as rate · t + burst · √t reaches k. Announced requests with enough time for themselves
-replace the first of them.
+Expected arrivals come at the view's rate, but as early as chance may bring them: the k-th as soon
+as rate · t + burst · √t reaches k. Announced requests that can still be on time replace the first
+expected arrivals.
 
-The walk ignores lanes held for a later batch, other models on a shared lane, and that requests of
-different shapes cannot share a batch. Best-effort requests are served last.
+The walk ignores lanes held for a later batch, other models on a shared lane, and the rule that
+requests of different shapes cannot share a batch. Best-effort requests are served last.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slacktide.planning.scaling.view import BatchSeconds, ModelView
 
 class SecondsByCores(dict[int, list[float]]):
     """Seconds of batches of 0 to `most_rows` rows, by cores. It asks for the times of each number
-    of cores once. A policy makes one per decision, during which predictions do not move."""
+    of cores once. A policy makes one per decision, during which predictions do not change."""
 
     def __init__(self, times: BatchSeconds, *, most_rows: int, p99: bool) -> None:
         self._times = times
@@ -46,10 +46,10 @@ class SecondsByCores(dict[int, list[float]]):
 
 
 MOST_EXPECTED = 512
-"""Expected arrivals in a walk: at high rates a part of a second tells as much as all of it."""
+"""Most expected arrivals in a walk: at high rates, part of a second says as much as all of it."""
 
 Item = tuple[float, int, int]
-"""(deadline, order among equals, rows)."""
+"""(deadline, tie-breaker, rows)."""
 
 
 def free_times(
@@ -57,7 +57,7 @@ def free_times(
 ) -> tuple[float, ...]:
     """Return when each replica can start a batch if it has `cores` cores from now on (absolute
     seconds). A running batch continues on the new cores. Its rows are unknown, so its remaining
-    time is scaled by the worst ratio of any batch size of the plan in force."""
+    time is scaled by the worst ratio over all batch sizes of the plan in force."""
     free_at = []
     for replica in view.replicas:
         free = now
@@ -86,8 +86,8 @@ class QueueProjection:
         earliest: float,
         alone: Sequence[float],
     ) -> None:
-        """Expect arrivals for `horizon` seconds. A request that would be late even if it ran first,
-        from `earliest` (absolute) on and for `alone[rows]` seconds, is left out and counted as
+        """Expect arrivals for `horizon` seconds. A request that would be late even if it started
+        first, at `earliest` (absolute), and took `alone[rows]` seconds, is left out and counted as
         hopeless."""
         self.hopeless = 0
         """Requests that no plan can save."""
@@ -125,13 +125,13 @@ class QueueProjection:
         self._rows = np.cumsum([item[2] for item in ordered], dtype=float)
 
     def __len__(self) -> int:
-        """Requests that a plan may save."""
+        """Return how many requests a plan may save."""
         return len(self._ready) + len(self._coming)
 
     def seconds_per_row(self, free: Sequence[float]) -> float:
-        """Return the longest time per row of a plan that could save all: a quick test of plans.
-        Whatever the order, when the i-th deadline comes all replicas together must have run the
-        rows of the i requests due first since the first replica was free."""
+        """Return the most seconds per row that a plan may take to save all requests: a quick test.
+        In any order, by the i-th deadline all replicas together must have run the rows of the i
+        requests due first, starting no earlier than the first replica is free."""
         if not len(self) or not free:
             return inf
         budgets = self._deadlines - min(free)
@@ -152,7 +152,7 @@ class QueueProjection:
     def _late_of_single_rows(
         self, free: Sequence[float], seconds: Sequence[float], batch: int, most: float
     ) -> int:
-        """`late` for requests of one row. `available[first:]` are the deadlines of ready ones."""
+        """`late` for requests of one row. `available[first:]`: deadlines of ready requests."""
         available = [item[0] for item in self._ready]
         coming = [(at, item[0]) for at, item in self._coming]
         coming.append((inf, inf))
@@ -214,11 +214,11 @@ class QueueProjection:
                 late += 1
                 first += 1
                 continue
-            # A request larger than the limit runs by itself.
+            # A request larger than the limit runs alone.
             limit = max(rows, bisect_right(seconds, budget, 1, batch + 1) - 1)
             place, last = first + 1, min(len(available), first + 4 * limit)
             shared_places: list[int] = []
-            """Requests that share the batch, except those next to the first."""
+            """Places of requests that share the batch, without those right behind the first."""
             while rows < limit and place < last:
                 more = rows + available[place][2]
                 if more <= limit:
@@ -238,8 +238,8 @@ class QueueProjection:
 
 
 def _expected(view: ModelView, *, beyond: int, within: float) -> Iterator[tuple[int, float]]:
-    """Yield (k, seconds from now) of each expected row `within` so many seconds, from the one after
-    `beyond` on."""
+    """Yield (k, seconds from now) of each expected row in the next `within` seconds; the first k is
+    `beyond` + 1."""
     rate, burst = view.rate, view.burst
     if rate <= 0.0:
         return

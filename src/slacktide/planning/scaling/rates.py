@@ -1,16 +1,16 @@
 """`ExpectedArrivals`: how many rows will come soon, and how much time they will have left.
 
-It is told of every request that can be on time at all, once, when the request is first known: a
-request that no cores can save must not take any. Work and memory per request are constant.
+It counts each request that can still be on time, once, when it is first known. A request that no
+number of cores can save must not claim any. Work and memory per request are constant.
 
 The rate is an exponential average over `window` seconds. A second average, over `burst_window`,
 reacts sooner but is noisy. Its mean square distance from the first shows how far chance or bursts
-carry arrivals from the mean. For a Poisson process of rate λ averaged over τ, the distance is
-λ / 2τ; the measured one is D · λ / 2τ. D is near 0 for evenly spaced arrivals and above 1 for
-bursts. The short average counts as the rate unless `doubt` such deviations explain it.
+carry arrivals from the mean. For a Poisson process of rate λ averaged over τ, the distance is λ/2τ;
+the measured distance is D·λ/2τ. D is near 0 for evenly spaced arrivals and above 1 for bursts. The
+rate is the long average or, if larger, the short one less `doubt` such deviations.
 
-The budget is a low quantile of the last budgets: what a link did to one request it will do to the
-next, and a plan for the typical budget would be late for half of them.
+The budget is a low quantile of the last budgets: a link treats the next request like the last, and
+a plan for the typical budget would be late for half of the requests.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ MOST_BUDGETS = 128
 """Budgets remembered: enough for a quantile, and few enough to sort for every plan."""
 
 MOST_SPREAD = 16.0
-"""Largest measurement of D that counts, so that one step in the rate is not taken for bursts."""
+"""Measurements of D are capped at this, so that one step in the rate does not pass for bursts."""
 SPREAD_WINDOWS = 20.0
 """Time over which D is averaged, in burst windows."""
 
 
 class ExpectedArrivals:
-    """A forecast of one model's next arrivals from those so far."""
+    """A forecast of one model's next arrivals from its past ones."""
 
     __slots__ = ("_at", "_budgets", "_long", "_options", "_short", "_spread")
 
@@ -70,12 +70,12 @@ class ExpectedArrivals:
         self._spread = 1.0
         """Measured D; at first that of a Poisson process."""
         self._budgets: deque[tuple[float, float]] = deque(maxlen=MOST_BUDGETS)
-        """(when it came, budget), oldest first."""
+        """(arrival, budget) of the last requests, oldest first."""
 
     def seen(self, rows: int, budget: float | None, *, now: float) -> None:
-        """A request is announced, or submitted without a notice. Call it once per request; `now`
+        """Count a request announced, or submitted without a notice. Call it once per request; `now`
         never falls. `budget`: seconds from the arrival of its body to its deadline; infinite for
-        best effort, None if only the body tells."""
+        best effort, None if it is unknown until the body is here."""
         if self._at is not None and now > self._at:
             self._learn_spread(now - self._at, now)
         self._at = now
@@ -85,8 +85,8 @@ class ExpectedArrivals:
             self._budgets.append((now, budget))
 
     def here(self, further: int, budget: float | None, *, now: float) -> None:
-        """The body of an announced request has come, with `further` rows more than announced (fewer
-        if negative). `budget`: None if it is too late to be saved."""
+        """Correct the count when an announced request's body comes with `further` rows more than
+        announced (fewer if negative). `budget`: None if it is too late to be saved."""
         self._long.add(further, now=now)
         self._short.add(further, now=now)
         if budget is not None:
@@ -101,7 +101,7 @@ class ExpectedArrivals:
         return expected * (1.0 + self._options.margin)
 
     def burst(self, *, now: float) -> float:
-        """Return how far arrivals may run ahead of the rate: by this times √t rows in t seconds."""
+        """Return b such that arrivals may run ahead of the rate by b · √t rows within t seconds."""
         variance = self._spread * self._long.rate(now=now)
         return self._options.burst_deviations * math.sqrt(variance)
 
@@ -149,10 +149,10 @@ class _Average:
         self._at = now
 
     def rate(self, *, now: float) -> float:
-        """Return the average so far until the window has passed; 0 before the first request."""
+        """Return the average (at first over the time so far); 0 before the first request."""
         if self._since is None:
             return 0.0
-        # One request alone tells no more than "one row within the window, or within a second".
+        # One request alone shows only "one row within the window, or within a second".
         seen_for = max(now - self._since, min(1.0, self._window))
         return max(0.0, self._faded(now)) / -math.expm1(-seen_for / self._window)
 
@@ -166,7 +166,7 @@ _STEP = 0.5
 
 class ArrivalCounts:
     """Rows so far (`ModelView.arrived`) at every plan of the last `span` seconds. Policies that
-    choose the number of replicas look back on them."""
+    choose the number of replicas use them."""
 
     __slots__ = ("_at", "_rows", "_span")
 
@@ -191,8 +191,8 @@ class ArrivalCounts:
         return max(0.0, self._count(until) - self._count(since))
 
     def rate(self, window: float, *, now: float) -> float:
-        """Return rows per second over the last `window` seconds, or over all the time there is; 0
-        until there are two counts."""
+        """Return rows per second over the last `window` seconds, or over the time so far if that is
+        shorter; 0 until there are two counts."""
         seconds = min(window, now - self._at[0]) if self._at else 0.0
         return self.rows(now - seconds, now) / seconds if seconds > 0.0 else 0.0
 

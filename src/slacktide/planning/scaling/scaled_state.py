@@ -1,4 +1,4 @@
-"""`ScaledModel`: the settings of a scaled model. `ScaledState`: what the planner keeps of it."""
+"""`ScaledModel`: the settings of a scaled model. `ScaledState`: its state in the planner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ScaledModel:
 
     limits: ScalingLimits
     policy: str = "vertical"
-    """Name of its policy, one of `SCALING_POLICIES`, with its options."""
+    """Name of its policy, one of `SCALING_POLICIES`; `options` are this policy's."""
     options: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -47,12 +47,12 @@ class ScaledState(ScopeState):
     def __init__(self, model: str, stated: ScaledModel, *, now: float) -> None:
         super().__init__(model, stated)
         self.limits = stated.limits
-        """Narrowed by the bounds of other planners."""
+        """The stated limits, narrowed by the bounds of other planners."""
         self._bounds = UNBOUNDED
         self.policy = make_scaling_policy(stated.policy, stated.options)
         self.times: BatchSeconds | None = None
-        """Times of the pool that served last, as the policy saw them; in a family, of the smallest
-        variant. None before that."""
+        """Batch times of the pool that served last, as the policy saw them; in a family, those of
+        the smallest variant. None until a pool has served."""
         self.arrivals = ExpectedArrivals()
         self.arrived = 0
         """Rows so far."""
@@ -63,7 +63,7 @@ class ScaledState(ScopeState):
         self.check_at = math.inf
         """When the plan in force is checked next."""
         self.checked_until = -math.inf
-        """It is not checked before."""
+        """The plan in force is not checked before this time."""
 
     def put_off(self, until: float) -> None:
         self.due_at = self.checked_until = until
@@ -88,7 +88,7 @@ class ScaledState(ScopeState):
     def count_request(
         self, waiting: Waiting, earlier: Waiting | None, *, certain: bool, now: float
     ) -> None:
-        """A request is announced or submitted. `earlier`: as its notice announced it; `certain`:
+        """Count a request announced or submitted. `earlier`: as its notice announced it; `certain`:
         whether its deadline is known."""
         # A request that no number of cores can save counts neither as arrival nor as budget.
         can_be_saved = self._can_save(waiting, now=now)
@@ -121,7 +121,7 @@ class ScaledState(ScopeState):
         )
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:
-        """Whether the policy wants to plan before its time."""
+        """Whether the policy wants to plan before its period ends."""
         self.check_at = math.inf
         crowd = max(1.0, len(view.waiting) / CHECK_REQUESTS)
         self.checked_until = now + CHECK_INTERVAL * crowd

@@ -1,9 +1,9 @@
-"""`Search`: Sponge's Algorithm 1, made sound: the fewest cores under which no request is late.
+"""`Search`: Sponge's Algorithm 1, made sound: the fewest cores with which no request is late.
 
 As printed (paper §3.3) the algorithm returns nothing of use: line 8 leaves the loop for every batch
-that would do, line 15 accepts only the bad case, and it stops at the first infeasible batch
-although a larger one may be feasible. Here, every pair of cores and batch size is judged by a walk
-of the real queue, each request by its own budget, and by whether it keeps up with the rate.
+size that would suffice, line 15 accepts only the bad case, and it stops at the first infeasible
+batch although a larger one may be feasible. Here, every pair of cores and batch size is judged by a
+walk of the real queue, with each request's own budget, and by whether it keeps up with the rate.
 
 `fewest_cores` solves the problem of `joint` by enumeration: one search per number of replicas.
 """
@@ -54,7 +54,7 @@ class Search:
         cores + delta · batch; ties go to fewer cores."""
         hopeless = self.queue.hopeless
         allowed: dict[int, float] = {}
-        """Seconds per row above which a plan cannot save all, by cores."""
+        """By cores: seconds per row above which a plan cannot save all requests."""
         for c, b in self._by_cost(cores):
             seconds = self._seconds[c]
             if self._shortfall(c, b) > 0.0:
@@ -71,8 +71,8 @@ class Search:
     def most_saved(self, *, cores: int) -> Configuration:
         """Return the best configuration of at least `cores` cores if not all requests can be saved:
         the fewest late, then the least short of the rate, then the fewest cores, then the largest
-        batch. Assumes that more cores never save fewer, and tries the batch sizes of `size_grid`
-        only."""
+        batch. Assumes that more cores never save fewer requests, and tries the batch sizes of
+        `size_grid` only."""
         high = self._limits.cores_max
         batches = size_grid(self._limits.batch_max)[::-1]
         goal, batch = (inf, inf), batches[0]
@@ -103,7 +103,7 @@ class Search:
         cores = range(least, self._limits.cores_max + 1)
         batches = range(1, self._limits.batch_max + 1)
         if self._delta * self._limits.batch_max < 1.0:
-            # A core costs more than any batch, so they are in order already.
+            # A core costs more than any batch, so this order is by cost already.
             return ((c, b) for c in cores for b in batches)
         ordered = sorted((c + self._delta * b, c, b) for c in cores for b in batches)
         return ((c, b) for _, c, b in ordered)
@@ -131,9 +131,9 @@ class Search:
 def fewest_cores(
     view: ModelView, search_of: Callable[[ModelView], Search], *, now: float
 ) -> dict[int, int | None]:
-    """Return the fewest cores of each replica with no request late, by number of replicas; None
-    where even the most cores are too few. Replicas that serve first stay; further ones serve from
-    `now + view.start_time` on."""
+    """Return, by number of replicas, the fewest cores of each with which no request is late; None
+    if even the most cores are too few. The replicas that are ready first stay; further ones serve
+    from `now + view.start_time` on."""
     limits = view.limits
     staying = sorted(view.replicas, key=lambda replica: replica.ready_at)[: limits.replicas_max]
     further = ReplicaView(limits.cores_min, now + view.start_time, now)

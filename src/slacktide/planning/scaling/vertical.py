@@ -1,16 +1,16 @@
-"""`vertical`: the fewest cores of each replica with no request late (Sponge §3, made sound).
+"""`vertical`: the fewest cores per replica with which no request is late (Sponge §3, made sound).
 
-Every period, and at once when the queue would miss a deadline under the plan in force, the target
-is the cheapest configuration that `Search` finds. The policy asks for more cores at once. It gives
-cores back only after every plan of the last `scale_down_delay` seconds could do without them: too
-early costs deadlines, too late costs a few core-seconds.
+Every period, and immediately when the queue would miss a deadline under the plan in force, the
+target is the cheapest configuration that `Search` finds. The policy asks for more cores
+immediately. It gives cores back only once no plan of the last `scale_down_delay` seconds needed
+them: doing so too early misses deadlines, too late costs a few core-seconds.
 
 **Guarantee.** If batches take the predicted time, arrivals come as expected, and the model has its
 lane for itself, then no waiting, announced or expected request is late before the next plan unless
 `late` in the target counts it. It counts requests only if no number of cores within the limits
-saves all of them, or if the rate exceeds what these can serve. Requests whose budget lies between
-the typical time and the 99th percentile keep the cores that they need (`p50_rescue`).
-`queue_projection` lists what it leaves out.
+saves all of them, or if the rate exceeds what the most cores can serve. Requests whose budget lies
+between the typical time and the 99th percentile keep the cores that they need (`p50_rescue`).
+`queue_projection` lists what the guarantee ignores.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTar
 
 
 def p50_rescue(view: ModelView, *, now: float) -> int:
-    """Return the fewest cores on which every request that only the 99th percentile gives up is
-    typically on time if it runs next; the least allowed if there is no such request.
+    """Return the fewest cores on which every request that could be on time typically, but not at
+    the 99th percentile, is typically on time if run next; the least allowed without such requests.
 
     On these cores such a request is on time more often than not, and the scheduler runs it. So the
-    policy must not take them away.
+    policy must not take these cores away.
     """
     times, limits = view.times, view.limits
     most = limits.cores_max
@@ -53,7 +53,7 @@ def p50_rescue(view: ModelView, *, now: float) -> int:
 def _requests_of(view: ModelView, now: float) -> Iterator[Waiting]:
     yield from view.waiting
     if view.rate > 0.0:
-        # After the running batches: requests that these delay are judged by the walk.
+        # One that comes after the running batches: the walk judges requests that these delay.
         ready_at = max([now, *(replica.free_at for replica in view.replicas)])
         yield Waiting(ready_at, ready_at + view.budget)
 
@@ -101,7 +101,7 @@ class Vertical(ScalingPolicy):
         self._cores = WindowMax(options.scale_down_delay)
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """Choose the cheapest configuration that saves all requests, or else the most."""
+        """Choose the cheapest configuration that saves all requests, else one that saves most."""
         options, limits = self._options, view.limits
         search = options.search(view, now=now)
         configuration = search.first(cores=limits.cores_min)

@@ -1,4 +1,4 @@
-"""`ScalingPolicy`, the view of a model that it gets, and the target that it answers with.
+"""`ScalingPolicy`, the view of a model that it gets, and the target that it returns.
 
 A policy looks at one model at a time. If the targets of all models exceed the machine,
 `core_allocator` divides the cores.
@@ -27,13 +27,13 @@ class Waiting:
     ready_at: float
     """When it can run: now or earlier if its body is here."""
     deadline: float
-    """When its answer is due, with network time and the way back already taken off; infinite for
-    best effort."""
+    """When its answer is due, with network time and the answer's way back already subtracted;
+    infinite for best effort."""
     rows: int = 1
 
     @classmethod
     def of(cls, request: Request | Notice) -> Waiting:
-        """Return the view of a request, or of a notice as far as it says."""
+        """Return the view of a request, or of a notice from what it announces."""
         if isinstance(request, Notice):
             planned_due = request.planned_due
             return cls(request.complete_at, inf if planned_due is None else planned_due)
@@ -47,13 +47,13 @@ class ReplicaView:
     cores: int
     """Cores that it has, or will have once a resize under way is confirmed."""
     ready_at: float
-    """When it serves: now or earlier if it is up, the expected end of its start if it starts."""
+    """When it can serve: now or earlier if it is up; when it should be up if it is starting."""
     free_at: float
     """When the batch it runs is expected to end; now or earlier if it runs none."""
 
 
 class BatchSeconds(Protocol):
-    """How long a batch takes; rows ≥ 1, cores ≥ 1. A `BatchTimes` is one."""
+    """How long a batch takes; rows ≥ 1, cores ≥ 1. `BatchTimes` conforms."""
 
     def of(self, rows: int, cores: int) -> TimeDistribution: ...
 
@@ -109,10 +109,10 @@ class ModelView:
     """In the order of their deadlines."""
     replicas: tuple[ReplicaView, ...]
     rate: float
-    """Expected rows per second until the next plan, with a margin for bursts. Only requests that
-    some allowed number of cores can save count."""
+    """Expected rows per second until the next plan, with a margin for bursts. Only requests count
+    that some allowed number of cores can save."""
     budget: float
-    """Seconds that such an arrival will have left when it is ready, a low quantile; infinite
+    """Seconds that such a request will have left when it is ready (a low quantile); infinite
     without deadlines."""
     batch: int
     """Most rows in a batch under the plan in force."""
@@ -121,8 +121,8 @@ class ModelView:
     start_time: float = 0.0
     """Seconds from the start of a replica until it serves."""
     arrived: int = 0
-    """Rows of such requests so far, announced ones included. Policies take rates over longer spans
-    from it. It only falls when the body of an announced request comes too late."""
+    """Rows of such requests so far, announced ones included. Policies compute rates over longer
+    spans from it. It falls only when the body of an announced request comes too late."""
     variants: tuple[VariantView, ...] = ()
     """Variants that the model can run, the present one included; empty if there is only one."""
     burst: float = 0.0
@@ -130,8 +130,8 @@ class ModelView:
     if they are evenly spaced."""
 
     def pressure(self, *, now: float) -> float:
-        """Return the largest share of its remaining time that the work of any request takes on the
-        most cores, from 0 (no deadlines) to 1. Requests that cannot be on time do not count."""
+        """Return the largest share of any request's remaining time that one row takes on the most
+        cores, from 0 (no deadlines) to 1. Requests that cannot be on time do not count."""
         alone = self.times.of(1, self.limits.cores_max).p99
         budgets = [waiting.deadline - max(now, waiting.ready_at) for waiting in self.waiting]
         if self.rate > 0.0:
@@ -153,7 +153,7 @@ class ScalingTarget:
     reason: str = ""
     """The reason, in a few words for people and metrics, such as `deadlines` or `rate`."""
     start_cores: int = 0
-    """Cores of each replica that does not serve yet; 0: like the others."""
+    """Cores of each replica that does not serve yet; 0: as many as serving ones."""
     needed: int = 0
     """Replicas that the load forecast needs, even if the limits allow fewer; 0: not computed, or no
     number would do."""
@@ -163,16 +163,16 @@ class ScalingTarget:
     """Whether replicas whose cores change are restarted instead of resized."""
 
     def is_no_larger(self, than: ScalingTarget) -> bool:
-        """Whether it has no more cores in all, and the same batch size and variant."""
+        """Whether it has at most as many cores in all, and the same batch size and variant."""
         fits = self.replicas * self.cores <= than.replicas * than.cores
         return fits and (self.batch, self.variant) == (than.batch, than.variant)
 
 
 class ScalingPolicy(ABC):
-    """View in, target out. A policy may keep state (hysteresis) but reads no clock."""
+    """Turns a view into a target. A policy may keep state (hysteresis) but reads no clock."""
 
     period = 1.0
-    """Seconds between two decisions, unless the queue cannot wait."""
+    """Seconds between two decisions, unless `is_urgent` asks for one sooner."""
 
     @abstractmethod
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
@@ -200,11 +200,11 @@ def view_of(
     runs: PoolId | None = None,
     accuracies: Mapping[str, float] | None = None,
 ) -> ModelView | None:
-    """Return the view of `model` on its `lanes`; None if no pool of it is in service.
+    """Return the view of `model` on its `lanes`; None if none of its pools serves.
 
-    `fresh`: requests that the engine is about to handle, by id, announced before or not.
-    `beside`: the other models on these lanes, which slow down its batches. `runs`: the variant of a
-    family that serves the plain route. `accuracies`: those of the variants to choose from.
+    `fresh`: requests that the engine is about to handle, by id, announced before or not. `beside`:
+    the other models on these lanes, which slow down its batches. `runs`: the variant of a family
+    that serves the plain route. `accuracies`: accuracies of the variants to choose from.
     """
     pools = snapshot.serving(model)
     if not pools:
@@ -250,7 +250,7 @@ def view_of(
 
 
 def _beside(runs: PoolSnapshot, pools: Sequence[PoolSnapshot]) -> Iterator[PoolSnapshot]:
-    """Yield the variants of the same load that are up wherever `runs` is, itself included."""
+    """Yield `runs`, and variants of its load that are up on all lanes where `runs` is."""
 
     def up(pool: PoolSnapshot) -> set[str]:
         ready = (replica for replica in pool.replicas if replica.state is UP and replica.staying)
@@ -277,7 +277,7 @@ def _shared(
 
 @dataclass(slots=True, eq=False)
 class _Stretched:
-    """A batch time on a lane with only a `share` of its time free."""
+    """A batch time on a lane of which only `share` of the time is free."""
 
     time: TimeDistribution
     share: float

@@ -3,11 +3,11 @@
 
     bytes of a frame of p pixels  ~ p^0.83       (JPEG; the factor is measured)
     budget for variant j          = SLO − bytes of j / bandwidth − round trip − overhead
-                                    0 where the link does not carry them at the client's rate
+                                    0 if the link does not carry them at the client's rate
 
-What clients state is not trusted: it is kept within bounds, and what was measured replaces it.
+Clients' statements are not trusted: they are kept within bounds, and measurements replace them.
 
-Source: Jellyfish, §3.3 and §4.1; the law of bytes and the learnt room are ours.
+Source: Jellyfish, §3.3 and §4.1; the law of bytes and the learnt headroom are ours.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Session:
         self.restate(opened)
 
     def restate(self, opened: SessionOpened) -> None:
-        """The client says what it wants, first or anew."""
+        """Take the client's needs, stated first or anew."""
         self.opened = opened
         self.slo = _within(opened.slo, 0.0, 3600.0, 0.0)
         self.weight = _within(opened.weight, *WEIGHTS, 1.0)
@@ -72,7 +72,7 @@ class Session:
         return self._bytes * math.pow(side, 2.0 * POWER)
 
     def budget(self, side: int, *, share: float) -> float:
-        """Return the seconds left for the server with frames of that side; 0: none. `share`: share
+        """Return the seconds left for the server with frames of this side; 0: none. `share`: share
         of the bandwidth to plan with."""
         return self.slo if self.measured is None else self.budgets((side,), share=share)[0]
 
@@ -96,7 +96,7 @@ class Session:
 
 
 class SessionlessRequests:
-    """Requests without a session, of one size or of none."""
+    """Requests without a session that ask for one size, or for none."""
 
     FALL, RISE = 0.2, 0.01
     """Gains of `budget`: one short request in twenty is enough to keep it low."""
@@ -107,7 +107,7 @@ class SessionlessRequests:
         self.rate = 0.0
         """Rows per second."""
         self.budget = 0.0
-        """Seconds from arrival to deadline, leaning towards short ones."""
+        """Average seconds from arrival to deadline, weighted towards short ones."""
         self._rows, self._since = 0, now
 
     def count(self, request: Request, *, now: float) -> bool:
@@ -122,11 +122,11 @@ class SessionlessRequests:
 
     @property
     def expected(self) -> bool:
-        """Whether any came recently."""
+        """Whether any request came recently."""
         return self.rate > 0.0 or self._rows > 0
 
     def update_rate(self, *, now: float) -> None:
-        """Update the rate, which rises at once and falls slowly."""
+        """Update the rate, which rises immediately and falls slowly."""
         seconds = now - self._since
         if seconds > 0.0:
             rate = self._rows / max(seconds, 0.5)

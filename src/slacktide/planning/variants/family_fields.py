@@ -34,7 +34,7 @@ class FamilyFields:
         self._routes.clear()
 
     def forget(self, id: str) -> None:
-        """A session has gone."""
+        """Forget a session that has gone."""
         self._routes.pop(id, None)
         self._inputs.pop(id, None)
 
@@ -105,7 +105,7 @@ class FamilyFields:
                     chosen = (running, larger)  # or it would never be measured
                 up_variants = [at for at, pool in pools.items() if (lane, pool) in up]
                 if up_variants and running not in up_variants:
-                    # A variant that is up serves until the lane's own one is.
+                    # A variant that is up serves until the lane's own variant is up.
                     nearest = min(up_variants, key=lambda at: abs(at - running))
                     serving = {nearest, running}
                     chosen = list(dict.fromkeys((running, nearest, *chosen)))
@@ -126,15 +126,15 @@ class FamilyFields:
     def _routes_of(
         self, plain: Route, serving: Collection[PoolId], deployed: Collection[PoolId]
     ) -> list[Route]:
-        """Return the plain route and those of sessions, to pools of its load that serve, or else to
-        those that will."""
+        """Return the plain route and the routes of sessions, to pools of its load that serve or, if
+        none does, to those that will."""
         state, beside = self._state, plain.pool._replace
         pools = [beside(variant=variant.name) for variant in state.family.variants]
         ready = [at for at, pool in enumerate(pools) if pool in serving]
         ready = ready or [at for at, pool in enumerate(pools) if pool in deployed]
         if not ready:
             return [plain]
-        # To the variant, to the next smaller one that serves, or to the smallest of all.
+        # To the variant, to the next smaller one that serves, or to the smallest that serves.
         led = [
             pools[max([variant for variant in ready if variant <= at], default=ready[0])]
             for at in range(len(pools))

@@ -91,9 +91,9 @@ class AssignmentScore:
     """Order of assignments: by mapped clients, then by accuracy."""
 
     mapped: float
-    """Weight of the clients that are mapped."""
+    """Total weight of the mapped clients."""
     accuracy: float
-    """Sum of accuracy · rate · weight over them (eq. 2)."""
+    """Sum of accuracy · rate · weight over the mapped clients (eq. 2)."""
 
 
 class Fleet:
@@ -124,7 +124,7 @@ class Fleet:
         """Value of a client, to be multiplied by the accuracy it gets."""
         self._worth = tuple(zip(self.weight.tolist(), self.value.tolist(), strict=True))
         self.pairs = np.tril_indices(len(variants))
-        """Pairs of variants: (the first, the second), which is no larger."""
+        """Pairs of variants: (firsts, seconds); the second of a pair is no larger."""
         self._throughput = np.zeros((len(variants), self.batches + 1))
         """(variant, b): the most frames per second in batches of b or less."""
         for at, variant in enumerate(variants):
@@ -148,8 +148,8 @@ class Fleet:
             )
             for at in range(len(variants))
         )
-        """By variant: (client, rate, capacity of a replica with it as the tightest client: bits 0
-        to that), with falling budgets."""
+        """By variant, in order of falling budgets: (client, rate, mask of bits 0 to the capacity of
+        a replica whose tightest client it is)."""
 
     def _limits(self) -> NDArray[np.int64]:
         limits = np.zeros((len(self.clients), len(self.variants)), np.int64)
@@ -163,7 +163,7 @@ class Fleet:
         return limits
 
     def servable(self) -> frozenset[int]:
-        """Clients that some variant can serve alone."""
+        """Return the clients that some variant can serve alone."""
         if not self.clients:
             return frozenset()
         most = self.columns[np.arange(len(self.variants)), self.limits]
@@ -179,8 +179,8 @@ class Fleet:
         return AssignmentScore(mapped, accuracy)
 
     def batch_of(self, assignment: Assignment, replica: int) -> int:
-        """The smallest batch in which a replica can serve its clients; 1 if it has none. Raises
-        ValueError if it cannot serve them."""
+        """Return the smallest batch in which a replica can serve its clients; 1 if it has none.
+        Raises ValueError if it cannot serve them."""
         variant = assignment.variants[replica]
         members = [client for client, at in enumerate(assignment.clients) if at == replica]
         load = sum(self.rates[client] for client in members)
@@ -192,7 +192,7 @@ class Fleet:
 
 
 def _step(rates: Sequence[float], capacity: float) -> float:
-    """The largest step of which all rates are multiples, unless that is too fine."""
+    """Return the largest step of which all rates are multiples, unless that is too fine."""
     finest = capacity / MOST_COLUMNS
     step = Fraction(0)
     for rate in set(rates):

@@ -22,7 +22,7 @@ FOR_CAPACITY = (
     Reason.BEHIND_WORK,
 )
 FOR_BANDWIDTH = (Reason.SHORTER_THAN_ALONE, Reason.EXPIRED)
-"""Reasons of frames lost for want of time on a lane, and of frames that came too late."""
+"""Reasons why frames are lost: for lack of time on a lane; because they came too late."""
 
 
 class LearntFamily:
@@ -31,8 +31,8 @@ class LearntFamily:
     def __init__(self, options: VariantsOptions, number: Mapping[str, int]) -> None:
         """`number`: number of each variant, by name."""
         self.seconds: dict[int, tuple[float, ...]] = {}
-        """P99 of batches of 1, 2, … rows by variant, rising with rows and variants. Only variants
-        that were on a lane are in it."""
+        """P99 of batches of 1, 2, … rows by variant, rising with rows and variants. It has only
+        variants that were on a lane."""
         self._options, self._number = options, number
         self._readings: dict[int, tuple[object, tuple[float, ...]]] = {}
         """Last reading by variant: (source, p99 by rows)."""

@@ -3,8 +3,8 @@
 Replicas are filled one by one, the most accurate variant first, each with the set of clients whose
 sum of rates is the largest that it can serve. If clients are sorted by falling budgets, the
 capacity of the replica falls from client to client. So one pass of subset sums finds the best set
-for all batch sizes: a set is feasible if its sum is within the capacity of its last, tightest
-client. The sums are the bits of an integer, and adding a client to all sets is a shift.
+for all batch sizes: a set is feasible if its sum is within the capacity that its last, tightest
+client allows. The sums are the bits of an integer, and adding a client to all sets is a shift.
 
 Among sets with the same sum, the one with the tightest clients is taken, so that the other clients
 fit smaller variants in larger batches. (The paper takes any; its code takes the loosest.)
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from slacktide.planning.variants.fleet import UNMAPPED, Assignment, Fleet
 
 Filled = dict[tuple[int, ...], list[int]]
-"""Clients of the last of the first replicas, by the variants of these."""
+"""Clients of a replica, by the variants of all replicas up to and including it."""
 
 
 def map_clients(

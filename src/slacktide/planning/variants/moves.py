@@ -1,5 +1,5 @@
 """`improved`: improves an assignment by moves that greedy mapping misses: moves and swaps of single
-clients, and other variants for replicas. Arrays evaluate the whole neighbourhood at once.
+clients, and other variants for replicas. Arrays evaluate the whole neighbourhood together.
 
 A new client may be the tightest one of its replica and so lower the replica's capacity; a client
 that leaves never does harm. So a move is allowed if its target replica allows it.
@@ -24,8 +24,8 @@ def improved(
     fleet: Fleet, assignment: Assignment, *, most: int = 1000, pairs: Effort | None = None
 ) -> Assignment:
     """Return the assignment after taking the best move again and again, at most `most` times, until
-    none gains. A client is only dropped for heavier ones. `pairs`: effort for dividing the clients
-    of two replicas anew if no move gains (`pairs.py`)."""
+    none gains. A client is dropped only in favour of heavier ones. `pairs`: effort for dividing the
+    clients of two replicas anew if no move gains (`pairs.py`)."""
     if not fleet.clients:
         return assignment
     state = _State(fleet, assignment)
@@ -56,7 +56,7 @@ class _State:
     def _read_replicas(self) -> None:
         fleet, replicas = self.fleet, len(self.variants)
         self.accuracy = np.append(fleet.accuracy[self.variants], 0.0)
-        """Accuracy of each replica; 0 for the last entry, no replica."""
+        """Accuracy of each replica; the last entry, for no replica, is 0."""
         self.limits = fleet.limits[:, self.variants]
         self.columns = fleet.columns[self.variants]
         self.loads = np.zeros(replicas, np.int64)
@@ -80,7 +80,7 @@ class _State:
                 self._read(changed_replica)
 
     def move(self) -> bool:
-        """Move the client that gains most from another replica."""
+        """Move one client to another replica, where that gains most."""
         worth = self.accuracy[:-1][None, :] - self.accuracy[self.at][:, None]
         gain = self.fleet.value[:, None] * worth
         gain[self.at == UNMAPPED] += self.unit * self.fleet.weight[self.at == UNMAPPED, None]
@@ -94,7 +94,7 @@ class _State:
         return True
 
     def exchange(self) -> bool:
-        """Have a client take the place of a second one, which goes to the place of the first, to
+        """Let a client take the place of a second one, which goes to the place of the first, to
         another replica with room, or nowhere."""
         mapped = np.flatnonzero(self.at != UNMAPPED)
         if not len(mapped):
@@ -130,7 +130,7 @@ class _State:
 
     def _refuges(self, mapped: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return, for each mapped client, the gain of moving to the best other replica with room,
-        and that replica; without one, the loss of dropping it, and UNMAPPED."""
+        and that replica; if there is none, the loss of dropping the client, and UNMAPPED."""
         limits = self.limits[mapped]
         capacity = self.columns[np.arange(len(self.loads)), np.minimum(limits, self.tightest)]
         fits = (limits > 0) & (capacity - self.loads >= self.rates[mapped, None])
@@ -145,8 +145,8 @@ class _State:
         return np.where(out, lost, gained), np.where(out, UNMAPPED, best)
 
     def refill(self) -> bool:
-        """Choose the clients of a replica anew among its own and unmapped ones, since one may make
-        room for two. A knapsack as in `mapping.py`, by worth instead of rate."""
+        """Choose the clients of a replica anew among its own and unmapped ones, since dropping one
+        may make room for two. A knapsack as in `mapping.py`, by worth instead of rate."""
         out = np.flatnonzero(self.at == UNMAPPED)
         if not len(out):
             return False
@@ -215,8 +215,8 @@ class _State:
         return True
 
     def divide(self, effort: Effort) -> bool:
-        """Divide the clients of two replicas anew, with any two variants; if possible with one more
-        client that is unmapped, or with one in the place of another."""
+        """Divide the clients of two replicas anew, with any two variants: adding an unmapped
+        client, else as they are, else with an unmapped client in the place of another."""
         weight, limits = self.fleet.weight, self.fleet.limits
         out = [client for client in np.flatnonzero(self.at == UNMAPPED) if limits[client].any()]
         pairs = [
@@ -251,7 +251,7 @@ class _State:
         gain += fleet.value[division.second].sum() * fleet.accuracy[division.variants[1]]
         gain -= (fleet.value[before] * self.accuracy[self.at[before]]).sum()
         if not more and gain <= _LEAST:
-            return False  # more of the rate, but not of the weight
+            return False  # a gain by rate, but not by weight
         self.at[before] = UNMAPPED
         self.at[division.first], self.at[division.second] = first, second
         self.variants[first], self.variants[second] = division.variants
@@ -263,7 +263,7 @@ class _State:
 
 
 def ordered(variants: Sequence[int], clients: Sequence[int]) -> Assignment:
-    """Return an assignment with its replicas in order, from replicas in any order."""
+    """Return an assignment with the largest variants first, from replicas in any order."""
     order = sorted(range(len(variants)), key=lambda replica: -variants[replica])
     place = {replica: at for at, replica in enumerate(order)} | {UNMAPPED: UNMAPPED}
     return Assignment(

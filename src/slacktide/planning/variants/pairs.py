@@ -26,7 +26,7 @@ class Effort:
 
     remaining: int
     vain: dict[bytes, float] = field(default_factory=dict)
-    """Bound that no two replicas exceed with these clients, by clients."""
+    """By clients: accuracy · rate that no two replicas exceed with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _best(
     effort: Effort,
 ) -> tuple[float, list[bool] | None]:
     """Return the best accuracy · rate above `least`, and a mask of the first replica's clients.
-    `limits`: of each client, by variant."""
+    `limits`: batch limits of each client, by variant."""
     first_limits, second_limits = (limits[variant] for variant in variants)
     large, small = (float(fleet.accuracy[variant]) for variant in variants)
     first, second = (fleet.columns[variant].tolist() for variant in variants)
@@ -92,7 +92,7 @@ def _best(
         for b in sorted({*second_limits} - {0}, reverse=True):
             low = max(0, total - second[b])
             if low > high:
-                break  # capacities fall with the batch
+                break  # capacity falls with the batch size
             must = [limit < b for limit in second_limits]
             if any(map(and_, must, cannot)):
                 continue
@@ -106,7 +106,7 @@ def _best(
 
 
 def _sums(rates: list[int], must: list[bool], cannot: list[bool]) -> list[int]:
-    """Return the rates that the first replica may have with no client, one, …, as bits."""
+    """Return, after 0, 1, … clients, the total rates possible on the first replica, as bits."""
     sums = [1]
     for rate, forced, barred in zip(rates, must, cannot, strict=True):
         before = sums[-1]

@@ -30,11 +30,11 @@ from slacktide.planning.variants.update import matched
 
 UNKNOWN_S = 1e6
 """Batch time of a variant that was never on a lane. It is not chosen, but its smaller neighbour may
-be, and then it is loaded beside that and measured."""
+be; then it is loaded beside that neighbour and measured."""
 ANSWER_GAP = 0.005
 """Least seconds between two plans, and as much again for every 50 sessions."""
 SEARCHING = 3.0
-"""A search that took n seconds is followed by the next after 3 n, since it shares a processor."""
+"""A search starts at least 3 n seconds after one that took n, since they share a processor."""
 CROWDED = 1.0
 """Like `SEARCHING`, if a session finds no room in the plan in force and has to wait."""
 PLACED_AT_ONCE = 250
@@ -59,7 +59,7 @@ class VariantsStatus:
     switches: int
     """Lanes that were given another variant."""
     mismatches: int
-    """Number of these whose variant was not loaded yet."""
+    """Number of switches to a variant that was not loaded yet."""
     headroom: Headroom
     """Shares of lanes and links to plan with."""
 
@@ -101,9 +101,9 @@ class PlannedFamily(ScopeState):
         self.next_answer: SearchResult | None = None
         """The search result to put in force next."""
         self.pending: dict[str, None] = {}
-        """Sessions that need an answer at once."""
+        """Sessions that need an answer immediately."""
         self.placed_serials: dict[str, int] = {}
-        """`serial` when a session was last placed at once, by session."""
+        """By session: `serial` when it was last placed without a search."""
         self.serial = 0
         self.stale = True
         """Whether replicas have come up, or sessions have gone."""
@@ -119,7 +119,7 @@ class PlannedFamily(ScopeState):
         """Seconds of all searches, and of the last one."""
 
     def rebase(self, caps: Mapping[PoolId, int], *, now: float) -> None:
-        """There is a new base plan. `caps`: the largest batch of each pool of this family."""
+        """Take a new base plan. `caps`: the largest batch of each pool of this family."""
         self.fields.rebase(caps)
         self.due_at, self.held_until = min(self.due_at, now), -math.inf
 
@@ -152,15 +152,15 @@ class PlannedFamily(ScopeState):
 
     @property
     def meanwhile_at(self) -> float:
-        """When to put in force what there is. Large plans come less often: they take the loop's
-        time, however few of their clients have changed."""
+        """When to put pending changes in force. Large plans come less often, because they take the
+        loop's time however few of their clients have changed."""
         if self.stale or self.next_answer is not None or self.pending or self.error is not None:
             at = self._answered_at + ANSWER_GAP * (1.0 + len(self.mapped) / 50)
             return max(at, self.held_until)
         return math.inf
 
     def open(self, id: str, *, now: float) -> None:
-        """A session has come, or states something else."""
+        """Take in a session that has opened or has restated its needs."""
         self.mapped.setdefault(id, UNMAPPED)
         self.request_update(id, now=now)
 
@@ -178,8 +178,8 @@ class PlannedFamily(ScopeState):
         self.planning_s += seconds
 
     def put_off(self, until: float) -> None:
-        """Leave clients where they are. After a second failure in a row leave the whole family out
-        until then, for no other family could be planned."""
+        """Leave clients where they are. After a second failure in a row, leave the whole family out
+        until then; otherwise no other family could be planned."""
         self.due_at = until
         self.failures += 1
         if self.failures > 1:
@@ -214,12 +214,12 @@ class PlannedFamily(ScopeState):
         self.placed_serials = {
             id: at for id, at in self.placed_serials.items() if at > answer.serial
         }
-        if self.options.urgent:  # sessions that came since are not in it
+        if self.options.urgent:  # sessions that came since are not in the answer
             new_sessions = [id for id in self.mapped if id not in answer.sessions]
             self.pending = dict.fromkeys(new_sessions) | self.pending
 
     def _put_on_lanes(self, answer: SearchResult, up: Collection[tuple[str, PoolId]]) -> None:
-        """Give lanes and their clients the variants of the answer, moves since included."""
+        """Give lanes and their clients the variants of the answer, including moves since then."""
         for id, variant in answer.moved.items():
             before = self.mapped.get(id)
             if before is not None:
@@ -248,7 +248,7 @@ class PlannedFamily(ScopeState):
             if variant == UNMAPPED and self.answer.limit(client, 0):
                 self.schedule_soon(now=now, searching=CROWDED)
             return variant
-        # It keeps its place, since a smaller variant is no more work. If no lane serves a fitting
+        # It keeps its place: a smaller variant is no more work. If no lane serves a fitting
         # variant, its frames become at least as small as its link needs.
         fitting = [at for at in range(before, -1, -1) if self.answer.limit(client, at)]
         by_turns = self.answer.turns is not None
@@ -268,7 +268,7 @@ class PlannedFamily(ScopeState):
         return session.budget(self.sides[variant], share=1.0) < self.learnt.seconds[variant][0]
 
     def close(self, id: str, *, now: float) -> None:
-        """A session has gone."""
+        """Remove a session that has gone."""
         self.serial += 1
         self.stale = True
         self.fields.forget(id)
@@ -280,13 +280,13 @@ class PlannedFamily(ScopeState):
         """Count a request without a session, or one that names its variant."""
         requested_variant = UNMAPPED
         if request.size:
-            # For files, the size of a request is the number of the variant, from 1.
+            # If variants have no sizes, the size of a request is a variant's number, from 1.
             sides = self.sides if self.sides[-1] else range(1, len(self.sides) + 1)
             requested_variant = min(bisect_left(sides, request.size), len(self.sides) - 1)
         if requested_variant not in self.requests:
             self.requests[requested_variant] = SessionlessRequests(now=now)
         if self.requests[requested_variant].count(request, now=now):
-            self.stale = True  # its variant must serve before it is scheduled
+            self.stale = True  # its variant must serve before the request is scheduled
             self.schedule_soon(now=now)
 
     def status(self, sessions: Mapping[str, Session]) -> VariantsStatus:

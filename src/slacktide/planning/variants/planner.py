@@ -1,17 +1,17 @@
 """`VariantsPlanner`: which variant of a family each lane runs, and which each client is mapped to.
 
-The clients of a family are planned anew by `search`, off the loop: twice a second, and at once when
-a session opens, closes or its link falls. Until a search is done, a new client, or one whose link
-fell, gets the largest variant that has room for it in the plan in force. So nobody waits for a
-search. A session is told to send pictures of the size of its variant.
+The clients of a family are planned anew by `search`, off the loop: twice a second, and immediately
+when a session opens or closes, or its link falls. Until a search is done, a new client, or one
+whose link fell, gets the largest variant that has room for it in the plan in force. So nobody waits
+for a search. The planner tells each session to send pictures of its variant's size.
 
 Variants that share one process are all on every lane: a plan moves no replica, only routes, and no
 lane stands idle while frames of another variant wait. A variant with memory of its own is on the
-lanes that run it, with its neighbours beside it (`resident` in update.py). A client follows its
-variant once a replica of that is up.
+lanes that run it, with its neighbours beside it (`resident` in update.py). A client moves to its
+new variant once a replica of it is up.
 
-Requests without a session count as one more client, whose variant is that of the plain route. Those
-that ask for a size go to that size, and only count as load.
+Requests without a session count as one more client, whose variant is that of the plain route.
+Requests that ask for a size run on that size's variant, and only count as load.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class VariantsPlanner(ScopedPlanner[str, PlannedFamily]):
         report: Callable[[str, int, int], None] = lambda model, unmapped, sessions: None,
     ) -> None:
         """`stopwatch`: a clock in seconds that times searches. `report` gets (model, sessions
-        without a variant, all sessions) when the second has changed, at most every
+        without a variant, all sessions) when the number of the former has changed, at most every
         `REPORT_INTERVAL` seconds."""
         super().__init__(stopwatch=stopwatch)
         self._report = report
@@ -56,7 +56,7 @@ class VariantsPlanner(ScopedPlanner[str, PlannedFamily]):
         """By model: when its unmapped sessions were last reported, and how many."""
         self._sessions: dict[str, Session] = {}
         self._replica_came_up = False
-        """Whether the engine was about to handle the start of a replica."""
+        """Whether the last events included a replica that came up."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
         return frozenset((model, field) for model in _planned(stated) for field in OWNED)
@@ -129,7 +129,7 @@ class VariantsPlanner(ScopedPlanner[str, PlannedFamily]):
                 self.accept_answers(event)
 
     def _follow_replicas(self) -> None:
-        """The engine has handled the last events: clients may follow variants that came up."""
+        """Let clients move to variants that came up, as the engine has handled the last events."""
         if self._replica_came_up:
             self._replica_came_up = False
             for state in self.states.values():
@@ -164,12 +164,12 @@ class VariantsPlanner(ScopedPlanner[str, PlannedFamily]):
         return replace(draft, plan=plan)
 
     def status(self) -> dict[str, VariantsStatus]:
-        """The status of each family."""
+        """Return the status of each family."""
         return {model: state.status(self._sessions) for model, state in self.states.items()}
 
 
 def _planned(stated: Stated) -> dict[str, Family]:
-    """The families that name this planner."""
+    """Return the families that name this planner."""
     return {
         model: family
         for model, family in stated_as(Family, stated).items()

@@ -1,4 +1,4 @@
-"""`Question` and `SearchResult`: what goes off the loop to a search, and what comes back.
+"""`Question` and `SearchResult`: the input and the outcome of a search off the loop.
 
 Requests without a session count as clients, split into parts that each fit on one lane. A result
 tracks the room left on its lanes, for clients that come before the next search.
@@ -81,7 +81,7 @@ class Question:
     lanes: int
     start: tuple[int, ...]
     serial: int
-    """Number of changes of sessions that it includes."""
+    """Number of session changes that the question includes."""
     turns: bool = False
     """Whether lanes now run several variants by turns."""
     within: tuple[int, int] | None = None
@@ -164,7 +164,7 @@ class SearchResult:
         self.plain = max(least, min(free)) if free else None
         """Variant for requests without a session; None: there are none."""
         self.moved: dict[str, int] = {}
-        """Sessions that were moved since to make room for others, with their variants."""
+        """Sessions moved since the search to make room for others, with their variants."""
         self._may_lower = question.family.switches_free
         self._fleet, self._assignment = fleet, assignment
         self._columns = fleet.columns.tolist()
@@ -174,7 +174,7 @@ class SearchResult:
     def _fill_lanes(self) -> None:
         fleet, turns, assignment = self._fleet, self.turns, self._assignment
         self.lanes = [turns.largest] * fleet.replicas if turns else list(assignment.variants)
-        """Variant of each lane, largest first; by turns, also all smaller variants run."""
+        """Variant of each lane, largest first; with `turns`, all smaller variants run too."""
         self._loads = [0.0] * len(self.lanes)
         self._tightest = [[fleet.batches] * len(fleet.variants) for _ in self.lanes]
         """Largest batch that the clients of a lane allow, by lane and variant."""
@@ -282,7 +282,7 @@ def client_of(
     within: tuple[int, int] | None = None,
 ) -> Client:
     """Return a session as a client of the search. The search assumes that a frame waits for one
-    batch of its own length on a lane of full speed; budgets are scaled for other rules."""
+    batch of its own length on a lane of full speed; budgets are scaled to allow for other rules."""
     scale = 2.0 / ((1.0 + wait) * headroom.capacity)
     budgets = session.budgets(sides, share=headroom.bandwidth)
     allowed = _allowed(within, sides)

@@ -30,14 +30,14 @@ _PART = 16
 _IMPROVED = 6
 """Candidates that are improved by moves."""
 _IMPROVED_OF_FEW = 10
-"""Candidates that are improved if there are at most four replicas, where each costs less."""
+"""Candidates that are improved if there are at most four replicas, as each then costs less."""
 _PAIRS = 1000
-"""Effort for dividing the clients of two replicas anew, for up to half a part. With more replicas
-it gains some 0.2 % and makes a search half as long again."""
+"""Effort for dividing the clients of two replicas anew, with up to `_PART` / 2 replicas. With more
+it gains about 0.2 % and makes a search half as long again."""
 _NEARLY = 0.95
 """Share of the best accuracy from which plans count as equal if variants must load."""
 _LEAST = 40
-"""Least candidates of each part."""
+"""Fewest candidates of each part."""
 _MOVES = 50
 """Most moves across parts if clients are left unmapped."""
 _TEMPERATURES = (0.0125, 0.0005)
@@ -147,7 +147,7 @@ class _Search:
             variants = top
 
     def neighbours(self, variants: Variants) -> Iterator[Variants]:
-        """Yield candidates with one replica up to three steps away, or two by one or two."""
+        """Yield candidates with one replica up to three steps away, or two by one or two steps."""
         kinds = sorted(set(variants))
         for first in kinds:
             for step in (-3, -2, -1, 1, 2, 3):
@@ -169,7 +169,7 @@ class _Search:
         yield tuple(sorted(next_variants))
 
     def anneal(self, candidates: int) -> None:
-        """Wander from the best candidate, at a falling temperature, until so many are scored."""
+        """Wander from the best candidate, at falling temperature, until `candidates` are scored."""
         largest = len(self.fleet.variants) - 1
         clients, value = float(self.fleet.weight.sum()), float(self.fleet.value.sum())
         now = max(self.scored, key=self.score)

@@ -8,7 +8,7 @@ for one row of m at most and then takes its own time, and clients share the lane
     l_j(1) + l_m(1) ≤ budget for j             sum of rate · l_j(1) ≤ LOAD · lanes
 
 For each m, clients begin with the smallest variant that they can use. Then, as long as there is
-time, the step to a larger variant that gains the most accuracy for its time is taken: a
+time, the step to a larger variant that gains the most accuracy per lane time is taken: a
 multiple-choice knapsack, solved greedily along the upper hull.
 """
 
@@ -38,7 +38,7 @@ class Turns:
     placed: list[Client] = field(default_factory=list)
     """Clients that came after those of the fleet; `clients` continues with their variants."""
     _longest: list[tuple[float, int]] | None = None
-    """Heap of clients, the longest variant first; made on first use."""
+    """Heap of clients, the slowest variant first; made on first use."""
 
     @property
     def score(self) -> AssignmentScore:
@@ -81,7 +81,7 @@ class Turns:
         return UNMAPPED
 
     def _step_down(self, lowered: dict[str, int]) -> bool:
-        """Give the client with the longest variant the next smaller one."""
+        """Give the client with the slowest variant the next smaller one."""
         variants = self.fleet.variants
         if self._longest is None:
             self._longest = [
@@ -105,7 +105,7 @@ class Turns:
 
     def assign(self) -> None:
         """Give every client its smallest variant, then take the steps that gain most for their
-        time. Clients without time are left out, those that need the most first."""
+        time. If time is short, clients are left out, those that need the most first."""
         fleet = self.fleet
         seconds = [variant.seconds[0] for variant in fleet.variants]
         accuracy = [variant.accuracy for variant in fleet.variants]

@@ -1,7 +1,7 @@
 """`matched` and `resident`: the next variant of each replica, and the variants kept loaded.
 
 Replicas, sorted by their variants, take the sorted new variants. Of all matchings this has the
-smallest sum of distances and the smallest largest distance, so most new variants are neighbours of
+smallest sum of distances and the smallest maximum distance, so most new variants are neighbours of
 the old ones, which are loaded already (Jellyfish, §4.4).
 """
 

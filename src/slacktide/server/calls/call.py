@@ -2,9 +2,9 @@
 
 A front end opens a call when it has read the headers. A call whose body is still arriving is
 *announced*: it gets a slot of shared memory for the body, and the scheduler may refuse it before
-the body is read. A complete call is *submitted*: it is checked, gets its deadline, its tensors are
-written into a slot (or found in the one that received the body), and it goes to the engine by the
-route of its version. `call_states.py` has the table of states and steps; a step releases what the
+the body is read. A complete call is *submitted*: it is checked and gets its deadline; its tensors
+are written into a slot (or found in the slot that received the body); and it goes to the engine by
+its version's route. `call_states.py` has the table of states and steps; a step releases what the
 next state does not hold.
 
 The engine knows a call by the id of its request, under which the driver keeps the call.
@@ -48,7 +48,7 @@ Reply = Callable[[InferReply], None]
 _HEADER_ALLOWANCE: Final = 64 * 1024
 """Bytes of JSON allowed on top of a request's tensors."""
 _RETRYABLE = frozenset((Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.MEMORY_LIMIT))
-"""Refusals that suggest a retry after the time of one request."""
+"""Reasons of refusals whose reply suggests a retry after the time of one request."""
 
 _SERVED, _LATE = OutcomeKind.SERVED, OutcomeKind.LATE
 _OPEN, _ANNOUNCED, _RECEIVING, _DROPPED, _SUBMITTED, _REFUSED, _ANSWERED, _CANCELLED = CallState
@@ -106,7 +106,7 @@ class ServerCall(PendingRequest):
         self._call_id = ""
         """The client's id of the call."""
         self._reply: Reply | None = None
-        """Receives the answer; None before it may, and after the call has ended."""
+        """Receives the answer; None while it may not yet, and after the call has ended."""
         self._answer: InferReply | None = None
         self._version: LoadedVersion | None = None
         self._route: CallRoute
@@ -116,7 +116,7 @@ class ServerCall(PendingRequest):
         """Indices of the requested outputs."""
         self._rows = 1
         self._early_until = -inf
-        """Time until which a client that leaves counts as cancelling early."""
+        """Time before which a client that leaves counts as cancelling early."""
         self._length = 0
         """Bytes of the announced body."""
         self._slots: tuple[Slot, ...] = ()
@@ -165,7 +165,7 @@ class ServerCall(PendingRequest):
     def submit(self, call: InferCall, reply: Reply) -> None:
         plane, context, before = self._plane, self.context, self.state
         self._call_id = call.id
-        if before is not _OPEN and not context.session:  # announced
+        if before is not _OPEN and not context.session:  # the call was announced
             now = plane.driver.clock()
             plane.links.observe(context.client, self._length, now - context.first_byte, now=now)
         self._reply = reply
@@ -239,7 +239,7 @@ class ServerCall(PendingRequest):
         if kind is _SERVED:
             self._plane.limits.served(self.context.client)
         if kind is not _SERVED and kind is not _LATE:
-            self.outputs = None  # withdrawn in the same turn in which its result came
+            self.outputs = None  # the call was withdrawn in the turn in which its result came
         if (outcome.reason is Reason.CRASHED or self.crashed) and self.payload is not None:
             self._block_inputs(version)
         elif version.blocklist.inputs and self.outputs is not None:
@@ -268,7 +268,7 @@ class ServerCall(PendingRequest):
                 self._free()
         if client:
             self._plane.limits.release(self.context.client)
-        if version:  # last: its memory may go with it
+        if version:  # last: the payload memory may go with the version
             assert self._version is not None
             self._version.leave()
 
@@ -286,7 +286,7 @@ class ServerCall(PendingRequest):
         return version
 
     def _check_blocklist(self, version: LoadedVersion, checked: CheckedInputs | None) -> None:
-        """Raises WireError if this input (once known), or several inputs of this connection,
+        """Raise WireError if this input, once it is known, or several inputs of this connection
         crashed `version` recently."""
         blocklist = version.blocklist
         now = self._plane.driver.clock()
@@ -316,7 +316,7 @@ class ServerCall(PendingRequest):
             refused = Refused(self.id, version.name, reason, version.pin, message)
             self._route.refuse(refused, self)
             return
-        # There is no version to count it for.
+        # There is no version for which to count it.
         plane.overload.count(reason)
         outcome = Outcome(reason, plane.driver.clock(), detail=message)
         named = self._version_name or ""
@@ -341,7 +341,7 @@ class ServerCall(PendingRequest):
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
     def _block_inputs(self, version: LoadedVersion) -> None:
-        """Refuse inputs that crashed `version` for a while, including waiting requests with
+        """For a while, refuse inputs that crashed `version`, including waiting requests with
         them."""
         driver, context = self._plane.driver, self.context
         blocklist = version.blocklist

@@ -20,14 +20,14 @@ from slacktide.wire.link_estimate import LinkEstimates
 from slacktide.wire.parameters import LOOK_ALIKES
 
 MOST_BODIES = 4096
-"""Most bodies that one client may be sending at a time, however small: each is in a queue."""
+"""Maximum bodies that a client may be sending at a time, even small ones: each is queued."""
 
 MOST_CANCELLED = 500.0
 """Early cancellations after which requests of an address are refused."""
 FORGIVEN_PER_S = 20.0
 """Early cancellations forgotten each second; each served request also forgets one."""
 MOST_ADDRESSES = 4096
-"""Addresses with cancellations above which those with none left are dropped."""
+"""Number of known addresses above which those without cancellations left are dropped."""
 
 
 class ClientLimits:
@@ -39,11 +39,11 @@ class ClientLimits:
         arriving: int | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`requests`: most requests in flight per client address; `arriving`: most bytes of
-        announced bodies that it may be sending at a time. None: no limit."""
+        """`requests`: maximum requests in flight per client address; `arriving`: maximum bytes of
+        announced bodies that it may be sending. None: no limit."""
         self._clock = clock
         self._cancelled: dict[str, tuple[float, float]] = {}
-        """Requests cancelled early, and when that was counted, by client."""
+        """Number of requests cancelled early, and time of the last count, by client."""
         self._most_requests = requests
         self._most_arriving = arriving
         self._requests: dict[str, int] = {}
@@ -68,8 +68,8 @@ class ClientLimits:
             del self._requests[client]
 
     def admit_body(self, client: str, length: int) -> None:
-        """Count one more request whose body of `length` bytes arrives. Raises WireError
-        (CLIENT_LIMIT). A body that arrives alone may be longer than the limit."""
+        """Count one more request, whose body of `length` bytes arrives. Raises WireError
+        (CLIENT_LIMIT). A client's only arriving body may be longer than the limit."""
         nbytes, count = self._arriving.get(client, (0, 0))
         self.admit(client)
         most = self._most_arriving
@@ -137,8 +137,8 @@ class ServerDataPlane:
         look_alikes: Mapping[str, str] = LOOK_ALIKES,
         max_sessions: int = 4096,
     ) -> None:
-        """`look_alikes`: parameters that are refused, and what to use instead. `max_sessions`: most
-        sessions at a time."""
+        """`look_alikes`: parameters that are refused, and what to use instead. `max_sessions`:
+        maximum number of open sessions."""
         self.draining = False
         self.look_alikes = look_alikes
         self.driver = driver
@@ -183,7 +183,7 @@ class ServerDataPlane:
         return WireError(*why_absent(self.catalog, model, version))
 
     def allocate(self, version: LoadedVersion, nbytes: int, client: str) -> Slot:
-        """Allocate memory for a payload, if need be by giving up payloads kept for profiling.
+        """Allocate memory for a payload, if necessary by releasing payloads kept for profiling.
         Raises WireError."""
         arena = version.arena
         try:

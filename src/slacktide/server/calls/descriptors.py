@@ -40,9 +40,9 @@ def best_effort_due(context: CallContext, p99_alone: float) -> float:
 
 
 def size_asked(version: LoadedVersion, options: CallOptions, image_size: int = 0) -> int:
-    """Return the variant that a call asks for (`LoadedPool.size`): the one that it names, else the
-    one of its image's size where variants are image sizes. 0: the planner decides, as it does for
-    images of a pipeline, which are as large as their crops need. Raises BadField."""
+    """Return the variant that a call asks for (`LoadedPool.size`): the variant that it names, or,
+    if variants are image sizes, the one with its image's size. 0: the planner decides, as for
+    images of a pipeline, whose sizes depend on their crops. Raises BadField."""
     front = version.front
     if not options.variant:
         return image_size if front is version and front.pools[0].definition.image_size else 0
@@ -134,7 +134,7 @@ def write_payload(arena: Arena, slot: Slot, checked: CheckedInputs) -> Payload:
 
 
 def refer_payload(slot: Slot, body: memoryview, checked: CheckedInputs) -> Payload | None:
-    """Return the tensors as parts of the body received into `slot`; None if one is elsewhere."""
+    """Return the tensors as parts of the body received into `slot`; None if any is elsewhere."""
     start = _address(body)
     refs = []
     for tensor in checked.tensors:

@@ -1,8 +1,8 @@
 """`Driver`: delivers events to the engine, carries out its commands and keeps its timer.
 
 Requests that arrive in one turn of the event loop are delivered together at its end, so that they
-can share a batch; reports of replicas are delivered at once. Everything runs on one event loop and
-nothing here blocks; planners compute on a thread. `pending.py` keeps payloads and answers,
+can share a batch; reports of replicas are delivered immediately. Everything runs on one event loop
+and nothing here blocks; planners compute on a thread. `pending.py` keeps payloads and answers,
 `replicas.py` the replicas.
 """
 
@@ -61,7 +61,7 @@ EXPIRY_PATIENCE: Final = 0.004
 """Seconds by which a refusal may be delayed while every lane is busy."""
 
 LONG_BATCH_S: Final = 0.001
-"""Seconds of a batch from which sending answers first costs less than they would wait."""
+"""Expected seconds from which a batch is sent only after the answers that it would delay."""
 
 
 class Driver:
@@ -116,7 +116,7 @@ class Driver:
         """Called with each plan that takes effect."""
         self._pause_due = False
         self._unsent_batches: list[tuple[Batch, list[Payload]]] = []
-        """Batches that their workers have yet to get."""
+        """Batches that have not been sent to their workers yet."""
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
 
@@ -162,7 +162,7 @@ class Driver:
         return len(self._requests)
 
     def reclaim(self) -> bool:
-        """Release payloads kept for profiling, now. Returns False if there are none."""
+        """Release the payloads kept for profiling. Returns False if there are none."""
         if not any(pool.held for pool in self.engine.snapshot().pools.values()):
             return False
         self.post(MemoryShort())
@@ -172,8 +172,8 @@ class Driver:
     # ── plans ────────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, base: Plan, stated: Stated | None = None) -> None:
-        """Put a plan in force now: `base`, changed by the planners of the models in `stated`.
-        Raises ControlError if that fails, and the previous plan stays in force."""
+        """Put a plan in force now: `base` as changed by the planners of the models in `stated`.
+        Raises ControlError if that fails; then the previous plan stays in force."""
         self.flush()
         try:
             plan = self.runtime.rebase(base, stated or {}, now=self.clock())
@@ -213,7 +213,7 @@ class Driver:
                 self._loop.call_soon(self._pause)
 
     def _pause(self) -> None:
-        """While every lane is busy, leave a shared core to the models briefly."""
+        """While every lane is busy, briefly leave a core shared with the models to them."""
         self._pause_due = False
         self._send_batches()  # else a worker would idle through the pause
         if self.engine.has_idle_lane:
@@ -239,7 +239,7 @@ class Driver:
         if self._closed:
             return
         stalled = self._watch.look()
-        if stalled > self._stalled:  # before events read since: they are not as late as they look
+        if stalled > self._stalled:  # goes first: events read since look late only due to the stall
             events = [DriverStalled(stalled - self._stalled), *events]
             self._stalled = stalled
         # Never before the engine's last time: clocks of callers may be slightly behind.
@@ -324,7 +324,7 @@ class Driver:
             case FreeFrame():
                 self.frames.free(command.id)
             case PublishExits():
-                self._send_batches()  # earlier batches go by the earlier policy
+                self._send_batches()  # earlier batches run under the earlier policy
                 self.replicas.publish(command)
 
     def _send_batches(self) -> None:

@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 LONGEST: Final = 0.002
-"""Seconds of the longest pause."""
+"""Length of the longest pause, seconds."""
 PART: Final = 0.25
 """Share of the shortest running batch that a pause may take."""
 SHORTEST: Final = 0.0003
-"""Shorter pauses save nothing."""
+"""Length of the shortest pause, seconds: shorter ones save nothing."""
 WEIGHT: Final = 0.05
 """Weight of the newest gap between arrivals in the average."""
 
@@ -39,7 +39,7 @@ class ReadCoalescing:
         self.shares_core = False
         """Whether lanes use all of these cores."""
         self.expected = 0.0
-        """Seconds of the batch that was started last."""
+        """Expected seconds of the batch that was started last."""
         self._gap = 1.0
         self._last = 0.0
         self._paused_at: float | None = None
@@ -50,7 +50,7 @@ class ReadCoalescing:
 
     @property
     def may_pause(self) -> bool:
-        """False if `pause_for` would return 0. While every lane is busy the newest batch runs."""
+        """Whether `pause_for` may be above 0: while every lane is busy, the newest batch runs."""
         longest = min(LONGEST, PART * self.expected)
         return self.shares_core and longest >= max(SHORTEST, self._gap)
 

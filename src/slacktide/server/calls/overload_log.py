@@ -11,12 +11,12 @@ from slacktide.wire.status import STATUS
 
 PERIOD_S = 10.0
 UNRUN = 5
-"""Refusals after which the log warns of a model that has run nothing."""
+"""Number of refusals after which the log warns of a model that has run nothing."""
 _COUNTED = {
     Reason.UNMEASURED,
     *(reason for reason, status in STATUS.items() if status.http in (429, 503, 504)),
 }
-"""Refusals after which a retry may be served; the rest are mistakes of clients and models."""
+"""Reasons of refusals after which a retry may succeed; others are mistakes of clients or models."""
 
 
 class OverloadLog:
@@ -50,8 +50,8 @@ class OverloadLog:
         counts[reason] = counts.get(reason, 0) + 1
 
     def count_unrun(self, version: LoadedVersion, reason: Reason) -> None:
-        """Warn once if the profile of `version` refuses all its requests: nothing runs that could
-        correct the profile."""
+        """Warn once if all requests of `version` are refused because of its profile: nothing runs
+        that could correct the profile."""
         if reason is not Reason.SHORTER_THAN_ALONE or version.counters.executions:
             return
         refused = version.counters.by_reason.get(reason, 0)

@@ -34,8 +34,8 @@ class PendingRequest(ABC):
         """Whether it still waits for its outcome."""
         self.payload: Payload | None = None
         self.outputs: Sequence[OutputTensor | None] | None = None
-        """None unless a result was computed. A stage that a pipeline's answer lacks has None for
-        each of its outputs."""
+        """The result's outputs; None unless a result was computed. In a pipeline's answer, each
+        output of a missing stage is None."""
         self.timing: BatchTiming | None = None
         """Timing of the batch that computed the result."""
         self.variant = ""
@@ -43,11 +43,11 @@ class PendingRequest(ABC):
         self.missing_stages: tuple[str, ...] = ()
         """Stages of a pipeline whose outputs are missing."""
         self.stages: Mapping[str, Outcome] = NO_STAGES
-        """Outcomes of the other stages."""
+        """Outcomes of the stages that gave a result."""
         self.details: Mapping[str, str] = NO_DETAILS
         """Response parameters: variants and early exits that answered stages."""
         self.crashed = ""
-        """The stage whose workers this request has crashed twice."""
+        """The stage whose workers this request has crashed twice; empty if none."""
 
     @abstractmethod
     def answered(self, outcome: Outcome) -> None:
@@ -84,7 +84,7 @@ class PendingRequests:
     def store_outputs(
         self, batch: Batch, members: Sequence[Request], results: BatchOutputs, timing: BatchTiming
     ) -> None:
-        """Keep the results of these `members` of a batch, except of those already answered."""
+        """Keep the results of these `members` of a batch, except for members already answered."""
         variant = batch.replica.pool.variant
         for member, outputs in zip(members, results, strict=True):
             request = self._pending.get(member.id)

@@ -1,6 +1,6 @@
 """`ReplicaSupervisor`: starts, resizes and stops a driver's replicas, and handles their reports.
 
-Reports go to the engine at once.
+Reports go to the engine immediately.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Launcher(Protocol):
         ramps."""
 
     def early_exits(self, replica: Replica, event: Arranged | FeaturesSeen) -> None:
-        """Called when its batches run through other stages, or show features to learn ramps
-        from."""
+        """Called when a replica's batches begin to run through other stages, or report features to
+        learn ramps from."""
 
     def rows_mismatch(self, replica: Replica, event: RowsMismatch) -> None:
         """Called when an output has more or fewer rows than the input."""
@@ -142,7 +142,7 @@ class ReplicaSupervisor:
             self._handles[replica.id] = self._launcher.start(replica, report)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-                # Clients use them all: this is not one of the model's five crashes.
+                # Clients use all descriptors: this is not one of the model's five crashes.
                 log.warning(
                     "no file descriptor left for a replica of %s; it will start later", replica.pool
                 )
@@ -244,7 +244,7 @@ class ReplicaSupervisor:
                 self._post(event)
             case BatchAborted():
                 batch = self._batches.pop(event.batch)
-                if event.exits is not None:  # all members were answered, and others wait
+                if event.exits is not None:  # all members were answered while other requests wait
                     seconds = self._clock() - batch.started
                     timing = BatchTiming(infer_s=seconds)
                     self._launcher.finished(batch, timing, seconds, event.exits)

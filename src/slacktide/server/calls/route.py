@@ -1,6 +1,6 @@
 """`CallRoute`: how the calls of a version reach the engine.
 
-The driver is the route of all models, `PipelineRoute` that of one pipeline.
+The driver is the route of all models; each pipeline has a `PipelineRoute`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from slacktide.server.calls.pending import PendingRequest
 
 
 class CallRoute(Protocol):
-    """A call asks its version for its route once (`LoadedVersion.route`)."""
+    """The route of a call, which asks its version for it once (`LoadedVersion.route`)."""
 
     def announce(self, notice: Notice, call: PendingRequest) -> None:
         """Announce a request whose body is still arriving. It is answered by its deadline."""

@@ -1,8 +1,8 @@
 """`Sessions`: clients that stream frames, with their terms, measurements and size advice.
 
 To planners and schedulers each session is a client (`Request.client`), whatever its address; limits
-go by address. A session's own statements count within bounds and for itself only; measurements of
-the server take precedence. Planners get session events (`planning/sessions.py`) and return
+apply to addresses. What a session states counts within bounds and for itself only; what the server
+measures takes precedence. Planners get session events (`planning/sessions.py`) and return
 `Plan.inputs`.
 """
 
@@ -25,11 +25,11 @@ from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.link_estimate import FALL, PACKET, BytesPerPixel, LinkEstimate
 
 MOST_JOINS: Final = 1_000
-"""Most hellos of one address in a second; all addresses together may send twice as many."""
+"""Maximum hellos per second of one address; all addresses together may send twice as many."""
 MEASURED_S: Final = 0.1
 """Seconds between reports of a session to planners, except when its link gets slower."""
 ADVISED_AT_ONCE: Final = 100
-"""Sessions that get new advice in one turn of the loop."""
+"""Maximum number of sessions that get new advice in one turn of the loop."""
 OPENED: Final = "client_sessions_opened_total"
 REFUSED: Final = "client_sessions_refused_total"
 ON_TIME: Final = "frames_on_time_total"
@@ -40,17 +40,17 @@ COUNTS: Final = (OPENED, REFUSED, ON_TIME, MISSED, OTHER_SIZE, FALLS)
 """Names of the counters."""
 SLOWEST: Final = 1.0
 FASTEST: Final = 1e12
-"""Bounds of the bytes per second that a client may state; beyond them arithmetic overflows."""
+"""Maximum bytes per second that a client may state; beyond it arithmetic overflows."""
 LEAST_RATE: Final = 1e-3
 """Lower bound of the frames per second that a client may state."""
 IDLE_S: Final = 2.0
 """Seconds without a frame after which a session is planned for at a lower rate."""
 UNPLANNED_S: Final = (5.0, 15.0)
-"""Least and most seconds without a frame after which a session leaves the plan."""
+"""Minimum and maximum seconds without a frame after which a session leaves the plan."""
 UNPLANNED_GAPS: Final = 3.0
-"""Gaps between its frames after which a session leaves the plan, within `UNPLANNED_S`."""
+"""Silence after which a session leaves the plan, in gaps of its frames, within `UNPLANNED_S`."""
 SHORTEST_S: Final = 1e-4
-"""Least seconds between frames that count for the rate."""
+"""Shorter gaps between frames count as this many seconds in the rate."""
 _MEMORY: Final = 0.9
 """Weight of earlier frames in the averages of rate, overhead and losses."""
 _HOPELESS: Final = 0.3
@@ -105,7 +105,7 @@ class StreamSession:
         self.report_rate(terms.bytes_per_s)
         self.frames = self.answered_frames = self.missed = 0
         self.variant: str | None = None
-        """Variant of its model that it is mapped to; empty: to none; None: not decided yet."""
+        """Variant that the session is mapped to; empty: to none; None: not decided yet."""
         self._family: Family | None = None
         self._advice: SizeAdvice | None = None
         """Last advice, without its bandwidth."""
@@ -120,7 +120,7 @@ class StreamSession:
         self._overhead = self._loss_share = 0.0
         """Smoothed seconds from outcome to answer, and share of frames lost."""
         self._ends = (0, 0, 0)
-        """Frames that planners learn from: all, lost on lanes, lost on the link."""
+        """Numbers of frames that planners learn from: all, lost on lanes, lost on the link."""
         self.decide(None)
 
     def silence(self, now: float) -> float:
@@ -128,7 +128,7 @@ class StreamSession:
         return now - max(self._last_frame_at, self._opened_at)
 
     def rate(self, now: float) -> float:
-        """Measured frames per second. The stated rate fades with frames and with silence."""
+        """Measured frames per second. Frames and silence gradually replace the stated rate."""
         silence = self.silence(now)
         return 1.0 / (self._gap if silence < IDLE_S else max(self._gap, silence))
 
@@ -283,8 +283,8 @@ class Sessions:
         later: Callable[[Callable[[], None]], object],
         most: int,
     ) -> None:
-        """`later` calls a function in the next turn of the loop. `most`: sessions at a time; one
-        address may have half of them."""
+        """`later` calls a function in the next turn of the loop. `most`: maximum number of open
+        sessions; one address may have half of them."""
         self.catalog = catalog
         self.post = post
         self.clock = clock
@@ -295,7 +295,7 @@ class Sessions:
         self._sessions: dict[str, StreamSession] = {}
         self._by_address: Counter[str] = Counter()
         self._hellos: Counter[str] = Counter()
-        """Hellos in the second since `_counted_at`, by address."""
+        """Number of hellos in the second that began at `_counted_at`, by address."""
         self._counted_at = -inf
         self._unadvised: dict[StreamSession, None] = {}
         """Sessions that have yet to get their new advice."""
@@ -316,7 +316,7 @@ class Sessions:
     def open(
         self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]
     ) -> StreamSession:
-        """Raises WireError if there are too many sessions."""
+        """Open a session. Raises WireError if there are too many."""
         self._count(address)
         if len(self) >= self._most or self._by_address[address] >= max(1, self._most // 2):
             self.counts[REFUSED] += 1
@@ -358,7 +358,7 @@ class Sessions:
             self.post(SessionClosed(session.id))
 
     def close(self, session: StreamSession) -> None:
-        """Safe to repeat."""
+        """Close a session. Safe to repeat."""
         if self._sessions.pop(session.id, None) is None:
             return
         self._unadvised.pop(session, None)

@@ -1,8 +1,8 @@
-"""Cameras on links that change, live: the server and its worker on some cores, the clients and
-their links (`netem`) on the others.
+"""Live demo of cameras on changing links. Server and worker run on some cores, clients and their
+links (`netem`) on the others.
 
-A frame's answer is worth the accuracy of the smaller of the size that was sent and the variant that
-ran; a frame that was missed is worth nothing.
+The accuracy of a frame's answer is that of the smaller of two sizes: the size sent, and the variant
+that ran. A missed frame has accuracy 0.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from slacktide.planning.variants.family import expected_accuracy
 
 MODEL = "street"
 SLOWEST, FASTEST = 1.5 * MBIT, 25.0 * MBIT
-"""Rates of links are drawn between these, evenly by their logarithm."""
+"""Bounds of link rates, which are drawn uniformly on a logarithmic scale."""
 RTT = 0.01
 SCENES = 30
-"""Different frames of each camera; then they begin again."""
+"""Number of different frames of each camera, repeated in a loop."""
 SETTLED_S, NEAR = 2.0, 0.15
-"""Seconds after a change of the link, and how near to its rate the server's estimate should be
-from then on, as a share of the rate."""
+"""Seconds after a change of the link, and the relative error of the server's estimate that is
+acceptable from then on."""
 STEPS = 6
 """Columns of the table over time."""
 
@@ -53,12 +53,12 @@ class ClientsRun:
     """Frames per second of each camera."""
     slo: float = 0.15
     change_s: float = 6.0
-    """From one rate of a link to the next."""
+    """Seconds from one rate of a link to the next."""
     seed: int = 1
 
     @property
     def links(self) -> list[TraceLink]:
-        """One for each client; they change one after the other."""
+        """One link for each client; their changes are staggered."""
         links = []
         for number in range(self.clients):
             draw = np.random.default_rng((self.seed, number))
@@ -70,7 +70,7 @@ class ClientsRun:
 
     @property
     def cameras(self) -> list[Camera]:
-        """One for each client, on its link in a street of its own."""
+        """One camera for each client, with its own link and street."""
         cameras = []
         for number, link in enumerate(self.links):
             street = Street(self.seed + number)
@@ -95,7 +95,7 @@ def play_clients(run: ClientsRun, context: DemoContext) -> Document:
 
 
 def stated_variants(context: DemoContext) -> list[FamilyVariant]:
-    """The sizes of the model, as its settings state them."""
+    """Return the variants of the model that its settings state."""
     *_, definition = Repository(context.models).read(MODEL)
     variants = definition.settings.variants
     assert variants is not None, "the example is a family"
@@ -105,9 +105,9 @@ def stated_variants(context: DemoContext) -> list[FamilyVariant]:
 def clients_report(
     run: ClientsRun, cameras: Sequence[Camera], variants: Sequence[FamilyVariant], cpu_s: float
 ) -> Document:
-    """Accuracy is a mean over all frames, rates of links are in bytes per second, instants in
-    seconds from the start; `course`: captured at, side sent, variant, seconds to the outcome, on
-    time. `cpu_s`: of all clients."""
+    """Return the report. Accuracy is a mean over all frames, link rates are in bytes per second,
+    instants in seconds from the start. `course`: (captured at, side sent, variant, seconds to the
+    outcome, on time). `cpu_s`: CPU seconds of all clients."""
     clients = [_client(camera, variants) for camera in cameras]
     frames = sum(client["frames"] for client in clients)
     missed, accuracy = (
@@ -162,7 +162,7 @@ def _client(camera: Camera, variants: Sequence[FamilyVariant]) -> Document:
 
 
 def show_clients(report: Document) -> Iterator[Part]:
-    """A table over time and what it rests on."""
+    """Yield a table over time, and the conditions of the run."""
     length, live = report["seconds"] / STEPS, report["live"]
     lines = []
     for client in report["clients"]:
@@ -183,7 +183,7 @@ def show_clients(report: Document) -> Iterator[Part]:
 
 
 def _step(client: Mapping[str, Any], begin: float, end: float) -> str:
-    """Median side of the frames, and mean rate of the link, in one part of the run."""
+    """Return median side of the frames and mean rate of the link in one part of the run."""
     sides = [side for at, side, *_ in client["course"] if begin <= at < end and side]
     rates = [look["rate"] for look in client["seen"] if begin <= look["at"] < end]
     side = f"{median(sides):.0f}" if sides else "–"

@@ -1,9 +1,8 @@
-"""A classifier on a stream that changes, live: as it is, and with early exits.
+"""Live demo of a classifier on a changing stream, without and with early exits.
 
-One server has the model twice, and both get the same rows, a few seconds of them at a time: first
-one, then the other. So a machine that changes its speed changes both alike. The first of the rows
-are for learning and are not among them. What the model says without early exits is what its answers
-are held against.
+One server has the model twice. Both copies get the same rows, alternating every few seconds, so a
+change of the machine's speed affects both equally. Separate rows at the beginning serve only for
+learning. Answers with early exits are compared with the model's answers without.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ from slacktide.lab.load.spec import Transport
 from slacktide.lab.reports import TextTable
 
 STREAMS = "day", "night"
-"""Played one after the other; ramps are learnt from the first alone."""
+"""Streams, played one after another; ramps are learnt only from the first."""
 LEARN, SETTLE = 1500, 600
 """Rows to learn ramps from; rows after them, as fast as they are answered, which find thresholds.
 """
 TURN_S = 4.0
-"""Seconds of rows that one of the two gets before the other gets them."""
+"""Seconds of rows that one copy of the model gets before the other copy gets the same rows."""
 PROBES = 24
-"""Rows at once before each turn, which say what the server can answer now."""
+"""Number of simultaneous rows before each turn, which measure the server's present capacity."""
 BUSY = 0.7
-"""Most that is asked for of what the server can answer: beyond it, queues would be compared."""
+"""Largest load as a share of capacity; under more load, the demo would compare queues."""
 DEADLINE_S = 1.0
-"""Seconds in which a row must be answered: a limit on queues that grow all the same."""
+"""Seconds in which a row must be answered, in case queues grow nevertheless."""
 LEAST_ANSWERED = 0.9
-"""Share of the rows that both must have answered before their medians are a headline."""
+"""Share of rows that both copies must answer for their medians to be a headline."""
 AS_IT_IS, EARLY = "as it is", "early exits"
 LEVELS = {"median": 50, "p99": 99}
 
 Pairs: TypeAlias = "Sequence[tuple[PlayedRow, ...]]"
-"""Each row as the model answered it as it is, and with early exits."""
+"""Pairs of answers to each row: without, and with early exits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +122,9 @@ def exits_report(
     stats: Mapping[str, Any],
     learning_s: float,
 ) -> Document:
-    """`answers`: of both runs by name, the one without early exits first. Seconds are from due to
-    answered; all but `missed` are of the rows that both answered. `stats`: `exit_stats` of the
-    server at the end."""
+    """Return the report. `answers`: by run, the one without early exits first. Seconds count from
+    due to answered; all figures except `missed` are of rows that both runs answered. `stats`:
+    `exit_stats` of the server at the end."""
     pairs = list(zip(*answers.values(), strict=True))
     parts = [
         {"stream": stream, **_part(pairs[place * run.rows : (place + 1) * run.rows])}
@@ -160,7 +159,7 @@ def exits_report(
 
 
 def _part(pairs: Pairs) -> Document:
-    """The rows of one stream."""
+    """Return the figures of one stream's rows."""
     both = _answered(pairs)
     plain, early = (levels([pair[side].seconds for pair in both], **LEVELS) for side in range(2))
     missed = [share([pair[side].answer is None for pair in pairs]) for side in range(2)]
@@ -183,7 +182,7 @@ def _differ(pairs: Pairs) -> float:
 
 
 def show_exits(report: Document) -> Iterator[Part]:
-    """Two tables and what they rest on."""
+    """Yield two tables, and the conditions of the run."""
     lines = []
     for part in report["parts"]:
         for name, seconds in part["seconds"].items():

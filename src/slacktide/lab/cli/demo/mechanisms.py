@@ -1,6 +1,6 @@
-"""Four mechanisms in one pipeline, and how often each acted.
+"""Counts how often each of four mechanisms acted in one pipeline.
 
-Variants of the detector, early exits of a classifier, cores that move, and placement.
+These are variants of the detector, early exits of a classifier, moving cores, and placement.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from slacktide.lab.examples import PIPELINES
 from slacktide.lab.load.played_calls import MetricSample
 
 EXITS = {"accuracy_loss": "2%", "ramp_budget": "50%"}
-"""Settings of the classifier. On crops as small as the examples' a ramp costs much of what it
-saves, so that with the default budget it would be dropped."""
+"""Settings of the classifier. On the examples' small crops, a ramp costs much of the time that it
+saves; with the default budget, it would be dropped."""
 
 
 class Action(NamedTuple):
-    """Something that a mechanism does, and the counter of a server's metrics that counts it."""
+    """Something that a mechanism does, and the server's metric that counts it."""
 
     mechanism: str
     what: str
@@ -42,8 +42,8 @@ ACTIONS = (
 
 
 def equip(models: Path, pipeline: str, cores: int) -> None:
-    """Have the models of an example pipeline share a lane of up to so many cores, and the first
-    classifier behind the detector be left early."""
+    """Change the settings of an example pipeline's models: all share a lane of up to `cores` cores,
+    and the first classifier behind the detector has early exits."""
     classifier = PIPELINES[pipeline].models[1]
     for name in PIPELINES[pipeline].models:
         file = models / name / "slacktide.yaml"
@@ -55,7 +55,7 @@ def equip(models: Path, pipeline: str, cores: int) -> None:
 
 
 def counted(metrics: Sequence[MetricSample]) -> list[tuple[str, str, int]]:
-    """Each mechanism, what it did and how often, by a server's page of metrics."""
+    """Return what each mechanism did, and how often, from a server's metrics page."""
     rows = []
     for mechanism, what, counter, labels in ACTIONS:
         count = sum(

@@ -1,7 +1,7 @@
-"""A pipeline on frames of streets, live: below, at and above what the server can answer.
+"""Live demo of a pipeline on frames of streets: below, at and above the server's capacity.
 
-Its capacity is measured first, with frames that have time. Every load then plays the same frames,
-as often as it takes, with the deadline that the pipeline states.
+Capacity is measured first, with frames that have long deadlines. Every load then plays the same
+frames in a loop, with the deadline that the pipeline states.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ FRAMES, STREETS, PROBES = 24, 4, 40
 """Number of different frames, of streets that they show, and of frames that measure the capacity.
 """
 AT_ONCE, CONNECTIONS = 3, 24
-"""Frames in flight while capacity is measured, and later at most."""
+"""Frames in flight while capacity is measured; most frames in flight later."""
 PATIENT_US = 20_000_000
-"""Deadline of frames that measure the capacity."""
+"""Deadline (µs) of the frames that measure capacity."""
 ANSWERED = ("complete", "partial", "late")
 SHOWN = 6
-"""Boxes of the frame that is shown."""
+"""Most boxes shown of the example frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +56,29 @@ class PipelineRun:
 
 
 class JudgedBox(NamedTuple):
-    """One box that stages were asked of."""
+    """One detected box, with the answers of later stages."""
 
     kind: str
     said: Mapping[str, str]
-    """By stage."""
+    """Answers by stage."""
     true: Mapping[str, str | None]
-    """The right answers; None: the box shows no road user that has one."""
+    """Right answers by stage; None if the box shows no road user that has one."""
 
 
 class JudgedFrame(NamedTuple):
     """One frame, as its client saw it."""
 
     seconds: float
-    """From when it was due to leave its client."""
+    """Seconds since the frame was due to leave its client."""
     reason: str
     """`complete`, `partial`, `late`, or why it was refused."""
     missing: tuple[str, ...] = ()
-    """Stages that were not answered."""
+    """Stages without an answer."""
     boxes: tuple[JudgedBox, ...] = ()
 
 
 class SentFrames(NamedTuple):
-    """Frames that one pipeline of one server is sent, over and over."""
+    """Frames that are sent to a server's pipeline in a loop."""
 
     target: Target
     pipeline: str
@@ -105,8 +105,8 @@ class SentFrames(NamedTuple):
         return play_calls(self.target, self.pipeline, sent, instants, read, connections=connections)
 
     def capacity(self) -> float:
-        """Frames a second, where a few are always in flight. Raises ProcessError if one is
-        refused."""
+        """Measure frames per second with a few frames always in flight. Raises ProcessError if a
+        frame is refused."""
         self.play([0.0] * 4, 1, timeout=PATIENT_US)  # the first are slow
         began = time.monotonic()
         frames = self.play([0.0] * PROBES, AT_ONCE, timeout=PATIENT_US)
@@ -151,7 +151,7 @@ def play_pipeline(run: PipelineRun, context: DemoContext) -> Document:
 def judged_frame(
     scene: Scene, stages: Sequence[str], status: int, seconds: float, answer: Any
 ) -> JudgedFrame:
-    """Judge an answer as its client does."""
+    """Judge an answer as the client sees it."""
     if status != 200:
         return JudgedFrame(seconds, str(answer.get("reason", status)))
     parameters = answer.get("parameters", {})
@@ -166,7 +166,7 @@ def judged_frame(
 
 
 def judge(scene: Scene, stages: Sequence[str], outputs: Mapping[str, Any]) -> tuple[JudgedBox, ...]:
-    """Boxes that stages were asked of, each with the answers and the truth."""
+    """Return the boxes that later stages answered, each with the answers and the truth."""
     boxes = outputs["street.boxes"].reshape(-1, 4)
     kinds = outputs["street.classes"].ravel()
     said: dict[int, dict[str, str]] = defaultdict(dict)
@@ -191,8 +191,8 @@ def pipeline_report(
     played: Mapping[float, Sequence[JudgedFrame]],
     acted: Sequence[tuple[str, str, int]] = (),
 ) -> Document:
-    """`capacity` in frames per second, `played` by load as a part of it. Seconds are from due to
-    answered. `acted`: as `counted`."""
+    """Return the report. `capacity`: frames per second; `played`: frames by load, as a share of
+    capacity. Seconds count from due to answered. `acted`: the result of `counted`."""
     judged = [frame for frames in played.values() for frame in frames]
     complete = [frame for frame in judged if frame.reason == "complete"]
     shown = max(complete, key=lambda frame: len(frame.boxes), default=JudgedFrame(0.0, ""))
@@ -238,7 +238,7 @@ def _load(load: float, rate: float, frames: Sequence[JudgedFrame]) -> Document:
 
 
 def show_pipeline(report: Document) -> Iterator[Part]:
-    """Three tables and what they rest on."""
+    """Yield three tables, and the conditions of the run."""
     loads = report["loads"]
     behind = sorted({*report["right"], *(stage for load in loads for stage in load["missing"])})
     lines = []

@@ -1,4 +1,4 @@
-"""The main demo: one server after the other, each with another way of batching, under the same
+"""The main demo: several servers in turn, each with a different batching policy, under the same
 load. Makes and profiles the models, measures their peak, tries queue limits, and compares.
 """
 
@@ -47,7 +47,7 @@ FIFO, LIMITED, SLACK = "fifo", "fifo + limit", "slack"
 
 
 def play_policies(models: Sequence[str], seconds: float, context: DemoContext) -> Document:
-    """The report of runs of so many seconds. Raises ExamplesError, ProcessError, LoadError."""
+    """Run the demo and return its report. Raises ExamplesError, ProcessError, LoadError."""
     context.move(0.0, "making the models")
     make_repository(context.models, models=models)
     files = [context.models / model / "slacktide.yaml" for model in models]
@@ -55,14 +55,14 @@ def play_policies(models: Sequence[str], seconds: float, context: DemoContext) -
 
     @contextmanager
     def serving(settings: Settings) -> Iterator[Target]:
-        """A fresh server whose models state these schedulers."""
+        """Run a new server whose models state these schedulers."""
         for file, text in zip(files, texts, strict=True):
             file.write_text(f"{text}scheduler: {settings[file.parent.name]}\n")
         with context.serve() as targets:
             yield targets[Transport.HTTP]
 
     def judged(policy: str, target: Target, done: float) -> Iterator[tuple[str, str, Report]]:
-        """One policy under every load: the same arrivals for all policies."""
+        """Run one policy under every load, with the same arrivals for all policies."""
         for number, load in enumerate(LOADS):
             name = f"{load:g} × peak"
             title = f"{policy} at {name}"
@@ -101,8 +101,8 @@ def profiled_model(model: str, context: DemoContext) -> MeasuredModel:
 
 
 def with_peak(model: MeasuredModel, target: Target, seconds: float) -> MeasuredModel:
-    """Measure how fast the server works a backlog of the model off, HTTP and all. Raises
-    ProcessError if it does not answer all of it."""
+    """Measure how fast the server works off a backlog of the model's requests, including HTTP.
+    Raises ProcessError if it does not answer all of them."""
     total = under_load(backlog(target, model, seconds)).total
     if total.latency is None or total.latency.count < total.submitted:
         raise ProcessError(f"{model.model}: some of the backlog was not answered")
@@ -110,12 +110,12 @@ def with_peak(model: MeasuredModel, target: Target, seconds: float) -> MeasuredM
 
 
 def under_load(spec: LoadSpec) -> Report:
-    """Generate load. Ctrl-C ends it, as everything else."""
+    """Generate load. Ctrl-C ends it with the whole demo."""
     return uvloop.run(run_load(spec))
 
 
 def best(limits: Sequence[QueueLimit]) -> QueueLimit:
-    """The queue limit with the most goodput; the shortest of equals."""
+    """Return the queue limit with the highest goodput; in a tie, the shortest."""
     return max(limits, key=lambda limit: limit.goodput)
 
 
@@ -125,7 +125,7 @@ def document(
     limits: Sequence[QueueLimit],
     comparison: Comparison,
 ) -> Document:
-    """Every run in full, with all that it rests on."""
+    """Return the demo's document: every run in full, with its conditions."""
     return {
         **comparison.to_dict(),
         "kind": "demo",
@@ -137,7 +137,7 @@ def document(
 
 
 def _sentence(comparison: Comparison) -> str:
-    """The figures of this run in words, or why there are none."""
+    """Return the figures of this run in words, or why there are none."""
     rivals = {FIFO: "dynamic batching (fifo)", LIMITED: "fifo with the best queue limit"}
     parts = [
         f"{times} requests as {words}"
@@ -154,7 +154,7 @@ def _notes(
     cores: tuple[tuple[int, ...], tuple[int, ...]],
     limits: Sequence[QueueLimit],
 ) -> list[str]:
-    """One sentence for each thing that the figures rest on."""
+    """Return one sentence for each condition of the figures."""
     server, client = (", ".join(map(str, processors)) for processors in cores)
     if set(cores[0]) & set(cores[1]):
         client += " too, which costs goodput"

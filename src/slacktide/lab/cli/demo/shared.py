@@ -1,5 +1,5 @@
-"""Parts that all demos share: a folder, a server on cores of its own, progress, a look at whether
-these cores are free, and a report that is written and printed.
+"""Parts that all demos share: a folder, a server on separate cores, progress, a check that these
+cores are free, and a report that is written and printed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from slacktide.lab.reports import TextTable, rich_table
 from slacktide.models.repository import RepositoryError
 
 Document: TypeAlias = dict[str, Any]
-"""JSON values: shares are 0 to 1, times in seconds. `headline` is the sentence that sums it up."""
+"""A report of JSON values: shares 0 to 1, times in seconds; `headline` sums it up in a sentence."""
 Part: TypeAlias = "TextTable | RenderableType"
-"""A table or a paragraph of what is printed."""
+"""A table or a paragraph to print."""
 
 _FELL_SHORT = ProcessError, LoadError, LinkError, ClientError, MeasuringError, RepositoryError
 _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
@@ -45,29 +45,29 @@ _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEY
 
 @dataclass(frozen=True, slots=True)
 class DemoContext:
-    """Folder and cores of a demo, and who hears of its progress."""
+    """Folder and cores of a demo, and callbacks that show its progress."""
 
     folder: Path
-    """Holds the models that are made, and the server's log."""
+    """Folder for the demo's models and the server's log."""
     cores: tuple[tuple[int, ...], tuple[int, ...]]
-    """The server's, and the client's."""
+    """(server's, client's) cores."""
     move: Callable[[float, str], None] = lambda share, text: None
-    """Shows the share that is done and what follows, and looks whether other programs hold the
-    cores. Call it while nothing of ours runs."""
+    """Shows the share done and the next step, and checks whether other programs use the cores. Call
+    it only while the demo runs nothing itself."""
     show: Callable[[float, str], None] = lambda share, text: None
-    """Only shows it: a server that learns from what it has answered holds the cores itself."""
+    """Like `move`, without the check: for use while the demo's own server uses the cores."""
 
     @property
     def models(self) -> Path:
         return self.folder / "models"
 
     def serve(self, *flags: str) -> contextlib.AbstractContextManager[Listening]:
-        """`slacktide serve` with the models made here, on the server's cores. Raises
+        """Run `slacktide serve` with the demo's models, on the server's cores. Raises
         ProcessError."""
         return serving(self.models, self.cores[0], self.folder / "server.log", flags)
 
     def run(self, *arguments: str) -> str:
-        """Output of a command of `slacktide` on the server's cores. Raises ProcessError."""
+        """Run a `slacktide` command on the server's cores; return output. Raises ProcessError."""
         return slacktide(arguments, self.cores[0], self.folder / "server.log")
 
 
@@ -80,8 +80,8 @@ def perform(
     json: bool,
     page: Callable[[Document], str] | None = None,
 ) -> None:
-    """Play a demo with `cores` cores for the server, write its report to `file`, and print it, as
-    JSON or by `view`. With matplotlib, `page` is written beside the file. Errors end the program.
+    """Run a demo with `cores` cores for the server, write its report to `file`, and print it as
+    JSON or by `view`. With matplotlib, `page` is written beside it. Errors end the program.
     """
     written = [Path.cwd() / file]
     if page is not None:
@@ -128,8 +128,8 @@ def perform(
 def print_report(
     report: Document, view: Callable[[Document], Iterable[Part]], out: Console
 ) -> None:
-    """Print the headline and the parts below it. What is in square brackets in a paragraph is text,
-    not markup."""
+    """Print the headline and the parts below it. Square brackets in paragraphs are text, not
+    markup."""
     out.print(Text(f"\n{report['headline']}\n", style="bold"))
     for part in view(report):
         if isinstance(part, TextTable):
@@ -138,17 +138,17 @@ def print_report(
 
 
 def share(flags: Sequence[bool]) -> float:
-    """Share of the flags that are set; 0 of none."""
+    """Return the share of flags that are set; 0 without flags."""
     return sum(flags) / max(1, len(flags))
 
 
 def levels(seconds: Sequence[float], **percents: int) -> dict[str, float]:
-    """Percentiles by name; empty if there are no values."""
+    """Return percentiles by name; empty without values."""
     if not seconds:
         return {}
     return {name: float(np.percentile(seconds, part)) for name, part in percents.items()}
 
 
 def milliseconds(levels: Mapping[str, float], name: str, digits: int = 0) -> str:
-    """One of the `levels`, for a table."""
+    """Format one of the `levels` in milliseconds, for a table."""
     return f"{1e3 * levels[name]:.{digits}f}" if levels else "–"

@@ -1,11 +1,11 @@
-"""Loads, deadlines and policies of the main demo. Pure.
+"""Loads, deadlines and policies of the main demo, without I/O.
 
-The models share the server's cores. Each is sent the same part of what it could do alone: load ×
-its own peak ÷ number of models. At load 1.0 the server could just keep up if every batch were of
-the best size.
+The models share the server's cores. Each gets the same share of its own capacity: load × its own
+peak ÷ number of models. At load 1.0, the server could just keep up if every batch had the best
+size.
 
-By default two trained models that gain little from batching, so that the queue is what decides, and
-the server's own work (parsing, sending) is small beside theirs even on one core.
+The defaults are two trained models that gain little from batching, so the queue decides. Even on
+one core, the server's own work (parsing, sending) is small compared with theirs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from slacktide.lab.workloads import Fixed, Gamma, Mix, Replay
 LOADS = (0.8, 1.3, 2.0)
 """Offered load as multiples of the measured peak."""
 CALIBRATION_LOAD = LOADS[1]
-"""Where the queue limit is chosen: overloaded, as limits are for."""
+"""Load at which the queue limit is chosen: an overload, for which limits are made."""
 CV = 3.0
-"""Coefficient of variation of the gaps between arrivals: 1 would be Poisson, above is bursty."""
+"""Coefficient of variation of the gaps between arrivals: 1 is Poisson, more is bursty."""
 SEED = 1
 DEADLINES = (3.0, 6.0, 12.0)
-"""Deadlines as multiples of what the slowest model takes alone for one row; an even mix."""
+"""Equally frequent deadlines, as multiples of the slowest model's time for one row alone."""
 BACKLOG_CONNECTIONS = 64
-"""Requests under way while the peak is measured: two of the largest batches."""
+"""Requests in flight while the peak is measured: two of the largest batches."""
 BACKLOG_S = 60.0
-"""Deadline of these requests, in place of the models' own: on a slow machine they wait for long."""
+"""Deadline of these requests, instead of the models' own: on a slow machine, they wait long."""
 PATIENCE = 0.5
-"""Seconds after its deadline at which the client gives a request up: an overloaded queue must
-not eat into the next run."""
+"""Seconds after its deadline at which the client gives a request up, so that an overloaded queue
+does not delay the next run."""
 
 Settings: TypeAlias = Mapping[str, str]
 """Scheduler of each model, as its `slacktide.yaml` states it."""
@@ -45,16 +45,16 @@ _SHAPES: Mapping[str, Mapping[str, tuple[Shape, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A model, and its speed as measured before it is put under load."""
+    """A model, and its speed measured before the runs."""
 
     model: str
     alone_s: float
     """Median seconds of one row alone, from its profile."""
     profile_peak_rps: float
-    """Rows per second of its best batch on one core, from its profile: the model alone."""
+    """Rows per second of its best batch on one core, from its profile, without a server."""
     best_batch: int
     served_peak_rps: float = 0.0
-    """Requests per second over HTTP, server and model on the demo's cores."""
+    """Requests per second over HTTP, with server and model on the demo's cores."""
 
 
 class QueueLimit(NamedTuple):
@@ -67,20 +67,20 @@ class QueueLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DemoTraffic:
-    """The traffic of every run."""
+    """The traffic of all runs."""
 
     measured: tuple[MeasuredModel, ...]
     seconds: float
 
     @property
     def deadlines(self) -> Mix:
-        """All models share them, as if one product used them all."""
+        """Deadlines, common to all models, as if one product used them all."""
         slowest = max(model.alone_s for model in self.measured)
         return Mix(tuple(max(1e-3, round(slowest * factor, 3)) for factor in DEADLINES))
 
     @property
     def waits(self) -> tuple[float, ...]:
-        """Queue limits to try, as the longest wait that they allow (seconds)."""
+        """Queue limits to try, each as the longest wait that it allows (seconds)."""
         shortest, longest = min(self.deadlines.choices), max(self.deadlines.choices)
         return (shortest / 2, shortest, (shortest * longest) ** 0.5, longest)
 
@@ -114,7 +114,7 @@ class DemoTraffic:
 
 
 def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
-    """Load of as many requests at once as the model could do in `seconds`."""
+    """Return a load of as many simultaneous requests as the model could serve in `seconds`."""
     count = max(BACKLOG_CONNECTIONS, int(model.profile_peak_rps * seconds))
     return LoadSpec(
         target=target,

@@ -1,7 +1,7 @@
-"""The document a run ends in, and the scoring that fills it. Showing it is the package `reports`.
+"""The report of a run, and the scoring that fills it. The package `reports` shows reports.
 
-It lies here because every maker of reports must be able to name them. Nothing in this folder knows
-of servers or of how requests are sent: any world may fill a `StreamScore` and get numbers.
+Everything that makes reports imports the document from here. Nothing in this folder depends on a
+server or a transport: any kind of run may fill a `StreamScore`.
 """
 
 from slacktide.lab.load.report.document import SCHEMA as SCHEMA

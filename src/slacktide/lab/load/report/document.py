@@ -1,12 +1,12 @@
 """`Report`: the settings of a run and its results, as one JSON document.
 
-Live runs, simulated runs and benchmarks all end in this one format, so that any two can be set
-side by side. Times are seconds, rates are per second; a field that ends in `_s` or `_rps` says so.
+Live runs, simulated runs and benchmarks all use this format, so any two can be compared. Times are
+in seconds and rates per second; the suffixes `_s` and `_rps` mark some of these fields.
 
-Words. *Submitted*: requests that were due and sent inside the scored window (the warm-up is
-left out). *On time*: answered before their deadline, by the client's clock, counted from the
-moment they should have been sent; best-effort answers are always on time. *Goodput*: on time ÷
-submitted. *Violation rate*: the rest ÷ submitted. *Refused*: outcome `rejected` or `dropped`.
+Terms. *Submitted*: requests that were due and sent within the scored window (after the warm-up).
+*On time*: answered before the deadline by the client's clock, counting from the intended send;
+best-effort answers are always on time. *Goodput*: on time ÷ submitted. *Violation rate*: not on
+time ÷ submitted. *Refused*: outcome `rejected` or `dropped`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class ReportError(ValueError):
 
 
 SCHEMA = 1
-"""Version of the document. It rises when a reader of the old one would go wrong."""
+"""Version of the format. It rises when a reader of the old format would misread a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Percentiles of `count` samples in seconds. Each is a sample, not an interpolation, or lies
-    above it by the share `error` at most."""
+    """Percentiles of `count` samples, in seconds, without interpolation. Each exceeds the true
+    sample by at most the share `error`."""
 
     count: int
     mean: float
@@ -41,7 +41,7 @@ class Percentiles:
     p999: float
     max: float
     error: float = 0.0
-    """0: samples. More: of samples that were too many to keep and were counted in a histogram."""
+    """0: exact. Positive: there were too many samples to keep, and a histogram counted them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,19 @@ class StreamReport:
     outcomes: Mapping[str, int]
     """`OutcomeKind` value → requests; the values add up to `submitted`."""
     reasons: Mapping[str, int]
-    """Finer: reason → requests; the values add up to `submitted` too."""
+    """Reason → requests, finer than `outcomes`; these values also add up to `submitted`."""
     rows_submitted: int
     rows_on_time: int
     offered_rps: float
     """Submitted per second of the window."""
     on_time_rps: float
     latency: Percentiles | None
-    """Latency of the answers, on time or late, from `Report.latency_from` on; None without
+    """Latency of answers, on time or late, counted from `Report.latency_from`; None without
     answers."""
     refusal_latency: Percentiles | None
-    """Latency of the refusals, from the same instant on."""
+    """Latency of refusals, counted from the same instant."""
     latency_curve: tuple[float, ...] = ()
-    """Latency of the answers at 0, 1, …, 100 percent (seconds)."""
+    """Latency of answers at 0, 1, …, 100 percent (seconds)."""
 
     @property
     def on_time(self) -> int:
@@ -85,13 +85,13 @@ class StreamReport:
 
     @property
     def violation_rate(self) -> float:
-        """Not on time ÷ submitted, 0 to 1, refused or not; 0 if nothing was submitted."""
+        """Not on time (refusals included) ÷ submitted, 0 to 1; 0 if nothing was submitted."""
         return 1.0 - self.on_time / self.submitted if self.submitted else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Requests by the bin of the window in which they were due; all lists are as long."""
+    """Requests by the bin of the window in which they were due; all lists have equal lengths."""
 
     arrivals: tuple[int, ...] = ()
     on_time: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class Timeline:
     bin_s: float = 1.0
     """Length of a bin; the last may be cut short by the end of the window."""
     cores: tuple[float, ...] = ()
-    """Mean cores allocated; empty where the run could not measure it."""
+    """Mean cores allocated; empty if the run could not measure them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run."""
+    """Settings and results of one run."""
 
     kind: str
     """Command that made it: `load`, `simulate`, …"""
@@ -129,30 +129,30 @@ class Report:
     provenance: Provenance
     warmup_s: float
     duration_s: float
-    """Length of the scored window: shorter than asked for if the run was interrupted."""
+    """Length of the scored window; shorter than requested if the run was interrupted."""
     total: StreamReport
     streams: tuple[StreamReport, ...]
     lateness: Percentiles | None
-    """Lateness of the generator itself: actual minus intended send; None where sends are
-    virtual."""
+    """Lateness of the generator itself: actual minus intended send; None in a simulation, where
+    sends are virtual."""
     timeline: Timeline = Timeline()
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
-    """The commonest complaints of the server or the transport, and how often they came; those of
-    the warm-up too."""
+    """Counts of the most frequent errors from the server or the transport, including the
+    warm-up."""
     accuracy: float | None = None
-    """Share of right answers, where labels are known."""
+    """Share of right answers; None if labels are unknown."""
     network: Percentiles | None = None
-    """Seconds that requests were on their link, there and back; None without a link."""
+    """Seconds that requests spent on their link in both directions; None without a link."""
     cores: float | None = None
-    """Mean cores busy, where the run could measure it."""
+    """Mean busy cores; None if the run could not measure them."""
     mean_cores: float | None = None
-    """Mean cores allocated to models in the window, busy or not; likewise."""
+    """Mean cores allocated to models in the window, busy or not; None if not measured."""
     core_seconds: float | None = None
     """`mean_cores` times the length of the window."""
     latency_from: str = "intended send"
-    """Instant that latencies count from: that, or the `first byte` that the server sees."""
+    """Instant from which latencies count: `intended send`, or `first byte` at the server."""
     schema: int = SCHEMA
 
     @property
@@ -160,11 +160,11 @@ class Report:
         return self.total.goodput
 
     def to_json(self) -> bytes:
-        """The document, indented, with derived goodput and violation rate written out."""
+        """Return indented JSON that also contains goodput and violation rate."""
         return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     def to_dict(self) -> dict[str, Any]:
-        """The document as plain JSON values."""
+        """Return plain JSON values that also contain goodput and violation rate."""
         document: dict[str, Any] = orjson.loads(
             orjson.dumps(self, option=orjson.OPT_SERIALIZE_NUMPY)
         )
@@ -177,7 +177,7 @@ class Report:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Report:
-        """Read a document back. Raises ReportError naming the first wrong field."""
+        """Read a report from JSON. Raises ReportError naming the first wrong field."""
         try:
             document = orjson.loads(data)
         except orjson.JSONDecodeError as error:
@@ -186,7 +186,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, document: object) -> Report:
-        """Like `from_json`, from plain values."""
+        """Read a report from plain values, like `from_json`."""
         from pydantic import TypeAdapter, ValidationError
 
         if not isinstance(document, dict) or "schema" not in document:

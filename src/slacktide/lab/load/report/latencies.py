@@ -1,9 +1,9 @@
 """`Latencies`: percentiles of any number of samples in bounded memory.
 
-Up to `EXACT` samples they are kept, and every percentile is a sample. Beyond, they are counted in
-bins whose edges grow by 2^(1/140): a percentile is then the upper edge of its bin, so at most
-`ERROR`, 0.5 %, above the sample it stands for and never below it (decision 0015). Mean, least and
-most are exact always. Times up to 0.1 µs count as 0.
+Up to `EXACT` samples are kept, and then every percentile is a sample. More samples are counted in
+bins whose edges grow by 2^(1/140); a percentile is then the upper edge of its bin, at most `ERROR`
+(0.5 %) above the true sample and never below it (decision 0015). Mean, least and most are always
+exact. Times up to 0.1 µs count as 0.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ PER_DOUBLING = 140
 ERROR = 2.0 ** (1.0 / PER_DOUBLING) - 1.0
 LOWEST_S = 1e-7
 _DOUBLINGS = 44
-"""From 0.1 µs to twenty days; what is longer shares the last bin."""
+"""Range of the bins: from 0.1 µs to twenty days. Longer times fall into the last bin."""
 
 Seconds = NDArray[np.float64]
 
 
 class Latencies:
-    """Samples in seconds, not negative. Mutable."""
+    """A mutable collection of samples in seconds, not negative."""
 
     def __init__(self, *, exact: bool = False) -> None:
-        """`exact`: keep every sample, however many."""
+        """`exact`: keep every sample, however many there are."""
         self._exact = exact
         self.count = 0
         self._sum = 0.0
@@ -40,7 +40,7 @@ class Latencies:
         self._bins: NDArray[np.int64] | None = None
 
     def add(self, samples: Seconds) -> None:
-        """Count `samples`, shape (n,); they may be kept."""
+        """Add `samples`, shape (n,). The array may be kept, so it must not change."""
         if not samples.size:
             return
         self.count += samples.size
@@ -64,7 +64,7 @@ class Latencies:
 
     @classmethod
     def merged(cls, parts: Iterable[Latencies]) -> Latencies:
-        """All samples of `parts` together. Changes none of them."""
+        """Return all samples of `parts` together, without changing `parts`."""
         total = cls()
         for part in parts:
             total._exact = total._exact or part._exact
@@ -80,8 +80,8 @@ class Latencies:
         return total
 
     def quantiles(self, levels: Sequence[float]) -> tuple[float, ...]:
-        """The least time that a share `level` of the samples stays within, by level (0 to 1).
-        Raises ValueError if there are no samples."""
+        """Return for each level (0 to 1) the least time that this share of the samples does not
+        exceed. Raises ValueError if there are no samples."""
         if not self.count:
             raise ValueError("there are no samples")
         if self._bins is None:
@@ -94,7 +94,7 @@ class Latencies:
         return tuple(float(edge) for edge in np.clip(edges, self._least, self._most))
 
     def percentiles(self) -> Percentiles | None:
-        """Percentiles as a report shows them; None without samples."""
+        """Return the percentiles that a report shows; None without samples."""
         if not self.count:
             return None
         p50, p90, p99, p999 = self.quantiles((0.5, 0.9, 0.99, 0.999))
@@ -103,12 +103,12 @@ class Latencies:
         return Percentiles(self.count, mean, p50, p90, p99, p999, self._most, error)
 
     def curve(self) -> tuple[float, ...]:
-        """The times at 0, 1, …, 100 percent; empty without samples."""
+        """Return the times at 0, 1, …, 100 percent; empty without samples."""
         return self.quantiles([i / 100 for i in range(101)]) if self.count else ()
 
 
 def percentiles(samples: Seconds) -> Percentiles | None:
-    """Percentiles of `samples`, shape (n,), each a sample itself; None if there is none."""
+    """Return the exact percentiles of `samples`, shape (n,); None without samples."""
     latencies = Latencies(exact=True)
     latencies.add(samples)
     return latencies.percentiles()

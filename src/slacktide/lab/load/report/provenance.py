@@ -14,7 +14,7 @@ from slacktide.lab.load.report.document import Provenance
 
 
 def gather(packages: Sequence[str] = ("numpy",)) -> Provenance:
-    """The provenance of a run that starts now and uses `packages`."""
+    """Return the provenance of a run that starts now and uses `packages`."""
     versions = {"python": platform.python_version()}
     for package in ("slacktide", *packages):
         try:
@@ -31,9 +31,9 @@ def gather(packages: Sequence[str] = ("numpy",)) -> Provenance:
 
 
 def commit_of(source: Path) -> str | None:
-    """The commit of the git checkout that tracks `source`; None if none does. A package installed
-    inside another checkout (a virtual environment) is not tracked there, so it does not pass for
-    that checkout's code."""
+    """Return the commit of the git checkout that tracks `source`; None if no checkout does. A
+    package installed inside another checkout (in a virtual environment) is not tracked there, so
+    that checkout's commit is not returned."""
     tracked = _git(source.parent, "ls-files", "--error-unmatch", source.name)
     commit = _git(source.parent, "rev-parse", "--short=12", "HEAD")
     if tracked is None or commit is None:
@@ -43,7 +43,7 @@ def commit_of(source: Path) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of git; None if it is missing, slow or unhappy."""
+    """Return the output of git; None if git is missing, times out or fails."""
     try:
         done = subprocess.run(
             ("git", "-C", str(folder), *arguments),

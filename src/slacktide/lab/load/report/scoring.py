@@ -1,7 +1,7 @@
-"""Turns the outcomes of requests into the numbers of a report. Pure.
+"""Turns the outcomes of requests into the numbers of a report, without I/O.
 
-Requests come as parallel arrays of shape (n,), whatever world they were sent in: the load generator
-fills them from its clock, a simulator from its own.
+Requests come as parallel arrays of shape (n,), of a live run as of a simulation. Times are those of
+the load generator's or the simulator's clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REFUSALS = (OutcomeKind.REJECTED, OutcomeKind.DROPPED)
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """One way to end: a label that says why, and the outcome it counts as."""
+    """A reason why requests end: its label, and the outcome that it counts as."""
 
     label: str
     kind: OutcomeKind
@@ -42,7 +42,7 @@ class Window:
 
     @property
     def bins(self) -> int:
-        """At least one; the last may be cut short."""
+        """Number of bins, at least one; the last may be shorter."""
         return max(1, int(np.ceil(self.duration / self.bin_s)))
 
 
@@ -50,7 +50,7 @@ class StreamScore:
     """Counts the requests of one stream that were due within a window."""
 
     def __init__(self, endings: Sequence[Ending], window: Window, *, exact: bool = True) -> None:
-        """`exact`: keep the latency of every request, however many."""
+        """`exact`: keep the latency of every request, however many there are."""
         self._endings = tuple(endings)
         self._window = window
         self._exact = exact
@@ -62,14 +62,14 @@ class StreamScore:
         self._rows = self._rows_on_time = 0
         self._answers, self._refusals = Latencies(exact=exact), Latencies(exact=exact)
         self._timeline = np.zeros((window.bins, 4), dtype=np.int64)
-        """By bin: arrivals, on time, refused, other."""
+        """Counts of shape (bins, 4): arrivals, on time, refused, other."""
 
     def add(
         self, sends: Seconds, latency: Seconds, rows: NDArray[np.int64], ending: NDArray[np.int64]
     ) -> None:
-        """Count requests; those due outside the window are passed over. `sends` are the times
-        at which each should have been sent, `latency` its end minus that, `ending` the number of
-        its ending. Raises ValueError if the arrays are not equally long."""
+        """Count the requests that were due within the window. `sends`: intended send times;
+        `latency`: end minus intended send; `ending`: indices into `endings`. Raises ValueError if
+        the arrays differ in length."""
         if len({array.size for array in (sends, latency, rows, ending)}) > 1:
             raise ValueError("arrays of unequal length")
         inside = (sends >= self._window.start) & (sends < self._window.end)
@@ -89,7 +89,7 @@ class StreamScore:
         self._timeline += by_bin
 
     def merged(self, scores: Sequence[StreamScore]) -> StreamScore:
-        """Together with `scores`, of the same endings and window. Changes none of them."""
+        """Return the sum of this and other scores with the same endings and window."""
         parts = (self, *scores)
         total = StreamScore(self._endings, self._window, exact=self._exact)
         total._counts = np.sum([part._counts for part in parts], axis=0)
@@ -101,7 +101,7 @@ class StreamScore:
         return total
 
     def report(self, name: str, model: str = "", application: str = "") -> StreamReport:
-        """The numbers. In an empty window (a run that was interrupted at once) rates are 0."""
+        """Return the stream's report. Rates are 0 in an empty window (an early interruption)."""
         outcomes = dict.fromkeys((kind.value for kind in OutcomeKind), 0)
         reasons: dict[str, int] = {}
         for ending, count in zip(self._endings, self._counts.tolist(), strict=True):
@@ -126,6 +126,6 @@ class StreamScore:
         )
 
     def timeline(self, cores: tuple[float, ...] = ()) -> Timeline:
-        """The requests by the bin in which they were due; `cores` are those allocated, by bin."""
+        """Count requests by the bin in which they were due; `cores`: allocated cores by bin."""
         arrivals, on_time, refused, unserved = (tuple(bins.tolist()) for bins in self._timeline.T)
         return Timeline(arrivals, on_time, refused, unserved, self._window.bin_s, cores)

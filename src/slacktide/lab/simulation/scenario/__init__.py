@@ -1,7 +1,7 @@
-"""Scenario files: worlds written down, with the grid of variations to try.
+"""Scenario files: models, hardware and traffic to simulate, with a grid of variations.
 
 Reads YAML, profiles and traces; makes the engine, the hardware and the requests that a
-`Simulation` runs. It has no rule of serving.
+`Simulation` runs. All decisions about serving are the engine's.
 """
 
 from slacktide.lab.simulation.scenario.building import build as build

@@ -1,7 +1,7 @@
-"""From a valid `Scenario` to what a `Simulation` needs: plan, engine, hardware and requests.
+"""Makes the plan, engine, hardware and requests of a `Simulation` from a valid `Scenario`.
 
-What a file alone cannot show to be wrong is found here: texts that do not parse, profiles that are
-missing or too small, traces, lanes that do not fit. Errors name the place and the key.
+Finds the faults that a check of the file alone cannot find: texts that do not parse, profiles that
+are missing or too small, bad traces, lanes that do not fit. Errors name the place and the key.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _VERSION = "1"
 
 
 def build(cell: Cell) -> World:
-    """The world of one cell. Raises ScenarioError at the first thing that cannot be."""
+    """Return the world of one cell. Raises ScenarioError for the first fault."""
     return _Builder(cell).world()
 
 
@@ -164,7 +164,7 @@ class _Builder(CellReader):
     # ── models ───────────────────────────────────────────────────────────────────────────────
 
     def _profile(self, name: str, model: SimulatedModel) -> tuple[Profile, ModelDefinition | None]:
-        """Profile of a model, and its definition if it has a folder."""
+        """Return the profile of a model, and its definition if the model has a folder."""
         place = ("models", name)
         if model.padded is not None:
             with self._named((*place, "padded")):
@@ -187,14 +187,14 @@ class _Builder(CellReader):
             return self._stored(self._path(model.folder), self._sizes(model))
 
     def _sizes(self, model: SimulatedModel) -> list[int]:
-        """Least and most cores of its lane."""
+        """Return the fewest and the most cores of the model's lane; a single number if equal."""
         machine = self._scenario.cores
         if model.cores is None:
             return [machine]
         return sorted({model.cores.min, model.cores.max or machine})
 
     def _stored(self, folder: Path, cores: list[int]) -> tuple[TableProfile, ModelDefinition]:
-        """The profile stored in a model's folder, and the definition of the model there."""
+        """Return the stored profile of the model in `folder`, and the model's definition."""
         from slacktide.models.profile_cache import ProfileCache
         from slacktide.models.repository import ProfileStore, Repository
 
@@ -211,7 +211,7 @@ class _Builder(CellReader):
     def _settings(
         self, name: str, model: SimulatedModel, definition: ModelDefinition | None
     ) -> ModelSettings:
-        """Settings of the model: those of its folder, overridden by the scenario."""
+        """Return the settings in the model's folder, overridden by the scenario."""
         try:
             stated = {"cores": model.cores, "replicas": model.replicas, "scaling": model.scaling}
             ModelSettings.model_validate(stated, context={"imports": True})  # read and admitted
@@ -244,7 +244,7 @@ class _Builder(CellReader):
     def _model(
         self, name: str, profile: Profile, settings: ModelSettings, sizes: tuple[int, int]
     ) -> ServedModel:
-        """`sizes`: the fewest and the most cores it may run on."""
+        """Return the model ready to deploy. `sizes`: the fewest and the most cores it may have."""
         cores = sizes[0]
         stated = self._scenario.models[name].max_batch
         max_batch = stated or profile.largest
@@ -265,7 +265,7 @@ class _Builder(CellReader):
         return ServedModel(profile, scheduler, max_batch, cores, settings)
 
     def _stated(self, name: str, key: str) -> bool:
-        """Whether any application of this model states `key`."""
+        """Return whether any application of this model states `key`."""
         owned = (a for a in self._scenario.applications.values() if a.model == name)
         return any(getattr(application, key) for application in owned)
 
@@ -334,7 +334,7 @@ class _Builder(CellReader):
     def _signatures(
         self, name: str, application: Application, model: ServedModel
     ) -> tuple[Signature, ...]:
-        """Signatures of its requests; none if they are as profiled."""
+        """Return the signatures of the application's requests; empty if shapes do not matter."""
         with self._named(("applications", name, "shapes")):
             if application.shapes and not isinstance(model.profile, TableProfile):
                 raise ProfileError("a padded model has lengths, not shapes")
@@ -386,12 +386,12 @@ class _Builder(CellReader):
             return parse_deadlines(slo.within)
 
     def _check_used(self, models: Mapping[str, ServedModel], streams: tuple[Traffic, ...]) -> None:
-        """Refuse a padded model without an application: its times follow from their lengths."""
+        """Refuse a padded model without applications: its times depend on their lengths."""
         used_models = {stream.model for stream in streams}
         for name, model in models.items():
             if isinstance(model.profile, PaddedProfile) and name not in used_models:
                 raise self._refuse(("models", name), "no application uses it")
 
     def _from_file(self, read: Callable[[str], T]) -> Callable[[str], T]:
-        """`read`, with paths that start in the scenario's folder."""
+        """Return `read` with paths relative to the scenario's folder."""
         return lambda text: read(str(self._cell.folder / text))

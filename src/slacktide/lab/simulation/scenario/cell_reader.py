@@ -1,5 +1,5 @@
-"""`CellReader`: what building the world of a cell needs, with or without pipelines: files named in
-it, and errors that name the place and the key.
+"""`CellReader`: reads the files that a cell names, and makes errors that name the place and key.
+Both kinds of world, with and without pipelines, are built by its subclasses.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from slacktide.profiles import ProfileError
 
 
 class CellReader:
-    """Reads one cell."""
+    """Base of the classes that build a world from one cell."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell, self._scenario = cell, cell.scenario
 
     @contextmanager
     def _named(self, place: Place) -> Iterator[None]:
-        """An error that is raised inside carries its place."""
+        """Turn errors raised inside the `with` block into ScenarioErrors that name `place`."""
         try:
             yield
         except (WorkloadError, ProfileError, RepositoryError, ExitTableError) as error:
@@ -40,11 +40,11 @@ class CellReader:
         return self._cell.positions.refuse(place, message)
 
     def _path(self, text: str) -> Path:
-        """A path in the scenario starts in its folder."""
+        """Return a path of the scenario, resolved from the scenario's folder."""
         return (self._cell.folder / text).resolve()
 
     def _trace(self, place: Place, text: str) -> tuple[BandwidthTrace, float]:
-        """The trace that stands at `place`, and the seconds into it at which it begins."""
+        """Return the trace that `text` names, and the seconds into the trace at time 0."""
 
         def read(path: str, only: str | None, column: str | None) -> BandwidthTrace:
             return read_bandwidths(str(self._path(path)), only, column)

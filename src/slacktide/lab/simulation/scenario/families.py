@@ -27,12 +27,12 @@ _REASONS = {
     FrameResult.DROPPED: Reason.HOPELESS,
     FrameResult.LOST: Reason.EXPIRED,
 }
-"""How a report counts the end of a frame."""
+"""The reason under which a report counts each result of a frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedFamily:
-    """The variants of a model, and how long they take."""
+    """The variants of a model, and their profiles by name."""
 
     family: Family
     profiles: Mapping[str, TableProfile]
@@ -40,7 +40,7 @@ class ServedFamily:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """Equal clients that begin at different points of the trace."""
+    """Identical clients that begin at different points of one bandwidth trace."""
 
     name: str
     section: SimulatedClientSection
@@ -49,7 +49,7 @@ class ClientGroup:
     """Bytes per second if there is no trace."""
 
     def clients(self, served: ServedFamily, *, length: float, seed: int) -> list[SimulatedClient]:
-        """All clients of the group, for a run of `length` seconds."""
+        """Return all clients of the group, for a run of `length` seconds."""
         section = self.section
         random = rng_for(seed, f"clients {self.name}")
         variants = served.family.variants
@@ -94,12 +94,12 @@ def _jitter(spread: float, random: np.random.Generator) -> Iterator[float]:
 
 
 def without_frames(answered: Answered) -> Answered:
-    """`answered` for all requests but frames, which their clients report."""
+    """Return `answered` restricted to requests that are not frames: clients report their frames."""
     return lambda request, outcome: None if request.id >= FIRST_ID else answered(request, outcome)
 
 
 def frame_reporter(answered: Answered) -> Callable[[SimulatedClient, FrameRecord], None]:
-    """Return a function that reports a frame to `answered` as its client saw it."""
+    """Return a function that reports to `answered` how a frame ended for its client."""
 
     def report(client: SimulatedClient, record: FrameRecord) -> None:
         assert record.outcome is not None

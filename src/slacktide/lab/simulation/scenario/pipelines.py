@@ -1,8 +1,8 @@
-"""A scenario with pipelines: from its sections to devices, links and cameras, and how it is run.
+"""A scenario with pipelines: makes devices, links and cameras from its sections, and runs it.
 
-What cannot be is found before anything runs, and names the key: devices and models that do not
-exist, stages that fit no device, counts that cannot be read. Frames are the requests of the report:
-its rows are objects at stages that feed no other, those on time the ones answered in time.
+Faults are found before anything runs, and errors name the key: devices and models that do not
+exist, stages that fit no device, counts that cannot be read. The report's requests are frames. Its
+rows are objects at stages that feed no other; rows on time are objects answered in time.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import PoolRecipe
 
 SETTLES_S = 1.0
-"""After the last frame, until all have their outcome, beside their SLO."""
+"""Seconds that the run goes on after the SLO of the last frame, so that all frames end."""
 _DRAWN_S = 300.0
-"""Length of drawn counts; then they come again."""
+"""Seconds of drawn object counts; longer runs repeat them."""
 _VERSION = "1"
 
 
 class PipelinesWorld(CellReader):
-    """One cell with pipelines, ready to be run with any seed. Raises ScenarioError."""
+    """One cell with pipelines, ready to run with any seed. Raises ScenarioError."""
 
     def __init__(self, cell: Cell) -> None:
         super().__init__(cell)
@@ -65,7 +65,7 @@ class PipelinesWorld(CellReader):
         self._recipes = {name: self._recipe(name) for name in scenario.models}
         self._links = dict(self._made_links())
         self.rows = {name: self._rows(name, spec) for name, spec in scenario.pipelines.items()}
-        for name, spec in scenario.pipelines.items():  # what cannot be is found now
+        for name, spec in scenario.pipelines.items():  # find faults before the run
             self._camera(name, spec, 0)
         self._check_links()
         self._asked(0)
@@ -73,7 +73,7 @@ class PipelinesWorld(CellReader):
     def run(
         self, seed: int, provenance: Provenance, progress: Callable[[float], None] | None = None
     ) -> Report:
-        """Run the scenario. `progress` is called with the share of its time that has passed."""
+        """Run the scenario. `progress` is called with the share of the time that has passed."""
         scenario = self._scenario
         scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration)
         score = FrameScore(start=scenario.warmup, end=scenario.length, answered=scorer.answered)
@@ -145,7 +145,7 @@ class PipelinesWorld(CellReader):
         )
 
     def _carried(self, now: float) -> list[LinkView]:
-        """Links with the bandwidth that they have had in the last second."""
+        """Return all links with their mean bandwidth over the last second."""
         return [link.view(ends, now) for ends, link in self._links.items()]
 
     # ── from sections ────────────────────────────────────────────────────────────────────────
@@ -188,7 +188,7 @@ class PipelinesWorld(CellReader):
                 yield ends, link
 
     def _check_links(self) -> None:
-        """Stages may be placed on every server, whichever policy places them."""
+        """Require links to all servers: any policy may place stages on any server."""
         devices = self._scenario.devices
         servers = [name for name, device in devices.items() if device.server]
         for begin in [*(section.device for section in self._scenario.pipelines.values()), *servers]:
@@ -251,7 +251,7 @@ class PipelinesWorld(CellReader):
         return draw_object_counts(spec.objects, seconds, rng_for(seed, f"objects of {name}"))
 
     def _asked(self, seed: int) -> PlacementQuestion:
-        """Question at the start: what objects are on average, and what links carry."""
+        """Return the question at the start, with mean object counts and link bandwidths."""
         scenario = self._scenario
         kinds = {device.speed: f"speed {device.speed:g}" for device in scenario.devices.values()}
         forms = {name: self._form(name, kinds) for name in scenario.models}
@@ -335,7 +335,7 @@ class _SimulatedLink:
     offset: float
 
     def view(self, ends: tuple[str, str], now: float) -> LinkView:
-        """With what it has had in the second before."""
+        """Return the link with its mean bandwidth over the second before `now`."""
         at = self.offset + now
         past = at >= 1.0
         rate = self.trace.moved(at) - self.trace.moved(at - 1.0) if past else self.trace.rate(at)
@@ -349,7 +349,7 @@ def _slower(table: LatencyTable, factor: float) -> LatencyTable:
 
 
 def _with_objects(report: Report, score: FrameScore) -> Report:
-    """Rows are objects."""
+    """Return `report` with objects as its rows."""
     total, none = score.total, PipelineScore()
     scores = [score.pipelines.get(stream.model, none) for stream in report.streams]
     streams = tuple(

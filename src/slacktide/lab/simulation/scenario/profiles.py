@@ -1,6 +1,6 @@
-"""How long a scenario's models take: what the simulated hardware does, and what policies know.
+"""Batch times of a scenario's models: those of the simulated hardware, and those policies know.
 
-The two are made apart, from the same statement: what a policy learns does not change the truth.
+Both are made from the same profile, but separately: what a policy learns does not change the truth.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Training:
     """Facts that a policy may know of one model's requests before the run."""
 
     lengths: Mapping[Key, NDArray[np.float64]]
-    """Lengths by application and hint bin."""
+    """Sampled lengths by (application, hint bin)."""
     shares: Mapping[Key, float]
-    """Their parts of the arrivals."""
+    """Arrival rate of each (application, hint bin), as a weight."""
     hint_edges: tuple[float, ...] = ()
 
     @property
@@ -58,8 +58,8 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class TableProfile:
-    """A latency table: batch times spread as it says, by rows and, where it knows other sizes, by
-    the shape of the requests."""
+    """A latency table: distributions of batch times by rows and, if the profile includes several
+    shapes, by the shape of the requests."""
 
     record: ProfileRecord
     shaped: bool = False
@@ -71,13 +71,13 @@ class TableProfile:
         return self.record.table.max_batch
 
     def misses(self, max_batch: int, cores: int) -> str | None:
-        """Why the profile does not cover batches of `max_batch` on `cores`; None if it does."""
+        """Return why the profile does not cover `max_batch` rows on `cores`; None if it does."""
         return self.record.mismatch(
             cores=[cores], max_batch=max_batch, device=self.record.device, shapes={}
         )
 
     def times(self, training: Training, cores: int) -> BatchTimes:
-        """Batch times that policies are given."""
+        """Return the batch times that policies start with."""
         record = self.record
         if self.shaped:
             return self.by_shape()
@@ -86,26 +86,26 @@ class TableProfile:
         )
 
     def execution(self, generator: np.random.Generator) -> Execution:
-        """Batch times of the simulated hardware."""
+        """Return the true batch times, drawn with `generator`."""
         truth = self.by_shape() if self.shaped else CorrectedTimes(self.record.table)
         return ByProfile(truth, generator)
 
     def by_shape(self) -> ShapedTimes:
-        """Times of requests by their shape."""
+        """Return batch times by the shape of the requests."""
         record = self.record
         return ShapedTimes(record.table, tuple(record.shapes.values()), record.sizes)
 
     def p99_alone(
         self, lengths: Lengths | None, cores: int, signatures: Sequence[Signature] = ()
     ) -> float:
-        """99th percentile of the seconds of one request by itself, of the slowest signature."""
+        """Return the p99 seconds of a batch of one request; of several signatures, the slowest."""
         if not signatures:
             return self.record.table.p99(1, cores)
         times = self.by_shape()
         return max(times.of(1, cores, (_one_of(signature),)).p99 for signature in signatures)
 
     def signatures(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Signature, ...]:
-        """Signatures of requests whose first input has a row of each of these shapes. Raises
+        """Return one signature for each of `shapes`, the shape of a row of the first input. Raises
         ProfileError."""
         if not shapes:
             return ()
@@ -128,14 +128,14 @@ class TableProfile:
 
 @dataclass(frozen=True, slots=True)
 class PaddedProfile:
-    """l_B = c0 + c1 · k · max(l), the same on any cores; certain once the lengths are known."""
+    """l_B = c0 + c1 · k · max(l) on any number of cores; exact once the lengths are known."""
 
     latency: BatchLatency
     largest: int
     learned: bool = False
-    """Policies start from the table and learn from what runs, as a server does."""
+    """Whether policies start from the table and learn from batches that run, as a server does."""
     table: LatencyTable | None = None
-    """Table as measured; None: as a profiler would have measured it with the mean length."""
+    """Measured table; None: the table that a profiler would measure with the mean length."""
 
     def misses(self, max_batch: int, cores: int) -> str | None:
         if max_batch > self.largest:
@@ -171,7 +171,7 @@ class PaddedProfile:
 
 
 def _one_of(signature: Signature) -> Request:
-    """A request of one row of this signature."""
+    """Return a one-row request of this signature."""
     return Request(0, "", 0.0, 0.0, signature=signature)
 
 
@@ -180,7 +180,7 @@ Profile: TypeAlias = TableProfile | PaddedProfile
 
 
 def padded(section: PaddedLatency, *, learned: bool) -> PaddedProfile:
-    """The profile that a scenario states. Raises ProfileError."""
+    """Return the padded profile that a scenario states. Raises ProfileError."""
     latency = BatchLatency(section.c0, section.c1, section.sizes)
     return PaddedProfile(latency, section.sizes[-1], learned)
 
@@ -188,8 +188,8 @@ def padded(section: PaddedLatency, *, learned: bool) -> PaddedProfile:
 def by_length(
     measured: TableProfile, cores: int, *, profiled_length: float, learned: bool
 ) -> PaddedProfile:
-    """Profile for requests of other lengths than `profiled_length`, which it was measured with:
-    c0 and c1 fitted to it."""
+    """Return a profile for requests of any length, with c0 and c1 fitted to `measured`, which was
+    profiled with requests of `profiled_length`."""
     record = measured.record
     fitted = fit_latency(record.table, cores, record.sizes).latency
     latency = BatchLatency(fitted.c0, fitted.c1 / profiled_length)
@@ -197,7 +197,7 @@ def by_length(
 
 
 def stated(section: StatedTable) -> TableProfile:
-    """The profile that a scenario writes out. Raises ProfileError."""
+    """Return the profile of a table in the scenario itself. Raises ProfileError."""
     p99 = section.p50 if section.p99 is None else section.p99
     for name, grid in (("p50", section.p50), ("p99", p99)):
         shape = (len(section.batches), len(section.cores))
@@ -209,8 +209,8 @@ def stated(section: StatedTable) -> TableProfile:
 
 @lru_cache(maxsize=32)
 def read_profile(path: Path) -> TableProfile:
-    """The profile in a JSON file: a record, `slacktide profile --json`, or one stored beside a
-    model. Raises ProfileError; RepositoryError if the file cannot be read or is too large."""
+    """Read a profile from JSON: a record, the output of `slacktide profile --json`, or a profile
+    stored beside a model. Raises ProfileError; RepositoryError if it is unreadable or too large."""
     try:
         document = orjson.loads(read_bounded(path, MAX_PROFILE_BYTES, where=""))
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""From the text of a scenario file to the cells of its grid, each a valid `Scenario`.
+"""Reads a scenario file into the cells of its grid, each a valid `Scenario`.
 
-A cell is plain data: a document, and the labels that set it apart. It can be sent to another
-process, which reads it again.
+A cell holds plain data: a document, and labels that distinguish it from other cells. It can be sent
+to another process, which validates the document again.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ _NOT_IN_A_GRID = ("grid", "seeds", "title")
 
 
 class ScenarioError(SimulationError):
-    """A scenario that cannot be; `problems` are sentences of the form `where: key: expected …`."""
+    """An invalid scenario; `problems` are sentences of the form `where: key: expected …`."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
 
     def __reduce__(self) -> tuple[type[ScenarioError], tuple[tuple[str, ...]]]:
-        """The error as it is, also when it comes from another process."""
+        """Keep `problems` when the error is pickled to another process."""
         return ScenarioError, (self.problems,)
 
 
 _SHORT_FORMS = {"scheduler": "name", "slo": "within"}
-"""Sections that may be written as a text, and the key which that stands for."""
+"""Sections that may be written as plain text, and the key that the text then sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class YamlPositions:
-    """Where values of the document were written: in a line of the file, a grid value or a
+    """Places where values of the document were written: a line of the file, a grid value or a
     `--set`."""
 
     file: str
     lines: Lines
     elsewhere: Mapping[Path, str] = field(default_factory=dict)
-    """Places of values that do not stand in their own line: grid values and overrides."""
+    """Descriptions of places outside `lines`, by path: grid values and overrides."""
 
     def of(self, path: Path) -> str:
-        """Where `path`, or else the nearest section around it, was written."""
+        """Return where `path` was written, or else the nearest section around it."""
         around = [path[:length] for length in range(len(path), 0, -1)]
         for place in around:
             if place in self.elsewhere:
@@ -65,15 +65,15 @@ class YamlPositions:
         return self.file
 
     def moved(self, path: Path, words: str) -> YamlPositions:
-        """These positions, with what stands at `path` written elsewhere."""
+        """Return a copy in which the value at `path` was written at the place `words`."""
         return YamlPositions(self.file, self.lines, {**self.elsewhere, path: words})
 
     def error(self, *problems: ValidationProblem) -> ScenarioError:
-        """The error that says all of these."""
+        """Return an error with all these problems and their places."""
         return ScenarioError([self._sentence(problem) for problem in problems])
 
     def refuse(self, path: Path, message: str) -> ScenarioError:
-        """The error for one thing."""
+        """Return an error with one problem."""
         return self.error(ValidationProblem(path, message))
 
     def _sentence(self, problem: ValidationProblem) -> str:
@@ -88,23 +88,23 @@ class Cell:
 
     scenario: Scenario
     document: Mapping[str, Any]
-    """Plain data, without its grid."""
+    """The scenario as plain data, without its grid."""
     labels: Mapping[str, str]
-    """Dotted key → the value chosen, as text; empty without a grid."""
+    """Chosen grid values as text, by dotted key; empty without a grid."""
     positions: YamlPositions
     folder: FilePath
-    """Folder of the file: paths in it start here."""
+    """Folder of the scenario file; relative paths in the file start here."""
     imports: bool = False
-    """Whether it may name schedulers and planners to import."""
+    """Whether the scenario may name schedulers and planners to import."""
 
 
 def read_scenario(
     path: FilePath, settings: Sequence[str] = (), *, imports: bool = False
 ) -> tuple[Cell, ...]:
-    """The cells of the scenario in the file at `path`, in the order of its grid; at least one.
+    """Return the cells of the scenario in the file at `path`, in the order of its grid; at least 1.
 
-    `settings` are `KEY=VALUE` with dotted keys, which replace what the file says. `imports`:
-    whether it may name schedulers and planners to import, as `module:Class`. Raises ScenarioError
+    `settings` are `KEY=VALUE` with dotted keys, and replace what the file says. `imports`: whether
+    the file may name schedulers and planners to import, as `module:Class`. Raises ScenarioError
     with every problem.
     """
     try:
@@ -119,7 +119,7 @@ def read_scenario(
 def parse_scenario(
     text: str, name: str, folder: FilePath, settings: Sequence[str] = (), *, imports: bool = False
 ) -> tuple[Cell, ...]:
-    """Cells from the text of a file called `name` in `folder`, as `read_scenario` reads them."""
+    """Return cells like `read_scenario`, from the text of a file called `name` in `folder`."""
     try:
         document, lines = parse_yaml_lines(text)
     except YamlError as error:
@@ -139,7 +139,7 @@ def parse_scenario(
 def checked(
     document: Mapping[str, Any], positions: YamlPositions, *, imports: bool = False
 ) -> Scenario:
-    """The scenario that a document states. Raises ScenarioError with every problem in it."""
+    """Return the scenario in a document. Raises ScenarioError with every problem in it."""
     try:
         scenario = Scenario.model_validate(document, context={"imports": imports})
     except ValidationError as error:
@@ -162,7 +162,7 @@ def checked(
 def _overridden(
     document: Mapping[str, Any], positions: YamlPositions, setting: str
 ) -> tuple[dict[str, Any], YamlPositions]:
-    """Document with `--set KEY=VALUE` applied."""
+    """Return the document and its positions with `--set KEY=VALUE` applied."""
     key, equals, value = setting.partition("=")
     words = f"--set {key}"
     if not equals or not key:
@@ -175,7 +175,7 @@ def _overridden(
 
 
 def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
-    """Cells of all combinations of the grid's values; the last key changes fastest."""
+    """Return cells for all combinations of the grid's values; the last key changes fastest."""
     count = 1
     for key, values in grid.items():
         if key.partition(".")[0] in _NOT_IN_A_GRID:
@@ -203,7 +203,7 @@ def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
 
 
 def _chosen(cell: Cell, key: str, index: int, value: object) -> Cell:
-    """`cell` with one value of the grid."""
+    """Return `cell` with the grid value number `index` of `key` applied."""
     path = find(cell.document, key)
     place = ("grid", key)
     words = cell.positions.of((*place, index))
@@ -220,7 +220,7 @@ def _chosen(cell: Cell, key: str, index: int, value: object) -> Cell:
 
 
 def _label(value: object) -> str:
-    """A value of a grid as text: a name where it has one."""
+    """Return a grid value as text; a section with a name as the name and its options."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
@@ -230,8 +230,8 @@ def _label(value: object) -> str:
 
 
 def find(document: Mapping[str, Any], dotted_key: str) -> Path:
-    """The path that `dotted_key` means in `document`: keys may hold dots themselves, so the longest
-    key that is there wins. What is not there yet is cut at its dots."""
+    """Return the path that `dotted_key` means in `document`. Keys may contain dots, so the longest
+    existing key wins. A part that does not exist yet is split at its dots."""
     path: list[str] = []
     below: Any = document
     remainder = dotted_key
@@ -246,8 +246,8 @@ def find(document: Mapping[str, Any], dotted_key: str) -> Path:
 
 
 def replaced(document: Mapping[str, Any], path: Path, value: object) -> dict[str, Any]:
-    """A copy of `document` with `value` at `path`; sections on the way are made if missing. Raises
-    ValueError if something on the way is not a section."""
+    """Return a copy of `document` with `value` at `path`; missing sections on the way are added.
+    Raises ValueError if a value on the way is not a section."""
     key, *tail = path
     changed = dict(document)
     if not tail:

@@ -1,4 +1,4 @@
-"""Runs one cell with one seed, scored as a live run is; and many tasks in several processes."""
+"""Runs one cell with one seed and scores it like a live run; runs many tasks in processes."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Progress = Callable[[float], None]
 def run_cell(
     cell: Cell, seed: int, *, progress: Progress | None = None, requests: Path | None = None
 ) -> Report:
-    """Run `cell` with this seed; the report is the same whenever it is run. `requests`: a file for
-    a line about each request; percentiles are exact then. Raises ScenarioError, OSError for that
-    file."""
+    """Run `cell` with this seed; repeated runs give the same report. `requests`: a file that gets a
+    line about each request; percentiles are then exact. Raises ScenarioError, and OSError if that
+    file cannot be written."""
     try:
         if cell.scenario.pipelines:
             if requests is not None:
@@ -59,7 +59,7 @@ def run_cell(
 
 
 def check_cell(cell: Cell) -> None:
-    """Raises ScenarioError at the first thing that cannot be."""
+    """Raise ScenarioError for the first fault in `cell`, without running it."""
     if cell.scenario.pipelines:
         PipelinesWorld(cell)
     else:
@@ -92,7 +92,7 @@ def _run(
 
 
 def task_of(cell: Cell, seed: int) -> dict[str, Any]:
-    """A cell and a seed as plain data, for `run_task` in another process."""
+    """Return a cell and a seed as plain data, for `run_task` in another process."""
     return {
         "document": dict(cell.document),
         "labels": dict(cell.labels),
@@ -104,7 +104,7 @@ def task_of(cell: Cell, seed: int) -> dict[str, Any]:
 
 
 def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
-    """`run_cell` from and to plain data."""
+    """Run a task of `task_of`, and return its report as plain data."""
     positions = YamlPositions(task["file"], {})
     cell = Cell(
         scenario=checked(task["document"], positions, imports=task["imports"]),
@@ -118,7 +118,7 @@ def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_progress(items: Iterable[Item], length: float, progress: Progress) -> Iterator[Item]:
-    """Yield `items`, and report progress now and then."""
+    """Yield `items`, and report progress every few thousand of them."""
     for number, item in enumerate(items):
         if number % _PROGRESS_EVERY == 0:
             progress(min(1.0, item.arrival / length))
@@ -130,7 +130,7 @@ Task = TypeVar("Task")
 Document = dict[str, Any]
 
 _AHEAD = 4
-"""Tasks handed out for each process: enough to keep it busy, few enough to stop quickly."""
+"""Tasks queued per process: enough to keep it busy, few enough to stop quickly."""
 
 
 def done_in_processes(
@@ -138,9 +138,9 @@ def done_in_processes(
 ) -> Iterator[tuple[Key, Document]]:
     """Yield (key, result of `work`) in the order in which tasks finish.
 
-    `work` must be a function of a module, and tasks plain data. With one job all run in this
-    process. An exception of `work` is raised here. Stopping early, by an error, by Ctrl-C or by
-    closing the iterator, ends the processes at once; they also end if this process is killed.
+    `work` must be a function of a module, and tasks must be plain data. With one job, all tasks run
+    in this process. An exception of `work` is raised here. Stopping early (an error, Ctrl-C or a
+    closed iterator) ends the processes immediately; they also end if this process is killed.
     """
     if jobs == 1:
         for key, task in tasks:

@@ -12,12 +12,12 @@ from typing import Any
 from slacktide.lab.load.report import SCHEMA, Report, StreamReport
 
 TOTAL = "total"
-"""Name of all streams together."""
+"""Name of the row for all streams together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """Over the seeds."""
+    """Mean of a figure over the seeds."""
 
     mean: float
     se: float | None
@@ -31,7 +31,7 @@ class Figure:
     name: str
     of: Callable[[StreamReport], float | None] = lambda stream: None
     of_run: Callable[[Report], float | None] = lambda report: None
-    """Stands beside the total."""
+    """Figure of the whole run; shown in the row of the total."""
 
 
 FIGURES = (
@@ -46,19 +46,19 @@ FIGURES = (
     Figure("mean_cores", of_run=lambda report: report.mean_cores),
     Figure("core_seconds", of_run=lambda report: report.core_seconds),
 )
-"""Figures that a sweep has of each stream. `violation_rate`, `refused` and `late` are shares of
-what was submitted, the percentiles those of the answers; cores are those allocated, by all
+"""Figures that a sweep reports for each stream. `violation_rate`, `refused` and `late` are shares
+of submitted requests; percentiles are of the latencies of answers; cores are allocated cores of all
 models together."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """One cell."""
+    """Reports of one cell over its seeds."""
 
     labels: Mapping[str, str]
     """Dotted key of the grid → value."""
     reports: tuple[Report, ...]
-    """By seed."""
+    """One report per seed."""
 
     @property
     def name(self) -> str:
@@ -66,12 +66,12 @@ class SweepRow:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Names of the streams, and the total."""
+        """Names of all streams, then `TOTAL`."""
         names = [stream.name for report in self.reports for stream in report.streams]
         return (*dict.fromkeys(names), TOTAL)
 
     def figure(self, figure: Figure, stream: str = TOTAL) -> Mean | None:
-        """A number of one stream over the seeds in which it has one; None if in none."""
+        """Return a figure of one stream over the seeds that have it; None if no seed has it."""
         figures = [figure.of(part) for report in self.reports if (part := _stream(report, stream))]
         if stream == TOTAL:
             figures += [figure.of_run(report) for report in self.reports]
@@ -98,7 +98,7 @@ class Sweep:
         return tuple(self.rows[0].labels) if self.rows else ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: the figures, and the whole of every report."""
+        """Return plain JSON values: the figures, and every report in full."""
         return {
             "schema": SCHEMA,
             "kind": "sweep",
@@ -116,8 +116,8 @@ class Sweep:
         }
 
     def to_csv(self) -> str:
-        """A line for each cell and stream: labels, seeds, then mean and standard error of each
-        figure; empty where there is none."""
+        """Return CSV with a line for each cell and stream: labels, number of seeds, then mean and
+        standard error of each figure; missing figures are empty."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         columns = [f"{figure.name}_{part}" for figure in FIGURES for part in ("mean", "se")]
@@ -135,7 +135,7 @@ class Sweep:
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """Mean and standard error of `values`, at least one."""
+    """Return mean and standard error of `values`, which must not be empty."""
     count = len(values)
     middle = math.fsum(values) / count
     if count == 1:
@@ -147,8 +147,8 @@ def mean(values: Sequence[float]) -> Mean:
 def collected(
     title: str, cells: Sequence[Mapping[str, str]], reports: Mapping[tuple[int, int], Report]
 ) -> Sweep:
-    """The sweep over cells with these labels, from reports by (cell, number of its seed). Cells
-    without any report are left out."""
+    """Return the sweep over cells with these labels, from reports by (cell number, seed number).
+    Cells without any report are left out."""
     rows = []
     for number, labels in enumerate(cells):
         seeds = sorted(seed for cell, seed in reports if cell == number)
@@ -173,8 +173,8 @@ def _share(stream: StreamReport, count: int) -> float:
 
 
 def lines(sweep: Sweep) -> Iterator[tuple[SweepRow, str]]:
-    """(cell, stream) of every line of a table of this sweep; single streams are not repeated as
-    their total."""
+    """Yield (cell, stream) for every line of a table of this sweep. A cell with a single stream
+    has only the line of its total."""
     for row in sweep.rows:
         streams = row.streams
         yield from ((row, stream) for stream in (streams[-1:] if len(streams) == 2 else streams))

@@ -1,8 +1,8 @@
 """The requests of a scenario: drawn from its seed a few thousand at a time, handed out one by one.
 
-Each application has its own random numbers for each purpose, so that another scheduler, another
-deadline or another application leaves the rest as it was: cells of a grid are paired wherever they
-say the same. Over a link, the server hears of a request at its first byte and has it at its last.
+Each application has a separate random generator for each purpose, so a change of the scheduler, a
+deadline or an application leaves all other draws unchanged, and cells of a grid compare pairwise.
+Over a link, the server learns of a request at its first byte and has all of it at its last byte.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ Column = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkDelays:
-    """Requests of an application, in the order of sending; absolute seconds, shape (n,)."""
+    """Transfer times of an application's requests, in sending order; absolute seconds, (n,)."""
 
     arrival: Column
-    """First bytes."""
+    """Instants at which first bytes arrive."""
     complete: Column
-    """Last bytes."""
+    """Instants at which last bytes arrive."""
     believed: Column
-    """Last bytes, as the server expects them at the first."""
+    """Instants at which the server expects last bytes, judged when the first byte arrives."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLink:
-    """Link that an application's requests travel over, and how large they are."""
+    """The link that an application's requests travel over, and the size of each request."""
 
     link: ConstantLink | TraceLink
     payload_bytes: int
     shared: bool = False
-    """Whether they queue for the link."""
+    """Whether the requests queue for the link."""
 
     def delays(self) -> Callable[[Column], LinkDelays]:
         """Return a function from the instants at which the next requests are sent (seconds,
         rising, shape (n,)) to their delays."""
         size = self.payload_bytes
         link = SharedLink(self.link) if self.shared else self.link
-        # A bandwidth that never changes is no secret for long.
+        # The server soon knows a bandwidth that never changes.
         secret = not isinstance(self.link, ConstantLink)
-        # What the server's own measuring makes of the bodies that are complete at each first byte.
+        # The server's own estimate, from the bodies that are complete at each first byte.
         estimate = LinkEstimate()
         under_way: list[tuple[float, float]] = []
 
@@ -85,13 +85,13 @@ class ClientLink:
 
 
 TRAINING = 4_000
-"""Requests of each application that policies know of beforehand, where lengths are known."""
+"""Number of sampled lengths of each application that policies get before the run."""
 HINT_BINS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One application's requests, as they will be drawn."""
+    """Distributions from which one application's requests are drawn."""
 
     name: str
     model: str
@@ -101,35 +101,35 @@ class Traffic:
     deadlines: Deadlines | None
     """None: best effort."""
     patience: float
-    """Seconds after its arrival by which a best-effort request is ordered."""
+    """A best-effort request is ordered as if it were due this many seconds after it is sent."""
     penalty: float = 1.0
     hint: Hint | None = None
     link: ClientLink | None = None
     notice: float | None = None
     signatures: tuple[Signature, ...] = ((),)
-    """Signatures, one of which is drawn for each request."""
+    """Possible signatures; one of them is drawn for each request."""
 
     def owner(self, mode: int) -> str:
-        """The application a request of this mode belongs to."""
+        """Return the application to which a request of this mode of `lengths` belongs."""
         return (self.lengths.names[mode] if self.lengths is not None else "") or self.name
 
 
 Drawn = NDArray[np.float64]
-"""The next requests of an application, of shape (COLUMNS, n). By row: when the server first hears
-of them; when they arrive, from which latency counts; when they are complete, and when the server
-takes them to be; seconds on the way before they arrived; deadline; rows; length; hint; number of
-the application among those of `_Sender`; number of the signature."""
+"""The next requests of an application, shape (COLUMNS, n). Its rows: when the server first hears of
+a request; arrival, from which latency counts; completion; completion as the server expects it;
+seconds on the way before the arrival; deadline; rows; length; hint; index of the owner in
+`_Sender`; index of the signature."""
 COLUMNS = 11
 
 
 def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Iterator[Item]:
-    """All requests of all applications that are sent within `duration`, in order. Those of one
-    instant keep the order of the applications."""
+    """Yield all requests that any application sends within `duration` seconds, in order of time.
+    Requests of the same instant keep the order of the applications."""
     senders = [_Sender(traffic) for traffic in streams]
     sources = [_drawn(traffic, duration, seed) for traffic in streams]
     drawn = [np.empty((COLUMNS, 0)) for _ in streams]
     drawn_until = [-np.inf for _ in streams]
-    """Instants before which everything that begins is in `drawn`."""
+    """By application: `drawn` holds every request that begins before this instant."""
     first = 0
     while senders:
         until = min(drawn_until)
@@ -153,7 +153,7 @@ def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Itera
 
 
 def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Training:
-    """Facts that policies may know of one model's requests, from 4,000 separate draws for each
+    """Return what policies may know of one model's requests, from 4,000 separate draws for each
     application."""
     lengths: dict[Key, list[Column]] = {}
     shares: dict[Key, float] = {}
@@ -178,7 +178,7 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
 
 
 def _drawn(traffic: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Drawn]]:
-    """Yield (instant before which everything that begins has been drawn, latest draws)."""
+    """Yield (until, new draws): every request that begins before `until` has been drawn by then."""
     row_numbers, hints, deadlines, lengths, shapes = (
         rng_for(seed, f"{purpose} of {traffic.name}")
         for purpose in ("rows", "hints", "deadlines", "lengths", "shapes")
@@ -213,14 +213,14 @@ def _drawn(traffic: Traffic, duration: float, seed: int) -> Iterator[tuple[float
             if len(traffic.signatures) > 1:
                 shape += shapes.integers(len(traffic.signatures), size=count)
             columns = (begins, arrival, complete, believed, network, deadline, rows, length, hint)
-            # What is sent later begins no earlier than it is sent, or announced.
+            # A request that is sent later begins no earlier than its sending or its notice.
             yield float(sent[-1]) - (traffic.notice or 0.0), np.stack((*columns, mode, shape))
-    except WorkloadError as error:  # more of something than building could know
+    except WorkloadError as error:  # a limit that only drawing can show to be exceeded
         raise ScenarioError([f"applications.{traffic.name}.arrivals: {error}"]) from None
 
 
 def _hints(hint: Hint | None, lengths: Column, generator: np.random.Generator) -> Column:
-    """Hints of requests of these lengths; NaN where they give none."""
+    """Return a hint for each of these lengths; NaN if the application gives no hints."""
     if hint is None:
         return np.full(lengths.size, np.nan)
     if hint.claim is not None:
@@ -230,7 +230,7 @@ def _hints(hint: Hint | None, lengths: Column, generator: np.random.Generator) -
 
 
 def _edges(hints: Column) -> tuple[float, ...]:
-    """Upper edges of all bins but the last: as many hints in each, as far as they differ."""
+    """Return the upper edges of all bins but the last; bins hold equally many hints if possible."""
     levels = np.arange(1, HINT_BINS) / HINT_BINS
     return tuple(dict.fromkeys(np.quantile(hints, levels, method="inverted_cdf").tolist()))
 
@@ -244,7 +244,7 @@ _REST = [
 
 
 class _Sender:
-    """Makes the items of one application: what they have in common is looked up once."""
+    """Makes the items of one application; looks up what they have in common only once."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
@@ -255,7 +255,7 @@ class _Sender:
             self._payload, self._reserve = traffic.link.payload_bytes, traffic.link.link.way_back
 
     def items(self, ids: Sequence[int], drawn: Drawn) -> Iterable[Item]:
-        """Requests; uploads where they are announced before they are complete."""
+        """Return requests, or uploads if they are announced before they are complete."""
         traffic = self._traffic
         model, penalty, none = repeat(traffic.model), repeat(traffic.penalty), repeat(None)
         begins, arrival, complete, believed, network, deadline = drawn[:6].tolist()

@@ -1,4 +1,4 @@
-"""`World`: one cell of a scenario, ready to be run with any seed."""
+"""`World`: one cell of a scenario's grid, ready to run with any seed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from slacktide.runtime import Watch
 from slacktide.scheduling import PoolRecipe
 
 PLAN_S = 0.02
-"""Seconds that the variants planner's search takes off the loop."""
+"""Simulated duration of a planner's search off the event loop, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model, ready to be deployed."""
+    """One model, ready to deploy."""
 
     profile: Profile
     scheduler: PoolRecipe | OracleSlackOptions
@@ -46,12 +46,12 @@ class ServedModel:
     cores: int
     """Cores of its smallest lane."""
     settings: ModelSettings
-    """Its settings for lanes, and its folder's SLO."""
+    """The model's settings for lanes, and the SLO from its folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedExits:
-    """Ramps of a model, and how its early exits are managed; None: it has no early exits."""
+    """Exit table of a model, and its early-exit policy; None: all rows run to the end."""
 
     table: ExitTable
     stated: StatedExits | None
@@ -65,7 +65,7 @@ class World:
     models: Mapping[str, ServedModel]
     streams: tuple[Traffic, ...]
     length: float
-    """Seconds of arrivals, warm-up and all."""
+    """Seconds of arrivals, including the warm-up."""
     cores: tuple[int, ...] = ()
     """Cores of the machine."""
     scaled: Mapping[str, ScaledModel] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class World:
 
     @property
     def kappas(self) -> tuple[float, ...]:
-        """Values of κ to run with, of which the best counts: several if a yardstick states none."""
+        """Deferral discounts κ to try; the best run counts. Several if an oracle states none."""
         policies = [model.scheduler for model in self.models.values()]
         free = any(
             isinstance(p, OracleSlackOptions) and p.deferral_discount is None for p in policies
@@ -93,7 +93,7 @@ class World:
         watch: Watch | None = None,
         kappa: float = KAPPAS[0],
     ) -> Simulation:
-        """Make a new run. Its replicas are up before the first request."""
+        """Return a new run, whose replicas are up before the first request."""
         stated: dict[str, object] = dict(self.scaled)
         for name, served in self.families.items():
             scaled = self.scaled.get(name)
@@ -133,7 +133,7 @@ class World:
         return simulation
 
     def engine(self, seed: int, kappa: float = KAPPAS[0]) -> Engine:
-        """A fresh engine, with the pools of the plan."""
+        """Return a new engine that makes pools as the plan asks for them."""
 
         def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
             model = self.models[pool.model]
@@ -169,7 +169,7 @@ class World:
         return Engine(parts)
 
     def execution(self, seed: int) -> Execution:
-        """The hardware under every pool."""
+        """Return the simulated hardware of all pools."""
         pools = {
             deployment.pool: deployment.pool.variant or deployment.pool.model
             for deployment in self.plan.deployments
@@ -186,10 +186,10 @@ class World:
         return self.models[pool.model].profile if family is None else family.profiles[pool.variant]
 
     def items(self, seed: int) -> Iterator[Item]:
-        """The requests."""
+        """Yield the requests in order of time."""
         return requests(self.streams, duration=self.length, seed=seed)
 
 
 def _stop(model: str, message: str) -> NoReturn:
-    """A scheduler that broke its contract ends the run: its figures would mean nothing."""
+    """End the run of a scheduler that broke its contract: its figures would mean nothing."""
     raise ScenarioError([f"models.{model}: {message}"])

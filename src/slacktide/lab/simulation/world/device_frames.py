@@ -1,7 +1,7 @@
-"""`DeviceFrames`: what frames bring and stages give on one of several devices.
+"""`DeviceFrames`: arrivals of frames and outputs of stages on one of several devices.
 
-Frames that a camera brings belong to their device. A part of a frame of another device is a frame
-of its own here (device_parts.py).
+A frame belongs to the device of its camera. A part of a frame that another device sends here is
+treated as a separate frame (device_parts.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from slacktide.planning.pipelines.demand import StageArrivals
 
 
 class DeviceFrames:
-    """Frames of one device. Counts their outcomes in the score of all devices."""
+    """Frames of one device. Counts their outcomes in a score shared by all devices."""
 
     def __init__(
         self,
@@ -51,24 +51,24 @@ class DeviceFrames:
         devices: Devices,
         put: Callable[[float, Event | FrameEvent | RampsLearnt], None],
     ) -> None:
-        """`put`: have something happen on this device, at absolute seconds."""
+        """`put`: add an event on this device, at absolute seconds."""
         self.name = name
         self.put = put
         self.plan: Callable[[], Plan] = Plan
         """The plan in force."""
         self.shrunk: Mapping[str, float] = {}
-        """By pipeline: what its frames, sent for the source, are of their bytes; else all."""
+        """By pipeline: factor on the bytes of frames sent to a source elsewhere; 1 if absent."""
         self.arrivals: Mapping[str, Mapping[str, StageArrivals]] = {}
-        """By pipeline and stage: what has come, for planners; else nothing is counted."""
+        """By pipeline and stage: arrivals, counted for planners; absent ones are not counted."""
         self.accuracy: Callable[[LocalChild, int], float] | None = None
-        """Accuracy of the answers to a request, by its id; the source's goes for all behind it.
-        None: all are right."""
+        """Accuracy of the answers to (request, id); the source's multiplies that of the frame's
+        later stages. None: all answers are right."""
         self._score = devices.score
         self._next_id = 0
         self.frames: dict[int, LocalFrame] = {}
         self.children: dict[int, LocalChild] = {}
         self.parts = DeviceParts(self, devices)
-        """Parts that began here."""
+        """Parts that this device sends to other devices."""
         self._does: Mapping[type, Callable[..., None]] = {
             PreparePayload: self._prepare,
             AnswerFrame: self._answer,
@@ -94,11 +94,11 @@ class DeviceFrames:
     # ── what the simulation asks ─────────────────────────────────────────────────────────────
 
     def still_happens(self, event: FrameEvent) -> bool:
-        """True: cameras withdraw no frame."""
+        """Return True: cameras withdraw no frame."""
         return True
 
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
-        """Rows that the outputs of a request hand on."""
+        """Note a request's answers at a sink, or return the rows that its outputs hand on."""
         if child.reason.kind not in HAS_RESULT:
             return None
         request = self.children[child.id]
@@ -138,8 +138,8 @@ class DeviceFrames:
                 child.batch = batch
 
     def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
-        """Children whose payload nothing names any more are forgotten, and what ran for nothing is
-        counted."""
+        """Note which requests run. Forget requests whose payload is no longer used, and count the
+        time that they ran in vain."""
         for command in commands:
             if type(command) is RunBatch:
                 self._runs(command.batch)
@@ -187,7 +187,7 @@ class DeviceFrames:
         del self.frames[command.id]
 
     def take_part(self, sent: SentPart, at: float) -> None:
-        """A part of another device comes in at `at`."""
+        """Take in a part that another device sent and that arrives at `at`."""
         self._next_id += 1
         sent.there = id = self._next_id
         self.frames[id] = LocalFrame(id, sent.frame.seen, sent.first, sent)

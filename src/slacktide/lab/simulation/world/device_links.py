@@ -1,9 +1,9 @@
 """`PartLink`: one direction of a link between two devices, in virtual time.
 
-What is handed over leaves one after the other, first come first served; what nothing waits for any
-more is taken out, also while it is on its way: the next may leave then. What a link will carry is
-not known, so whether something can still be there in time is judged by what it carries at present,
-when its turn comes; what then takes longer is given up when it can no longer arrive.
+Messages leave one after another, in the order in which they were offered. A message that nothing
+waits for any more is removed, even while it moves, and the next one starts. Future bandwidth is
+unknown: when a message's turn comes, the present bandwidth decides whether it can arrive in time. A
+message that turns out slower is given up when it can no longer arrive in time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Sent = TypeVar("Sent")
 
 
 class Sending(Generic[Sent]):
-    """Something that is handed over."""
+    """A message to send over a link."""
 
     __slots__ = ("nbytes", "until", "what")
 
@@ -27,21 +27,21 @@ class Sending(Generic[Sent]):
         self.what = sent
         self.nbytes = nbytes
         self.until = until
-        """Latest arrival, absolute seconds; infinite: none."""
+        """Latest useful arrival in absolute seconds; infinite: no limit."""
 
 
 class PartLink(Generic[Sent]):
-    """`now` must not decrease. After each call, `take` has to be called at `leaves_at`."""
+    """A link. `now` must not decrease. After each call, call `take` at the new `leaves_at`."""
 
     def __init__(self, trace: BandwidthTrace, latency: float = 0.0, offset: float = 0.0) -> None:
-        """`latency`: seconds after its last byte until something is there. `offset`: seconds into
-        the trace at time 0. Raises WorkloadError."""
+        """`latency`: seconds from a message's last byte leaving to its arrival. `offset`: seconds
+        into the trace at time 0. Raises WorkloadError."""
         not_negative(latency=latency, offset=offset)
         self.trace, self.latency, self.offset = trace, latency, offset
         self.leaves_at = math.inf
         """Instant at which the moving message has left, or is given up."""
         self.given_up: list[Sending[Sent]] = []
-        """Messages that cannot arrive in time; for the caller to take out."""
+        """Messages that cannot arrive in time; the caller must remove them."""
         self.carried = 0.0
         """Bytes that have arrived."""
         self._moving: Sending[Sent] | None = None
@@ -54,7 +54,7 @@ class PartLink(Generic[Sent]):
         return len(self._waiting) + (self._moving is not None)
 
     def offer(self, sending: Sending[Sent], *, now: float) -> None:
-        """Send this behind all others."""
+        """Queue a message behind all others."""
         self._waiting.append(sending)
         if self._moving is None:
             self._start(now)
@@ -68,7 +68,7 @@ class PartLink(Generic[Sent]):
             self._waiting.remove(sending)
 
     def take(self, *, now: float) -> Sending[Sent] | None:
-        """The message that has left by `now`, if one has; it arrives `latency` later."""
+        """Return the message that has left by `now`, if any; it arrives `latency` later."""
         moving = self._moving
         if moving is None or now < self.leaves_at:
             return None
@@ -81,11 +81,11 @@ class PartLink(Generic[Sent]):
         return moving if whole else None
 
     def message_at(self, *, now: float) -> float:
-        """Arrival of a message without bytes that does not queue."""
+        """Return the instant at which an empty message sent `now`, past the queue, arrives."""
         return self.trace.moving_from(now + self.offset) - self.offset + self.latency
 
     def _start(self, now: float) -> None:
-        """Let the next leave."""
+        """Start the next message that can arrive in time; give up those that cannot."""
         self.leaves_at = math.inf
         while self._waiting:
             sending = self._waiting.popleft()

@@ -1,10 +1,10 @@
 """`DeviceTimes`: how long batches take on a device whose lanes share its accelerators.
 
-A batch alone takes a median that its rows tell, times a factor that is lognormal: its 99th
-percentile is that of the profile. Batches of one accelerator slow one another only where they want
-more of it together than there is: then a batch that begins takes as much longer as too much is
-wanted, times a factor for what interference costs beside (measured on CPUs, an assumption for
-accelerators). What runs already keeps its time, so of two that overlap the later pays for both.
+A batch alone takes the profile's median for its rows, times a lognormal factor that reproduces the
+profile's p99. Batches on one accelerator slow one another only if their utilisations exceed its
+capacity: a batch that starts then takes longer by demand ÷ capacity, times a factor for the further
+cost of interference (measured on CPUs, assumed for accelerators). Batches already running keep
+their times, so the later of two overlapping batches pays for both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DRAWN = 4_096
 
 @dataclass(frozen=True, slots=True)
 class ModelTimes:
-    """Time and share of a device that a model takes, alone."""
+    """Batch times of a model that runs alone, and its share of an accelerator."""
 
     table: LatencyTable
     utilisation: float = 1.0
@@ -35,7 +35,7 @@ class ModelTimes:
 
 
 class DeviceTimes:
-    """An `Execution`. `now` is that of batches' starts."""
+    """An `Execution` that takes the present time from the start of each batch."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class DeviceTimes:
         utilisation: float = 1.0,
         slower: float = 1.0,
     ) -> None:
-        """`accelerator_of`: by lane. `utilisation`: what there is of each accelerator. `slower`:
-        all batches take so much longer. Raises SimulationError for factors that cannot be."""
+        """`accelerator_of`: number of each lane's accelerator. `utilisation`: capacity of each
+        accelerator. `slower`: factor on all times. Raises SimulationError for invalid factors."""
         for name, value in (("contention", contention), ("slower", slower)):
             if not 0.0 < value < math.inf:
                 raise SimulationError(f"{name}: expected more than 0, got {value}")

@@ -1,9 +1,8 @@
 """`SimulatedDevices`: several engines, one a device, and the links between them, in virtual time.
 
-Each device is a `Simulation` of its own: its engine, its hardware, its heap of what will happen on
-it. One more heap says which of them is next, and when links have carried something; so everything
-happens in one order. At one instant links come first, then calls (plans for all), then devices in
-the order in which they were named.
+Each device is a separate `Simulation` with an engine, hardware and a heap of future events. One
+more heap holds the next instant of every device and link, so all events happen in one order. At the
+same instant, links come first, then calls (such as new plans), then devices in the order of `add`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LINK, _CALL, _DEVICE = range(3)
 
 
 class SimulatedDevice:
-    """One machine: for reading, and for its plan to be changed."""
+    """One machine. Callers may read it and change its plan."""
 
     def __init__(
         self, name: str, number: int, frames: DeviceFrames, simulation: Simulation
@@ -42,13 +41,13 @@ class SimulatedDevice:
         self.name, self.number = name, number
         self.frames, self.simulation = frames, simulation
         self.due = math.inf
-        """Instant of its next event."""
+        """Instant of the device's next event."""
         self.base: tuple[Plan, Stated] = Plan(), {}
-        """Plan that its planners begin with, and their bounds."""
+        """Base plan of the device's planners, and the facts stated to them."""
 
 
 class SimulatedDevices:
-    """Made for one run."""
+    """All devices and links of one run."""
 
     def __init__(
         self,
@@ -58,14 +57,14 @@ class SimulatedDevices:
         score: FrameScore | None = None,
         check: bool = False,
     ) -> None:
-        """All that is served anywhere, by whatever plan. `links`: from one device to another, one
-        way: (trace, seconds of latency, seconds into the trace at time 0). `check`: have all
-        invariants checked after every event; for tests, it is slow. Raises WorkloadError."""
+        """`pipelines`: all that any plan serves on any device. `links`: by (from, to), one way:
+        (trace, seconds of latency, seconds into the trace at time 0). `check`: check all invariants
+        after every event; slow, for tests. Raises WorkloadError."""
         self.score = score or FrameScore()
         self.devices: dict[str, SimulatedDevice] = {}
         self.now = -math.inf
         self.begins = 0.0
-        """Earliest beginning of its devices."""
+        """Earliest instant at which a device begins."""
         self.pipelines = tuple(pipelines)
         self._check = check
         self._links: dict[tuple[str, str], DeviceLink] = {
@@ -94,8 +93,8 @@ class SimulatedDevices:
         exits: Mapping[str, EarlyExits] | None = None,
         watch: Watch | None = None,
     ) -> SimulatedDevice:
-        """One more device, whose frames these `cameras` bring; the others as of `Simulation`.
-        Raises SimulationError if there is one of this name."""
+        """Add a device, whose frames come from `cameras`; the other parameters are those of
+        `Simulation`. Raises SimulationError if a device has this name already."""
         if name in self.devices:
             raise SimulationError(f"there is a device {name!r} already")
         number = len(self._order)
@@ -134,8 +133,8 @@ class SimulatedDevices:
     def change_plans(
         self, plans: Mapping[str, Plan], *, now: float, stated: Mapping[str, Stated] | None = None
     ) -> None:
-        """Have these plans in force, by device, from `now` on. Where a device has planners of its
-        own, they go on from there, each with what is `stated` of its models."""
+        """Put `plans`, by device, in force at `now`. A device's own planners continue from its new
+        plan and from the facts `stated` about its models."""
         for name, plan in plans.items():
             frames, device = self.frames_on(name), self.devices[name]
             base = plan, device.base[1] if stated is None else stated.get(name, {})
@@ -149,7 +148,7 @@ class SimulatedDevices:
                     frames.put(now, learnt)
 
     def run(self, *, until: float) -> None:
-        """Let everything happen until just after `until` (absolute seconds)."""
+        """Deliver all events in order until just after `until` (absolute seconds)."""
         heap = self._heap
         while heap and heap[0][0] <= until:
             at, kind, number, call = heappop(heap)
@@ -173,7 +172,7 @@ class SimulatedDevices:
                 call(at)
 
     def _turn(self, device: SimulatedDevice) -> None:
-        # Since `due` was asked for, nothing has happened on it but what was put on its heap.
+        # Since `due` was computed, the device has only had events put on its heap.
         device.simulation.turn(device.due)
         self._due(device, device.simulation.next_at(more=True))
 
@@ -184,27 +183,27 @@ class SimulatedDevices:
 
     @property
     def in_flight(self) -> int:
-        """Frames, and parts of frames, that have no outcome yet, or whose slot is not free."""
+        """Number of frames and parts of frames without an outcome, or whose slot is not free."""
         return sum(len(device.frames.frames) for device in self._order)
 
     # ── what devices ask ─────────────────────────────────────────────────────────────────────
 
     def frames_on(self, device: str) -> DeviceFrames:
-        """Raises SimulationError if there is none of this name."""
+        """Return the frames of a device. Raises SimulationError if no device has this name."""
         simulated = self.devices.get(device)
         if simulated is None:
             raise SimulationError(f"there is no device {device!r}")
         return simulated.frames
 
     def link(self, begin: str, end: str) -> DeviceLink:
-        """Raises SimulationError if there is none."""
+        """Return the link from `begin` to `end`. Raises SimulationError if there is none."""
         link = self._links.get((begin, end))
         if link is None:
             raise SimulationError(f"there is no link from {begin!r} to {end!r}")
         return link
 
     def link_changed(self, link: DeviceLink, *, now: float) -> None:
-        """Something was sent over it, or taken off it."""
+        """Handle messages that `link` gave up, and note when its moving message leaves."""
         if link.given_up:
             lost: Iterable[SentPart] = [sending.what for sending in link.given_up]
             link.given_up.clear()
@@ -214,6 +213,6 @@ class SimulatedDevices:
             heappush(self._heap, (link.leaves_at, _LINK, self._numbers[id(link)], None))
 
     def call_at(self, at: float, call: Callable[[float], None]) -> None:
-        """Have something done at `at` (absolute seconds)."""
+        """Call `call` at `at` (absolute seconds)."""
         self._calls += 1
         heappush(self._heap, (at, _CALL, self._calls, call))

@@ -1,14 +1,13 @@
 """The virtual-time driver: the engine that serves, under a clock that jumps to the next event.
 
-Theory of operation. A heap holds what will happen: ends of batches, replicas that come up, bodies
-of announced requests. What comes from outside is an iterator of which only the next instant is
-looked at, so memory does not grow with the length of a run. The engine's own timer is not on the
-heap: `next_wakeup` is asked after every event, and the earliest of the three comes next
-(`EventOrder` decides ties). Requests and notices of one instant
-are handed over together, as those of one turn of the event loop are in the server; everything else
-by itself.
+Theory of operation. A heap holds future events: ends of batches, replicas that come up, bodies of
+announced requests. Events from outside come from an iterator, of which only the next instant is
+read, so memory does not grow with the length of a run. The engine's own timer is not on the heap:
+`next_wakeup` is called after every event, and the earliest of heap, iterator and timer comes next
+(`EventOrder` breaks ties). Requests and notices of the same instant are delivered together, as the
+server delivers those of one turn of its event loop; every other event is delivered alone.
 
-No rule of serving lives here. The engine, its schedulers and its profiles are the server's own.
+No serving decision is made here. The engine, its schedulers and its profiles are the server's own.
 """
 
 from __future__ import annotations
@@ -84,24 +83,24 @@ from slacktide.runtime import Runtime, RuntimeCommand, RuntimeEvent, Watch, Watc
 
 
 class EventOrder(IntEnum):
-    """Order of events of one instant, first to last; two of one kind come in the order in which
-    they were put down. So a run repeats exactly, and what a tie means is written here."""
+    """Order of events at the same instant, first to last. Two events of one kind come in the order
+    in which they were put on the heap. This makes runs exactly repeatable."""
 
     BATCH = 0
-    """A batch ends or gives rows back. First: an answer due at this very instant is on time, and a
-    replica that dies as it finishes has finished."""
+    """A batch ends or releases rows. First, so an answer that is due at this very instant is on
+    time, and a replica that dies at the instant when it finishes a batch has finished it."""
     REPLICA = 1
-    """Replicas, lanes, plans, memory, sessions, ramps. Before requests: a request that comes at the
-    instant at which a replica comes up finds it up."""
+    """Replicas, lanes, plans, memory, sessions, ramps. Before requests, so a request that arrives
+    at the instant when a replica comes up finds it up."""
     CLIENT = 2
-    """A client that acts has its turn: what has come to it is known, what it sends comes next."""
+    """A client acts. It knows all answers of this instant; what it sends is delivered next."""
     NOTICE = 3
     REQUEST = 4
-    """After notices, so that an upload that takes no time is announced before it is complete."""
+    """After notices, so an upload that takes no time is announced before it is complete."""
     WITHDRAWAL = 5
-    """After requests, so that a request withdrawn as it comes was known."""
+    """After requests, so a request that arrives and is withdrawn at one instant is known first."""
     TIMER = 6
-    """Last: whatever ends, comes or goes at this instant has changed what is due."""
+    """Last, because every other event of this instant may change what is due."""
 
 
 ORDER_OF: Mapping[type[Event | SessionEvent | ExitEvent | FrameEvent], EventOrder] = {
@@ -119,23 +118,23 @@ ORDER_OF: Mapping[type[Event | SessionEvent | ExitEvent | FrameEvent], EventOrde
 
 
 Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
-"""Called with every request and its outcome; with a `Notice` if its body never came."""
+"""Called with every request and its outcome; with the `Notice` if the request's body never came."""
 
 
 class SimulatedFrames(Protocol):
-    """Frames of a run with pipelines: outputs of stages, and outcomes of frames."""
+    """Simulates frames in a run with pipelines: outputs of stages, and outcomes of frames."""
 
     def still_happens(self, event: FrameEvent) -> bool:
-        """True if this event still happens, now that its time has come."""
+        """Return whether `event`, whose time has come, still happens."""
 
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
-        """A request of a stage has its outcome. Return the rows that it hands on; None: none, or
-        they come later."""
+        """Note the outcome of a stage's request. Return the rows that the stage hands on; None if
+        there are none or they come later."""
 
     def carry_out(self, command: FrameCommand, *, now: float) -> None: ...
 
     def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
-        """The engine's other commands, before they are carried out."""
+        """Note the engine's other commands before they are carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +148,11 @@ _TOGETHER = (EventOrder.NOTICE, EventOrder.REQUEST)
 _OF_FRAMES = frozenset(FRAME_COMMANDS)
 _FRAME_EVENTS = frozenset(FRAME_EVENTS)
 _TURNS_MOST = 10_000
-"""Timer calls at one instant after which the engine is taken to go round in circles."""
+"""Number of timer calls at one instant that is taken for an endless loop of the engine."""
 
 
 class Simulation:
-    """One engine in virtual time. Made for one run."""
+    """One engine in virtual time. An instance serves for one run."""
 
     def __init__(
         self,
@@ -174,20 +173,20 @@ class Simulation:
         watch_frames: WatchFrames | None = None,
         check: bool = False,
     ) -> None:
-        """`plan` comes into force at `begin`; a replica is up `start_s` seconds after its start,
-        a lane has been resized `resize_s` seconds after that was asked for.
+        """`plan` comes into force at `begin`. A replica is up `start_s` seconds after its start;
+        a lane has its new cores `resize_s` seconds after the resize command.
 
-        Where there are `planners`, `plan` is the base of theirs, with what is `stated` of its
-        models; what they have computed off the loop is there after `job_s` seconds. `exits`: by
-        model, of those that have early exits. `frames`: where there are pipelines. `check` has the
-        engine's invariants checked after every event: for tests, it is slow. Raises PlannerError.
+        `planners` start from `plan` as their base plan and from the `stated` facts about its
+        models; their jobs off the loop take `job_s` seconds. `exits`: by name, the models with
+        early exits. `frames`: needed if there are pipelines. `check`: check the engine's invariants
+        after every event; slow, for tests. Raises PlannerError.
         """
         self.engine = engine
         self.now = begin
         self.hardware = Hardware(
             engine, execution, self._put_report, start_s=start_s, resize_s=resize_s, exits=exits
         )
-        """For reading: what has run, and on how many cores."""
+        """Replicas and batches; for reading what has run, and on how many cores."""
         self.runtime = Runtime(
             engine,
             planners,
@@ -202,7 +201,7 @@ class Simulation:
         self._heap: list[_Entry] = []
         self._put_down = 0
         self._open: dict[int, Request | Notice] = {}
-        """Known to the engine and without an outcome."""
+        """By id: requests that the engine knows and that have no outcome yet."""
         self._fired_at, self._turns = -math.inf, 0
         self._clients: SimulatedClients | None = None
         self._source: Iterator[Item] = iter(())
@@ -214,7 +213,7 @@ class Simulation:
             self._put(begin, EventOrder.REPLICA, learnt)
 
     def learnt(self, plan: Plan) -> Iterator[RampsLearnt]:
-        """Ramps of the models in `plan`, as planners get them."""
+        """Yield the events that give planners the ramps of the models in `plan`."""
         for pool in dict.fromkeys(deployment.pool for deployment in plan.deployments):
             exits = self._exits.get(pool.model)
             learnt = None if exits is None else exits.learnt(pool)
@@ -223,22 +222,22 @@ class Simulation:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are known and have no outcome yet."""
+        """Number of requests that the engine knows and that have no outcome yet."""
         return len(self._open)
 
     def put_turn(self, at: float, turn: Turn) -> None:
-        """Have a client act at `at`."""
+        """Let a client act at `at` (absolute seconds)."""
         self._put(at, EventOrder.CLIENT, _ClientTurn(turn))
 
     def join(self, clients: SimulatedClients) -> None:
-        """These act in this run; call it before `run`."""
+        """Let `clients` act in this run. Call it before `run`."""
         self._clients = clients
 
     def run(self, items: Iterable[Item] = (), *, until: float = math.inf) -> None:
-        """Let everything happen until nothing is left to happen, or until just after `until`.
+        """Deliver all events in order, until none is left or until just after `until`.
 
-        `items` must come in the order of their arrivals. Raises SimulationError if they do not, or
-        if the run ends of itself while a request has no outcome; ValueError if an event cannot be.
+        `items` must be in order of arrival. Raises SimulationError if they are not, or if no event
+        is left while a request has no outcome; ValueError for an impossible event.
         """
         self.begin(items)
         while (at := self.next_at()) <= until and at < math.inf:
@@ -249,13 +248,13 @@ class Simulation:
             )
 
     def begin(self, items: Iterable[Item]) -> None:
-        """Begin to take what comes from outside; `run` does so itself."""
+        """Start reading `items`. Callers of `run` need not call it."""
         self._source = iter(items)
         self._coming = next(self._source, None)
 
     def next_at(self, *, more: bool = False) -> float:
-        """Instant of the next event: infinite if there is none. `more`: whether further events
-        may be `put`."""
+        """Return the instant of the next event; infinite if there is none. `more`: whether further
+        events may be `put`."""
         heap, coming = self._heap, self._coming
         at = heap[0][0] if heap else math.inf
         if coming is not None and coming.arrival < at:
@@ -264,7 +263,7 @@ class Simulation:
         return at if wakeup is None or wakeup >= at else wakeup
 
     def turn(self, at: float) -> None:
-        """Handle the first event at `at`, which `next_at` has returned. Raises as `run` does."""
+        """Handle the first event at `at`, the result of `next_at`. Raises as `run` does."""
         coming = self._coming
         if coming is not None and coming.arrival <= at:
             if at < self.now:
@@ -276,13 +275,13 @@ class Simulation:
             self._fire(max(at, self.now))
 
     def put(self, at: float, event: Event | FrameEvent | RampsLearnt) -> None:
-        """Have something happen at `at`, not before what happens now: for what runs several."""
+        """Add an event at `at`, which must not be in the past. Callers run several simulations."""
         self._put(at, ORDER_OF[type(event)], event)
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
     def _put(self, at: float, kind: EventOrder, event: _Happens) -> None:
-        """Have `event` happen at `at`; an upload is complete then."""
+        """Put `event` on the heap for `at`; if it is an upload, its body is complete then."""
         heappush(self._heap, (at, kind, self._put_down, event))
         self._put_down += 1
 
@@ -290,7 +289,7 @@ class Simulation:
         self._put(at, ORDER_OF[type(report)], report)
 
     def _take_in(self, item: Item) -> None:
-        """The instant of an item from outside has come."""
+        """Put an item from outside, whose instant has come, on the heap."""
         if isinstance(item, Request):
             self._put(item.arrival, EventOrder.REQUEST, Submitted(item))
         elif isinstance(item, SimulatedUpload):
@@ -352,23 +351,23 @@ class Simulation:
         together: list[_Happens] = [first]
         while heap and heap[0][0] == at and heap[0][1] in _TOGETHER:
             if _announced_in(together, heap[0][3]):
-                break  # its sender learns first whether the body is wanted
+                break  # the sender first learns whether the server wants the body
             together.append(heappop(heap)[3])
         events = [event for happening in together if (event := self._event(happening)) is not None]
         if events:
             self._deliver(events, at)
 
     def _event(self, happening: _Happens) -> RuntimeEvent | None:
-        """Event that the engine gets; None if it no longer happens."""
+        """Return the event that the engine gets; None if it no longer happens."""
         if isinstance(happening, Report):
             return happening if self.hardware.happens(happening, now=self.now) else None
         if isinstance(happening, _ClientTurn):
-            return None  # `_step` takes them
+            return None  # `_step` handles clients' turns
         if isinstance(happening, Submitted):
             self._open[happening.request.id] = happening.request
         elif isinstance(happening, SimulatedUpload):
             if happening.request is None or happening.request.id not in self._open:
-                return None  # its sender has its outcome and sends no more
+                return None  # the sender has got its outcome and sends no body
             return Submitted(happening.request)
         elif isinstance(happening, Failure):
             return self.hardware.fails(happening, now=self.now)
@@ -392,7 +391,7 @@ class Simulation:
             self._put(at + self._job_s, EventOrder.REPLICA, job.run())
         for command in commands:
             if type(command) is FreeSlots:
-                continue  # there are none here
+                continue  # the simulation has no slots
             if type(command) is not Answer:
                 if clients is not None and type(command) is RunBatch:
                     clients.runs(command.batch)
@@ -402,13 +401,13 @@ class Simulation:
                     clients.answered(command.id, command)
                 if self._answered is not None:
                     self._answered(request, command)
-        if yields:  # outputs are read at once
+        if yields:  # reading outputs takes no time
             self._deliver(yields, at)
 
     def _framed(
         self, commands: Sequence[RuntimeCommand], at: float
     ) -> tuple[Sequence[Command], Sequence[StageYielded]]:
-        """Commands left for the hardware once frames have had their part, and what stages yield."""
+        """Carry out commands about frames. Return all other commands, and what stages yield."""
         frames = self._frames
         assert frames is not None, "a run with pipelines needs to know what their stages give"
         hardware_commands: list[Command] = []
@@ -429,7 +428,7 @@ class Simulation:
 
 
 def _announced_in(events: Sequence[_Happens], happening: object) -> bool:
-    """Whether `happening` is the body of a request that one of `events` announces."""
+    """Return whether `happening` is the body of a request that one of `events` announces."""
     return isinstance(happening, SimulatedUpload) and any(
         isinstance(event, Announced) and event.notice.id == happening.notice.id for event in events
     )

@@ -1,11 +1,11 @@
 """The simulated hardware: carries out commands, and says when what they set off will have happened.
 
-A replica is up some time after its start, a lane has other cores some time after they were last
-asked for, and a batch ends when its `Execution` says. What is left of a batch whose lane is resized
-takes as much more or less time as predictions say of all of it.
+A replica is up a fixed time after its start, a lane has new cores a fixed time after the command to
+resize it, and a batch ends when its `Execution` says. If a lane is resized, the remaining time of
+its batch changes by the ratio of the predicted times of the whole batch.
 
-A replica whose model has early exits (`EarlyExits`) opens what a policy asks for beside what it
-runs, and goes by it from the next batch on; thresholds hold from the next batch on, as live.
+A replica whose model has early exits (`EarlyExits`) opens the ramps of a new policy while it runs,
+and uses them from the next batch on. Thresholds also apply from the next batch on, as live.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Execution(Protocol):
     """How long batches truly take: the hardware knows, the policies do not."""
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        """The time of `batch` on a lane of `cores` cores, ≥ 0. Infinite: it hangs. Asked once, when
-        the batch starts."""
+        """Return the seconds of `batch` on a lane of `cores` cores, ≥ 0; infinite if it hangs.
+        Called once, when the batch starts."""
 
 
 class AsExpected:
-    """Every batch takes the expected time of its profile."""
+    """An `Execution` in which every batch takes the expected time of its profile."""
 
     def __init__(self, times: BatchTimes) -> None:
         self._times = times
@@ -65,10 +65,10 @@ class AsExpected:
 
 
 class ByProfile:
-    """Batch times drawn from a profile, by rows and by the members' shape."""
+    """An `Execution` that draws batch times from a profile, by rows and the members' shape."""
 
     def __init__(self, times: BatchTimes, generator: np.random.Generator) -> None:
-        """`times` should be a copy of its own: what a policy learns does not change the truth."""
+        """`times` should be a separate copy, so that what a policy learns changes no truth."""
         self._times = times
         self._generator = generator
 
@@ -77,7 +77,7 @@ class ByProfile:
 
 
 def scatter(times: BatchTimes, batch: Batch, cores: int) -> TimeDistribution:
-    """Distribution of the time of `batch` if predictions are right, without their uncertainty."""
+    """Return the predicted distribution of the time of `batch`, as if the prediction were sure."""
     if isinstance(times, ExitTimes):
         times = times.inner
     distribution_of = times.scatter if isinstance(times, ShapedTimes) else times.of
@@ -85,8 +85,8 @@ def scatter(times: BatchTimes, batch: Batch, cores: int) -> TimeDistribution:
 
 
 class ByLength:
-    """Members are padded to the longest of them, l_B = c0 + c1·k·max(l), on any number of cores.
-    They must be `DrawnRequest`s."""
+    """An `Execution` that pads members to the longest: l_B = c0 + c1·k·max(l), on any number of
+    cores. Members must be `DrawnRequest`s."""
 
     def __init__(self, latency: BatchLatency) -> None:
         self._latency = latency
@@ -96,7 +96,7 @@ class ByLength:
 
 
 class ByPool:
-    """Each pool on hardware of its own."""
+    """An `Execution` with a separate `Execution` for each pool."""
 
     def __init__(self, executions: Mapping[PoolId, Execution]) -> None:
         self._executions = executions
@@ -106,15 +106,15 @@ class ByPool:
 
 
 def length_of(request: Request) -> float:
-    """The true length of `request`. Raises SimulationError if none was drawn for it."""
+    """Return the true length of `request`. Raises SimulationError if none was drawn for it."""
     if not isinstance(request, DrawnRequest):
         raise SimulationError(f"request {request.id} has no length of its own")
     return request.length
 
 
 class CoreMeter:
-    """Allocated cores over time, the confirmed sizes of all lanes together: busy or not. What a run
-    is charged for. Remembers only changes."""
+    """Allocated cores over time, for which a run is charged: the sum of the confirmed sizes of all
+    lanes, busy or not. Stores only changes."""
 
     def __init__(self) -> None:
         self._since: list[float] = []
@@ -127,7 +127,7 @@ class CoreMeter:
             self._cores.append(cores)
 
     def seconds(self, start: float, end: float) -> float:
-        """Core seconds from `start` to `end`, which may lie after the last change."""
+        """Return the core seconds from `start` to `end`; `end` may lie after the last change."""
         first = max(bisect_right(self._since, start) - 1, 0)
         last = bisect_left(self._since, end)
         edges = [max(start, since) for since in self._since[first:last]]
@@ -138,7 +138,7 @@ class CoreMeter:
         )
 
     def means(self, edges: Sequence[float]) -> tuple[float, ...]:
-        """Mean cores between every two of n ascending `edges`: n − 1 numbers."""
+        """Return the mean cores between neighbours of n ascending `edges`: n − 1 numbers."""
         return tuple(self.seconds(a, b) / (b - a) for a, b in pairwise(edges))
 
 
@@ -154,31 +154,31 @@ Report = (
 )
 
 Put = Callable[[float, Report], None]
-"""(absolute seconds, what the engine, or planners, are to get then)."""
+"""Called with absolute seconds, and the report that the engine or planners get at that time."""
 
 ARRANGE_S = 0.5
-"""Seconds from a policy with other ramps until the model has opened them."""
+"""Seconds from the publication of a policy with other ramps until the model has opened them."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A batch that runs. Absolute seconds."""
+    """A running batch. Instants are absolute seconds."""
 
     batch: Batch
     cores: int
     since: float
-    """Instant at which it began to run on these cores."""
+    """Instant at which the batch began to run on these cores."""
     ends_at: float
-    """Infinite: it hangs."""
+    """Infinite if the batch hangs."""
     course: ExitCourse | None = None
-    """None: it runs unsplit."""
+    """Stages that the batch runs in, with its exits; None if it runs unsplit."""
     stretched: float = 1.0
-    """How much longer than its course it takes, since its lane was resized."""
+    """Factor on the times of the course, from resizes of the lane."""
     released: list[tuple[float, RowsReleased]] = field(default_factory=list)
-    """Still to come."""
+    """Releases of rows that are still to come, by absolute seconds."""
 
     def into(self, now: float) -> float:
-        """Seconds of its course that have passed."""
+        """Return the seconds of the course, unstretched, that have passed by `now`."""
         assert self.course is not None
         return self.course.seconds - (self.ends_at - now) / self.stretched
 
@@ -196,39 +196,39 @@ class Hardware:
         resize_s: float,
         exits: Mapping[str, EarlyExits] | None = None,
     ) -> None:
-        """A replica is up `start_s` seconds after its start; a lane is resized after `resize_s`.
-        `exits`: by model, of those that have early exits."""
+        """A replica is up `start_s` seconds after its start; a resize takes `resize_s` seconds.
+        `exits`: by name, the models with early exits."""
         self.batches = 0
         """Batches that have started."""
         self.rows = 0
-        """Rows in them."""
+        """Rows in all started batches."""
         self.busy_s = 0.0
-        """Core seconds that batches took until they ended, however they ended."""
+        """Core seconds of all batches that have ended, for whatever reason."""
         self.allocated = CoreMeter()
-        """Cores that lanes have had, busy or not."""
+        """Allocated cores over time, busy or not."""
         self._engine = engine
         self._execution = execution
         self._put = put
         self._start_s = start_s
         self._resize_s = resize_s
         self._cores: Mapping[str, int] = {}
-        """Confirmed, by lane."""
+        """Confirmed number of cores, by lane."""
         self._replicas: dict[int, Replica] = {}
-        """Started and neither lost nor stopped."""
+        """By id: replicas that were started and neither lost nor stopped."""
         self._running: dict[int, _Running] = {}
         """By batch id."""
         self._exits = exits or {}
         self._policies: dict[int, ExitPolicy] = {}
         """By replica: the policy that was published last."""
         self._thresholds: dict[int, dict[int, float]] = {}
-        """By replica: thresholds of this policy and of ramps that are still open, by position."""
+        """By replica and ramp position: thresholds of this policy and of ramps still open."""
         self._open_ramps: dict[int, tuple[int, ...]] = {}
-        """By replica: the ramps with which its model is open."""
+        """By replica: the ramps that its model has open."""
         self._resizes: dict[str, tuple[float, tuple[int, ...]]] = {}
-        """The last that was asked for each lane and is under way: when it is done, and what."""
+        """By lane: the last resize still under way, as (instant when it is done, new cores)."""
 
     def carry_out(self, command: Command, *, now: float) -> None:
-        """Do what the engine wants done, answers and slots apart."""
+        """Carry out a command of the engine; answers and slots are ignored."""
         match command:
             case RunBatch():
                 self._run(command.batch, now)
@@ -249,11 +249,11 @@ class Hardware:
                 self._put(now + self._resize_s, LaneResized(command.lane, command.cores))
 
     def happens(self, report: Report, *, now: float) -> bool:
-        """True if this comes to pass; False if something else has come before it."""
+        """Return whether `report`, whose time has come, still holds; False if it is outdated."""
         match report:
             case BatchFinished():
                 running = self._running.get(report.batch)
-                # Else its lane was resized, and it ends sooner or later.
+                # If `ends_at` differs, the lane was resized and the batch ends at another time.
                 if running is None or running.ends_at != now:
                     return False
                 if running.course is not None and running.course.everywhere is not None:
@@ -269,20 +269,20 @@ class Hardware:
                 policy = self._policies.get(report.replica)
                 gone = report.replica not in self._replicas
                 if gone or policy is None or policy.ramps != report.ramps:
-                    return False  # something else has been published meanwhile
+                    return False  # another policy has been published meanwhile
                 self._open_ramps[report.replica] = report.ramps
             case ReplicaLost():
                 return self._gone(report.replica, now)
             case LaneResized():
                 under_way = self._resizes.get(report.lane)
                 if under_way is not None and under_way != (now, report.cores):
-                    return False  # something else was asked for meanwhile
+                    return False  # another resize has been ordered meanwhile
                 self._resizes.pop(report.lane, None)
                 self._moved(report, now)
         return True
 
     def fails(self, failure: Failure, *, now: float) -> ReplicaLost | None:
-        """Have the replica die that `failure` means; None if there is none."""
+        """Let the replica that `failure` names die; return None if there is no such replica."""
         for replica in self._replicas.values():
             if replica.lane == failure.lane and failure.model in (None, replica.pool.model):
                 lost = ReplicaLost(replica.id, failure.detail, failure.permanent)
@@ -305,7 +305,7 @@ class Hardware:
         ramps = self._open_ramps.get(batch.replica.id, ())
         policy = self._policies.get(batch.replica.id)
         if policy is not None and (ramps or policy.features) and seconds < math.inf:
-            if policy.ramps != ramps:  # what it asks for is not open yet
+            if policy.ramps != ramps:  # the ramps of the policy are not open yet
                 by_ramp = self._thresholds[batch.replica.id]
                 thresholds = tuple([by_ramp.get(ramp, 0.0) for ramp in ramps])
                 policy = replace(policy, ramps=ramps, thresholds=thresholds, costs=())
@@ -323,7 +323,7 @@ class Hardware:
             self._put(running.ends_at, BatchFinished(running.batch.id, exits=exits))
 
     def _abort(self, id: int, now: float) -> None:
-        """A batch is stopped at once, but for one that runs in stages: before the next of them."""
+        """Stop a batch: one that runs in stages before its next stage, any other immediately."""
         running = self._running.get(id)
         if running is None or running.course is None:
             self._put(now, BatchAborted(id))
@@ -346,7 +346,7 @@ class Hardware:
             self._put(now + ARRANGE_S, exits.arranged(replica, policy))
 
     def _moved(self, report: LaneResized, now: float) -> None:
-        """The batch that runs on the lane goes on with other cores."""
+        """Continue the batch that runs on a resized lane with its new number of cores."""
         for running in self._running.values():
             replica, rows = running.batch.replica, running.batch.rows
             cores = len(report.cores) or 1
@@ -372,7 +372,7 @@ class Hardware:
         return True
 
     def _gone(self, id: int, now: float) -> bool:
-        """Whether replica `id` is lost now; False if it was lost or stopped before."""
+        """Remove replica `id` and its batch. Return False if it was lost or stopped before."""
         if self._replicas.pop(id, None) is None:
             return False
         self._policies.pop(id, None)

@@ -1,8 +1,8 @@
-"""`Scorer`: from outcomes, as they come, to the report that live runs end in too.
+"""`Scorer`: makes a report of the same form as a live run's from the outcomes of a simulation.
 
-Outcomes are noted as they come, and counted with arrays a few thousand at a time: that costs
-half a microsecond for each and memory that does not grow. Only requests that arrive within the
-scored window count; latency runs from the arrival (an upload's: its first byte).
+Outcomes are noted as they come and counted with arrays, a few thousand at a time. This costs half a
+microsecond per outcome, in constant memory. Only requests that arrive within the scored window
+count. Latency runs from the arrival; that of an upload is its first byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slacktide.lab.load.report import Ending, Provenance, Report, StreamScore, W
 from slacktide.lab.simulation.world.hardware import CoreMeter
 
 BINS_MOST = 3_600
-"""Bins of the timeline; one second each in runs of up to an hour."""
+"""Most bins of the timeline. A bin is one second long in runs of up to an hour."""
 _FOLD = 8_192
 """Outcomes that are counted together."""
 
@@ -30,13 +30,13 @@ _Note = tuple[float, float, int, Reason]
 
 
 class Scorer:
-    """Counts outcomes; `answered` is what a `Simulation` calls."""
+    """Counts outcomes. A `Simulation` calls `answered` for each of them."""
 
     def __init__(
         self, *, duration_s: float, warmup_s: float = 0.0, requests: TextIO | None = None
     ) -> None:
         """The scored window is [warmup_s, warmup_s + duration_s). `requests` gets a line of CSV for
-        each request in it; percentiles are exact then. Raises ValueError if the window is empty."""
+        each request in it; percentiles are then exact. Raises ValueError if the window is empty."""
         if not (warmup_s >= 0.0 and 0.0 < duration_s < float("inf")):
             raise ValueError(f"no window: warm-up {warmup_s} s, duration {duration_s} s")
         bin_s = 1.0
@@ -44,7 +44,7 @@ class Scorer:
             bin_s *= 2.0
         self._window = Window(warmup_s, duration_s, bin_s)
         self._scores: dict[tuple[str, str], StreamScore] = {}
-        """By model and application; likewise below."""
+        """By (model, application), like the next two dictionaries."""
         self._notes: dict[tuple[str, str], list[_Note]] = {}
         """Outcomes that have not been counted yet."""
         self._note: dict[tuple[str, str], Callable[[_Note], None]] = {}
@@ -54,7 +54,7 @@ class Scorer:
             requests.write("arrival_s,model,application,rows,outcome,reason,latency_s\n")
 
     def answered(self, request: Request | Notice, outcome: Outcome) -> None:
-        """`request` has ended. The rows of a notice are taken to be one."""
+        """Note the outcome of `request`. A notice counts as one row."""
         rows = request.rows if isinstance(request, Request) else 1
         note = self._note.get((request.model, request.application))
         if note is None:
@@ -92,7 +92,7 @@ class Scorer:
                 notes.clear()
 
     def _list(self, file: TextIO, key: tuple[str, str], notes: Iterable[_Note]) -> None:
-        """A line for each; model and application are quoted where they must be."""
+        """Write a line of CSV for each note in the window; names are quoted if necessary."""
         rows = csv.writer(file, lineterminator="\n")
         for arrival, end, count, reason in notes:
             if self._window.start <= arrival < self._window.end:
@@ -110,7 +110,7 @@ class Scorer:
         cores: float | None = None,
         allocated: CoreMeter | None = None,
     ) -> Report:
-        """Everything so far. Streams are sorted by model and application."""
+        """Return a report of all outcomes so far. Streams are sorted by model and application."""
         self._fold()
         window = self._window
         total = self._score().merged(list(self._scores.values()))

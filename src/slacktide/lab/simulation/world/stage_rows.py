@@ -1,10 +1,9 @@
-"""Rows that the stages of a pipeline hand on in a simulation: they are rows that follow object
-counts.
+"""Numbers of rows that the stages of a simulated pipeline hand on, as object counts determine.
 
-How many rows the source's edges hand on stands in the frame, so it is the same for all who serve
-it. Further on an edge hands on so many rows for each: rows `a` to `b` of a stage make the rows
-from ⌊a · each + spin⌋ to ⌊b · each + spin⌋, where `spin` (0 to 1) is the frame's own. So a stage's
-requests may be cut as they like: together they always hand on the same.
+Each frame states how many rows the source's edges hand on, so the numbers do not depend on how the
+frame is served. A later edge hands on `each` rows per row of its upstream: rows `a` to `b` of the
+upstream become the rows ⌊a · each + spin⌋ to ⌊b · each + spin⌋, where each frame has its own `spin`
+(0 to 1). The total is therefore the same however a stage's rows are cut into requests.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ class EdgeRows:
     nbytes: float = 0.0
     """Bytes of each row, as it crosses a link."""
     each: float = 1.0
-    """Rows for each row of the upstream, where that is not the source."""
+    """Rows for each row of the upstream, unless the upstream is the source."""
     shapes: tuple[Signature, ...] = ()
-    """Shapes of its rows, one for a frame, each as often as the others. None: they do not
-    differ."""
+    """Possible shapes of its rows. All rows of a frame have the same shape, and all shapes are
+    equally frequent. Empty: rows do not differ in shape."""
 
     def shape(self, spin: float) -> Signature:
-        """Shape of a frame's rows."""
+        """Return the shape of a frame's rows on this edge."""
         return self.shapes[int(1e4 * spin) % len(self.shapes)] if self.shapes else ()
 
 
 class StageRows:
-    """A pipeline and what its edges hand on. Raises WorkloadError for rows that cannot be."""
+    """A pipeline and what its edges hand on. Raises WorkloadError for invalid rows."""
 
     def __init__(
         self,
@@ -62,69 +61,69 @@ class StageRows:
             stage.name: tuple(numbers[edge] for edge in pipeline.out_of[stage.name])
             for stage in pipeline.stages
         }
-        """By stage: the numbers of its edges, in order."""
+        """By stage: the numbers of its outgoing edges, in order."""
         self.sinks = frozenset(pipeline.sinks)
         self._source_edges = self.out_of[pipeline.source]
 
     def span(self, picture: SeenFrame, edge: int, first: int, end: int) -> tuple[int, int]:
-        """(first, end) of the rows that rows `first` to `end` hand on."""
+        """Return (first, end) of the rows that an edge makes of its upstream's `first` to `end`."""
         if edge in self._source_edges:
             return 0, picture.handed[self._source_edges.index(edge)]
         fan_out = self.edges[edge].each
         return int(first * fan_out + picture.spin), int(end * fan_out + picture.spin)
 
     def offered(self, handed: Sequence[int], spin: float) -> int:
-        """Rows at the sinks, if everything is served."""
+        """Return the number of rows at the sinks if everything is served."""
         rows = {self.pipeline.source: 1}
         for name in self.pipeline.order:
             for at, edge in enumerate(self.out_of[name]):
                 downstream = self.pipeline.edges[edge].downstream
                 if name == self.pipeline.source:
                     rows[downstream] = handed[at]
-                else:  # of a join, all edges hand on the same
+                else:  # all edges that lead to a join hand on the same number
                     rows[downstream] = int(rows[name] * self.edges[edge].each + spin)
         return sum(rows[name] for name in self.sinks)
 
 
 @dataclass(slots=True, eq=False)
 class SeenFrame:
-    """A frame as it truly is."""
+    """A frame's true properties, which the server does not know."""
 
     rows: StageRows
     handed: Sequence[int]
-    """Rows on each edge of the source."""
+    """Number of rows on each edge of the source."""
     spin: float
     arrival: float
     deadline: float
     offered: int
-    """Rows at the sinks, if everything is served."""
+    """Number of rows at the sinks if everything is served."""
     accuracy: float = 1.0
     """Accuracy of the source's answer."""
     ended_at: float = math.inf
-    """Instant of its outcome on the device that it came to."""
+    """Instant of the frame's outcome on the device of its camera."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineCamera:
-    """A source of frames of one pipeline. Raises WorkloadError for what cannot be."""
+    """A source of frames of one pipeline. Raises WorkloadError for invalid fields."""
 
     rows: StageRows
     counts: ObjectCounts
     classes: Sequence[Sequence[str]]
-    """By edge of the source: the classes whose objects it hands on."""
+    """For each edge of the source: the classes whose objects the edge hands on."""
     slo: float
-    """Seconds."""
+    """Seconds from a frame's capture to its deadline."""
     rate: float
     """Frames per second."""
     nbytes: float
     """Bytes of a frame, as it crosses a link."""
     start: float = 0.0
     end: float = math.inf
-    """Instant from which it sends no more."""
+    """Instant at which the camera stops."""
     offset: float = 0.0
-    """Seconds into the counts at its start."""
+    """Seconds into the counts at the camera's start."""
     level: Callable[[float], float] = field(default=lambda at: 1.0)
-    """Factor of the counts, by time."""
+    """Factor on the counts, as a function of time."""
 
     def __post_init__(self) -> None:
         where = f"camera of {self.rows.pipeline.name}"
@@ -141,7 +140,7 @@ class PipelineCamera:
             raise WorkloadError(f"{where}: nbytes", f"must not be negative, got {self.nbytes}")
 
     def frames(self) -> Iterator[tuple[float, SeenFrame]]:
-        """(when, what) of all frames, for ever unless it ends."""
+        """Yield (instant, frame) for all frames; endless unless `end` is finite."""
         counts, number = self.counts, 0
         by_edge = [[counts.of(name) for name in names] for names in self.classes]
         step, total = counts.rate / self.rate, counts.frames
@@ -156,7 +155,7 @@ class PipelineCamera:
             number += 1
 
     def mean_handed(self, start: float, end: float) -> list[float]:
-        """Rows that each edge of the source hands on for a frame, on average over these seconds."""
+        """Return the mean rows per frame on each edge of the source, from `start` to `end`."""
         counts, step = self.counts, self.counts.rate / self.rate
         first = int((start - self.start) * self.rate)
         last = max(first + 1, int((end - self.start) * self.rate))

@@ -1,7 +1,7 @@
 """A table of every field of Triton's ModelConfig and its meaning for Slacktide.
 
-A test compares it with the descriptor. An entry covers the fields below it, except for a honoured
-one: then each field below has its own entry. tests/models/repository/test_triton_field_classes.py
+A test compares it with the descriptor. An entry also covers the fields below its own, unless it is
+honoured: then each field below has an entry. tests/models/repository/test_triton_field_classes.py
 prints docs/triton-config.md from the table.
 """
 

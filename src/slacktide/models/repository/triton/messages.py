@@ -1,7 +1,7 @@
 """Reads a ModelConfig from text (config.pbtxt) or JSON (a load call) into plain data.
 
 Plain data has proto field names, enums by name, 64-bit numbers as numbers, and only stated fields.
-All other code uses it.
+All other code uses plain data.
 """
 
 from __future__ import annotations

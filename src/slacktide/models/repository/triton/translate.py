@@ -17,7 +17,7 @@ PLATFORM = "onnxruntime_onnx"
 BACKEND = "onnxruntime"
 MAX_PRIORITY = 5
 MAX_SHAPES = 16
-"""Most further shapes to profile; later samples are ignored."""
+"""Maximum number of further shapes to profile; later samples are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Translation:
     fifo: Mapping[str, Any] = field(default_factory=dict)
     """Options of the scheduler `fifo`, used only if it is chosen."""
     not_fifo: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that replace them under other schedulers."""
+    """Settings that replace `fifo` under other schedulers."""
     warnings: tuple[str, ...] = ()
 
 
