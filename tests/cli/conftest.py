@@ -33,7 +33,7 @@ def run() -> Run:
             text=True,
             cwd=cwd,
             env={**ours, "COLUMNS": "100", "NO_COLOR": "1", **(env or {})},
-            timeout=100,
+            timeout=280,
         )
 
     return call

@@ -178,6 +178,7 @@ def test_a_server_that_ends_is_quoted(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # a busy machine takes minutes
 def test_the_whole_of_it(run: Run, tmp_path: Path):
     done = run("demo", "--models", "text", "--seconds", "0.3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

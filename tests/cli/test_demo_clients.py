@@ -131,6 +131,7 @@ def test_the_tables_say_so(report: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # a busy machine takes minutes
 def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "make_repository", lambda folder, models: tiny_family(folder))
     monkeypatch.chdir(tmp_path)

@@ -119,6 +119,7 @@ def test_what_cannot_be_played_is_named(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # a busy machine takes minutes
 def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(exits, "LEARN", 300)
