@@ -80,8 +80,8 @@ class ShapeSorting:
         return bisect_right(self.edges, size if self.law is None else self.law.work(size))
 
     def holds(self, later: ShapeSorting, far: float) -> bool:
-        """Whether this sorting is still good enough although `later` is the present one: no known
-        shape, and no size predicted by the law, is off by more than the factor `far`."""
+        """Return True if this sorting may stay in use although `later` is the present one: no known
+        shape and no size predicted by the law is off by more than the factor `far`."""
         return (
             later.width >= self.width
             and all(

@@ -203,7 +203,7 @@ def _fractions(
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What the solver knows at the end of its time."""
+    """Result of the solver when its time ends."""
 
     values: NDArray[np.float64] | None
     most: float | None

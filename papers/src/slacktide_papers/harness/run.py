@@ -41,7 +41,7 @@ Outcome = TypeVar("Outcome")
 """Outcome of a cell: a dataclass of plain data."""
 SomeRow = TypeVar("SomeRow", bound=ResultRow)
 Extras = TypeVar("Extras")
-"""What a paper's results hold beside rows and goals."""
+"""Type of a paper's further results, beside rows and goals."""
 
 
 class Plot(NamedTuple):
@@ -141,7 +141,7 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
     known: int
     """Number of those runs whose results were already stored."""
     quick: bool = False
-    """Whether this is a run with `--quick`."""
+    """True for a run with `--quick`."""
 
     @property
     def too_short(self) -> str:

@@ -182,7 +182,7 @@ _SHORT_TIMES: _Places = tuple(
     for contender in (ORLOJ, SLACK)
     for p99 in P99_MS
 )
-"""The same requests at each place on the x axis, with all times scaled."""
+"""Runs of one set of requests, with all times scaled to each place on the x axis."""
 
 _ALL = (*PUBLISHED, *OURS)
 

@@ -30,7 +30,7 @@ FIGURE_4: Mapping[str, str] = {
     "static-16": "≈ 0",
     "vertical": "< 0.3 %",
 }
-"""What the paper says of violations in Figure 4, a plot without numbers; by our names."""
+"""Violations in Figure 4, a plot without numbers, as the text gives them; by our names."""
 
 FIGURE_4_CORES: Mapping[str, str] = {"static-16": "16", "vertical": "< 12.8"}
 """Mean cores: Sponge, whose place our `vertical` takes, has over a fifth less than 16."""

@@ -79,7 +79,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         self._due_views: dict[str, ModelView] = {}
         """Views of the models whose policies must be asked."""
         self._pending: tuple[float, list[ScaledState], bool] | None = None
-        """What to do once the engine has handled the last events: (time, models whose policies are
+        """Work for when the engine has handled the last events: (time, models whose policies are
         asked again, whether lanes are resized)."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
