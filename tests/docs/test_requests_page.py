@@ -88,6 +88,7 @@ def forms(document: object) -> object:
     return float if isinstance(document, int | float) else document
 
 
+@pytest.mark.slow
 def test_curl_gets_the_answers_that_are_shown(server: slacktide.Server) -> None:
     section = below("curl")
     (served, refused), (shown,), (told,) = (

@@ -288,6 +288,7 @@ def test_a_refusal_says_how_much_time_was_short(
     assert {one.result().status for one in waiting} == {200}
 
 
+@pytest.mark.slow
 def test_triton_strict_answers_as_triton_and_the_log_says_why(
     zoo: Any, serve: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

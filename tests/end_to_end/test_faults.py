@@ -76,6 +76,7 @@ def cancelled(house: Any, model: str, before: dict[str, int], reason: Reason) ->
 # ── workers ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_request_whose_worker_is_killed_is_run_again(fragile: Any) -> None:
     waiting = fragile.later("killed", fragile.spin_call(A_WHILE))
     fragile.running("killed")

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 FREE = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", "--profile-budget", "10ms")
 MATMUL = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 0, 0, 0]}]}'
 
 
+@pytest.mark.slow
 def test_a_server_beside_hostile_models_serves_the_good_one(
     program: Any, zoo: Any, common: Any
 ) -> None:
@@ -27,6 +30,7 @@ def test_a_server_beside_hostile_models_serves_the_good_one(
         assert common.ask(port, "GET", f"/v2/models/{name}/ready").status == 400
 
 
+@pytest.mark.slow
 def test_the_checker_refuses_what_loading_refuses(zoo: Any) -> None:
     zoo.matmul("good")
     hostile = zoo.hostile()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -34,7 +37,8 @@ FRAME = WHOLE.index(b"\xff\xc0") + 5
 SCAN = WHOLE.index(b"\xff\xda")
 DAMAGED = {
     WHOLE[: len(WHOLE) // 2]: "got one that is cut short",
-    b"\x89PNG\r\n\x1a\n": "got PNG; send JPEG, or its pixels as UINT8 [rows, height, width, 3]",
+    b"\x89PNG\r\n\x1a\n": "got PNG whose header is damaged",
+    b"GIF89a": "got GIF; send JPEG, or its pixels as UINT8 [rows, height, width, 3]",
     b"text": "got something else",
     WHOLE[:-4] + WHOLE: "got one that is cut short, and another behind it",
     WHOLE[:-2] + WHOLE[SCAN:-2] * 600 + WHOLE[-2:]: "got one with more than 3 scans",
@@ -53,6 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo.sight("sizes", settings=SIZES)
     zoo.sight("fixed", size=48, settings="max_batch: 4\n")
     zoo.matmul()
+    zoo.floats("floats", settings="inputs: {x: {image: {resize: letterbox, pad_value: 0}}}\n")
     with serve(zoo) as house:
         yield house
 
@@ -69,10 +74,10 @@ def ask(request: pytest.FixtureRequest, house: Any) -> Iterator[Any]:
     module = {"http": tritonclient.http, "grpc": tritonclient.grpc}[request.param]
     with module.InferenceServerClient(getattr(house, request.param)) as client:
 
-        def asked(model: str, *images: Any, **parameters: str) -> Any:
+        def asked(model: str, *images: Any, input: str = "image", **parameters: str) -> Any:
             jpegs = isinstance(images[0], bytes)
             array = np.array(images, object) if jpegs else images[0]
-            tensor = module.InferInput("image", array.shape, "BYTES" if jpegs else "UINT8")
+            tensor = module.InferInput(input, array.shape, "BYTES" if jpegs else "UINT8")
             tensor.set_data_from_numpy(array)
             return client.infer(model, [tensor], parameters=parameters or None)
 
@@ -167,3 +172,52 @@ def in_json(image: bytes, **parameters: str) -> dict[str, Any]:
         "inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}]
     }
     return {**document, "parameters": parameters} if parameters else document
+
+
+def test_a_network_of_floats_takes_pictures_from_stock_clients(house: Any, ask: Any) -> None:
+    with tritonclient.http.InferenceServerClient(house.http) as client:
+        (tensor,) = client.get_model_metadata("floats")["inputs"]
+        assert (tensor["datatype"], tensor["shape"]) == ("UINT8", [-1, -1, -1, 3])
+    wide = np.full((1, 12, 24, 3), 200, np.uint8)
+    answer = ask("floats", wide, input="x")
+    assert answer.as_numpy("mean") == pytest.approx([100 / 255], abs=1e-3)  # half is padding
+    answer = ask("floats", jpeg(90, 90, 60), jpeg(20, 20, 180), input="x")
+    assert answer.as_numpy("mean") == pytest.approx([60 / 255, 180 / 255], abs=0.01)
+
+
+def curl(house: Any, *arguments: str) -> Any:
+    url = f"http://{house.http}/v2/models/floats/infer"
+    run = subprocess.run(["curl", "-sS", *arguments, url], capture_output=True, check=True)
+    return json.loads(run.stdout)
+
+
+def test_curl_sends_a_picture_as_a_form_or_a_body(house: Any, tmp_path: Path) -> None:
+    picture = tmp_path / "grey.jpg"
+    picture.write_bytes(jpeg(60, 60, 100))
+    for arguments in (
+        ("-F", f"image=@{picture}"),
+        ("--data-binary", f"@{picture}", "-H", "Content-Type: image/jpeg"),
+    ):
+        (output,) = curl(house, *arguments)["outputs"]
+        assert output["data"] == pytest.approx([100 / 255], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-F", "image=text"), "body: expected a JPEG"),
+        (("-F", "image=@{0}", "-F", "more=1"), "expected a form with one part, the picture"),
+        (("--data-binary", "x", "-H", "Content-Type: multipart/form-data"), "a boundary of 1 to"),
+        (
+            ("--data-binary", "x", "-H", "Content-Type: multipart/form-data; boundary=b"),
+            "expected a form with the boundary of Content-Type",
+        ),
+        (("--data-binary", "x", "-H", "Content-Type: image/png"), "body: expected a JPEG"),
+    ],
+)
+def test_other_forms_and_bodies_are_refused(
+    house: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    picture = tmp_path / "grey.jpg"
+    picture.write_bytes(jpeg(60, 60, 100))
+    assert message in curl(house, *(part.format(picture) for part in arguments))["error"]

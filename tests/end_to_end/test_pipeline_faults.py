@@ -136,6 +136,7 @@ def test_what_is_not_done_in_time_is_left_out_and_named(house: Any) -> None:
     assert ended.get("partial", 0) + ended.get("after_deadline", 0) >= 1
 
 
+@pytest.mark.slow
 def test_a_frame_whose_source_is_not_done_in_time_has_no_answer(house: Any) -> None:
     answer = ask_frame(house, IMAGE, timeout=1)
     assert answer.status == 504

@@ -83,6 +83,7 @@ def metric(house: Any, name: str, **labels: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow
 def test_a_tight_deadline_grows_the_lane_and_idleness_gives_the_core_back(
     zoo: Any, serve: Any
 ) -> None:
@@ -141,6 +142,7 @@ def test_no_request_is_lost_over_many_resizes(zoo: Any, serve: Any) -> None:
         assert house.counts("matmul") == {"on_time": len(statuses)}
 
 
+@pytest.mark.slow
 def test_what_planners_did_is_replayed_without_them(
     zoo: Any, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

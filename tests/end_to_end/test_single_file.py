@@ -14,6 +14,7 @@ import pytest
 import slacktide
 
 
+@pytest.mark.slow
 def test_a_file_is_served_and_its_profile_kept_below_the_state_folder(
     program: Any, zoo: Any, house: Any, tmp_path: Path
 ) -> None:

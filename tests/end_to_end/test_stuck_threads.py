@@ -27,6 +27,7 @@ runpy.run_module("slacktide", run_name="__main__", alter_sys=True)
 
 @pytest.mark.replaces_parts
 @pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 1)])
+@pytest.mark.slow
 def test_one_signal_leaves_threads_behind_and_two_do_not_wait(
     zoo: Any, tmp_path: Path, signals: int, code: int
 ) -> None:

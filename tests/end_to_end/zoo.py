@@ -205,6 +205,16 @@ class Zoo:
             settings=settings,
         )
 
+    def floats(self, name: str = "floats", *, settings: str = "") -> Path:
+        """Of pictures as networks take them, FP32 [rows, 3, 24, 24], their mean."""
+        return self.save(
+            name,
+            [helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1, 2, 3], keepdims=0)],
+            [value("x", TensorProto.FLOAT, ["n", 3, 24, 24])],
+            [value("mean", TensorProto.FLOAT, ["n"])],
+            settings=settings,
+        )
+
     def sight(
         self,
         name: str = "sight",

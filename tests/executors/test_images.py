@@ -16,7 +16,8 @@ from slacktide.domain import BatchFailed, BatchFinished
 from slacktide.executors import pictures as pictures_module
 from slacktide.executors.cores import available_cores
 from slacktide.executors.hand_over.tensor_io import encode_strings
-from slacktide.executors.images import decode_into, made_up_image
+from slacktide.executors.image_placing import Picture
+from slacktide.executors.images import made_up_image
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import measure
 from slacktide.executors.pictures import encode_jpeg, resize_into
@@ -182,7 +183,7 @@ def test_images_that_are_made_up_are_as_large_as_photographs() -> None:
 def test_a_reduced_decoding_is_what_area_means_of_the_whole_are(size: int) -> None:
     image = made_up_image(700, 1300, np.random.default_rng(3))
     jpeg, out = encode_jpeg(image), np.empty((size, size, 3), np.uint8)
-    decode_into(jpeg, out)
+    Picture(0, 0, None, jpeg).resize_into(out)
     whole = cv2.cvtColor(cv2.imdecode(np.frombuffer(jpeg, np.uint8), 1), cv2.COLOR_BGR2RGB)
     expected = cv2.resize(whole, (size, size), interpolation=cv2.INTER_AREA)
     assert np.abs(out.astype(int) - expected).mean() < 1.0
@@ -195,7 +196,9 @@ def test_an_image_is_turned_as_its_exif_data_say(size: int) -> None:
     jpeg, out = encode_jpeg(image), np.empty((size, size, 3), np.uint8)
     exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"
     segment = b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif
-    decode_into(jpeg[:2] + segment + jpeg[2:], out)  # a quarter turn: what was left is above
+    Picture(0, 0, None, jpeg[:2] + segment + jpeg[2:]).resize_into(
+        out
+    )  # a quarter turn: what was left is above
     assert out[: size // 3].min() > 240
     assert out[-(size // 3) :].max() < 10
 
@@ -223,8 +226,8 @@ def test_without_opencv_pixels_are_resized_alike(
 def test_without_opencv_jpegs_are_decoded_and_resized_alike() -> None:
     jpeg = encode_jpeg(made_up_image(90, 160, np.random.default_rng(3)))
     there, here = np.empty((50, 60, 3), np.uint8), np.empty((50, 60, 3), np.uint8)
-    decode_into(jpeg, there)
+    Picture(0, 0, None, jpeg).resize_into(there)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pictures_module, "load_opencv", lambda: None)
-        decode_into(jpeg, here)
+        Picture(0, 0, None, jpeg).resize_into(here)
     assert np.abs(here.astype(int) - there).max() <= 1

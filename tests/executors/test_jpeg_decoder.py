@@ -12,7 +12,8 @@ from PIL import Image
 
 from slacktide.executors import jpeg_decoder
 from slacktide.executors.hand_over.tensor_io import TensorError
-from slacktide.executors.images import decode_into, made_up_image
+from slacktide.executors.image_placing import Picture
+from slacktide.executors.images import made_up_image
 from slacktide.executors.jpeg_decoder import DAMAGED, decode
 from slacktide.executors.pictures import Pixels
 
@@ -96,7 +97,7 @@ def test_pictures_are_turned_upright_as_opencv_does(orientation: int, side: int 
         assert (decode(jpeg) == whole).all()
     else:
         out = np.empty((side, side, 3), np.uint8)
-        decode_into(jpeg, out)
+        Picture(0, 0, None, jpeg).resize_into(out)
         expected = cv2.resize(whole, (side, side), interpolation=cv2.INTER_AREA)
         assert np.abs(out.astype(int) - expected).mean() < 1.5
 
@@ -108,7 +109,7 @@ def test_a_picture_of_the_size_that_is_needed_is_decoded_in_its_place() -> None:
     assert not room[0].any()
     assert not room[2].any()
     narrow = np.zeros((240, 400, 3), np.uint8)  # its rows do not follow one another
-    decode_into(PLAIN, narrow[:, :320])
+    Picture(0, 0, None, PLAIN).resize_into(narrow[:, :320])
     assert (narrow[:, :320] == room[1]).all()
     assert not narrow[:, 320:].any()
 

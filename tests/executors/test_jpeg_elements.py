@@ -11,7 +11,7 @@ import pytest
 from slacktide.executors.images import made_up_image
 from slacktide.executors.jpeg_elements import (
     element_header,
-    element_jpeg,
+    element_picture,
     is_bare,
     jpeg_elements,
 )
@@ -31,7 +31,7 @@ def tensor(*elements: bytes) -> bytes:
 def test_jpegs_are_read_as_they_are_and_in_base64(element: bytes) -> None:
     view = memoryview(element)
     assert element_header(view)[:2] == (80, 60)
-    assert element_jpeg(view) in (JPEG, LONG)
+    assert element_picture(view) in (JPEG, LONG)
 
 
 def test_a_tensor_may_be_one_bare_jpeg() -> None:
@@ -49,10 +49,12 @@ def test_a_tensor_may_be_one_bare_jpeg() -> None:
     [
         (b"", "something else"),
         (b"text", "something else"),
-        (b"\x89PNG\r\n\x1a\n", r"PNG; send JPEG, or its pixels as UINT8 \[rows"),
-        (base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0"), "PNG in base64; send JPEG"),
-        (b"RIFF\0\0\0\0WEBPVP8 ", "WebP; send JPEG"),
-        (base64.b64encode(b"RIFF\0\0\0\0WEBPVP8 "), "WebP in base64; send JPEG"),
+        (b"GIF89a", r"GIF; send JPEG, or its pixels as UINT8 \[rows"),
+        (base64.b64encode(b"GIF89a\0\0\0"), "GIF in base64; send JPEG"),
+        (b"\x89PNG\r\n\x1a\n", "PNG whose header is damaged"),
+        (base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0"), "PNG whose header is damaged"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "WebP whose header is damaged"),
+        (base64.b64encode(b"RIFF\0\0\0\0WEBPVP8 "), "WebP whose header is damaged"),
         (b"RIFF\0\0\0\0AVI LIST", "something else"),
         (b"GIF89a", "GIF; send JPEG"),
         (base64.b64encode(b"GIF89a\0\0\0"), "GIF in base64"),
@@ -77,14 +79,14 @@ def test_what_is_no_jpeg_is_named_with_its_cure(element: bytes, fault: str) -> N
     with pytest.raises(ValueError, match=fault):
         element_header(memoryview(element))
     with pytest.raises(ValueError, match=fault):
-        element_header(element_jpeg(memoryview(element)))
+        element_header(element_picture(memoryview(element)))
 
 
 def test_the_end_of_a_long_base64_is_not_looked_at_for_its_header() -> None:
     text = base64.b64encode(JPEG + bytes(300_000))[:-9] + b"*"
     assert element_header(text)[:2] == (80, 60)
     with pytest.raises(ValueError, match="damaged"):
-        element_jpeg(text)
+        element_picture(text)
     unending = base64.b64encode(JPEG[:2] + SEGMENT * 40)
     with pytest.raises(ValueError, match="cut short"):
         element_header(unending)

@@ -64,6 +64,7 @@ def test_every_target_is_listed(fuzz: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_nothing_but_what_is_declared_comes_of_damaged_inputs(
     fuzz: Any, quiet: None, tmp_path: Path, name: str
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.executors.images import made_up_image
-from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements
+from slacktide.executors.jpeg_elements import element_picture, jpeg_elements
 from slacktide.executors.pictures import encode_jpeg
 from slacktide.models import image_inputs
 from slacktide.models.calls.input_check import InputCheck
@@ -84,8 +84,8 @@ def test_requests_of_a_family_batch_whatever_their_sizes() -> None:
     ("body", "kind"),
     [
         (b"", "something else"),
-        (b"\x89PNG\r\n\x1a\n", "PNG; send JPEG"),
-        (b"RIFF\0\0\0\0WEBPVP8 ", "WebP; send JPEG"),
+        (b"GIF89a", "GIF; send JPEG"),
+        (b"II*\0", "TIFF; send JPEG"),
         (b"data:image/jpeg;base64,", "a data: URI"),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_model_of_one_size_takes_jpeg_beside_its_own_pixels() -> None:
         (jpegs(JPEG, shape=(1, 1, 1)), r"input 'image' shape: expected \[rows\], a JPEG for each"),
         (jpegs(JPEG, shape=(2,)), "input 'image': expected 2 strings"),
         (jpegs(*[JPEG] * 5), "1 to 4 rows"),
-        (jpegs(JPEG, b"\x89PNG"), "image': expected a JPEG as element 1, got PNG; send JPEG, or"),
+        (jpegs(JPEG, b"GIF89a"), "image': expected a JPEG as element 1, got GIF; send JPEG, or"),
         (jpegs(JPEG, b"text"), "image': expected a JPEG as element 1, got something else"),
         (jpegs(JPEG[:100]), "expected a JPEG as element 0, got one that is cut short"),
         (jpegs(b"/9j/ is not base64"), "as element 0, got base64 with line breaks"),
@@ -149,7 +149,7 @@ def test_json_holds_a_jpeg_in_base64() -> None:
     }
     call, _ = parse_infer("m", None, json.dumps(document).encode(), None)
     checked = check_for(FIXED).check(call.inputs)
-    assert [element_jpeg(each) for each in jpeg_elements(checked.tensors[0].data)] == [JPEG] * 2
+    assert [element_picture(each) for each in jpeg_elements(checked.tensors[0].data)] == [JPEG] * 2
 
 
 def test_a_raw_body_may_be_a_jpeg() -> None:

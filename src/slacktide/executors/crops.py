@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from slacktide._extensions import load_named
 from slacktide.domain.crops import Glue, crop_extent, crop_width
 from slacktide.domain.padding import Padding
+from slacktide.domain.preprocessing import PicturePlacement, Preprocessing
 from slacktide.domain.tensors import ModelInterface, crop_input
 from slacktide.executors.hand_over.tensor_io import InputGatherer, TensorError
-from slacktide.executors.images import decode_into
+from slacktide.executors.image_placing import Picture
+from slacktide.executors.images import ImageGatherer
 from slacktide.executors.jpeg_decoder import decode
-from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements
-from slacktide.executors.jpeg_header import jpeg_header
-from slacktide.executors.pictures import Pixels, resize_into
+from slacktide.executors.jpeg_elements import element_picture, jpeg_elements
+from slacktide.executors.pictures import Pixels
 from slacktide.executors.ports import CropPayload, MemberFault, Payload, RowShapes, TensorRef
 
 _PATIENCE = 5.0
@@ -98,8 +99,8 @@ class _Frame:
             self._pixels = np.frombuffer(data, np.uint8).reshape(shape[1:])
             self.height, self.width = shape[1:3]
         else:
-            self.jpeg = element_jpeg(next(jpeg_elements(data), b""))
-            self.width, self.height = jpeg_header(self.jpeg)[:2]
+            picture = Picture.of(element_picture(next(jpeg_elements(data), b"")))
+            self.height, self.width, self._pixels, self.jpeg = picture
 
     @property
     def pixels(self) -> Pixels:
@@ -107,23 +108,14 @@ class _Frame:
         if self._pixels is None:
             assert self.jpeg is not None
             self._pixels = decode(self.jpeg)
-            self.height, self.width = self._pixels.shape[:2]  # EXIF may swap them
         return self._pixels
 
 
-class _Piece(NamedTuple):
-    """The source of one row: `pixels`, or else the whole `jpeg`."""
+class _Gathered(NamedTuple):
+    """Rows of a member without crops."""
 
-    height: int
-    width: int
-    pixels: Pixels | None
-    jpeg: memoryview | bytes | None = None
-
-    def resize_into(self, out: Pixels) -> None:
-        if self.pixels is not None:
-            resize_into(self.pixels, out)
-        elif self.jpeg is not None:
-            decode_into(self.jpeg, out)
+    rows: NDArray[Any]
+    placements: list[PicturePlacement]
 
 
 class CropGatherer:
@@ -136,9 +128,13 @@ class CropGatherer:
         gatherers: Sequence[Any],
         padding: Padding | None,
         stated: RowShapes,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
-        """`gatherers`: for members without crops, by input. `stated`: configured row shapes."""
+        """`gatherers`: for members without crops, by input. `stated`: configured row shapes.
+        `preprocessing`: of the image input, if it is declared."""
         self.frames = frames
+        self.placements: list[PicturePlacement] = []
+        """Where each row's picture lies in it, for the last batch."""
         index = crop_input(interface)
         self._spec = None if index is None else interface.inputs[index]
         if index is None or self._spec is None:
@@ -147,6 +143,9 @@ class CropGatherer:
         self._buffer = InputGatherer(self._spec)
         padded = padding.inputs.get(self._spec.name) if padding else None
         self._fill = 0 if padded is None else int(padded.value)
+        if preprocessing is not None:
+            self._fill = preprocessing.pad_value
+        self._preprocessing = preprocessing
         self._default = stated.get(self._spec.name)
 
     def gather(
@@ -158,7 +157,7 @@ class CropGatherer:
             raise TensorError("the model has no input of images alone that crops could be made for")
         faults: dict[int, MemberFault] = {}
         cache: dict[tuple[int, TensorRef], _Frame] = {}
-        pieces: list[list[_Piece] | NDArray[Any] | None] = []
+        pieces: list[list[Picture] | _Gathered | None] = []
         for place, member in enumerate(members):
             try:
                 if isinstance(member, CropPayload):
@@ -174,6 +173,7 @@ class CropGatherer:
         room = self._buffer.room(sum(rows) * height * width * 3)
         joined = room.reshape(sum(rows), height, width, 3)
         new_members: list[Payload] = []
+        self.placements = []
         end = 0
         for place, (count, parts) in enumerate(zip(rows, pieces, strict=True)):
             start, end = end, end + count
@@ -184,23 +184,31 @@ class CropGatherer:
                 into.fill(0)
                 message = f"input {self._spec.name!r}: {_NO_JPEG}, got {error}"
                 faults[place] = MemberFault(message)
+            missing = end - len(self.placements)
+            self.placements += [PicturePlacement(0, 0, longest, height)] * missing
             new_members.append(Payload(count, (TensorRef(0, 0, (count, height, longest, 3)),)))
         return joined, new_members, faults
 
-    def _place(self, parts: list[_Piece] | NDArray[Any] | None, into: NDArray[np.uint8]) -> int:
+    def _place(self, parts: list[Picture] | _Gathered | None, into: NDArray[np.uint8]) -> int:
         """Fill a member's rows. Returns the width of the widest one."""
         if parts is None:
             into.fill(0)
             return 1
-        if isinstance(parts, np.ndarray):
-            across = parts.shape[2]
-            into[:, :, :across] = parts
-            into[:, :, across:] = self._fill
+        if isinstance(parts, _Gathered):
+            down, across = parts.rows.shape[1:3]
+            if (down, across) != into.shape[1:3]:
+                into.fill(self._fill)
+            into[:, :down, :across] = parts.rows
+            self.placements += parts.placements
             return int(across)
         for piece, row in zip(parts, into, strict=True):
+            if self._preprocessing is not None and not self._keeps_shape:
+                self.placements.append(piece.place_into(row, self._preprocessing))
+                continue
             across = piece.width if self._keeps_shape else row.shape[1]
             piece.resize_into(row[:, :across])
             row[:, across:] = self._fill
+            self.placements.append(PicturePlacement(0, 0, across, row.shape[0]))
         return max(piece.width for piece in parts) if self._keeps_shape else into.shape[2]
 
     @property
@@ -209,7 +217,7 @@ class CropGatherer:
         return self._spec is not None and self._spec.shape[1] > 0 > self._spec.shape[2]
 
     def _extent(
-        self, pieces: Sequence[list[_Piece] | NDArray[Any] | None], size: int
+        self, pieces: Sequence[list[Picture] | _Gathered | None], size: int
     ) -> tuple[int, int]:
         """Height and width of the batch's rows."""
         assert self._spec is not None
@@ -220,29 +228,35 @@ class CropGatherer:
             return fixed[0], fixed[1]
         shapes = set()
         for parts in pieces:
-            if isinstance(parts, np.ndarray):
-                shapes.add(parts.shape[1:3])
+            if isinstance(parts, _Gathered):
+                shapes.add(parts.rows.shape[1:3])
             elif parts is not None:
                 shapes |= {(piece.height, piece.width) for piece in parts}
         if self._keeps_shape:
             return fixed[0], max((width for _, width in shapes), default=fixed[0])
+        if self._preprocessing is not None:
+            return self._preprocessing.common_extent(list(shapes))
         if self._default is not None:
             return self._default[0], self._default[1]
         if len(shapes) > 1:
             raise TensorError(f"input {self._spec.name!r}: unlike shapes in one batch")
         return shapes.pop() if shapes else (_ALONE, _ALONE)
 
-    def _gathered(self, member: Payload, arena: memoryview, size: int) -> NDArray[Any]:
+    def _gathered(self, member: Payload, arena: memoryview, size: int) -> _Gathered:
         """A copy of the rows of a member without crops. Raises CropError."""
         plain = self._plain
-        if hasattr(plain, "size"):
+        if isinstance(plain, ImageGatherer):
             plain.size = size
-        array: NDArray[Any] = plain.gather([member.tensors[0]], arena).copy()
-        if why := getattr(plain, "faults", None):
-            raise CropError(why[0].detail.partition(": ")[2])
-        return array
+        rows: NDArray[Any] = plain.gather([member.tensors[0]], arena).copy()
+        if not isinstance(plain, ImageGatherer):
+            return _Gathered(rows, [])
+        if plain.faults:
+            raise CropError(plain.faults[0].detail.partition(": ")[2])
+        return _Gathered(rows, plain.placements)
 
-    def _cut(self, member: CropPayload, cache: dict[tuple[int, TensorRef], _Frame]) -> list[_Piece]:
+    def _cut(
+        self, member: CropPayload, cache: dict[tuple[int, TensorRef], _Frame]
+    ) -> list[Picture]:
         """Cut a member's rows out of its frame. Raises CropError."""
         arena = self.frames.get(member.arena_number)
         tensor = member.tensors[0]
@@ -265,7 +279,9 @@ class CropGatherer:
         except ValueError as error:
             raise CropError(f"{_NO_JPEG}, got {error}") from None
 
-    def _piece(self, frame: _Frame, arena: FrameArena, at: int, box: NDArray[np.float32]) -> _Piece:
+    def _piece(
+        self, frame: _Frame, arena: FrameArena, at: int, box: NDArray[np.float32]
+    ) -> Picture:
         assert self._spec is not None
         x0, y0, x1, y1 = box.tolist()
         pixels = None
@@ -283,7 +299,7 @@ class CropGatherer:
         height, width = extent[3] - extent[1], extent[2] - extent[0]
         if self._keeps_shape:
             height, width = self._spec.shape[1], crop_width(extent, self._spec.shape[1])
-        return _Piece(height, width, pixels, frame.jpeg)
+        return Picture(height, width, pixels, frame.jpeg)
 
 
 def _apply_glue(function: Callable[[Pixels], Any], crop: Pixels) -> Pixels:

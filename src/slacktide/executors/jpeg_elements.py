@@ -1,4 +1,4 @@
-"""Finds the JPEGs in a BYTES tensor. They are binary, or base64 if they came in JSON.
+"""Finds the pictures in a BYTES tensor. They are binary, or base64 if they came in JSON.
 
 A tensor of one row may also be a bare JPEG, without the length that precedes BYTES elements, so
 that a request body that is a JPEG is never copied.
@@ -13,15 +13,14 @@ from collections.abc import Iterator
 
 from slacktide.executors.hand_over.tensor_io import split_elements
 from slacktide.executors.jpeg_header import JPEG_BEGINS, JpegHeader, jpeg_header
+from slacktide.executors.other_pictures import is_other, other_header
 
-_BASE64 = b"/9j/"
-"""The beginning of every JPEG in base64."""
+_BASE64 = (b"/9j/", b"iVBORw0K", b"UklGR")
+"""The beginnings of JPEG, PNG and WebP in base64."""
 _PREFIX, _LONG_PREFIX = 64 << 10, 1 << 20
 """Bytes of base64 that are decoded to find the frame header; the second number is for headers
 behind large colour profiles."""
 _OTHER_KINDS = {
-    "PNG": re.compile(rb"\x89PNG"),
-    "WebP": re.compile(rb"RIFF....WEBP", re.DOTALL),
     "GIF": re.compile(rb"GIF8[79]a"),
     "BMP": re.compile(rb"BM"),
     "TIFF": re.compile(rb"II\*\0|MM\0\*"),
@@ -34,9 +33,10 @@ _URL_SAFE = "base64 of the URL-safe alphabet; use + and / for - and _"
 _CURE = "; send JPEG, or its pixels as UINT8 [rows, height, width, 3]"
 
 
-def is_bare(data: memoryview | bytes) -> bool:
-    """Whether a BYTES tensor is one JPEG without a length."""
-    return bytes(data[:2]) == JPEG_BEGINS and int.from_bytes(data[:4], "little") + 4 != len(data)
+def is_bare(data: memoryview | bytes | bytearray) -> bool:
+    """Whether a BYTES tensor is one picture without a length."""
+    begins = bytes(data[:2]) == JPEG_BEGINS or is_other(data)
+    return begins and int.from_bytes(data[:4], "little") + 4 != len(data)
 
 
 def jpeg_elements(data: memoryview | bytes) -> Iterator[memoryview | bytes]:
@@ -47,26 +47,30 @@ def jpeg_elements(data: memoryview | bytes) -> Iterator[memoryview | bytes]:
 def element_header(element: memoryview | bytes) -> JpegHeader:
     """The header of one element. Only the beginning of base64 is decoded. Raises ValueError, which
     says what the element is instead, and what to send."""
-    if bytes(element[:4]) != _BASE64:
-        return jpeg_header(_jpeg(element))
+    if not bytes(element[:8]).startswith(_BASE64):
+        return _header(_picture(element))
     try:
-        return jpeg_header(_decoded(element[: _PREFIX // 3 * 4]))
+        return _header(_decoded(element[: _PREFIX // 3 * 4]))
     except ValueError:
         if len(element) <= _PREFIX:
             raise
-    return jpeg_header(_decoded(element[: _LONG_PREFIX // 3 * 4]))
+    return _header(_decoded(element[: _LONG_PREFIX // 3 * 4]))
 
 
-def element_jpeg(element: memoryview | bytes) -> memoryview | bytes:
-    """The JPEG of one element. Raises the errors of `element_header`."""
-    if bytes(element[:4]) == _BASE64:
+def _header(picture: memoryview | bytes) -> JpegHeader:
+    return other_header(picture) if is_other(picture) else jpeg_header(picture)
+
+
+def element_picture(element: memoryview | bytes) -> memoryview | bytes:
+    """The picture of one element. Raises the errors of `element_header`."""
+    if bytes(element[:8]).startswith(_BASE64):
         return _decoded(element)
-    return _jpeg(element)
+    return _picture(element)
 
 
-def _jpeg(element: memoryview | bytes) -> memoryview | bytes:
+def _picture(element: memoryview | bytes) -> memoryview | bytes:
     start = bytes(element[:18])
-    if start[:2] != JPEG_BEGINS:
+    if start[:2] != JPEG_BEGINS and not is_other(start):
         if start.startswith(b"data:"):
             raise ValueError("a data: URI; send what follows its comma")
         if start.startswith(b"_9j_"):

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from slacktide._files import open_file
+from slacktide.domain.preprocessing import Preprocessing, StatedPreprocessing, complete
 from slacktide.domain.suggestions import escaped
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.file_kinds import misplaced_kind
@@ -146,8 +147,29 @@ class OnnxFile:
                 sizes += _last_two(constants[node.input[3]])
         return [size for size in dict.fromkeys(sizes) if max(size) <= _LARGEST_IMAGE][:4]
 
-    def interface(self, max_batch: int | None) -> ModelInterface | None:
-        """The interface that the graph declares; None if a rank is unknown. `max_batch` as in
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata that its exporter wrote."""
+        return {entry.key: entry.value for entry in self._model.metadata_props}
+
+    def preprocessing(
+        self, stated: StatedPreprocessing, interface: ModelInterface, sizes: Sequence[int]
+    ) -> Preprocessing:
+        """Complete the `stated` preprocessing by the file, for a family's `sizes`. `interface`: of
+        the file. Raises ModelError."""
+        try:
+            preprocessing = complete(stated, interface, self.metadata, sizes)
+        except ValueError as error:
+            raise ModelError(str(error)) from None
+        if not interface.batches:
+            raise ModelError(
+                f"inputs.{stated.input}.image: expected a model whose first axes are all free, or "
+                "all 1"
+            )
+        return preprocessing
+
+    def interface(self, max_batch: int | None, *, one_row: bool = False) -> ModelInterface | None:
+        """The interface that the graph declares; None if a rank is unknown. Arguments as in
         `interface_of`.
         """
         graph = self._model.graph
@@ -156,7 +178,7 @@ class OnnxFile:
         outputs = [_spec(value, "output") for value in graph.output]
         if None in self.shapes.values():
             return None
-        return interface_of(inputs, outputs, max_batch)
+        return interface_of(inputs, outputs, max_batch, one_row=one_row)
 
     def custom_domains(self) -> tuple[str, ...]:
         """Domains of operators that ONNX Runtime does not include."""
@@ -232,7 +254,7 @@ def _part(model: Any, outputs: Mapping[str, str]) -> Any:
 
 
 def session_interface(
-    session: Any, declared: dict[str, Shape], max_batch: int | None
+    session: Any, declared: dict[str, Shape], max_batch: int | None, *, one_row: bool = False
 ) -> ModelInterface:
     """The interface of a session of ONNX Runtime. Raises the errors of `interface_of`.
 
@@ -252,15 +274,24 @@ def session_interface(
         return specs_of_role
 
     inputs, outputs = session.get_inputs(), session.get_outputs()
-    return interface_of(specs(inputs, "input"), specs(outputs, "output"), max_batch)
+    specs_in, specs_out = specs(inputs, "input"), specs(outputs, "output")
+    return interface_of(specs_in, specs_out, max_batch, one_row=one_row)
 
 
 def interface_of(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch: int | None
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    max_batch: int | None,
+    *,
+    one_row: bool = False,
 ) -> ModelInterface:
     """The interface with these inputs and outputs. They have a batch axis if the first axis of each
-    is free. `max_batch` as in ModelSource. Raises ModelError if it is set without such an axis.
+    is free; with `one_row` also if each is 1: then batches have one row. `max_batch` as in
+    ModelSource. Raises ModelError if it is set without such an axis.
     """
+    single = all(spec.shape[:1] == (1,) for spec in (*inputs, *outputs))
+    if one_row and single and inputs and max_batch in (None, 1):
+        return ModelInterface(tuple(inputs), tuple(outputs), 1)
     fixed = [spec.name for spec in (*inputs, *outputs) if spec.shape[:1] != (-1,)]
     if max_batch is None:
         max_batch = DEFAULT_MAX_BATCH if inputs and not fixed else 0

@@ -25,6 +25,7 @@ from slacktide.domain import (
 )
 from slacktide.domain.crops import Glue
 from slacktide.domain.padding import Padding
+from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.hand_over.arena import Arena
@@ -332,6 +333,9 @@ class ModelSource:
     each row's own. Replicas of a lane that differ only in their `image_size` share a process."""
     image_sizes: tuple[int, ...] = ()
     """Every `image_size` of this file. A row of each runs before the replica is up."""
+    image: StatedPreprocessing | None = None
+    """How pictures become an input of the file, if its settings declare that. It is then the image
+    input, whatever its type."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Outputs of the file to serve, with their names for clients. Empty: all, unchanged."""
     exits: ExitSource | None = None

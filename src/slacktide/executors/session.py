@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.padding import Padding
+from slacktide.domain.preprocessing import PicturePlacement, Preprocessing, as_pictures
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.executors.crops import CropGatherer, FrameArenas
 from slacktide.executors.hand_over.tensor_io import (
@@ -27,6 +28,7 @@ from slacktide.executors.hand_over.tensor_io import (
     RowCountError,
     TensorError,
 )
+from slacktide.executors.image_placing import ImageConverter
 from slacktide.executors.images import ImageGatherer
 from slacktide.executors.jpeg_decoder import DAMAGED, decodes_jpeg, load_decoder
 from slacktide.executors.onnx_file import OnnxFile, session_interface
@@ -83,6 +85,8 @@ class GatheredBatch(NamedTuple):
     """Seconds that gathering took."""
     damaged: int = 0
     """Number of decoded pictures that may be damaged."""
+    placements: Sequence[PicturePlacement] = ()
+    """Where the client's picture lies in each row; empty if preprocessing is not declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,21 @@ class ModelSession:
     """One open model. Make it with `ModelSession.open`; runs one batch at a time."""
 
     def __init__(
-        self, opener: SessionOpener, threads: int, interface: ModelInterface, session: Any
+        self,
+        opener: SessionOpener,
+        threads: int,
+        interface: ModelInterface,
+        session: Any,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
+        """`interface`: of the file. `preprocessing`: how pictures become one of its inputs."""
+        self._converter: ImageConverter | None = None
+        """Converts pictures to the file's image input, if it is declared."""
+        self._file_inputs = interface.inputs
+        if preprocessing is not None:
+            spec = next(s for s in interface.inputs if s.name == preprocessing.input)
+            self._converter = ImageConverter(preprocessing, spec)
+            interface = as_pictures(interface, preprocessing)
         self.opener = opener
         self._sessions = {threads: session}
         self._session = session
@@ -121,13 +138,14 @@ class ModelSession:
         index = image_input(interface)
         if index is not None and isinstance(self._gatherers[index], InputGatherer):
             spec = interface.inputs[index]
-            if source.image_sizes and spec.shape[1] < 0:
+            typical = 0 if preprocessing is None else preprocessing.short_side
+            if (source.image_sizes or typical) and spec.shape[1] < 0:
                 # Full batches of the largest size show how much fits in memory.
-                largest = max(source.image_sizes)
+                largest = max(source.image_sizes, default=typical)
                 shapes = {**source.warmup_shapes, spec.name: (largest, largest, 3)}
                 source = replace(source, warmup_shapes=shapes)
             stated = closed_shapes(source).get(spec.name)
-            self._gatherers[index] = self._images = ImageGatherer(spec, stated)
+            self._gatherers[index] = self._images = ImageGatherer(spec, stated, preprocessing)
         self._source = source
         self._lengths = None if padding is None else LengthReader(padding, interface)
         self._crops: CropGatherer | None = None
@@ -136,7 +154,8 @@ class ModelSession:
             spec.datatype is Datatype.BF16 for spec in (*interface.inputs, *interface.outputs)
         )
         self.interface = interface
-        """Inputs, outputs and batch limit of the model. Final once `warm_up` has returned."""
+        """Inputs, outputs and batch limit of the model as clients see it: a declared image input
+        takes uint8 pictures. Final once `warm_up` has returned."""
         self.row_shapes: RowShapes = {}
         """Shapes of a row that has run, or of the last attempt if none does."""
         self.cold = ""
@@ -175,8 +194,13 @@ class ModelSession:
         content, path = file.content, file.opened
         opener = SessionOpener(source, providers, free, shared_arena, sizes, content, path)
         session = opener.open(threads)
-        interface = session_interface(session, declared, source.max_batch)
-        opened = cls(opener, threads, interface, session)
+        image = source.image
+        one_row = image is not None
+        interface = session_interface(session, declared, source.max_batch, one_row=one_row)
+        preprocessing = None
+        if image is not None:
+            preprocessing = file.preprocessing(image, interface, source.image_sizes)
+        opened = cls(opener, threads, interface, session, preprocessing)
         opened.tolerance = tolerance_of(file.model, accelerated=len(providers) > 1)
         return opened
 
@@ -264,6 +288,12 @@ class ModelSession:
                         f"max_batch is {limit}, but a batch of {rows} fails: {detail}"
                     ) from None
                 self.interface = replace(self.interface, max_batch=0)
+                if self._converter is not None:
+                    name = self._converter.preprocessing.input
+                    raise ModelError(
+                        f"inputs.{name}.image: expected rows that can share a batch, but {rows} "
+                        f"fail: {self.detail(error)}; state max_batch: 1"
+                    ) from None
                 self._rows = None
                 self.row_shapes = {name: (1, *row) for name, row in self.row_shapes.items()}
                 if rows == 1:  # not even one row has run as it should
@@ -365,7 +395,10 @@ class ModelSession:
         """Accept members that are crops of these frames."""
         if self._crops is None:
             stated, plain = closed_shapes(self._source), self._gatherers
-            self._crops = CropGatherer(frames, self.interface, plain, self._padding, stated)
+            preprocessing = None if self._converter is None else self._converter.preprocessing
+            self._crops = CropGatherer(
+                frames, self.interface, plain, self._padding, stated, preprocessing
+            )
 
     def gather(self, members: Sequence[Payload], arena: memoryview, size: int = 0) -> GatheredBatch:
         """The inputs of `members` as one batch, valid until the next call. Arguments as in `run`.
@@ -380,12 +413,22 @@ class ModelSession:
         if crops is not None and CropPayload in map(type, members):
             faults: Mapping[int, MemberFault]
             array, members, faults = crops.gather(members, arena, size)
-            feeds = {self.interface.inputs[0].name: array}
+            feeds, placements = {self.interface.inputs[0].name: array}, crops.placements
         else:
             feeds, faults = self._gather_plain(members, arena, size, sum(rows))
+            placements = [] if self._images is None else self._images.placements
+        feeds = self._converted(feeds)
         lengths = None if self._lengths is None else self._lengths.of(members)
         input_s, damaged = time.perf_counter() - begin, DAMAGED.count - damaged
-        return GatheredBatch(feeds, rows, lengths, faults, begin, input_s, damaged)
+        return GatheredBatch(feeds, rows, lengths, faults, begin, input_s, damaged, placements)
+
+    def _converted(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Inputs for the file, from those of `interface`."""
+        converter = self._converter
+        if converter is None:
+            return feeds
+        name = converter.preprocessing.input
+        return {**feeds, name: converter.convert(feeds[name])}
 
     def _gather_plain(
         self, members: Sequence[Payload], arena: memoryview, size: int, rows: int
@@ -456,7 +499,7 @@ class ModelSession:
 
     def _infer(self, feeds: dict[str, NDArray[Any]], run_options: Any) -> list[NDArray[Any]]:
         if self._by_value:
-            values = {spec.name: to_value(feeds[spec.name], spec) for spec in self.interface.inputs}
+            values = {spec.name: to_value(feeds[spec.name], spec) for spec in self._file_inputs}
             results = self._session.run_with_ort_values(self._outputs, values, run_options)
             return [
                 from_value(value, spec)
@@ -491,6 +534,7 @@ class ModelSession:
         if rows > 1 and rows * nbytes > MOST_ROW_BYTES:
             raise MemoryError
         arrays = self._synthetic_rows().arrays(shapes, rows, np.random.default_rng(_SEED))
+        arrays = self._converted(arrays)
         if self.interface.batches:
             return arrays
         return {name: array.reshape(shapes[name]) for name, array in arrays.items()}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.executors.ports import ExitSource, FunctionSource, ModelSource, RowShapes
 from slacktide.exits.own_exits import OwnExit
 
@@ -51,6 +52,7 @@ class SpawnRequest:
             "image_sizes": tuple(stated["image_sizes"]),
             "exits": _exits(stated["exits"]),
             "function": FunctionSource(**stated["function"]) if stated["function"] else None,
+            "image": _image(stated["image"]),
             "own_exits": tuple(OwnExit(**own_exit) for own_exit in stated["own_exits"]),
         }
         document |= {"source": ModelSource(**{**stated, **read}), "cores": tuple(document["cores"])}
@@ -65,6 +67,12 @@ def _exits(document: Any) -> ExitSource | None:
     names = ("add", "forbid", "labels")
     lists = {name: tuple(document[name]) for name in names} if document else {}
     return ExitSource(**document | lists | {"folder": Path(document["folder"])}) if lists else None
+
+
+def _image(document: Any) -> StatedPreprocessing | None:
+    lists = ("size", "mean", "std")
+    read = {key: tuple(document[key]) for key in lists if document and document[key]}
+    return StatedPreprocessing(**document | read) if document else None
 
 
 def _padding(document: Any) -> Padding | None:

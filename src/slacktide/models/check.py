@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+from slacktide.domain.preprocessing import PRESETS, as_pictures, looks_like_pictures, preset_for
 from slacktide.domain.tensors import ModelInterface, any_size
 from slacktide.executors.measuring import measure
 from slacktide.executors.measuring_sizes import MOST_SIZES
@@ -118,14 +119,14 @@ def _pipeline(
             model = listed_model.definitions[-1]  # the latest version answers
             try:
                 with only_fails(model.where):
-                    interface = _declared(profiled_files(model)[0])
+                    interface, _ = _declared(profiled_files(model)[0])
             except RepositoryError:
                 problem_text = f"model {stage.model!r} would not be served"
             else:
                 unknown = unknown or interface is None
                 family = model.settings.variants
                 if interface is not None:
-                    interface = interface if family is None else any_size(interface)
+                    interface = any_size(interface) if model.any_image else interface
                     stages[stage.name] = StageTensors(interface, model.settings.masks)
                 stated = pipeline.settings.stages[stage.name].accuracy
                 most = None
@@ -153,7 +154,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
     for file in profiled_files(definition):
         try:
             with only_fails(file.where):
-                interface = _declared(file)
+                interface, metadata = _declared(file)
                 if interface is None:
                     message = "inputs or outputs of undeclared rank were not checked"
                     yield Finding(file.name, Severity.WARNING, f"{file.where}: {message}")
@@ -167,6 +168,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
                 if first is not None:
                     check_alike(file, interface, *first)
                 first = first or (file, interface)
+                yield from _pictures(file, interface, metadata)
                 yield from _positions(file)
         except RepositoryError as error:
             yield Finding(file.name, Severity.ERROR, str(error))
@@ -178,6 +180,27 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
         for note in (*assumed, *worth_serving(accuracy)[1]):
             message = f"{definition.name}/{SETTINGS_FILE}: {note}"
             yield Finding(definition.name, Severity.WARNING, message)
+
+
+def _pictures(
+    definition: ModelDefinition, interface: ModelInterface, metadata: dict[str, str]
+) -> Iterator[Finding]:
+    """Yield the line that declares an input as pictures, if one looks like it."""
+    settings = definition.settings
+    if settings.preprocessing is not None or settings.function is not None:
+        return
+    inputs = [spec for spec in interface.inputs if looks_like_pictures(spec)]
+    if len(inputs) != 1:
+        return
+    (spec,) = inputs
+    preset = preset_for(metadata)
+    choice = preset or f"… (one of {', '.join(PRESETS)}, or its values)"
+    message = (
+        f"input {spec.name!r}, {spec.datatype.wire_name} {list(spec.shape)}, looks like pictures; "
+        f"for JPEG and pixels of any size state inputs: {{{spec.name}: {{image: {choice}}}}} in "
+        f"{SETTINGS_FILE} (docs/images.md)"
+    )
+    yield Finding(definition.name, Severity.NOTE, f"{definition.where}: {message}")
 
 
 def _positions(definition: ModelDefinition) -> Iterator[Finding]:
@@ -197,19 +220,24 @@ def _positions(definition: ModelDefinition) -> Iterator[Finding]:
         yield Finding(name, Severity.WARNING, message)
 
 
-def _declared(definition: ModelDefinition) -> ModelInterface | None:
-    """Return the interface that a model file declares; None if incomplete. Raises
+def _declared(definition: ModelDefinition) -> tuple[ModelInterface | None, dict[str, str]]:
+    """Return the interface that a model file declares, None if incomplete, and its metadata. Raises
     ModelFileError."""
-    function = definition.settings.function
+    function, variants = definition.settings.function, definition.settings.variants
+    image = definition.settings.preprocessing
     if function is not None:
-        return function.interface(definition.settings.max_batch)
+        return function.interface(definition.settings.max_batch), {}
     try:
         own_exits = definition.own_exits
         file = OnnxFile(definition.model_path, definition.data_root, definition.outputs, own_exits)
         file.check_rules()
         if domains := file.custom_domains():
             raise ModelError(f"operators of {', '.join(domains)} need a library that is not loaded")
-        return file.interface(definition.settings.max_batch)
+        interface = file.interface(definition.settings.max_batch, one_row=image is not None)
+        if image is not None and interface is not None:
+            sizes = () if variants is None else variants.sizes
+            interface = as_pictures(interface, file.preprocessing(image, interface, sizes))
+        return interface, file.metadata
     except ModelError as error:
         raise ModelFileError(definition.where, str(error)) from None
 
@@ -238,7 +266,7 @@ async def try_loading(
                     core_sets = [core_set or (0,) for core_set in layout.core_sets(listed.name)]
                     counts = [len(core_set) for core_set in core_sets]
                     warnings = []
-                    if source.images and profiles.find(definition, counts, threads) is None:
+                    if source.image_sizes and profiles.find(definition, counts, threads) is None:
                         findings.append(Finding(listed.name, Severity.WARNING, _unmeasured(source)))
                     timed = await measure(
                         executor,

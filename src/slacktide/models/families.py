@@ -46,7 +46,7 @@ class PreparedVersion:
     """A version that is ready to deploy."""
 
     interface: ModelInterface
-    """Interface for clients: images of a family may have any size."""
+    """Interface for clients: images of a family, or declared ones, may have any size."""
     pools: tuple[PreparedPool, ...]
     """Pools of the variants, smallest first, or the only pool."""
     family: Family | None
@@ -106,7 +106,7 @@ async def prepare_version(
                     variant, profile.interface, pools[0].definition, pools[0].profile.interface
                 )
             shapes, guess = profile.record.shapes, profile.guess
-            if settings is not None and not guess:
+            if definition.any_image and not guess:
                 timed = replace(timed, warmup_shapes=shapes)  # not to report image sizes as assumed
             if profile.interface.batches or not profile.dependence:
                 warnings += await asyncio.to_thread(
@@ -123,9 +123,11 @@ async def prepare_version(
         source = replace(source, warmup_shapes=row, max_batch=batch, exits=exits)
         pools.append(PreparedPool(variant, source, profile, times))
     interface = pools[0].profile.interface
+    if definition.any_image:
+        interface = any_size(interface)
     if settings is not None:
         most = min(pool.profile.interface.max_batch for pool in pools)
-        interface = replace(any_size(interface), max_batch=most)
+        interface = replace(interface, max_batch=most)
         family = _family_of(settings, accuracy, dict(zip(names, pools, strict=True)))
     return PreparedVersion(
         interface, tuple(pools), family, tuple(dict.fromkeys(warnings)), dependence

@@ -419,7 +419,7 @@ class ModelManager:
             InputCheck(
                 prepared.interface,
                 definition.settings,
-                any_image=prepared.family is not None,
+                any_image=definition.any_image,
                 client_shapes=definition.client_shapes,
             ),
             # Counters never fall: a reloaded version continues those of the old one.

@@ -76,7 +76,7 @@ class PipelineVersion(LoadedVersion):
             definition=definition,
             interface=loaded.interface,
             arena=source.arena,
-            check=InputCheck(request_interface, settings, any_image=source.family is not None),
+            check=InputCheck(request_interface, settings, any_image=source.definition.any_image),
             counters=counters,
             state=VersionState.READY,
             pipeline=pipeline,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -338,7 +338,9 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
     files = {**definition.sample_rows, "": definition.samples}
     hashes = {name: hash_file(path) for name, path in files.items() if path is not None}
     own_exits = {"outputs": sorted(definition.outputs)} if definition.own_exits else {}
-    return {"values": definition.values, "samples": hashes, **own_exits}
+    stated = definition.settings.preprocessing
+    image = {} if stated is None else {"image": asdict(stated)}
+    return {"values": definition.values, "samples": hashes, **own_exits, **image}
 
 
 def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:
@@ -352,6 +354,6 @@ def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:
 def _limited(interface: ModelInterface, definition: ModelDefinition) -> ModelInterface:
     """Return the interface with the batch limit of the current settings."""
     stated = definition.settings.max_batch
-    if interface.batches:
+    if interface.batches and all(spec.shape[:1] != (1,) for spec in interface.inputs):
         return replace(interface, max_batch=stated or DEFAULT_MAX_BATCH)
     return interface

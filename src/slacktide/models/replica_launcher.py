@@ -136,7 +136,7 @@ class ReplicaLauncher:
         fits, planned = opened.interface.max_batch, version.interface.max_batch
         interface = replace(opened.interface, max_batch=planned if fits and planned else fits)
         if interface != version.interface and (
-            version.family is None or any_size(interface) != version.interface
+            not version.definition.any_image or any_size(interface) != version.interface
         ):
             return "the model's inputs, outputs or batch axis are not those of its profile"
         if fits < planned:
@@ -291,9 +291,10 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         definition.values,
         definition.samples,
         definition.sample_rows,
-        images=variants is not None,
+        images=definition.any_image,
         image_size=definition.image_size,
         image_sizes=() if variants is None else variants.sizes,
+        image=definition.settings.preprocessing,
         outputs=definition.outputs,
         own_exits=definition.own_exits,
         function=stated,

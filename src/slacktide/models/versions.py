@@ -311,7 +311,7 @@ class LoadedVersion:
         self.check = InputCheck(
             self.interface,
             self.definition.settings,
-            any_image=self.family is not None,
+            any_image=self.definition.any_image,
             client_shapes=self.definition.client_shapes,
         )
 

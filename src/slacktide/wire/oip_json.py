@@ -58,6 +58,7 @@ class AnswerFormat:
 
 
 ALL_BINARY = AnswerFormat(binary_default=True)
+ALL_JSON = AnswerFormat()
 
 
 def parse_infer(

@@ -169,6 +169,7 @@ def test_text_padded_far_beyond_its_end_answers_the_same(name: str, open_session
 
 
 @pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.slow
 def test_accuracy_on_inputs_never_trained_on(name: str, open_session: Open) -> None:
     samples = make_inputs(name, 200, seed=13)
     answers = [
@@ -251,6 +252,7 @@ def test_dense_scores_are_finite_and_differ_by_row(open_session: Open) -> None:
     assert len(np.unique(scores, axis=0)) == 4
 
 
+@pytest.mark.slow
 def test_dense_file_is_tens_of_megabytes_and_the_same_each_time() -> None:
     content = dense_model()
     assert 64e6 < len(content) < 100e6

@@ -62,6 +62,7 @@ def test_larger_pictures_are_worth_their_time(open_session: Open) -> None:
     assert scores[128] < scores[256] < scores[SIZE]
 
 
+@pytest.mark.slow
 def test_later_stages_find_more_and_judges_know_where(open_session: Open) -> None:
     scenes = [Street(40_000 + seed).scene() for seed in range(40)]
     truth = [Boxes(scene.boxes(), scene.kinds()) for scene in scenes]

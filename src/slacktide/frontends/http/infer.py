@@ -20,13 +20,14 @@ from slacktide.frontends.http.messages import (
     failure_response,
     refusal_response,
 )
+from slacktide.frontends.http.pictures import file_of_form, picture_boundary
 from slacktide.frontends.ports import DataPlane
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES, Inflation, Unpacker, states_timeout
 from slacktide.wire.calls import Buffer, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.infer_reader import InferReader
-from slacktide.wire.oip_json import AnswerFormat, format_reply, long_outputs, write_values
+from slacktide.wire.oip_json import ALL_JSON, AnswerFormat, format_reply, long_outputs, write_values
 from slacktide.wire.parameters import parse_length
 
 PLACE = b"\0"
@@ -47,6 +48,8 @@ class InferHead:
     encoding: bytes = b""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     budget_s: float | None = None
+    boundary: bytes | None = None
+    """Boundary of a form with a picture; empty: the body is the picture; None: it is a call."""
 
 
 class InferEndpoint:
@@ -72,6 +75,9 @@ class InferEndpoint:
                 if length is not None:
                     name = "Inference-Header-Content-Length"
                     head.json_length = parse_length(name, length.strip())
+                else:
+                    head.boundary = picture_boundary(headers.get(b"content-type", b""))
+                    head.json_length = None if head.boundary is None else 0
                 if not STEERING.isdisjoint(headers):
                     fields = read_steering(headers)
                     head.parameters, head.budget_s = fields.parameters, fields.budget_s
@@ -159,9 +165,13 @@ class InferEndpoint:
         """Submit a body that is short enough to read on the loop. Raises WireError."""
         call = request.call
         assert call is not None
+        if head.boundary:
+            body = file_of_form(body, head.boundary)
         infer, request.answer = self._reader.read(
             head.model, head.version, body, json_length, head.parameters
         )
+        if head.boundary is not None:
+            request.answer = ALL_JSON
         if infer.id:
             request.request_id = infer.id
         call.submit(infer, request.replied)

@@ -17,7 +17,7 @@ from slacktide.domain.crops import BOX_BYTES, crop_extent, crop_width
 from slacktide.domain.padding import BATCH_BYTES, Padding
 from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, crop_input, image_input
-from slacktide.executors.jpeg_header import JPEG_BEGINS
+from slacktide.executors.jpeg_elements import is_bare
 from slacktide.models.image_inputs import ImageInput
 from slacktide.models.repository.settings import ModelSettings, WorkHint
 from slacktide.wire.calls import Buffer, InputTensor
@@ -384,7 +384,7 @@ class InputCheck:
                 0,
             )
         spec, tail = self._specs[0], self._tails[0]
-        if self._image is not None and bytes(tensor.data[:2]) == JPEG_BEGINS:
+        if self._image is not None and is_bare(tensor.data):
             return InputTensor(spec.name, Datatype.BYTES, (1,), tensor.data)
         free = [i for i, size in enumerate(tail) if size < 0]
         size = spec.datatype.itemsize

@@ -111,6 +111,11 @@ class ModelDefinition:
         return int(self.variant) if self.variant and not self.files else 0
 
     @property
+    def any_image(self) -> bool:
+        """Whether clients may send images of any size, which are resized."""
+        return self.settings.variants is not None or self.settings.preprocessing is not None
+
+    @property
     def own_exits(self) -> tuple[OwnExit, ...]:
         """The early exits that the model itself has, front to end."""
         stated = self.settings.early_exit

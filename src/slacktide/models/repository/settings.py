@@ -22,6 +22,7 @@ from pydantic import (
 
 from slacktide.domain.options import OptionError
 from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.units import format_seconds
 from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.fields import (
@@ -43,6 +44,7 @@ from slacktide.models.repository.fields import (
     short_for,
 )
 from slacktide.models.repository.function import FunctionSettings
+from slacktide.models.repository.image import Image
 from slacktide.models.repository.paths import VERSION_RULE, is_version
 from slacktide.models.repository.variants import VariantSettings, short_variants
 
@@ -172,6 +174,9 @@ class InputSettings(Section):
     value: Annotated[bool | int | float | str | None, PlainValidator(_constant)] = None
     """Value of all elements of this input in warm-up and profiling, such as a sampling rate.
     Without it they are random. Requests still send the input."""
+    image: Image | None = None
+    """Declares that this input takes [pictures](images.md): JPEG, or pixels of any size. A name is
+    short for `image.preset`."""
     finite: bool = False
     """True: NaN and infinity in this input are refused (400)."""
     pad: InputPad | None = None
@@ -370,6 +375,21 @@ class ModelSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _one_image_input(self) -> ModelSettings:
+        declared = [name for name, spec in self.inputs.items() if spec.image is not None]
+        if len(declared) > 1:
+            expected = f"expected one input with 'image' at most, {declared[0]!r} has it too"
+            raise OptionError((f"inputs.{declared[1]}.image", expected))
+        for name in declared:
+            for key in ("shape", "shapes", "value", "pad", "finite"):
+                if key in self.inputs[name].model_fields_set:
+                    raise OptionError((f"inputs.{name}.{key}", "expected none beside 'image'"))
+            if self.function is not None or self.max_batch == 0:
+                key = "function" if self.function is not None else "max_batch: 0"
+                raise OptionError((f"inputs.{name}.image", f"expected none beside '{key}'"))
+        return self
+
+    @model_validator(mode="after")
     def _family_is_alone(self) -> ModelSettings:
         if self.variants is not None and self.variants.files and self.file != "model.onnx":
             raise OptionError(("file", f"expected none beside variants.files, got {self.file!r}"))
@@ -456,6 +476,12 @@ class ModelSettings(Section):
         """Inputs that mark padding. Clients may leave them out."""
         pads = (spec.pad for spec in self.inputs.values())
         return frozenset(pad.mask for pad in pads if pad is not None and pad.mask is not None)
+
+    @property
+    def preprocessing(self) -> StatedPreprocessing | None:
+        """The declared image input; None if there is none."""
+        stated = (spec.image.stated(name) for name, spec in self.inputs.items() if spec.image)
+        return next(stated, None)
 
     @property
     def queue_limit(self) -> int | None:

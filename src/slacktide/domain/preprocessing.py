@@ -1,0 +1,336 @@
+"""`Preprocessing`: how pictures of any size become an image input of a model.
+
+A model that declares it looks, from outside its worker, like one with an input of uint8 [rows,
+height, width, 3]. Pure: the worker resizes and converts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+
+_LONGEST = 4
+"""Largest ratio of a picture's sides under `short_side`; longer pictures are squeezed."""
+_LEAST_SIDE = 8
+"""Smallest height or width, in pixels, of an input that looks like pictures."""
+
+
+class Resize(Enum):
+    """How a picture is fitted to the model's input."""
+
+    SQUASH = "squash"
+    """Both sides are scaled to the input's, whatever that does to the shape."""
+    LETTERBOX = "letterbox"
+    """The whole picture is scaled to fit, and the rest is padded."""
+    COVER = "cover"
+    """The picture is scaled to cover the input, and what exceeds it is cut off."""
+    SHORT_SIDE = "short_side"
+    """The short side is scaled to the stated size, and the long side with it."""
+    HEIGHT = "height"
+    """The height is scaled to the input's; the width with it, up to the input's. The rest is
+    padded. Text recognisers are trained so."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedPreprocessing:
+    """The settings of an image input. None: the model's file or the default decides."""
+
+    input: str
+    """Name of the model's input."""
+    preset: str = ""
+    """Key of `PRESETS`, for what is not stated."""
+    size: tuple[int, int] | None = None
+    """Height and width of the model's input in pixels."""
+    layout: str | None = None
+    """`chw` or `hwc`."""
+    colour: str | None = None
+    """`rgb`, `bgr` or `grey`."""
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    """A sample becomes (sample × scale − mean) / std; one number for all channels or one for each.
+    """
+    resize: str | None = None
+    crop: float | None = None
+    """Share of each side of the resized picture that is kept, around its centre."""
+    anchor: str | None = None
+    """`centre` or `top_left`: where a padded picture lies."""
+    pad_value: int | None = None
+    multiple: int | None = None
+    """Height and width of the model's input are multiples of this."""
+
+
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_DEFAULTS = StatedPreprocessing(
+    "", "", None, None, None, 1 / 255, (0.0,), (1.0,), "squash", 1.0, "centre", 114, 1
+)
+PRESETS = {
+    "ultralytics": StatedPreprocessing("", resize="letterbox"),
+    "imagenet": StatedPreprocessing(
+        "", mean=_IMAGENET_MEAN, std=_IMAGENET_STD, resize="cover", crop=0.875
+    ),
+    "paddleocr": StatedPreprocessing(
+        "", colour="bgr", mean=(0.5,), std=(0.5,), anchor="top_left", pad_value=127
+    ),
+    "mobilenet": StatedPreprocessing("", scale=1 / 127.5, mean=(1.0,), resize="cover", crop=0.875),
+    "caffe": StatedPreprocessing(
+        "", colour="bgr", scale=1.0, mean=(104.0, 117.0, 123.0), crop=0.875
+    ),
+}
+"""What families of models were trained with. `paddleocr` resizes to `short_side` (multiples of 32)
+where the model leaves both sides free, and by `height` elsewhere."""
+
+
+class PicturePlacement(NamedTuple):
+    """The rectangle of the model's input, in pixels, that a whole picture covers."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessing:
+    """The complete preprocessing of one image input."""
+
+    input: str
+    size: tuple[int, int]
+    """Height and width of the model's input; −1: each batch has its own."""
+    channels_first: bool
+    colour: str
+    factors: tuple[float, ...]
+    """A sample becomes sample × factor + offset, by channel of the model."""
+    offsets: tuple[float, ...]
+    resize: Resize
+    crop: float
+    centred: bool
+    pad_value: int
+    multiple: int
+    short_side: int
+    """Length of the short side under `Resize.SHORT_SIDE`."""
+
+    def extent(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width to which a picture is resized if the batch decides the model's size."""
+        if self.resize is not Resize.SHORT_SIDE:
+            return height, width
+        scale = self.short_side / min(height, width)
+        most = _LONGEST * self.short_side
+        sides = (min(most, max(1, round(side * scale))) for side in (height, width))
+        rows, columns = (-(-side // self.multiple) * self.multiple for side in sides)
+        return rows, columns
+
+    def common_extent(self, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Height and width of a batch with pictures of these sizes."""
+        extents = [self.extent(height, width) for height, width in sizes] or [(_LEAST_SIDE,) * 2]
+        return max(rows for rows, _ in extents), max(columns for _, columns in extents)
+
+    def place(self, height: int, width: int, extent: tuple[int, int]) -> PicturePlacement:
+        """Where a picture of `height` × `width` lies in an input of `extent`, in whole pixels."""
+        rows, columns = extent
+        if self.resize is Resize.SHORT_SIDE:
+            rows, columns = self.extent(height, width)
+            return PicturePlacement(0, 0, min(columns, extent[1]), min(rows, extent[0]))
+        if self.resize is Resize.HEIGHT:
+            columns = min(columns, max(1, math.ceil(width * rows / height)))
+        elif self.resize is not Resize.SQUASH:
+            least = self.resize is Resize.LETTERBOX
+            scale = (min if least else max)(rows / height, columns / width)
+            rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
+        rows, columns = round(rows / self.crop), round(columns / self.crop)
+        left, top = extent[1] - columns, extent[0] - rows
+        if not self.centred and min(left, top) >= 0:
+            return PicturePlacement(0, 0, columns, rows)
+        # Half a pixel more goes to the right and below, as in Ultralytics' own letterbox.
+        return PicturePlacement(math.floor(left / 2), math.floor(top / 2), columns, rows)
+
+
+def complete(
+    stated: StatedPreprocessing,
+    interface: ModelInterface,
+    metadata: dict[str, str],
+    sizes: Sequence[int],
+) -> Preprocessing:
+    """Return the preprocessing of a model's file. `metadata`: entries of the file. `sizes`: sides
+    of a family's variants. Raises ValueError, which names the key."""
+    field = f"inputs.{stated.input}.image"
+    spec, layout = _image_input(stated, interface)
+    first = layout == "chw"
+    channels = spec.shape[1 if first else 3]
+    axes = spec.shape[2:] if first else spec.shape[1:3]
+    preset = _preset(stated, metadata, axes, spec)
+    defaults = replace(_DEFAULTS, colour="grey" if channels == 1 else "rgb")
+    stated = _merged(_merged(stated, preset), defaults)
+    assert stated.scale is not None
+    assert stated.resize is not None
+    assert stated.crop is not None
+    assert stated.colour is not None
+    if (stated.colour == "grey") != (channels == 1):
+        expected = "'grey'" if channels == 1 else "'rgb' or 'bgr'"
+        raise ValueError(
+            f"{field}.colour: expected {expected} for {channels} channels, got {stated.colour!r}"
+        )
+    means, stds = (
+        _by_channel(f"{field}.{key}", getattr(stated, key), channels) for key in ("mean", "std")
+    )
+    resize = Resize(stated.resize)
+    size, short_side = _size(stated, field, axes, metadata, sizes, resize)
+    return Preprocessing(
+        stated.input,
+        size,
+        first,
+        stated.colour,
+        tuple(stated.scale / std for std in stds),
+        tuple(-mean / std for mean, std in zip(means, stds, strict=True)),
+        resize,
+        stated.crop,
+        stated.anchor == "centre",
+        stated.pad_value or 0,
+        stated.multiple or 1,
+        short_side,
+    )
+
+
+def _image_input(stated: StatedPreprocessing, interface: ModelInterface) -> tuple[TensorSpec, str]:
+    """The declared input and its layout. Raises ValueError."""
+    spec = next((spec for spec in interface.inputs if spec.name == stated.input), None)
+    if spec is None:
+        names = ", ".join(repr(spec.name) for spec in interface.inputs)
+        raise ValueError(f"inputs.{stated.input}: the model has no such input; it has {names}")
+    layout = _layout(stated.layout, spec)
+    if layout is None:
+        expected = f"{stated.layout or 'chw or hwc'} with 1 or 3 channels"
+        shape = f"{spec.datatype.wire_name} {list(spec.shape)}"
+        raise ValueError(
+            f"inputs.{stated.input}.image: expected an input of pictures ({expected}), got {shape}"
+        )
+    return spec, layout
+
+
+def _layout(stated: str | None, spec: TensorSpec) -> str | None:
+    """The layout of an input of pictures; None if it is none."""
+    shape = spec.shape
+    if len(shape) != 4 or not (spec.datatype.is_float or spec.datatype is Datatype.UINT8):
+        return None
+    fitting = [
+        layout
+        for layout, channels, sides in (("chw", shape[1], shape[2:]), ("hwc", shape[3], shape[1:3]))
+        if channels in (1, 3) and all(side < 0 or side >= _LEAST_SIDE for side in sides)
+    ]
+    if stated is None:
+        return fitting[0] if fitting else None
+    return stated if stated in fitting else None
+
+
+def looks_like_pictures(spec: TensorSpec) -> bool:
+    """Whether an input may be pictures that its model does not take as clients have them: floats,
+    or channels first."""
+    layout = _layout(None, spec)
+    return layout is not None and (layout == "chw" or spec.datatype.is_float)
+
+
+def preset_for(metadata: dict[str, str]) -> str:
+    """The preset that fits a file's metadata; empty if they do not tell."""
+    return "ultralytics" if {"stride", "task", "imgsz"} <= metadata.keys() else ""
+
+
+def _preset(
+    stated: StatedPreprocessing, metadata: dict[str, str], axes: Sequence[int], spec: TensorSpec
+) -> StatedPreprocessing:
+    name = stated.preset or preset_for(metadata)
+    if not name:
+        plain = 1.0 if spec.datatype is Datatype.UINT8 else 1 / 255
+        return StatedPreprocessing("", scale=plain)
+    preset = PRESETS[name]
+    if name == "paddleocr":
+        free = max(axes) < 0
+        resize, multiple = ("short_side", 32) if free else ("height", 1)
+        preset = replace(
+            preset, resize=resize, multiple=multiple, size=(736, 736) if free else None
+        )
+    if name == "ultralytics":
+        stride = metadata.get("stride", "32")
+        multiple = int(stride) if stride.isdecimal() and 0 < int(stride) <= 1024 else 32
+        preset = replace(preset, multiple=multiple)
+    return preset
+
+
+def _merged(stated: StatedPreprocessing, defaults: StatedPreprocessing) -> StatedPreprocessing:
+    missing = {
+        name: getattr(defaults, name)
+        for name in StatedPreprocessing.__slots__
+        if getattr(stated, name) is None
+    }
+    return replace(stated, **missing)
+
+
+def _by_channel(field: str, numbers: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    if len(numbers) not in (1, channels):
+        expected = f"one number, or one for each of {channels} channels"
+        raise ValueError(f"{field}: expected {expected}, got {len(numbers)}")
+    return numbers * (channels // len(numbers))
+
+
+def _size(
+    stated: StatedPreprocessing,
+    field: str,
+    axes: Sequence[int],
+    metadata: dict[str, str],
+    sizes: Sequence[int],
+    resize: Resize,
+) -> tuple[tuple[int, int], int]:
+    """Height and width of the model's input, −1 where batches decide; and the short side."""
+    multiple = stated.multiple or 1
+    size = stated.size
+    if size is not None and any(
+        axis not in (-1, side) for axis, side in zip(axes, size, strict=True)
+    ):
+        raise ValueError(f"{field}.size: the model's pictures are always {axes[0]} × {axes[1]}")
+    if min(axes) > 0:
+        if resize is Resize.SHORT_SIDE:
+            raise ValueError(
+                f"{field}.resize: 'short_side' needs a model with free height and width"
+            )
+        return (axes[0], axes[1]), 0
+    wrong = [side for side in (*sizes, *(size or ())) if side % multiple]
+    if wrong:
+        raise ValueError(
+            f"{field}: expected sizes that are multiples of {multiple}, got {wrong[0]}"
+        )
+    if sizes:
+        return (-1, -1), 0
+    size = size or _stated_by_file(metadata.get("imgsz", ""))
+    if size is None:
+        if resize is Resize.HEIGHT and axes[0] > 0:
+            return (axes[0], -1), 0
+        raise ValueError(
+            f"{field}.size: expected the height and width to resize to, since the model leaves "
+            "them free"
+        )
+    if resize is Resize.SHORT_SIDE:
+        return (-1, -1), min(size)
+    return size, 0
+
+
+def _stated_by_file(imgsz: str) -> tuple[int, int] | None:
+    """Height and width in metadata such as `[640, 640]`."""
+    numbers = [int(part) for part in imgsz.strip("[] ").split(",") if part.strip().isdecimal()]
+    fits = len(numbers) == 2 and all(_LEAST_SIDE <= number <= 8192 for number in numbers)
+    return (numbers[0], numbers[1]) if fits else None
+
+
+def as_pictures(interface: ModelInterface, preprocessing: Preprocessing) -> ModelInterface:
+    """Return a file's interface as others see it: the image input takes uint8 pictures."""
+    size = preprocessing.size
+    inputs = tuple(
+        replace(spec, datatype=Datatype.UINT8, shape=(spec.shape[0], *size, 3))
+        if spec.name == preprocessing.input
+        else spec
+        for spec in interface.inputs
+    )
+    return replace(interface, inputs=inputs)

@@ -1,0 +1,120 @@
+"""Draws pictures of any size into the image input of a model, and converts them to its numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.preprocessing import PicturePlacement, Preprocessing
+from slacktide.domain.tensors import TensorSpec
+from slacktide.executors.jpeg_decoder import decode
+from slacktide.executors.jpeg_header import whole_picture
+from slacktide.executors.other_pictures import decode_other, is_other
+from slacktide.executors.pictures import Pixels, resize_into
+
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+"""Weights of red, green and blue in grey, as in ITU-R BT.601 and JPEG."""
+
+
+class Picture(NamedTuple):
+    """One picture: `pixels`, or else a whole `jpeg`."""
+
+    height: int
+    width: int
+    pixels: Pixels | None
+    jpeg: memoryview | bytes | None = None
+
+    @classmethod
+    def of(cls, jpeg: memoryview | bytes) -> Picture:
+        """A JPEG, PNG or WebP, with its size when upright. Raises ValueError."""
+        if is_other(jpeg):
+            pixels = decode_other(jpeg)
+            return cls(pixels.shape[0], pixels.shape[1], pixels)
+        whole = whole_picture(jpeg)
+        height, width = whole.header.height, whole.header.width
+        if whole.orientation >= 5:
+            height, width = width, height
+        return cls(height, width, None, jpeg)
+
+    def resize_into(self, out: Pixels) -> None:
+        """Resize the whole picture to `out`. Raises the errors of `decode`."""
+        if self.pixels is not None:
+            resize_into(self.pixels, out)
+        elif self.jpeg is not None:
+            pixels = decode(self.jpeg, out)
+            if pixels is not out:
+                resize_into(pixels, out)
+
+    def place_into(self, out: Pixels, preprocessing: Preprocessing) -> PicturePlacement:
+        """Draw the picture where `preprocessing` places it in `out`, [height, width, 3], and pad
+        the rest. Raises the errors of `decode`."""
+        height, width = out.shape[:2]
+        placement = preprocessing.place(self.height, self.width, (height, width))
+        left, top, columns, rows = (int(side) for side in placement)
+        shown = out[max(0, top) : top + rows, max(0, left) : left + columns]
+        if shown.shape != out.shape:
+            out.fill(preprocessing.pad_value)
+        if shown.shape[:2] == (rows, columns):
+            self.resize_into(shown)
+            return placement
+        pixels = self.pixels
+        if pixels is None:
+            assert self.jpeg is not None
+            pixels = decode(self.jpeg, np.broadcast_to(np.uint8(0), (rows, columns, 3)))
+        high, wide = pixels.shape[:2]
+        first_row, end_row = _source(top, rows, shown.shape[0], high)
+        first_column, end_column = _source(left, columns, shown.shape[1], wide)
+        resize_into(pixels[first_row:end_row, first_column:end_column], shown)
+        return placement
+
+
+def _source(start: int, resized: int, shown: int, size: int) -> tuple[int, int]:
+    """The pixels of an axis of `size` that are shown of a `resized` one that begins at `start`."""
+    first = max(0, -start) / resized * size
+    end = (max(0, -start) + shown) / resized * size
+    return min(size - 1, round(first)), max(min(size - 1, round(first)) + 1, round(end))
+
+
+class ImageConverter:
+    """Converts batches of pictures, uint8 [rows, height, width, 3], to a model's input."""
+
+    def __init__(self, preprocessing: Preprocessing, spec: TensorSpec) -> None:
+        """`spec`: the input as the model's file has it."""
+        self.preprocessing = preprocessing
+        self._dtype = spec.datatype.dtype
+        self._factors = np.array(preprocessing.factors, np.float32)
+        self._offsets = np.array(preprocessing.offsets, np.float32)
+        self._is_plain = self._dtype == np.uint8 and not self._offsets.any()
+        self._is_plain = self._is_plain and bool((self._factors == 1).all())
+        self._buffer = np.empty(0, self._dtype)
+
+    def convert(self, pictures: NDArray[np.uint8]) -> NDArray[Any]:
+        """Return the model's input, valid until the next call."""
+        about = self.preprocessing
+        channels = len(self._factors)
+        rows, height, width = pictures.shape[:3]
+        if about.colour == "grey":
+            source: NDArray[Any] = (pictures @ _LUMA)[..., None]
+        else:
+            source = pictures if about.colour == "rgb" else pictures[..., ::-1]
+        first = about.channels_first
+        shape = (rows, channels, height, width) if first else (rows, height, width, channels)
+        count = math.prod(shape)
+        if self._buffer.size < count:
+            self._buffer = np.empty(count, self._dtype)
+        converted = self._buffer[:count].reshape(shape)
+        for row in range(rows):  # a row's planes stay in the caches
+            for channel in range(channels):
+                plane = converted[row, channel] if first else converted[row, ..., channel]
+                if self._is_plain:
+                    np.copyto(plane, source[row, ..., channel], casting="unsafe")
+                    continue
+                samples, factor = source[row, ..., channel], self._factors[channel]
+                if offset := self._offsets[channel]:
+                    np.add(samples * factor, offset, out=plane, casting="unsafe")
+                else:
+                    np.multiply(samples, factor, out=plane, casting="unsafe")
+        return converted

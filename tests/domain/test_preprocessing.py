@@ -1,0 +1,169 @@
+"""Where pictures lie in a model's input, and how stated settings are completed by its file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slacktide.domain.preprocessing import (
+    Preprocessing,
+    Resize,
+    StatedPreprocessing,
+    as_pictures,
+    complete,
+    looks_like_pictures,
+)
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+
+SIDES = st.integers(1, 4000)
+EXPORTED = {"task": "detect", "stride": "32", "imgsz": "[320, 640]"}
+
+
+def model(*shape: int, datatype: Datatype = Datatype.FP32) -> ModelInterface:
+    return ModelInterface((TensorSpec("x", datatype, shape),), (), 8)
+
+
+def completed(
+    interface: ModelInterface, *sizes: int, metadata: dict[str, str] | None = None, **stated: Any
+) -> Preprocessing:
+    return complete(StatedPreprocessing("x", **stated), interface, metadata or {}, sizes)
+
+
+def test_a_file_that_ultralytics_exported_states_its_own_preprocessing() -> None:
+    about = completed(model(-1, 3, -1, -1), metadata=EXPORTED)
+    assert (about.size, about.resize, about.pad_value) == ((320, 640), Resize.LETTERBOX, 114)
+    assert (about.multiple, about.colour, about.factors) == (32, "rgb", (1 / 255,) * 3)
+
+
+def test_what_is_stated_overrides_preset_and_metadata() -> None:
+    about = completed(
+        model(-1, 3, -1, -1), metadata=EXPORTED, size=(64, 96), resize="squash", colour="bgr"
+    )
+    assert (about.size, about.resize, about.colour) == ((64, 96), Resize.SQUASH, "bgr")
+
+
+def test_a_sample_is_scaled_then_shifted_then_divided() -> None:
+    about = completed(model(-1, 3, 8, 8), scale=0.5, mean=(1.0, 2.0, 3.0), std=(2.0,))
+    assert about.factors == (0.25,) * 3
+    assert about.offsets == (-0.5, -1.0, -1.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels_first", "colour"),
+    [
+        ((-1, 3, 64, 64), True, "rgb"),
+        ((1, 64, 64, 3), False, "rgb"),
+        ((-1, 1, 28, 28), True, "grey"),
+    ],
+)
+def test_the_shape_tells_the_layout(
+    shape: tuple[int, ...], channels_first: bool, colour: str
+) -> None:
+    interface = model(*shape)
+    about = completed(interface)
+    assert (about.channels_first, about.colour) == (channels_first, colour)
+    outer = as_pictures(interface, about).inputs[0]
+    assert (outer.datatype, outer.shape) == (Datatype.UINT8, (shape[0], *about.size, 3))
+
+
+@pytest.mark.parametrize(
+    ("shape", "stated", "expected"),
+    [
+        (
+            (-1, 3, 64, 64),
+            {"mean": (0.0,) * 4},
+            "inputs.x.image.mean: .* each of 3 channels, got 4",
+        ),
+        ((-1, 3, 64, 64), {"size": (32, 32)}, "inputs.x.image.size: .* always 64 × 64"),
+        ((-1, 3, 64, 64), {"layout": "hwc"}, "inputs.x.image: expected an input of pictures .hwc"),
+        ((-1, 3, 64, 64), {"colour": "grey"}, "inputs.x.image.colour: expected 'rgb' or 'bgr'"),
+        ((-1, 1, 64, 64), {"colour": "rgb"}, "inputs.x.image.colour: expected 'grey'"),
+        ((-1, 3, -1, -1), {}, "inputs.x.image.size: expected the height and width"),
+        ((-1, 3, 64, 64), {"resize": "short_side"}, "image.resize: 'short_side' needs"),
+        ((-1, 3, -1, -1), {"size": (100, 64), "multiple": 32}, "multiples of 32, got 100"),
+        ((-1, 128), {}, r"inputs.x.image: expected an input of pictures .*got FP32 \[-1, 128\]"),
+        ((-1, 4, 64, 64), {"preset": "imagenet"}, "with 1 or 3 channels"),
+        ((-1, 3, 64, 64), {"input": "y"}, "inputs.y: the model has no such input; it has 'x'"),
+    ],
+)
+def test_settings_that_do_not_fit_the_file_are_refused(
+    shape: tuple[int, ...], stated: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ValueError, match=expected):
+        complete(StatedPreprocessing(**{"input": "x", **stated}), model(*shape), {}, ())
+
+
+def test_a_family_decides_the_size_itself() -> None:
+    assert completed(model(-1, 3, -1, -1), 128, 256, resize="letterbox").size == (-1, -1)
+    with pytest.raises(ValueError, match="multiples of 32, got 100"):
+        completed(model(-1, 3, -1, -1), 100, 256, multiple=32)
+
+
+def test_paddleocr_keeps_the_height_of_lines_and_the_shape_of_pages() -> None:
+    lines = completed(model(-1, 3, 48, 192), preset="paddleocr")
+    assert lines.resize is Resize.HEIGHT
+    assert lines.place(24, 48, (48, 192)) == (0, 0, 96, 48)
+    assert lines.place(24, 480, (48, 192)) == (0, 0, 192, 48)
+    pages = completed(model(-1, 3, -1, -1), preset="paddleocr")
+    assert pages.extent(1000, 1400) == (736, 1056)  # 1,030.4 wide, in multiples of 32
+
+
+def test_imagenet_keeps_the_middle_of_a_picture_of_256_pixels() -> None:
+    about = completed(model(-1, 3, 224, 224), preset="imagenet")
+    assert about.place(512, 1024, (224, 224)) == (-144, -16, 512, 256)
+
+
+@given(SIDES, SIDES, st.tuples(st.integers(8, 700), st.integers(8, 700)))
+def test_a_letterboxed_picture_touches_two_sides_and_keeps_its_shape(
+    height: int, width: int, extent: tuple[int, int]
+) -> None:
+    about = completed(model(-1, 3, *extent), resize="letterbox")
+    left, top, columns, rows = about.place(height, width, extent)
+    assert columns == extent[1] or rows == extent[0]
+    assert 0 <= left <= extent[1] - columns
+    assert 0 <= top <= extent[0] - rows
+    assert abs(left - (extent[1] - columns - left)) <= 1
+    if min(columns, rows) > 1:
+        scale = min(extent[0] / height, extent[1] / width)
+        assert abs(columns - width * scale) <= 0.5
+        assert abs(rows - height * scale) <= 0.5
+
+
+@given(SIDES, SIDES, st.sampled_from(["cover", "squash"]), st.sampled_from([1.0, 0.875, 0.5]))
+def test_a_covering_picture_leaves_no_pixel_free(
+    height: int, width: int, resize: str, crop: float
+) -> None:
+    about = completed(model(-1, 3, 64, 96), resize=resize, crop=crop)
+    left, top, columns, rows = about.place(height, width, (64, 96))
+    assert left <= 0 <= left + columns - 96
+    assert top <= 0 <= top + rows - 64
+
+
+@given(SIDES, SIDES)
+def test_short_sides_are_multiples_and_bounded(height: int, width: int) -> None:
+    about = completed(model(-1, 3, -1, -1), size=(64, 64), resize="short_side", multiple=32)
+    rows, columns = about.extent(height, width)
+    assert min(rows, columns) >= 64
+    assert max(rows, columns) <= 4 * 64
+    assert rows % 32 == columns % 32 == 0
+    assert about.place(height, width, (512, 512)) == (0, 0, columns, rows)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (TensorSpec("x", Datatype.FP32, (-1, 3, 224, 224)), True),
+        (TensorSpec("x", Datatype.FP16, (-1, -1, -1, 3)), True),
+        (TensorSpec("x", Datatype.UINT8, (-1, 3, -1, -1)), True),
+        (TensorSpec("x", Datatype.UINT8, (-1, -1, -1, 3)), False),
+        (TensorSpec("x", Datatype.FP32, (-1, 512)), False),
+        (TensorSpec("x", Datatype.INT64, (-1, 3, 64, 64)), False),
+        (TensorSpec("x", Datatype.FP32, (2, -1, 128, 3)), True),
+        (TensorSpec("x", Datatype.FP32, (-1, 3, 4, 4)), False),
+    ],
+)
+def test_inputs_that_look_like_pictures_are_recognised(spec: TensorSpec, expected: bool) -> None:
+    assert looks_like_pictures(spec) == expected
