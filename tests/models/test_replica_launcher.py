@@ -45,7 +45,9 @@ class House:
     """A launcher, and the one version it knows."""
 
     def __init__(self) -> None:
-        definition: Any = SimpleNamespace(settings=ModelSettings(), client_shapes={}, any_image=False)
+        definition: Any = SimpleNamespace(
+            settings=ModelSettings(), client_shapes={}, any_image=False, labels=()
+        )
         self.times = ClassedTimes(LatencyTable.flat(0.010, max_batch=32))
         self.version = LoadedVersion(
             "m",

@@ -345,8 +345,8 @@ def twice(request: ModelInferRequest) -> None:
             "outputs[0].parameters.shared_memory_region",
         ),
         (
-            lambda r: setattr(r.outputs[0].parameters["classification"], "int64_param", 3),
-            "classification",
+            lambda r: setattr(r.outputs[0].parameters["classification"], "string_param", "3"),
+            "outputs[0].parameters.classification",
         ),
     ],
 )
@@ -363,3 +363,14 @@ def test_harmless_parameters_of_tensors_are_ignored():
         request.outputs[0].parameters["classification"].int64_param = 0
 
     assert read_request(changed(change)).call({}).outputs == ["y"]
+
+
+def test_classes_are_requested_by_output_and_remembered():
+    def change(request: ModelInferRequest) -> None:
+        request.outputs[0].parameters["classification"].int64_param = 3
+
+    message = changed(change)
+    assert read_request(message).call({}).classification == {"y": 3}
+    codec = GrpcCodec()
+    for _ in range(2):
+        assert codec.read(message).call({}).classification == {"y": 3}

@@ -15,7 +15,13 @@ from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.wire.calls import InferReply, OutputValue
 from slacktide.wire.errors import BadField, WireError
-from slacktide.wire.oip_json import AnswerFormat, format_reply, parse_infer, write_values
+from slacktide.wire.oip_json import (
+    AnswerFormat,
+    binary_form,
+    format_reply,
+    parse_infer,
+    write_values,
+)
 from slacktide.wire.raw_tensors import encode_strings
 
 FP32_DATA = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1.0, 2.0]}
@@ -224,10 +230,29 @@ BAD_DOCUMENTS = {
         "shared_memory_region",
     ),
     "classification": (
-        {"inputs": [], "outputs": [{"name": "y", "parameters": {"classification": 3}}]},
+        {"inputs": [], "outputs": [{"name": "y", "parameters": {"classification": "3"}}]},
+        r"outputs\[0\]\.parameters\.classification",
+    ),
+    "classification of none": (
+        {"inputs": [], "outputs": [{"name": "y", "parameters": {"classification": -1}}]},
         "classification",
     ),
 }
+
+
+def test_classes_are_requested_by_output():
+    outputs = [
+        {"name": "y", "parameters": {"classification": 3}},
+        {"name": "z", "parameters": {"classification": 0, "binary_data": True}},
+    ]
+    body = orjson.dumps({"inputs": [FP32_DATA], "outputs": outputs})
+    call, answer = parse_infer("m", None, body, None)
+    assert call.classification == {"y": 3}
+    assert answer.binary["z"]
+    binary, length = binary_form(body, None)
+    assert parse_infer("m", None, binary, length)[0].classification == {"y": 3}
+    body = orjson.dumps({"inputs": [FP32_DATA], "outputs": outputs[1:]})
+    assert parse_infer("m", None, body, None)[0].classification is None
 
 
 @pytest.mark.parametrize("case", BAD_DOCUMENTS)

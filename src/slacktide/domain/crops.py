@@ -22,6 +22,8 @@ PLAIN = 256
 _SINGLE, _BOX = Struct("f"), Struct("4f")
 BOX_BYTES = _BOX.size
 _TRIED = 4
+_BLOCK = 128
+"""Boxes that are compared with each other at a time."""
 _WIDEST = 8
 _INEXACT = 1e-3
 """Tolerance in pixels: 32 bits cannot hold tenths, and that must not add a pixel to a crop."""
@@ -83,7 +85,7 @@ class BoxChoice:
             chosen = chosen[: _TRIED * self.most]
             kinds = None if classes is None else classes[chosen]
             inside = np.minimum(np.maximum(boxes[chosen], 0.0), 1.0)
-            chosen = chosen[_apart(inside, kinds, self.overlap)]
+            chosen = chosen[apart(inside, kinds, self.overlap, self.most)]
         return chosen[: self.most]
 
     def choose_plain(
@@ -133,8 +135,8 @@ class BoxChoice:
             places = sorted(places, key=scores.__getitem__, reverse=True)
         classes_chosen: tuple[float, ...] = self.classes
         lowest = _single(self.height) if self.height else 0.0
-        apart = self.overlap < 1
-        enough = _TRIED * self.most if apart else self.most
+        suppresses = self.overlap < 1
+        enough = _TRIED * self.most if suppresses else self.most
         chosen: list[int] = []
         for at in places:
             if len(chosen) == enough:
@@ -149,11 +151,12 @@ class BoxChoice:
             if lowest and _single(min(y1, 1.0) - max(y0, 0.0)) < lowest:
                 continue
             chosen.append(at)
-        if apart and len(chosen) > 1:
+        if suppresses and len(chosen) > 1:
             inside = np.array([_BOX.unpack_from(boxes, BOX_BYTES * at) for at in chosen])
             inside = np.minimum(np.maximum(inside, 0.0), 1.0).astype(np.float32)
             kinds = None if classes is None else np.array([classes[at] for at in chosen])
-            chosen = [chosen[at] for at in _apart(inside, kinds, self.overlap)]
+            spread = apart(inside, kinds, self.overlap, self.most)
+            chosen = [chosen[at] for at in spread]
         return chosen[: self.most]
 
 
@@ -165,24 +168,49 @@ def _single(value: float) -> float:
         return inf if value > 0 else -inf
 
 
-def _apart(
-    boxes: NDArray[np.float32], kinds: NDArray[np.int64] | None, overlap: float
+def apart(
+    boxes: NDArray[np.float32], kinds: NDArray[np.int64] | None, overlap: float, most: int
 ) -> list[int]:
-    """Indices of boxes that no better box of their kind overlaps too much; best box first."""
-    low, high = boxes[:, :2], boxes[:, 2:]
-    sides = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)
+    """Indices of boxes that no better box of their kind overlaps too much, at most `most`.
+    Non-maximum suppression: the best of `boxes` [n, 4] comes first, and boxes are compared with
+    better ones that stay. Pure."""
+    chosen: list[int] = []
+    for start in range(0, len(boxes), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        inner, inner_kinds = boxes[block], None if kinds is None else kinds[block]
+        hides = _hides(inner, inner_kinds, inner, inner_kinds, overlap)
+        hidden: NDArray[np.bool_] = np.zeros(len(inner), np.bool_)
+        if chosen:
+            better_kinds = None if kinds is None else kinds[chosen]
+            better = _hides(boxes[chosen], better_kinds, inner, inner_kinds, overlap)
+            hidden = np.logical_or.reduce(better, axis=0)
+        for at in range(len(inner)):
+            if not hidden[at]:
+                chosen.append(start + at)
+                if len(chosen) == most:
+                    return chosen
+                hidden |= hides[at]
+    return chosen
+
+
+def _hides(
+    better: NDArray[np.float32],
+    better_kinds: NDArray[np.int64] | None,
+    boxes: NDArray[np.float32],
+    kinds: NDArray[np.int64] | None,
+    overlap: float,
+) -> NDArray[np.bool_]:
+    """[n, m]: whether each of n better boxes overlaps each of m boxes of its kind too much."""
+    sides = np.minimum(better[:, None, 2:], boxes[:, 2:])
+    sides -= np.maximum(better[:, None, :2], boxes[:, :2])
     shared = np.maximum(sides[..., 0], 0) * np.maximum(sides[..., 1], 0)
-    areas = (high[:, 0] - low[:, 0]) * (high[:, 1] - low[:, 1])
-    hides = shared > overlap * (areas[:, None] + areas - shared)
-    if kinds is not None:
-        hides &= kinds[:, None] == kinds
-    apart: list[int] = []
-    hidden = np.zeros(len(boxes), np.bool_)
-    for at in range(len(boxes)):
-        if not hidden[at]:
-            apart.append(at)
-            hidden |= hides[at]
-    return apart
+    better_areas, areas = (
+        (array[:, 2] - array[:, 0]) * (array[:, 3] - array[:, 1]) for array in (better, boxes)
+    )
+    hides: NDArray[np.bool_] = shared > overlap * (better_areas[:, None] + areas - shared)
+    if better_kinds is not None and kinds is not None:
+        hides &= better_kinds[:, None] == kinds
+    return hides
 
 
 def crop_extent(

@@ -54,19 +54,26 @@ class FunctionSession:
             raise
         except BaseException as error:  # foreign code, which may call sys.exit
             raise FunctionError(f"the function raised {type(error).__name__}: {error}") from None
-        specs = self.interface.outputs
-        arrays = returned if isinstance(returned, tuple) else (returned,)
-        if len(arrays) != len(specs):
-            counts = f"{len(arrays)} arrays, not {len(specs)}"
-            raise FunctionError(f"the function returned {counts}")
-        return [_checked(array, spec) for array, spec in zip(arrays, specs, strict=True)]
+        return checked_outputs(returned, self.interface.outputs, "function")
 
 
-def _checked(array: object, spec: TensorSpec) -> NDArray[Any]:
+def checked_outputs(
+    returned: object, specs: Sequence[TensorSpec], caller: str
+) -> list[NDArray[Any]]:
+    """The arrays that foreign code returned: one, or a sequence of them. Raises FunctionError if
+    they are not as declared; `caller` is what the message calls that code."""
+    arrays = returned if isinstance(returned, tuple | list) else (returned,)
+    if len(arrays) != len(specs):
+        counts = f"{len(arrays)} arrays, not {len(specs)}"
+        raise FunctionError(f"the {caller} returned {counts}")
+    return [_checked(array, spec, caller) for array, spec in zip(arrays, specs, strict=True)]
+
+
+def _checked(array: object, spec: TensorSpec, caller: str) -> NDArray[Any]:
     expected = f"{spec.datatype.wire_name} {list(spec.shape)}"
     got = type(array).__name__
     if isinstance(array, np.ndarray):
         got = f"{array.dtype} {list(array.shape)}"
         if array.dtype == spec.datatype.dtype and fits(array.shape, spec.shape):
             return np.ascontiguousarray(array)
-    raise FunctionError(f"the function returned {got} as {spec.name!r}, not {expected}")
+    raise FunctionError(f"the {caller} returned {got} as {spec.name!r}, not {expected}")

@@ -126,6 +126,8 @@ class OpenedModel:
     tolerance: float = 1e-3
     """Largest change that rounding makes in an answer between batches, relative to the output's
     largest magnitude."""
+    labels: tuple[str, ...] = ()
+    """Names of its classes; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,24 @@ class FunctionSource:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeSource:
+    """The decoder behind a model. The section `decode` of slacktide.yaml describes its fields."""
+
+    name: str
+    outputs: tuple[str, ...] = ()
+    version: str | None = None
+    confidence: float = 0.25
+    iou: float = 0.45
+    max_detections: int = 100
+    per_class: bool = True
+    classes: tuple[int, ...] = ()
+    top: int = 5
+    probabilities: bool = False
+    function: FunctionSource | None = None
+    """The function, with the outputs that it returns; None for built-in decoders."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """Everything an executor needs to open a model version."""
 
@@ -344,6 +364,10 @@ class ModelSource:
     """Exits built into the model, front to end, used instead of learnt ramps."""
     function: FunctionSource | None = None
     """Function to run instead of a model file; `path` is then its configuration file."""
+    decode: DecodeSource | None = None
+    """Decoder of the model's outputs; None: clients get them as they are."""
+    labels: Path | None = None
+    """File with the names of classes, one in a line; None: those in the model's metadata apply."""
     device_origin: str = ""
     """File, line and key that ask for a GPU, for messages."""
 

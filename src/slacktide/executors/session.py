@@ -20,6 +20,9 @@ from slacktide.domain.padding import Padding
 from slacktide.domain.preprocessing import PicturePlacement, Preprocessing, as_pictures
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.executors.crops import CropGatherer, FrameArenas
+from slacktide.executors.decoders.decoder import Decoder, make_decoder
+from slacktide.executors.decoders.heads import extent_of
+from slacktide.executors.decoders.labels import find_labels
 from slacktide.executors.hand_over.tensor_io import (
     InputGatherer,
     LengthReader,
@@ -112,15 +115,20 @@ class ModelSession:
         interface: ModelInterface,
         session: Any,
         preprocessing: Preprocessing | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
-        """`interface`: of the file. `preprocessing`: how pictures become one of its inputs."""
+        """`interface`: of the file. `preprocessing`: how pictures become one of its inputs.
+        `decoder`: what makes its outputs into those for clients."""
         self._converter: ImageConverter | None = None
         """Converts pictures to the file's image input, if it is declared."""
-        self._file_inputs = interface.inputs
+        self._decoder = decoder
+        self._file_inputs, self._file_outputs = interface.inputs, interface.outputs
         if preprocessing is not None:
             spec = next(s for s in interface.inputs if s.name == preprocessing.input)
             self._converter = ImageConverter(preprocessing, spec)
             interface = as_pictures(interface, preprocessing)
+        if decoder is not None:
+            interface = replace(interface, outputs=decoder.outputs)
         self.opener = opener
         self._sessions = {threads: session}
         self._session = session
@@ -151,7 +159,7 @@ class ModelSession:
         self._crops: CropGatherer | None = None
         # NumPy has no bfloat16; for other types ONNX Runtime's values are slower than arrays.
         self._by_value = any(
-            spec.datatype is Datatype.BF16 for spec in (*interface.inputs, *interface.outputs)
+            spec.datatype is Datatype.BF16 for spec in (*interface.inputs, *self._file_outputs)
         )
         self.interface = interface
         """Inputs, outputs and batch limit of the model as clients see it: a declared image input
@@ -161,6 +169,8 @@ class ModelSession:
         self.cold = ""
         """Why no synthetic row runs; empty if one does."""
         self.tolerance = TOLERANCE
+        self.labels: tuple[str, ...] = ()
+        """Names of the model's classes."""
         self._rows: SyntheticRows | None = None
         self._warm = False  # whether a synthetic row has run
 
@@ -200,7 +210,12 @@ class ModelSession:
         preprocessing = None
         if image is not None:
             preprocessing = file.preprocessing(image, interface, source.image_sizes)
-        opened = cls(opener, threads, interface, session, preprocessing)
+        labels = find_labels(source.labels, file.metadata, decodes=source.decode is not None)
+        decoder = None
+        if source.decode is not None:
+            decoder = make_decoder(source.decode, interface, labels)
+        opened = cls(opener, threads, interface, session, preprocessing, decoder)
+        opened.labels = labels
         opened.tolerance = tolerance_of(file.model, accelerated=len(providers) > 1)
         return opened
 
@@ -458,7 +473,7 @@ class ModelSession:
         """
         batch = self.gather(members, arena, size)
         begin = time.perf_counter()
-        arrays = self._infer(batch.feeds, run_options)
+        arrays = self._infer(batch.feeds, run_options, batch.placements)
         done = time.perf_counter()
         mismatch = ""
         try:
@@ -480,7 +495,7 @@ class ModelSession:
     def opened(self) -> OpenedModel:
         """The model as a worker reports it, without the sessions of a pool."""
         checks = (self.row_shapes, self.cold, self.tolerance)
-        return OpenedModel(self.interface, (), "", *checks)
+        return OpenedModel(self.interface, (), "", *checks, labels=self.labels)
 
     def detail(self, error: BaseException) -> str:
         """The text of an error of `run` that clients may see."""
@@ -497,16 +512,37 @@ class ModelSession:
                 return Fault.MODEL if fault_of(again) is Fault.MEMORY else Fault.DEVICE
         return fault
 
-    def _infer(self, feeds: dict[str, NDArray[Any]], run_options: Any) -> list[NDArray[Any]]:
+    def _infer(
+        self,
+        feeds: dict[str, NDArray[Any]],
+        run_options: Any,
+        placements: Sequence[PicturePlacement] = (),
+    ) -> list[NDArray[Any]]:
+        """Run the model and its decoder. `placements`: as in GatheredBatch."""
+        names = [spec.name for spec in self._file_outputs]
+        arrays: list[NDArray[Any]]
         if self._by_value:
             values = {spec.name: to_value(feeds[spec.name], spec) for spec in self._file_inputs}
-            results = self._session.run_with_ort_values(self._outputs, values, run_options)
-            return [
+            results = self._session.run_with_ort_values(names, values, run_options)
+            arrays = [
                 from_value(value, spec)
-                for value, spec in zip(results, self.interface.outputs, strict=True)
+                for value, spec in zip(results, self._file_outputs, strict=True)
             ]
-        arrays: list[NDArray[Any]] = self._session.run(self._outputs, feeds, run_options)
-        return arrays
+        else:
+            arrays = self._session.run(names, feeds, run_options)
+        if self._decoder is None:
+            return arrays
+        batches = self.interface.batches
+        rows = len(next(iter(feeds.values()))) if batches else (*arrays[0].shape, 1)[0]
+        for array, spec in zip(arrays, self._file_outputs, strict=True):
+            if batches and array.shape[:1] != (rows,):
+                raise RowCountError(
+                    f"output {spec.name!r} has not one row for each of the {rows} given"
+                )
+        extent = extent_of(array.shape for array in feeds.values())
+        whole = PicturePlacement(0, 0, extent[1] or 1, extent[0] or 1)
+        places = np.array(placements or [whole] * rows, np.float64)
+        return list(self._decoder.decode(arrays, places, extent))
 
     def _check_rows(self, arrays: Sequence[NDArray[Any]], rows: int) -> None:
         if not self.interface.batches:

@@ -15,7 +15,13 @@ from typing import Any, Final
 
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.preprocessing import StatedPreprocessing
-from slacktide.executors.ports import ExitSource, FunctionSource, ModelSource, RowShapes
+from slacktide.executors.ports import (
+    DecodeSource,
+    ExitSource,
+    FunctionSource,
+    ModelSource,
+    RowShapes,
+)
 from slacktide.exits.own_exits import OwnExit
 
 DESCRIPTORS: Final = 4
@@ -51,8 +57,10 @@ class SpawnRequest:
             "sample_rows": {name: Path(path) for name, path in stated["sample_rows"].items()},
             "image_sizes": tuple(stated["image_sizes"]),
             "exits": _exits(stated["exits"]),
-            "function": FunctionSource(**stated["function"]) if stated["function"] else None,
+            "function": _function(stated["function"]),
             "image": _image(stated["image"]),
+            "decode": _decoder(stated["decode"]),
+            "labels": None if stated["labels"] is None else Path(stated["labels"]),
             "own_exits": tuple(OwnExit(**own_exit) for own_exit in stated["own_exits"]),
         }
         document |= {"source": ModelSource(**{**stated, **read}), "cores": tuple(document["cores"])}
@@ -73,6 +81,17 @@ def _image(document: Any) -> StatedPreprocessing | None:
     lists = ("size", "mean", "std")
     read = {key: tuple(document[key]) for key in lists if document and document[key]}
     return StatedPreprocessing(**document | read) if document else None
+
+
+def _function(document: Any) -> FunctionSource | None:
+    return FunctionSource(**document) if document else None
+
+
+def _decoder(document: Any) -> DecodeSource | None:
+    lists = {name: tuple(document[name]) for name in ("outputs", "classes")} if document else {}
+    if not lists:
+        return None
+    return DecodeSource(**document | lists | {"function": _function(document["function"])})
 
 
 def _padding(document: Any) -> Padding | None:

@@ -53,6 +53,8 @@ class ModelDescription:
     versions: tuple[str, ...]
     platform: str
     interface: ModelInterface
+    labels: tuple[str, ...] = ()
+    """Names of its classes."""
 
 
 class AccessRecord(NamedTuple):

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from slacktide.domain.preprocessing import PRESETS, as_pictures, looks_like_pictures, preset_for
 from slacktide.domain.tensors import ModelInterface, any_size
+from slacktide.executors.decoders.decoder import make_decoder
+from slacktide.executors.decoders.labels import find_labels
 from slacktide.executors.measuring import measure
 from slacktide.executors.measuring_sizes import MOST_SIZES
 from slacktide.executors.onnx_file import OnnxFile
@@ -234,9 +236,15 @@ def _declared(definition: ModelDefinition) -> tuple[ModelInterface | None, dict[
         if domains := file.custom_domains():
             raise ModelError(f"operators of {', '.join(domains)} need a library that is not loaded")
         interface = file.interface(definition.settings.max_batch, one_row=image is not None)
+        decode, outputs = definition.settings.decode, None
+        labels = find_labels(definition.label_file, file.metadata, decodes=decode is not None)
+        if decode is not None and interface is not None:
+            outputs = make_decoder(decode.source, interface, labels).outputs
         if image is not None and interface is not None:
             sizes = () if variants is None else variants.sizes
             interface = as_pictures(interface, file.preprocessing(image, interface, sizes))
+        if outputs is not None and interface is not None:
+            interface = replace(interface, outputs=outputs)
         return interface, file.metadata
     except ModelError as error:
         raise ModelFileError(definition.where, str(error)) from None

@@ -32,7 +32,7 @@ def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
     padding = definition.settings.pads
     padded = {} if padding is None else padding.inputs
     mask = next((name for name, tensor in padded.items() if tensor.mask), "")
-    labels = _label_counts(definition)
+    labels = _label_counts(definition) + ((len(definition.labels),) if definition.labels else ())
     if stated is None:
         return ExitSource(folder, mask=mask, labels=labels)
     where = stated.positions

@@ -43,6 +43,8 @@ MOST_BOXES = 4096
 _ARENA_LIMIT = 1 << 30
 _PATIENCE_S = 60.0
 _DETECTED = {"boxes", "scores", "classes"}
+_DECODED = {"scores", "classes"}
+"""Outputs of a classifier behind a decoder: the best classes, best first."""
 
 Progress = Callable[[float, str], None]
 
@@ -249,6 +251,10 @@ def _scored(
         score = score_detections([*_detected(answers, interface)], boxes)
         return VariantAccuracy(name, score.mean_average_precision, score.f1, score.threshold)
     labels = [image.truth for image in images if isinstance(image.truth, int)]
+    if output is None and {spec.name for spec in interface.outputs} == _DECODED:
+        place = [spec.name for spec in interface.outputs].index("classes")
+        best = [_array(answer, interface, place).reshape(-1)[0] for answer in answers]
+        return VariantAccuracy(name, float(np.mean(np.array(best) == np.array(labels))))
     if output is None and {spec.name for spec in interface.outputs} >= _DETECTED:
         raise DataError(
             f"{images[0].where}: expected 'boxes' and 'classes', as the model is a detector, got "

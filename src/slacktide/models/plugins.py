@@ -88,6 +88,11 @@ def offer_glue(name: str, target: str) -> None:
     _GLUE[name] = target
 
 
+def glue_names() -> list[str]:
+    """Return the names of all glue functions, for hints."""
+    return sorted({*installed("glue"), *_GLUE})
+
+
 def glue_target(name: str) -> str:
     """Return the `module:function` of a glue function, registered by `offer_glue` or an entry
     point, for workers to import. Raises OptionError for unknown names: files of a repository cannot
@@ -97,9 +102,7 @@ def glue_target(name: str) -> str:
         return _GLUE[name]
     if name not in extensions:
         message = f"expected the name of a glue function, got {name!r}"
-        raise OptionError(
-            ("function", f"{message}; {suggestion(name, sorted({*extensions, *_GLUE}))}")
-        )
+        raise OptionError(("function", f"{message}; {suggestion(name, glue_names())}"))
     try:
         return extensions[name].target
     except ExtensionError as error:

@@ -338,9 +338,10 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
     files = {**definition.sample_rows, "": definition.samples}
     hashes = {name: hash_file(path) for name, path in files.items() if path is not None}
     own_exits = {"outputs": sorted(definition.outputs)} if definition.own_exits else {}
-    stated = definition.settings.preprocessing
+    stated, decode = definition.settings.preprocessing, definition.settings.decode
     image = {} if stated is None else {"image": asdict(stated)}
-    return {"values": definition.values, "samples": hashes, **own_exits, **image}
+    decoder = {} if decode is None else {"decode": decode.model_dump(mode="json")}
+    return {"values": definition.values, "samples": hashes, **own_exits, **image, **decoder}
 
 
 def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:

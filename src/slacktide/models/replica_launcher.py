@@ -144,6 +144,7 @@ class ReplicaLauncher:
             log.warning("%s: memory suffices for batches of %d rows, not %d", name, fits, planned)
             version.limit_batch(fits)
             self.plan_again()
+        version.labels = version.definition.labels or opened.labels or version.labels
         pool.replicas_up.add(replica.id)
         if opened.note and pool.sessions != opened.sessions:
             log.warning("%s: %s", version.name, opened.note)
@@ -298,5 +299,7 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         outputs=definition.outputs,
         own_exits=definition.own_exits,
         function=stated,
+        decode=None if definition.settings.decode is None else definition.settings.decode.source,
+        labels=definition.label_file,
         device_origin=definition.device_origin,
     )

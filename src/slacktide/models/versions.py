@@ -163,6 +163,8 @@ class LoadedVersion:
     """Arenas from which its replicas cut crops, by number."""
     main: int = 0
     """Index of the pool that serves until a planner decides."""
+    labels: tuple[str, ...] = ()
+    """Names of its classes, once a replica has reported them."""
     dependence: str = ""
     """Why requests do not share a batch although the model has a batch axis."""
     in_flight: int = 0
@@ -227,7 +229,7 @@ class LoadedVersion:
 
     def config(self) -> dict[str, Any]:
         """Return its configuration as Triton's ModelConfig."""
-        return config_json(self.definition, self.interface)
+        return config_json(self.definition, self.interface, self.labels)
 
     @property
     def pool(self) -> LoadedPool:

@@ -26,8 +26,8 @@ from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import ControlError
 
 EXTENSIONS = (
-    "model_repository", "model_repository(unload_dependents)", "schedule_policy",
-    "model_configuration", "binary_tensor_data", "parameters", "statistics",
+    "classification", "model_repository", "model_repository(unload_dependents)",
+    "schedule_policy", "model_configuration", "binary_tensor_data", "parameters", "statistics",
 )  # fmt: skip
 """Supported extensions, in Triton's order."""
 
@@ -111,6 +111,7 @@ class ServerControlPlane:
             tuple(self._catalog.serving(model)),
             loaded.platform,
             _protocol_interface(loaded.interface),
+            loaded.labels,
         )
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:

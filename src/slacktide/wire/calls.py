@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slacktide.domain import Outcome
@@ -34,6 +34,8 @@ class InferCall:
     outputs: list[str] = field(default_factory=list)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     """Request parameters. Our headers or metadata are merged in under their parameter names."""
+    classification: Mapping[str, int] | None = None
+    """Number of classes to return instead of the values, by output; None: no output is so."""
 
 
 @dataclass(slots=True, eq=False)

@@ -51,6 +51,7 @@ class _Meaning:
     inputs: tuple[tuple[str, Datatype, tuple[int, ...], int | None], ...]
     outputs: tuple[str, ...]
     parameters: Mapping[str, Parameter]
+    classification: Mapping[str, int] | None
 
 
 class GrpcCodec:
@@ -96,6 +97,7 @@ class GrpcCodec:
                 ),
                 tuple(call.outputs),
                 read_parameters(request.head.parameters),
+                call.classification,
             )
             if len(self._meanings) >= MAX_ENTRIES:
                 self._meanings.clear()
@@ -163,6 +165,7 @@ class IncomingRequest:
             inputs,
             list(meaning.outputs),
             {**from_metadata, **meaning.parameters},
+            meaning.classification,
         )
 
 

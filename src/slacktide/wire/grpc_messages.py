@@ -24,7 +24,7 @@ from slacktide.wire.oip_json import (
     MAX_ID,
     MAX_TENSORS,
     SHARED_MEMORY,
-    no_classification,
+    class_count,
     no_shared_memory,
     take_name,
 )
@@ -90,6 +90,7 @@ class RequestMessage:
             inputs=_inputs(head, self.raw),
             outputs=_outputs(head),
             parameters=parameters,
+            classification=_classification(head),
         )
 
 
@@ -250,9 +251,17 @@ def _outputs(head: ModelInferRequest) -> list[str]:
     for index, tensor in enumerate(head.outputs):
         where = f"outputs[{index}]"
         requested.append(take_name(tensor.name, where, names))
-        if tensor.parameters:
-            if SHARED_MEMORY in tensor.parameters:
-                raise no_shared_memory(where)
-            if read_parameters(tensor.parameters).get("classification"):
-                raise no_classification(where, "one")
+        if tensor.parameters and SHARED_MEMORY in tensor.parameters:
+            raise no_shared_memory(where)
     return requested
+
+
+def _classification(head: ModelInferRequest) -> dict[str, int] | None:
+    """The requested numbers of classes, by output; None if there are none. Raises BadField."""
+    counts = {
+        tensor.name: count
+        for index, tensor in enumerate(head.outputs)
+        if tensor.parameters
+        if (count := class_count(read_parameters(tensor.parameters), f"outputs[{index}]"))
+    }
+    return counts or None

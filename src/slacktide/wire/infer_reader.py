@@ -29,12 +29,13 @@ _NO_PARAMETERS: Mapping[str, Parameter] = {}
 class _Meaning:
     """The meaning of a JSON text. Calls with the same text share its containers; read-only."""
 
-    __slots__ = ("answer", "id", "outputs", "parameters", "places", "size")
+    __slots__ = ("answer", "classification", "id", "outputs", "parameters", "places", "size")
 
     def __init__(self, call: InferCall, answer: AnswerFormat, json_length: int, size: int) -> None:
         self.id = call.id
         self.outputs = call.outputs
         self.parameters = call.parameters
+        self.classification = call.classification
         self.answer = answer
         self.size = size
         self.places: list[_Place] = []
@@ -76,7 +77,15 @@ class InferReader:
         inputs = []
         for name, datatype, shape, start, end in meaning.places:
             inputs.append(InputTensor(name, datatype, shape, view[start:end]))
-        call = InferCall(model, version, meaning.id, inputs, meaning.outputs, meaning.parameters)
+        call = InferCall(
+            model,
+            version,
+            meaning.id,
+            inputs,
+            meaning.outputs,
+            meaning.parameters,
+            meaning.classification,
+        )
         return call, meaning.answer
 
     def _remember(self, text: bytes, call: InferCall, answer: AnswerFormat, size: int) -> None:

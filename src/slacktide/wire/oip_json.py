@@ -53,6 +53,8 @@ class AnswerFormat:
     """Outputs for which the request overrides `binary_default`."""
     written: dict[str, bytes] = field(default_factory=dict)
     """Data of outputs already written as JSON, by name."""
+    classification: dict[str, int] = field(default_factory=dict)
+    """Outputs whose best classes are requested, with their number."""
     order: list[str] = field(default_factory=list)
     """Requested names in order; empty means all, in the model's order."""
 
@@ -103,7 +105,9 @@ def parse_infer(
         parameters = {**header_parameters, **parameters}
     inputs = _inputs(get("inputs"), tail)
     answer = _outputs(get("outputs"), default)
-    return InferCall(model, version, request_id, inputs, list(answer.order), parameters), answer
+    call = InferCall(model, version, request_id, inputs, list(answer.order), parameters)
+    call.classification = answer.classification or None
+    return call, answer
 
 
 def binary_form(body: Buffer, json_length: int | None) -> tuple[bytes, int]:
@@ -124,7 +128,13 @@ def binary_form(body: Buffer, json_length: int | None) -> tuple[bytes, int]:
             for tensor in call.inputs
         ],
         "outputs": [
-            {"name": name, "parameters": {"binary_data": answer.binary.get(name, default)}}
+            {
+                "name": name,
+                "parameters": {
+                    "binary_data": answer.binary.get(name, default),
+                    "classification": answer.classification.get(name, 0),
+                },
+            }
             for name in answer.order
         ],
     }
@@ -311,8 +321,8 @@ def _outputs(items: object, binary_default: bool) -> AnswerFormat:
         parameters = _tensor_parameters(item, where)
         if not parameters:
             continue
-        if parameters.get("classification"):
-            raise no_classification(where, parameters)
+        if count := class_count(parameters, where):
+            answer.classification[name] = count
         binary = parameters.get("binary_data", binary_default)
         if type(binary) is not bool:
             raise BadField(f"{where}.parameters.binary_data", "true or false", binary)
@@ -356,9 +366,15 @@ def no_shared_memory(where: str) -> WireError:
     return BadField(place, "data in the message (shared memory is not supported)", "a region")
 
 
-def no_classification(where: str, got: object) -> WireError:
-    place = f"{where}.parameters.classification"
-    return BadField(place, "no classification, which is not supported", got)
+def class_count(parameters: Mapping[str, Any], where: str) -> int:
+    """The requested number of classes of the output at `where`; 0 if its values are requested.
+    Raises BadField."""
+    count = parameters.get("classification")
+    if count is None:
+        return 0
+    if type(count) is not int or count < 0:
+        raise BadField(f"{where}.parameters.classification", "a number of classes", count)
+    return count
 
 
 def _parameters(parameters: object, where: str) -> dict[str, Parameter]:

@@ -53,7 +53,7 @@ def test_nothing_stated_gives_the_defaults() -> None:
 
 def test_the_documented_example_states_every_key_and_loads() -> None:
     text = PAGE.read_text().split("```yaml\n")[1].split("```")[0]
-    apart = {"early_exit", "function", "window"}
+    apart = {"decode", "early_exit", "function", "labels", "window"}
     assert {*yaml.safe_load(text), *apart} == set(ModelSettings.model_fields)
     settings = load(text)
     assert settings.slo == 0.15

@@ -379,6 +379,7 @@ def encode_ready(opened: OpenedModel) -> bytes:
         "row_shapes": dict(opened.row_shapes),
         "cold": opened.cold,
         "tolerance": opened.tolerance,
+        "labels": opened.labels,
     }
     return frame(FrameKind.READY, json.dumps(document).encode())
 
@@ -392,6 +393,7 @@ def decode_ready(body: bytes) -> OpenedModel:
         interface = ModelInterface.from_dict(document)
         shapes = {str(name): tuple(shape) for name, shape in document["row_shapes"].items()}
         note, cold = str(document["note"]), str(document["cold"])
-        return OpenedModel(interface, sessions, note, shapes, cold, float(document["tolerance"]))
+        tolerance, labels = float(document["tolerance"]), tuple(map(str, document["labels"]))
+        return OpenedModel(interface, sessions, note, shapes, cold, tolerance, labels)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("an unreadable interface") from None

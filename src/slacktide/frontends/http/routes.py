@@ -64,6 +64,7 @@ class ControlHandlers:
                 "platform": model.platform,
                 "inputs": list(map(_spec, model.interface.inputs)),
                 "outputs": list(map(_spec, model.interface.outputs)),
+                **({"labels": model.labels} if model.labels else {}),
             }
         )
 

@@ -3,6 +3,7 @@ clients."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -238,10 +239,12 @@ def _hint(settings: ModelSettings, inputs: Specs) -> Iterator[Problem]:
         yield Problem("work_hint.axis", f"{hint.input!r} has axes 0 to {len(spec.shape) - 1}")
 
 
-def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[str, Any]:
+def config_json(
+    definition: ModelDefinition, interface: ModelInterface, labels: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return Triton's ModelConfig as JSON, with proto field names and plain numbers: the fields of
     config.pbtxt, with the values in effect for all that Slacktide decides. `dims` leave out the
-    batch axis."""
+    batch axis. The parameters name variants and, as a JSON list, `labels`."""
     settings = definition.settings
     config: dict[str, Any] = {
         **definition.config,
@@ -260,11 +263,13 @@ def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[
             tensor["optional"] = True  # Triton's word for an input that may be left out
     # For clients, the presence of this key means that the server batches.
     config.pop("dynamic_batching", None)
+    parameters = {}
     if settings.variants is not None:
-        names = ",".join(settings.variants.names)
-        config["parameters"] = {
-            **config.get("parameters", {}), "variants": {"string_value": names}
-        }  # fmt: skip
+        parameters["variants"] = {"string_value": ",".join(settings.variants.names)}
+    if labels:
+        parameters["labels"] = {"string_value": json.dumps(labels, ensure_ascii=False)}
+    if parameters:
+        config["parameters"] = {**config.get("parameters", {}), **parameters}
     if interface.batches:
         config["dynamic_batching"] = _dynamic_batching(settings)
     return config

@@ -23,11 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from slacktide.domain.suggestions import escaped, shown, suggestion
+from slacktide.executors.decoders.labels import MOST_LABEL_BYTES, parse_labels
 from slacktide.exits.own_exits import OwnExit
 from slacktide.models.repository.errors import (
     FolderError,
     NotFoundError,
+    Problem,
     RepositoryError,
+    SettingsError,
     only_fails,
 )
 from slacktide.models.repository.paths import (
@@ -88,6 +91,10 @@ class ModelDefinition:
     """The .npz file that `samples` names, links followed."""
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
     """Files of `samples.rows`, by input."""
+    label_file: Path | None = None
+    """The file that `labels` names, links followed."""
+    labels: tuple[str, ...] = ()
+    """Names in that file."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """Model files by variant, if variants are depths of one file or have files of their own. The
     first file is `model_path`."""
@@ -247,6 +254,9 @@ class Repository:
             advice = _advice(model, folder)
             expected = "expected a version folder such as '1', there is none"
             raise NotFoundError(model, expected + advice)
+        label_files = {
+            version: self._beside(model, version, "labels", settings.labels) for version in chosen
+        }
         return tuple(
             ModelDefinition(
                 model,
@@ -261,12 +271,14 @@ class Repository:
                 device_origin=origin,
                 warnings=translation.warnings + unused,
                 single_file=self._single_file,
-                samples=self._sample(model, version, settings.samples.file),
+                samples=self._beside(model, version, "samples", settings.samples.file),
                 sample_rows={
                     name: path
                     for name, file in settings.samples.rows.items()
-                    if (path := self._sample(model, version, file, "warmup")) is not None
+                    if (path := self._beside(model, version, "samples", file, "warmup")) is not None
                 },
+                label_file=label_files[version],
+                labels=self._labels(label_files[version], own_where, config),
                 files={
                     name: self._place(model, version, file, stated=bool(files))[1]
                     for name, file in (files or dict.fromkeys(depths, settings.file)).items()
@@ -336,8 +348,28 @@ class Repository:
                 advice += f", or state 'file: {onnx_files[0]}' in {model}/{SETTINGS_FILE}"
             raise NotFoundError(error.where, f"there is no such file; {advice}") from None
 
-    def _sample(self, model: str, version: str, file: str | None, *below: str) -> Path | None:
-        """Return a file of samples in the folder of the version or the model, or in `below`."""
+    def _labels(self, path: Path | None, where: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the labels in the stated file, else in the one that config.pbtxt names, if it is
+        readable. Raises SettingsError."""
+        try:
+            if path is not None:
+                return parse_labels(read_bounded(path, MOST_LABEL_BYTES, where=where))
+        except ValueError as error:
+            raise SettingsError(where, Problem("labels", str(error))) from None
+        names = {tensor.get("label_filename") for tensor in config.get("output", [])} - {None, ""}
+        if len(names) != 1:
+            return ()
+        file = (where.partition("/")[0], names.pop())
+        with suppress(RepositoryError, ValueError):  # Triton reads other files too
+            label_path = resolve(self.root, *file, kind=PathKind.FILE)
+            return parse_labels(read_bounded(label_path, MOST_LABEL_BYTES, where=where))
+        return ()
+
+    def _beside(
+        self, model: str, version: str, key: str, file: str | None, *below: str
+    ) -> Path | None:
+        """Return a file that `key` names, in the folder of the version or the model, or in
+        `below`."""
         if file is None:
             return None
         folders = [(model, version), (model,), *((model, folder) for folder in below)]
@@ -345,7 +377,7 @@ class Repository:
             if os.path.lexists(self.root.joinpath(*folder, file)):
                 return resolve(self.root, *folder, file, kind=PathKind.FILE)
         places = " or ".join("/".join(folder) for folder in folders)
-        raise NotFoundError(model, f"samples: expected a file {file!r} in {places}, there is none")
+        raise NotFoundError(model, f"{key}: expected a file {file!r} in {places}, there is none")
 
     def _list(self, name: str) -> ListedModel:
         try:

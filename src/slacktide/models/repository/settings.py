@@ -24,6 +24,7 @@ from slacktide.domain.options import OptionError
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.units import format_seconds
+from slacktide.models.repository.decode import DecodeSettings
 from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
@@ -310,6 +311,12 @@ class ModelSettings(Section):
     limits: Limits = Limits()
     inputs: dict[str, InputSettings] = {}  # noqa: RUF012  (pydantic copies it)
     outputs: dict[str, OutputSettings] = {}  # noqa: RUF012
+    decode: Annotated[DecodeSettings, short_for("as")] | None = None
+    """A [decoder](decoders.md) of the model's outputs, which replaces them. A name
+    is short for `decode.as`."""
+    labels: Name | None = None
+    """A text file with the name of each class in a line, in the folder of the version or the model.
+    Without it the names in the model's metadata apply, if it has any."""
     samples: Annotated[SampleSettings, short_for("file")] = SampleSettings()
     padding: Literal["exact"] | None = None
     """`exact`: padding does not change the answers, although no input is a mask."""
@@ -395,13 +402,15 @@ class ModelSettings(Section):
             raise OptionError(("file", f"expected none beside variants.files, got {self.file!r}"))
         if self.early_exit is not None and self.variants is not None:
             raise OptionError(("early_exit", "expected none beside 'variants'"))
+        if self.early_exit is not None and self.decode is not None:
+            raise OptionError(("early_exit", "expected none beside 'decode'"))
         return self
 
     @model_validator(mode="after")
     def _function_alone(self) -> ModelSettings:
         if self.function is None:
             return self
-        for key in ("file", "variants", "early_exit", "versions", "providers"):
+        for key in ("file", "variants", "early_exit", "versions", "providers", "decode", "labels"):
             if key in self.model_fields_set:
                 raise OptionError((key, "expected none beside 'function'"))
         if not self.on_cpu:

@@ -25,6 +25,7 @@ from slacktide.models.calls.input_check import CheckedInputs
 from slacktide.models.versions import LoadedVersion
 from slacktide.observability.observers import AnsweredRequest
 from slacktide.server.calls.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
+from slacktide.server.calls.classification import check_classification, classified
 from slacktide.server.calls.descriptors import notice_of, refer_payload, request_of, write_payload
 from slacktide.server.calls.pending import PendingRequest
 from slacktide.server.calls.route import CallRoute
@@ -76,6 +77,7 @@ class ServerCall(PendingRequest):
     __slots__ = (
         "_answer",
         "_call_id",
+        "_classification",
         "_early_until",
         "_length",
         "_options",
@@ -112,6 +114,8 @@ class ServerCall(PendingRequest):
         self._route: CallRoute
         """Set together with the version."""
         self._options = PLAIN_OPTIONS
+        self._classification: Mapping[str, int] | None = None
+        """Requested numbers of classes, by output; None: no output's classes are requested."""
         self._output_indices: Sequence[int] = ()
         """Indices of the requested outputs."""
         self._rows = 1
@@ -184,6 +188,9 @@ class ServerCall(PendingRequest):
             checked = version.check.check(call.inputs)
             self._output_indices = version.check.check_outputs(call.outputs)
             self._rows = checked.rows
+            if call.classification is not None:
+                check_classification(call.classification, version, checked.rows)
+                self._classification = call.classification
             if version.blocklist.inputs:
                 self._check_blocklist(version, checked)
             if before is _OPEN:
@@ -415,4 +422,11 @@ class ServerCall(PendingRequest):
             for i in self._output_indices
             if (tensor := outputs[i]) is not None
         ]
+        if (requested := self._classification) is not None:
+            reply.outputs = [
+                classified(output, requested[output.name], version, outputs)
+                if output.name in requested
+                else output
+                for output in reply.outputs
+            ]
         return reply

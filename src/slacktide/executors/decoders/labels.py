@@ -1,0 +1,104 @@
+"""Labels: names of a model's classes, from a file of the owner's or from the model's metadata."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from slacktide._files import open_file
+from slacktide.executors.onnx_runtime import ModelError
+
+MOST_LABEL_BYTES = 4 << 20
+"""Maximum bytes of a file of labels."""
+MOST_LABELS = 1 << 17
+_MOST_NAME = 256
+"""Maximum characters of a label."""
+_MOST_NAMES_TEXT = 1 << 18
+"""Maximum characters of `names` in a model's metadata."""
+_MOST_LINES = 1000
+"""Maximum lines of `character`; more are the alphabet of a text recogniser."""
+_READ_TASKS = ("", "detect", "classify")
+"""Tasks in the metadata of a model whose heads can be decoded."""
+
+
+def parse_labels(data: bytes) -> tuple[str, ...]:
+    """The labels in a file: one in a line, in the order of the classes. Empty lines at the end are
+    ignored. Raises ValueError."""
+    if len(data) > MOST_LABEL_BYTES:
+        raise ValueError(f"expected at most {MOST_LABEL_BYTES} bytes")
+    try:
+        lines = data.decode("utf-8-sig").rstrip().split("\n")
+    except UnicodeDecodeError:
+        raise ValueError("expected UTF-8") from None
+    labels = tuple(line.strip() for line in lines)
+    if not any(labels):
+        raise ValueError("expected a name in each line, there is none")
+    if len(labels) > MOST_LABELS:
+        raise ValueError(f"expected at most {MOST_LABELS} names, got {len(labels)}")
+    lines_by_label: dict[str, int] = {}
+    for number, label in enumerate(labels, 1):
+        if not 0 < len(label) <= _MOST_NAME or not label.isprintable():
+            expected = f"expected a name of at most {_MOST_NAME} characters, got {label!r:.100}"
+            raise ValueError(f"line {number}: {expected}")
+        if (earlier := lines_by_label.setdefault(label, number)) != number:
+            raise ValueError(f"line {number}: {label!r} is already the name in line {earlier}")
+    return labels
+
+
+def names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of classes that exporters write into a model: `names` of Ultralytics, a Python
+    literal such as {0: 'person', 1: 'bicycle'}, or `character` of the rapid family, one in a line.
+    Empty if there are none, or they are unreadable."""
+    text = metadata.get("names", "")
+    if not text or len(text) > _MOST_NAMES_TEXT:
+        lines = metadata.get("character", "").split("\n")
+        return tuple(lines) if all(lines) and len(lines) <= _MOST_LINES else ()
+    try:
+        names = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return ()
+    if isinstance(names, dict):
+        if set(names) != set(range(len(names))):
+            return ()
+        names = [names[number] for number in range(len(names))]
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names)
+
+
+def find_labels(
+    path: Path | None, metadata: Mapping[str, str], *, decodes: bool
+) -> tuple[str, ...]:
+    """The labels of a model: those in the owner's file, else those in its metadata, else none.
+    `decodes`: whether a decoder reads its outputs. Raises ModelError if the file is unreadable, or
+    contradicts the metadata."""
+    task = metadata.get("task", "")
+    if decodes and task not in _READ_TASKS:
+        raise ModelError(f"decode.as: expected a model of task 'detect', its file says {task!r}")
+    names = names_in(metadata)
+    if path is None:
+        return names
+    try:
+        with open_file(path) as file:
+            labels = parse_labels(file.read(MOST_LABEL_BYTES + 1))
+    except OSError as error:
+        raise ModelError(f"labels: the file cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ModelError(f"labels: {error}") from None
+    if names:
+        _check_alike(labels, names)
+    return labels
+
+
+def _check_alike(labels: Sequence[str], names: Sequence[str]) -> None:
+    """Raise ModelError unless the owner's labels are those in the model's metadata. Other words,
+    such as translations, may stand for a class, but none that is the name of a different class."""
+    if len(labels) != len(names):
+        raise ModelError(f"labels: expected {len(names)} names, as the file has, got {len(labels)}")
+    places = {name: number for number, name in enumerate(names)}
+    for number, label in enumerate(labels):
+        place = places.get(label, number)
+        if place != number:
+            expected = f"expected {names[number]!r} as class {number}, as the model's file says"
+            raise ModelError(f"labels: {expected}, got {label!r}, its class {place}")

@@ -1,0 +1,100 @@
+"""`DecodeSettings`: the section `decode` of a slacktide.yaml, which turns raw outputs into answers.
+
+decode: softmax                                        short for {as: softmax}
+decode: {as: yolo, from: output0, confidence: 0.25, iou: 0.45, max_detections: 100}
+decode: {as: my_function, gives: {map: {datatype: FP32, shape: [-1, 64]}}}
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from slacktide.domain.options import OptionError
+from slacktide.domain.suggestions import suggestion
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.ports import DecodeSource, FunctionSource
+from slacktide.models.plugins import glue_names, glue_target
+from slacktide.models.repository.fields import Section
+from slacktide.models.repository.function import FunctionTensor, TensorName
+
+_BOX_KEYS: Final = ("version", "confidence", "iou", "max_detections", "per_class", "classes")
+_CLASS_KEYS: Final = ("top", "probabilities")
+_KEYS: Final = {"yolo": _BOX_KEYS, "softmax": _CLASS_KEYS, "sigmoid": _CLASS_KEYS}
+"""Keys of the built-in decoders, besides `as` and `from`."""
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str | int) else value
+
+
+class DecodeSettings(Section):
+    """What the worker makes of the model's outputs. A name is short for `decode.as`."""
+
+    name: str = Field(alias="as")
+    """`yolo`, `softmax`, `sigmoid`, or the name that [`serve --glue`](extending.md) or an entry
+    point gave a function of your own."""
+    outputs: Annotated[
+        tuple[TensorName, ...],
+        BeforeValidator(_listed),
+        Field(strict=False, alias="from", max_length=64),
+    ] = ()
+    """The model's output to decode; for a function one or a list. Without it the output of fitting
+    shape, or all for a function."""
+    version: Literal["v5", "v8"] | None = None
+    """`yolo`: the kind of head, `v5` [rows, anchors, 5 + classes] (also of version 7) or `v8`
+    [rows, 4 + classes, anchors] (also of 9, 11 and 12). Needed only if both fit the shape."""
+    confidence: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """`yolo`: lowest score of a box."""
+    iou: Annotated[float, Field(ge=0, le=1)] = 0.45
+    """`yolo`: of boxes whose intersection is a larger share of their union, the best one stays."""
+    max_detections: Annotated[int, Field(ge=1, le=4096)] = 100
+    """`yolo`: boxes of an answer, best first; places without one have a score of 0."""
+    per_class: bool = True
+    """`yolo`: whether only boxes of the same class suppress each other."""
+    classes: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...],
+        BeforeValidator(_listed),
+        Field(strict=False, max_length=1024),
+    ] = ()
+    """`yolo`: numbers of the classes to return. Without it all are."""
+    top: Annotated[int, Field(ge=1, le=4096)] = 5
+    """`softmax`, `sigmoid`: classes of an answer, best first."""
+    probabilities: bool = False
+    """`softmax`, `sigmoid`: true if the output already holds probabilities, not logits."""
+    gives: Annotated[dict[TensorName, FunctionTensor], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
+    """For a function: its results, as `gives` of a [function](#functions)."""
+
+    @model_validator(mode="after")
+    def _fits_its_decoder(self) -> DecodeSettings:
+        keys = _KEYS.get(self.name, ("gives",))
+        stated = self.model_fields_set - {"name", "outputs", *keys}
+        if stated:
+            raise OptionError((min(stated), f"expected none beside 'as: {self.name}'"))
+        if self.name in _KEYS:
+            if len(self.outputs) > 1:
+                raise OptionError(("from", f"expected one output for {self.name!r}"))
+            return self
+        try:
+            glue_target(self.name)
+        except OptionError:
+            hint = suggestion(self.name, [*_KEYS, *glue_names()])
+            expected = f"expected {', '.join(_KEYS)} or the name of a glue function"
+            raise OptionError(("as", f"{expected}, got {self.name!r}; {hint}")) from None
+        if not self.gives:
+            raise OptionError(("gives", "expected the results of the function"))
+        return self
+
+    @property
+    def source(self) -> DecodeSource:
+        """The settings, for workers."""
+        function = None
+        if self.name not in _KEYS:
+            results = tuple(
+                TensorSpec(name, Datatype[spec.datatype], spec.shape)
+                for name, spec in self.gives.items()
+            )
+            interface = ModelInterface((), results, 0).to_dict()
+            function = FunctionSource(glue_target(self.name), interface)
+        return DecodeSource(**self.model_dump(exclude={"gives"}), function=function)

@@ -1,0 +1,104 @@
+"""Triton's classification extension: the best classes of an output instead of its values.
+
+Each element of the answer is `value:index`, or `value:index:label` for a model with labels. Only
+calls that request it get here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.tensors import Datatype
+from slacktide.executors.decoders.classes import best_classes
+from slacktide.executors.ports import OutputTensor
+from slacktide.wire.calls import Buffer, OutputValue
+from slacktide.wire.errors import BadField
+
+if TYPE_CHECKING:
+    from slacktide.models.versions import LoadedVersion
+
+MOST_ELEMENTS: Final = 1 << 18
+"""Maximum elements of an output that is sorted, since the server's loop does it."""
+_UNORDERED: Final = (Datatype.BYTES, Datatype.BOOL, Datatype.BF16)
+_LENGTH: Final = struct.Struct("<I")
+_DECODED: Final = ("scores", "classes")
+"""Outputs of a decoder whose elements belong to the same classes."""
+
+
+def check_classification(requested: Mapping[str, int], version: LoadedVersion, rows: int) -> None:
+    """Raise BadField unless the requested outputs may be classified."""
+    for spec in version.interface.outputs:
+        if spec.name in requested:
+            field = f"classification of output {spec.name!r}"
+            if spec.datatype in _UNORDERED:
+                raise BadField(field, "an output of numbers", spec.datatype.wire_name)
+            elements = rows * prod([max(1, axis) for axis in version.interface.row_axes(spec)])
+            if elements > MOST_ELEMENTS:
+                raise BadField(field, f"at most {MOST_ELEMENTS} elements", elements)
+
+
+def classified(
+    output: OutputValue, count: int, version: LoadedVersion, outputs: Sequence[OutputTensor | None]
+) -> OutputValue:
+    """The `count` best classes of each row of an output, as BYTES [rows, count] (without a batch
+    axis [count]); fewer if there are fewer. `outputs`: all outputs of the call, in the model's
+    order. Outputs that turn out longer than `MOST_ELEMENTS` give no classes."""
+    batches, shape = version.interface.batches, output.shape
+    rows = shape[0] if batches and shape else 1
+    if prod(shape) > MOST_ELEMENTS:
+        return _strings(output.name, [[] for _ in range(rows)], batches)
+    values = _array(output.datatype, shape, output.data).reshape(rows, -1)
+    pair = _decoded_pair(version, outputs) if output.name in _DECODED else None
+    if pair is not None:
+        values, classes = (array.reshape(rows, -1)[:, :count] for array in pair)
+    else:
+        ranks = values if values.dtype.kind == "f" else values.astype(np.float64)
+        classes = best_classes(ranks, min(count, values.shape[1]))
+        values = np.take_along_axis(values, classes, 1)
+    style = "%f" if values.dtype.kind == "f" else "%d"
+    names = version.labels
+    strings = []
+    for row_values, row_classes in zip(values.tolist(), classes.tolist(), strict=True):
+        row = []
+        for value, number in zip(row_values, row_classes, strict=True):
+            text = f"{style % value}:{number}"
+            row.append(f"{text}:{names[number]}" if 0 <= number < len(names) else text)
+        strings.append(row)
+    return _strings(output.name, strings, batches)
+
+
+def _decoded_pair(
+    version: LoadedVersion, outputs: Sequence[OutputTensor | None]
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Scores and classes of a model behind a decoder; None for other models."""
+    decode = version.definition.settings.decode
+    names = [spec.name for spec in version.interface.outputs]
+    if decode is None or not {*_DECODED} <= {*names}:
+        return None
+    arrays = []
+    for name in _DECODED:
+        index = names.index(name)
+        tensor = outputs[index]
+        if tensor is None:
+            return None
+        arrays.append(_array(version.interface.outputs[index].datatype, *tensor))
+    return arrays[0], arrays[1]
+
+
+def _array(datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> NDArray[Any]:
+    return np.frombuffer(data, datatype.dtype).reshape(shape)
+
+
+def _strings(name: str, rows: Sequence[Sequence[str]], batches: bool) -> OutputValue:
+    """An output of BYTES. Its strings are as long as their prefix says."""
+    encoded = [text.encode() for row in rows for text in row]
+    data = b"".join([_LENGTH.pack(len(text)) + text for text in encoded])
+    columns = len(rows[0]) if rows else 0
+    shape = (len(rows), columns) if batches else (columns,)
+    return OutputValue(name, Datatype.BYTES, shape, data)

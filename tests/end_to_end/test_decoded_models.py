@@ -1,0 +1,266 @@
+"""Models behind decoders, and classes with labels, asked by stock clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from onnx import TensorProto, helper, numpy_helper
+from tests.end_to_end.streets import ask_frame, colour, outputs, pipeline
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from slacktide.models.check import Severity, check_repository
+
+CLIENTS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
+FLOAT = TensorProto.FLOAT
+SPOTS = """
+slo: 20s
+decode: {as: yolo, max_detections: 4, confidence: 0.1}
+max_batch: 4
+variants:
+  sizes: [32, 96]
+  planner: none
+"""
+WALK = """
+slo: 20s
+stages: {detect: spots, look: colour}
+edges:
+  - {from: detect, to: look, each: box, when: {score: 0.2}}
+"""
+
+
+def raw_head(zoo: Any, name: str, settings: str, shape: list[Any], metadata: Any = None) -> None:
+    """A model whose only output is its input."""
+    path = zoo.save(
+        name,
+        [helper.make_node("Identity", ["raw"], ["output0"])],
+        [helper.make_tensor_value_info("raw", FLOAT, shape)],
+        [helper.make_tensor_value_info("output0", FLOAT, shape)],
+        settings=settings,
+    )
+    if metadata:
+        model = onnx.load(path)
+        helper.set_model_props(model, metadata)
+        onnx.save(model, path)
+
+
+FRACTIONS = np.array([[0.1, 0.2, 0.5, 0.6], [0.6, 0.5, 1.0, 0.9]], np.float32)
+
+
+def spots(zoo: Any, name: str, settings: str) -> None:
+    """A YOLO of images of any size that sees the same two boxes in all of them, of classes 1 and 0,
+    and is the surer of them the brighter the image is."""
+    sides = (FRACTIONS[:, :2] + FRACTIONS[:, 2:]) / 2, FRACTIONS[:, 2:] - FRACTIONS[:, :2]
+    places = np.zeros((1, 4, 9), np.float32)
+    places[0, :, [3, 5]] = np.concatenate(sides, axis=1)
+    certain = np.zeros((1, 2, 9), np.float32)
+    certain[0, 1, 3], certain[0, 0, 5] = 1 / 255, 0.9 / 255
+    zoo.save(
+        name,
+        [
+            helper.make_node("Cast", ["image"], ["x"], to=FLOAT),
+            helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1, 2], keepdims=0),
+            helper.make_node("ReduceMean", ["mean"], ["light"], axes=[1], keepdims=1),
+            helper.make_node("Unsqueeze", ["light", "two"], ["lights"]),
+            helper.make_node("Mul", ["lights", "certain"], ["scores"]),
+            helper.make_node("Shape", ["image"], ["height"], start=1, end=2),
+            helper.make_node("Cast", ["height"], ["side"], to=FLOAT),
+            helper.make_node("Mul", ["places", "side"], ["pixels"]),
+            helper.make_node("Mul", ["lights", "nothing"], ["zeros"]),
+            helper.make_node("Add", ["pixels", "zeros"], ["boxes"]),
+            helper.make_node("Concat", ["boxes", "scores"], ["output0"], axis=1),
+        ],
+        [helper.make_tensor_value_info("image", TensorProto.UINT8, ["n", "h", "w", 3])],
+        [helper.make_tensor_value_info("output0", FLOAT, ["n", 6, 9])],
+        [
+            numpy_helper.from_array(places, "places"),
+            numpy_helper.from_array(certain, "certain"),
+            numpy_helper.from_array(np.array([2]), "two"),
+            numpy_helper.from_array(np.float32(0), "nothing"),
+        ],
+        settings=settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
+    zoo = zoo_at(tmp_path_factory.mktemp("decoded") / "repository")
+    settings = "decode: {as: yolo, max_detections: 4}\nmax_batch: 8\n"
+    raw_head(zoo, "boxes", settings, ["n", 6, 84], {"names": "{0: 'cat', 1: 'dog'}"})
+    zoo.matmul("kind", settings="decode: {as: softmax, top: 2}\nlabels: labels.txt\n")
+    zoo.matmul("plain", settings="labels: labels.txt\n")
+    for name in ("kind", "plain"):
+        (zoo.root / name / "labels.txt").write_text("red\ngreen\nblue\n")
+    zoo.matmul("bare")
+    zoo.text()
+    spots(zoo, "spots", SPOTS)
+    colour(zoo, settings="max_batch: 8\n")
+    pipeline(zoo, "walk", WALK)
+    with serve(zoo) as running:
+        yield running
+
+
+@pytest.fixture
+def decoded(house: Any) -> Iterator[Any]:
+    yield house
+    house.settle()
+
+
+def ask(
+    house: Any, protocol: str, model: str, tensor: Any, counts: dict[str, int] | None = None
+) -> Any:
+    module = CLIENTS[protocol]
+    name = "raw" if model == "boxes" else "x"
+    sent = module.InferInput(name, list(tensor.shape), np_to_triton_dtype(tensor.dtype))
+    sent.set_data_from_numpy(tensor)
+    requested = [
+        module.InferRequestedOutput(output, class_count=count)
+        for output, count in (counts or {}).items()
+    ]
+    with module.InferenceServerClient(getattr(house, protocol)) as client:
+        return client.infer(model, [sent], outputs=requested or None)
+
+
+def heads(rows: int) -> np.ndarray:
+    raw = np.zeros((rows, 6, 84), np.float32)
+    raw[:, :4, 5], raw[:, 5, 5] = (0.5, 0.5, 0.2, 0.4), 0.75
+    raw[:, :4, 7], raw[:, 4, 7] = (0.2, 0.2, 0.2, 0.2), 0.5
+    return raw
+
+
+ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def plain_classes(house: Any) -> list[list[str]]:
+    values = ROWS @ house.WEIGHT
+    names = ("red", "green", "blue")
+    return [
+        [f"{row[at]:f}:{at}:{names[at]}" for at in np.argsort(-row, kind="stable")[:2]]
+        for row in values
+    ]
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_boxes_come_out_of_a_raw_head(decoded: Any, protocol: str) -> None:
+    answer = ask(decoded, protocol, "boxes", heads(3))
+    scores, classes = answer.as_numpy("scores"), answer.as_numpy("classes")
+    assert scores.tolist() == [[0.75, 0.5, 0, 0]] * 3
+    assert classes.tolist() == [[1, 0, -1, -1]] * 3
+    np.testing.assert_allclose(answer.as_numpy("boxes")[2, 0], [0.4, 0.3, 0.6, 0.7], rtol=1e-6)
+    answer = ask(decoded, protocol, "boxes", heads(1), {"scores": 3})
+    assert answer.as_numpy("scores").tolist() == [
+        [b"0.750000:1:dog", b"0.500000:0:cat", b"0.000000:-1"]
+    ]
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_classes_of_a_plain_output_have_values_and_labels(decoded: Any, protocol: str) -> None:
+    expected = plain_classes(decoded)
+    for _ in range(2):  # the second time from the caches of the front end
+        answer = ask(decoded, protocol, "plain", ROWS, {"y": 2})
+        rows = answer.as_numpy("y").tolist()
+        assert [[text.decode() for text in row] for row in rows] == expected
+    assert ask(decoded, protocol, "plain", ROWS, {"y": 9}).as_numpy("y").shape == (2, 3)
+    assert ask(decoded, protocol, "plain", ROWS).as_numpy("y").dtype == np.float32
+    (first, *_), _ = ask(decoded, protocol, "bare", ROWS, {"y": 1}).as_numpy("y").tolist()
+    assert first.decode() == expected[0][0].rpartition(":")[0]
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_classes_of_a_decoded_classifier_are_those_of_its_scores(
+    decoded: Any, protocol: str
+) -> None:
+    answer = ask(decoded, protocol, "kind", ROWS)
+    values = np.exp(ROWS @ decoded.WEIGHT)
+    values /= values.sum(1, keepdims=True)
+    order = np.argsort(-values, axis=1)[:, :2]
+    assert answer.as_numpy("classes").tolist() == order.tolist()
+    scores = answer.as_numpy("scores")
+    np.testing.assert_allclose(scores, np.take_along_axis(values, order, 1), rtol=1e-5)
+    names = ("red", "green", "blue")
+    for output in ("scores", "classes"):
+        answer = ask(decoded, protocol, "kind", ROWS, {output: 1})
+        (first,), _ = answer.as_numpy(output).tolist()
+        assert first.decode() == f"{scores[0, 0]:f}:{order[0, 0]}:{names[order[0, 0]]}"
+
+
+@pytest.mark.parametrize("variant", ["32", "96"])
+def test_a_family_of_sizes_answers_in_fractions(decoded: Any, variant: str) -> None:
+    image = np.full((1, 50, 80, 3), 204, np.uint8)
+    call = decoded.call_of({"image": ("UINT8", image.shape, image.ravel().tolist())})
+    call["parameters"] = {"variant": variant}
+    answer = decoded.infer("spots", call).json
+    assert answer["parameters"]["variant"] == variant
+    data = {output["name"]: output["data"] for output in answer["outputs"]}
+    np.testing.assert_allclose(np.reshape(data["boxes"], (4, 4))[:2], FRACTIONS, atol=1e-6)
+    assert data["scores"] == pytest.approx([0.8, 0.72, 0, 0])
+    assert data["classes"] == [1, 0, -1, -1]
+
+
+def test_a_pipeline_cuts_out_what_a_decoder_found(decoded: Any) -> None:
+    image = np.full((60, 80, 3), 255, np.uint8)
+    image[12:36, 8:40] = 102, 153, 204
+    image[30:54, 48:80] = 204, 153, 102
+    answer = outputs(ask_frame(decoded, image, "walk"))
+    np.testing.assert_allclose(answer["detect.boxes"][0, :2], FRACTIONS, atol=1e-6)
+    np.testing.assert_allclose(answer["look.mean"], [[102, 153, 204], [204, 153, 102]], atol=1)
+
+
+def test_classes_in_json(decoded: Any) -> None:
+    call = decoded.call_of({"x": ("FP32", ROWS.shape, ROWS.ravel().tolist())})
+    call["outputs"] = [{"name": "y", "parameters": {"classification": 2}}]
+    answer = decoded.infer("plain", call)
+    (output,) = answer.json["outputs"]
+    assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
+    assert output["data"] == [*chain.from_iterable(plain_classes(decoded))]
+
+
+def test_text_has_no_classes(decoded: Any) -> None:
+    tensor = np.array([["a"]], object)
+    for protocol in CLIENTS:
+        with pytest.raises(InferenceServerException, match="an output of numbers, got 'BYTES'"):
+            ask(decoded, protocol, "text", tensor, {"y": 2})
+
+
+def test_labels_are_in_metadata_and_configuration(decoded: Any) -> None:
+    assert "classification" in decoded.get("/v2").json["extensions"]
+    for model, labels in (("boxes", ["cat", "dog"]), ("kind", ["red", "green", "blue"])):
+        metadata = decoded.get(f"/v2/models/{model}").json
+        assert metadata["labels"] == labels
+        config = decoded.get(f"/v2/models/{model}/config").json
+        assert json.loads(config["parameters"]["labels"]["string_value"]) == labels
+        with tritonclient.grpc.InferenceServerClient(decoded.grpc) as client:
+            stated = client.get_model_config(model).config.parameters["labels"].string_value
+            assert json.loads(stated) == labels
+    assert "labels" not in decoded.get("/v2/models/bare").json
+    stated_outputs = decoded.get("/v2/models/boxes").json["outputs"]
+    assert [(output["name"], output["shape"]) for output in stated_outputs] == [
+        ("boxes", [-1, 4, 4]),
+        ("scores", [-1, 4]),
+        ("classes", [-1, 4]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "metadata", "message"),
+    [
+        ("decode: softmax\n", {}, "decode.as: expected [rows, classes] for 'output0', got"),
+        ("decode: yolo\n", {"task": "pose"}, "decode.as: expected a model of task 'detect'"),
+        ("decode: yolo\n", {"names": "['a']"}, "labels: expected 2 names"),
+        ("decode: {as: yolo, from: out}\n", {}, "decode.from: the model has no output 'out'"),
+    ],
+)
+def test_a_decoder_that_does_not_fit_refuses_the_model(
+    zoo: Any, settings: str, metadata: dict[str, str], message: str
+) -> None:
+    raw_head(zoo, "boxes", settings, ["n", 6, 84], metadata)
+    (finding,) = check_repository(zoo.root)
+    assert finding.severity is Severity.ERROR
+    assert message in finding.message
