@@ -27,13 +27,13 @@ from slacktide.planning.pipelines.distribution import distribute
 from slacktide.planning.pipelines.estimate import PipelineEstimator
 from slacktide.planning.pipelines.problem import (
     BATCHES,
+    ConfigurationTimes,
     DeviceView,
-    FormTimes,
     Inflow,
     LinkView,
     PipelineView,
     PlacementQuestion,
-    StageForm,
+    StageConfiguration,
     StageView,
 )
 from slacktide.planning.pipelines.search import search
@@ -53,21 +53,21 @@ RANDOM, MOST_STAGES, FEW = 200, 4, BATCHES[:4]
 Shares = Sequence[tuple[float, float, float]]
 
 
-def form(
+def configuration(
     draw: np.random.Generator,
     kinds: dict[str, float],
     batches: tuple[int, ...],
     shares: tuple[float, float, float] = (1.0, 1.0, 1.0),
     seconds: tuple[float, float] = (0.002, 0.002),
-) -> StageForm:
+) -> StageConfiguration:
     """base + row · b seconds; p99 a tenth above."""
     factor = float(np.prod(shares))
     base, row = seconds[0] * factor, seconds[1] * factor
     times = []
     for kind, slower in kinds.items():
         each = tuple(slower * (base + row * rows) for rows in batches)
-        times.append(FormTimes(kind, each, tuple(1.1 * one for one in each)))
-    return StageForm(
+        times.append(ConfigurationTimes(kind, each, tuple(1.1 * one for one in each)))
+    return StageConfiguration(
         tuple(times),
         accuracy=shares[0] ** 0.1 * shares[2] ** 0.05,
         weights=draw.uniform(1e7, 2e8),
@@ -82,7 +82,7 @@ def pipeline(
     stages: int,
     kinds: dict[str, float],
     batches: tuple[int, ...],
-    forms: Shares,
+    configurations: Shares,
 ) -> PipelineView:
     """A tree of so many stages."""
     made = []
@@ -92,7 +92,10 @@ def pipeline(
         made.append(
             StageView(
                 f"s{at}",
-                tuple(form(draw, kinds, batches, shares, seconds) for shares in forms),
+                tuple(
+                    configuration(draw, kinds, batches, shares, seconds)
+                    for shares in configurations
+                ),
                 fed,
                 row_bytes=draw.uniform(2e3, 4e4) if at else draw.uniform(6e4, 2.5e5),
                 answer_bytes=200.0,
@@ -103,7 +106,7 @@ def pipeline(
     return PipelineView(name, name, slo, rate, tuple(made))
 
 
-def fleet(count: int, forms: Shares = FORMS[:1]) -> PlacementQuestion:
+def fleet(count: int, configurations: Shares = FORMS[:1]) -> PlacementQuestion:
     """So many pipelines, each from an edge device; the server grows with them."""
     draw = np.random.default_rng(SEED)
     kinds = {"server": 0.3, "edge": 2.0}
@@ -113,7 +116,7 @@ def fleet(count: int, forms: Shares = FORMS[:1]) -> PlacementQuestion:
     return PlacementQuestion(
         (*(DeviceView(name, "edge", memory=8e9) for name in names), server),
         tuple(LinkView(name, "server", draw.uniform(1e6, 2e7), 0.005) for name in names),
-        tuple(pipeline(draw, name, STAGES, kinds, BATCHES, forms) for name in names),
+        tuple(pipeline(draw, name, STAGES, kinds, BATCHES, configurations) for name in names),
     )
 
 

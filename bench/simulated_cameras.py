@@ -117,7 +117,7 @@ class SimulatedCameras:
             rate=run.rate,
             slo=run.slo,
             variants=variants,
-            alone=self._times[variants[0].name].of(1, len(self._cores)).expected,
+            smallest_run_s=self._times[variants[0].name].of(1, len(self._cores)).expected,
             frame_bytes=means.__getitem__,
             jitter=cycle([frame[0] / means[0] for frame in film]),
             leaves=run.seconds,

@@ -116,10 +116,10 @@ EXPORTS = {
         RampsRefused StatedExits ThresholdSearch
     """,
     "slacktide.planning.pipelines": """
-        DevicePlans DeviceView EstimateRules FormTimes Inflow LinkView PLACEMENTS
+        DevicePlans DeviceView EstimateRules ConfigurationTimes Inflow LinkView PLACEMENTS
         PipelineEstimator PipelineView Placed PlacedPipeline PlacedStage PlacedWindow
         PlacementAnswer PlacementControl PlacementDecision PlacementError PlacementPolicy
-        PlacementQuestion PlacementStatus STATIC ServerPipelinesPlanner StageCost StageForm
+        PlacementQuestion PlacementStatus STATIC ServerPipelinesPlanner StageCost StageConfiguration
         StageView StaticBatches burstiness lanes_of make_estimators make_placement placed_whole
     """,
     "slacktide.planning.scaling": """

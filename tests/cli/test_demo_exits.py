@@ -69,8 +69,8 @@ def test_the_tables_say_so(report: Any) -> None:
         "3: r3",
         "75",
         "0.250",
-        "learnt in 7 s from the 1500 rows of day",
-        "Last: an alarm.",
+        "trained in 7 s on the 1500 rows of day",
+        "Last change: an alarm.",
     ):
         assert part in text, text
 
@@ -92,14 +92,14 @@ def test_rows_that_one_of_both_missed_are_counted_and_not_compared() -> None:
     assert (day["saved"], day["differ"], night["differ"]) == (pytest.approx(0.5), 0.0, 0.0)
     assert report["answered"] == 0.75
     text = text_of(report)
-    assert "No headline: both answered only 75% of the rows within 1 s." in text
+    assert "No headline: both copies answered only 75% of the rows within 1 s." in text
     assert "With early exits the median" not in text
 
 
 def test_a_run_in_which_nothing_was_answered_is_shown_as_well() -> None:
     nothing = [PlayedRow(1.0, None, "")] * 8
     report = exits_report(RUN, {"as it is": nothing, "early exits": nothing}, {}, 7.0)
-    assert "both answered only 0%" in text_of(report)
+    assert "both copies answered only 0%" in text_of(report)
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ def test_the_tables_say_so(report: Any) -> None:
         "borea (jovex)",
         "delmo (no road user)",
         KINDS[3],
-        "10.0 frames/s with 3.0 boxes each",
-        "Right, of all boxes on a road user: brand 50%,",
-        "What acted",
+        "10.0 frames/s with 3.0 classified boxes each",
+        "Correct answers for boxes on a road user: brand 50%,",
+        "Actions of each mechanism",
         "as frames came",
     ):
         assert part in text, text
@@ -177,8 +177,8 @@ def test_what_acted_is_counted_by_the_metrics() -> None:
         ("variants", 2),
         ("variants", 5),
         ("early exits", 5),
-        ("cores that move", 6),
-        ("cores that move", 42),
+        ("moving cores", 6),
+        ("moving cores", 42),
         ("placement", 3),
         ("placement", 0),
         ("placement", 0),
@@ -223,5 +223,5 @@ def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     found = json.loads((tmp_path / "pipeline-report.json").read_text())
     assert found["capacity"] > 0
     assert found["loads"][0]["frames"] > 0
-    did = {mechanism for mechanism, *_ in found["acted"]}
-    assert did == {"variants", "early exits", "cores that move", "placement"}
+    did = {mechanism for mechanism, *_ in found["actions"]}
+    assert did == {"variants", "early exits", "moving cores", "placement"}

@@ -71,7 +71,7 @@ def test_the_models_are_named_where_none_is(run: Run, server: slacktide.Server, 
     port = server.http_port if scheme == "http" else server.grpc_port
     done = run("load", f"{scheme}://127.0.0.1:{port}", "--stream", "rows=2")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --stream 1, model: which model? name one of: mlp\n"
+    assert done.stderr == "error: --stream 1, model: expected the name of a model, one of: mlp\n"
 
 
 def test_ctrl_c_reports_what_was_done(server: slacktide.Server):

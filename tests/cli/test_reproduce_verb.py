@@ -41,14 +41,14 @@ def test_rows_and_goals_are_printed_and_kept_for_the_next_time(tiny: Path):
     done = call("table-3", "--quick", "--setting", "P", "--jobs", "1")
     assert done.exit_code == 0, done.output
     assert "two-modal" in done.output
-    assert "10 runs of 60 requests, 0 of them known" in done.output
+    assert "10 runs of 60 requests, 0 of them stored" in done.output
     assert "missed" not in done.output
-    assert "too short: this quick run cannot tell" in " ".join(done.output.split())
+    assert "too short: a quick run cannot decide" in " ".join(done.output.split())
     assert (tiny / "cache" / "slacktide" / "reproduce-orloj.jsonl").is_file()
     again = call("table-3", "--quick", "--setting", "p", "--jobs", "1")
-    assert "10 runs of 60 requests, 10 of them known" in again.output
+    assert "10 runs of 60 requests, 10 of them stored" in again.output
     fresh = call("table-3", "--quick", "--setting", "P", "--jobs", "1", "--fresh")
-    assert "10 runs of 60 requests, 0 of them known" in fresh.output
+    assert "10 runs of 60 requests, 0 of them stored" in fresh.output
 
 
 def test_files_are_written(tiny: Path):
@@ -105,11 +105,9 @@ def test_ctrl_c_says_how_much_is_kept_and_how_to_go_on(tiny: Path, monkeypatch: 
     done = call(*flags, "--fresh")
     assert done.exit_code == 130
     assert done.stdout == ""
-    told = (
-        f"interrupted: 3 of 10 runs are kept in {state}; the same command without --fresh goes on"
-    )
-    assert done.stderr.splitlines()[-1] == f"{told} from there"
-    assert "10 runs of 60 requests, 3 of them known" in call(*flags).output
+    told = f"interrupted: 3 of 10 runs are stored in {state}; the same command without --fresh"
+    assert done.stderr.splitlines()[-1] == f"{told} continues from there"
+    assert "10 runs of 60 requests, 3 of them stored" in call(*flags).output
 
 
 @pytest.mark.slow
@@ -132,7 +130,7 @@ def test_a_signal_stops_all_processes_and_leaks_nothing(
     child.send_signal(number)
     output, errors = child.communicate(timeout=60)
     assert (child.returncode, output) == (code, ""), errors
-    assert re.fullmatch(r"interrupted: [1-9]\d* of \d+ runs are kept in .*\n", errors), errors
+    assert re.fullmatch(r"interrupted: [1-9]\d* of \d+ runs are stored in .*\n", errors), errors
 
 
 def test_missed_goals_are_an_exit_code_only_where_asked(tiny: Path):
@@ -146,8 +144,8 @@ def test_missed_goals_are_an_exit_code_only_where_asked(tiny: Path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("table-6",), "unknown experiment 'table-6'"),
-        (("--data", "nowhere"), "--data: no such folder: nowhere"),
+        (("table-6",), "expected an experiment, got 'table-6'"),
+        (("--data", "nowhere"), "--data: expected a folder, got nowhere"),
         (("--html", "nowhere/page.html"), "--html: no such folder: nowhere"),
         (("--json", "-", "--csv", "-"), "cannot both go to stdout"),
         (("--setting", "R"), "'R' is not one of"),
@@ -187,4 +185,4 @@ def test_sponge_has_figures_that_need_no_run(tiny: Path):
 def test_a_slip_with_sponge_is_named(tiny: Path):
     done = CliRunner().invoke(app, ["reproduce", "sponge", "figure-9"])
     assert done.exit_code == 2
-    assert "unknown experiment 'figure-9'" in done.output
+    assert "expected an experiment, got 'figure-9'" in done.output

@@ -112,7 +112,7 @@ def test_an_example_passes_its_own_tests(name: str) -> None:
             ["grid={}", "applications.cameras.arrivals=%s:5:500ms", "duration=2s"],
         ),
         ("scaling", ["grid={}", "models.detector.scaling={name: %s, load: 0.5}", "duration=5s"]),
-        ("pipelines", ["placement.planner={name: %s, batch: 4}", "duration=5s", "warmup=1s"]),
+        ("pipelines", ["placement.policy={name: %s, batch: 4}", "duration=5s", "warmup=1s"]),
     ],
 )
 @pytest.mark.parametrize("by_place", [False, True])
@@ -120,7 +120,7 @@ def test_a_scenario_runs_with_a_policy_by_name_or_place(
     install: Any, scenario: str, settings: list[str], by_place: bool
 ) -> None:
     register(install)
-    point = {"scheduler": "schedulers", "scaling": "scaling_policies", "planner": "placements"}
+    point = {"scheduler": "schedulers", "scaling": "scaling_policies", "policy": "placements"}
     key = next((key for key in point if any(f"{key}={{" in text for text in settings)), "")
     name, target = POINTS[point.get(key, "arrivals")]
     short = name.removesuffix(".py")

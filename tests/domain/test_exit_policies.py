@@ -15,15 +15,15 @@ POLICY = ExitPolicy(POOL, (2, 5), (0.3, 0.0))
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"thresholds": (0.3,)}, "2 ramps, but 1 thresholds"),
-        ({"ramps": (5, 2)}, "ramps are not positions in ascending order"),
-        ({"ramps": (2, 2)}, "ramps are not positions in ascending order"),
-        ({"ramps": (-1, 2)}, "ramps are not positions in ascending order"),
+        ({"thresholds": (0.3,)}, "expected 2 thresholds, got 1"),
+        ({"ramps": (5, 2)}, "ramps must be positions in ascending order"),
+        ({"ramps": (2, 2)}, "ramps must be positions in ascending order"),
+        ({"ramps": (-1, 2)}, "ramps must be positions in ascending order"),
         ({"thresholds": (0.3, -0.1)}, "thresholds must not be negative"),
         ({"thresholds": (0.3, float("nan"))}, "thresholds must not be negative"),
         ({"feedback": 1.5}, "feedback must be within 0 and 1, got 1.5"),
         ({"feature_share": -0.5}, "feature_share must be within 0 and 1"),
-        ({"costs": (0.5,)}, "2 ramps, but 1 costs"),
+        ({"costs": (0.5,)}, "expected 2 costs, got 1"),
         ({"costs": (0.0, 0.5)}, "costs must be above 0 and at most 1"),
     ],
 )

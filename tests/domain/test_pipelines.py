@@ -44,7 +44,7 @@ def test_a_branch_that_others_feed_cannot_be_handed_over():
 @pytest.mark.parametrize(
     ("make", "key", "says"),
     [
-        (lambda: Pipeline("p", ()), "stages", "one or more"),
+        (lambda: Pipeline("p", ()), "stages", "at least one stage"),
         (
             lambda: Pipeline("p", (PipelineStage("a", "m"), PipelineStage("a", "n"))),
             "stages.a",

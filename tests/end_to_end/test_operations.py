@@ -160,11 +160,15 @@ def test_what_cannot_be_started_says_why_and_exits_2(
         ),
         (["--scaling-policy", "statik"], {"scaling_policy": "statik"}, "did you mean 'static'"),
         (["--placement", "octopus"], {"placement": "octopus"}, "expected a placement, got 'octop"),
-        (["--placement-option", "room=1"], {"placement_options": {"room": 1}}, "needs placement"),
         (
-            ["--placement", "pipeline", "--placement-option", "room=2"],
-            {"placement": "pipeline", "placement_options": {"room": 2}},
-            "room: expected more than 0 and at most 1, got 2",
+            ["--placement-option", "max_utilisation=1"],
+            {"placement_options": {"max_utilisation": 1}},
+            "needs placement",
+        ),
+        (
+            ["--placement", "pipeline", "--placement-option", "max_utilisation=2"],
+            {"placement": "pipeline", "placement_options": {"max_utilisation": 2}},
+            "max_utilisation: expected more than 0 and at most 1, got 2",
         ),
         (
             ["--scaling-policy", "static", "--scaling-policy-option", "cores=0"],

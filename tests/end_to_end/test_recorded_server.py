@@ -86,7 +86,7 @@ def test_it_says_which_requests_ran_first_of_their_shape(recorded: Path) -> None
     assert runs
     assert all(len(run.batch.members) == 1 for run in runs)
     text = [line for run in runs for line in lines(run, begin=0.0)]
-    assert any("alone, to learn how long requests of its shape take" in line for line in text)
+    assert any("alone, to learn the time of its shape" in line for line in text)
     assert {run.batch.replica.pool.model for run in runs} == {"filter"}
 
 

@@ -44,34 +44,34 @@ def busy(make_world: Any) -> Any:
 
 BREAKS: dict[str, Callable[[Any], object]] = {
     "a: 2 known": lambda state: state.ledger.counts["a"].__setattr__("known", 2),
-    "b: .* in the ledger": lambda state: state.ledger.entries.pop(2),
+    "b: .* in the table": lambda state: state.ledger.entries.pop(2),
     "in the queues twice": lambda state: twice(state.pools[B]),
     "request 2 is .* in": lambda state: state.pools[B].scheduler.queue.pop(2),
-    "notice or not": lambda state: setattr(state.ledger.entries[1], "request", NOTICE),
-    "but not in the ledger": lambda state: stray(state),
-    "1 announced": lambda state: setattr(state.pools[A], "announced", 1),
-    "length 7": lambda state: setattr(state.pools[B], "scheduler", Long(state.pools[B].scheduler)),
+    "has a wrong type": lambda state: setattr(state.ledger.entries[1], "request", NOTICE),
+    "but not in the table": lambda state: stray(state),
+    "counts 1 notices": lambda state: setattr(state.pools[A], "announced", 1),
+    "counts 7": lambda state: setattr(state.pools[B], "scheduler", Long(state.pools[B].scheduler)),
     "lanes run": lambda state: setattr(state.lanes["lane1"], "running", None),
     "runs on no live replica": lambda state: setattr(
         state.lanes["lane0"].running.placement, "state", ReplicaState.STARTING
     ),
-    "batch 0: 1 wait": lambda state: setattr(state.lanes["lane0"].running, "waiting", 2),
-    "awaits what it has": lambda state: setattr(state.lanes["lane0"], "awaited_until", 3.0),
+    "batch 0: 1 members wait": lambda state: setattr(state.lanes["lane0"].running, "waiting", 2),
+    "awaits cores that it has": lambda state: setattr(state.lanes["lane0"], "awaited_until", 3.0),
     "does not hold its cores": lambda state: setattr(state.lanes["lane0"], "held", ()),
     "counts on 5 cores": lambda state: setattr(state.lanes["lane0"], "size", 5),
-    "expected to run on other cores": lambda state: setattr(
+    "counts on a different number of cores": lambda state: setattr(
         state.lanes["lane0"].running, "cores", 4
     ),
     "disagree on placements": lambda state: state.lanes["lane0"].placements.clear(),
     "has left the plan and is empty": lambda state: empty(state),
-    "has left, but is kept": lambda state: removed(state),
+    "has left, but exists": lambda state: removed(state),
     "counts on 7 lanes": lambda state: setattr(state.pools[A], "lanes", 7),
-    "has other cores": lambda state: setattr(state.lanes["lane0"], "usable", (9,)),
-    "has another cap": lambda state: setattr(state.pools[B].placements[0], "cap", 1),
-    "is down but holds": lambda state: down(state.pools[B], Circuit.TRIAL),
+    "has wrong cores": lambda state: setattr(state.lanes["lane0"], "usable", (9,)),
+    "has a wrong cap": lambda state: setattr(state.pools[B].placements[0], "cap", 1),
+    "is down, but holds": lambda state: down(state.pools[B], Circuit.TRIAL),
     "open, but not down": lambda state: setattr(state.pools[B].crashes, "circuit", Circuit.OPEN),
     "down, but closed": lambda state: setattr(state.pools[B], "down_reason", "broken"),
-    "tried twice": lambda state: setattr(state.pools[B].crashes, "retry_at", 3.0),
+    "retry time": lambda state: setattr(state.pools[B].crashes, "retry_at", 3.0),
 }
 
 
@@ -137,5 +137,5 @@ def test_a_pool_that_is_down_and_serves_is_named(busy: Any) -> None:
     busy.send(ReplicaUp(busy.started[-1].id))
     pool = busy.engine.state.pools[PoolId("c", "1")]
     down(pool, Circuit.TRIAL)
-    with pytest.raises(InvariantError, match="is down but serves"):
+    with pytest.raises(InvariantError, match="is down, but serves"):
         check_invariants(busy.engine)

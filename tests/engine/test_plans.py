@@ -196,7 +196,7 @@ class TestSharedLane:
         (lambda: Plan((), (), (Route("m", PoolId("m", "1")),)), "undeployed"),
         (lambda: Plan(inputs=(InputSize("m", "c", "1"), InputSize("m", "c", "2"))), "two input"),
         (lambda: Deployment(PoolId("m", "1"), "x", 0), "max_batch"),
-        (lambda: Route("m", PoolId("m", "1"), application="a", client="c"), "a client and an"),
+        (lambda: Route("m", PoolId("m", "1"), application="a", client="c"), "a client or an"),
     ],
 )
 def test_a_plan_that_contradicts_itself_cannot_be_made(build, message):

@@ -67,7 +67,7 @@ def test_one_runs_like_ours(install: Any, tmp_path: Path, name: str, jobs: int) 
     assert document["rows"] == [{"experiment": "table-1", "setting": "A", "share": 0.75}]
     again = invoke(name, "--check", *common)
     assert again.exit_code == 0, again.output
-    assert "3 runs of 9 s, 3 of them known from before" in " ".join(again.output.split())
+    assert "3 runs of 9 s, 3 of them stored earlier" in " ".join(again.output.split())
     assert "0.75" in again.output
     assert invoke(name, "--data", str(tmp_path), *common).exit_code == 2
 

@@ -116,7 +116,7 @@ class TestOwners:
         other.owns = one.owns  # type: ignore[method-assign]  # both decide the cores of a
         with pytest.raises(
             PlannerError,
-            match=r"^a: the planners 'a' and 'b' would both decide the cores of its lanes",
+            match=r"^a: the planners 'a' and 'b' both decide the cores of its lanes",
         ):
             Runtime(Engine(parts), (one, other))
 
@@ -132,7 +132,7 @@ class TestOwners:
         runtime = Runtime(Engine(parts), (ScalingPlanner((0, 1)), Grabs("grabs", 1)))
         runtime.handle([PlanChanged(runtime.rebase(BASE, {}, now=0.0))], now=0.0)
         scaled = {"m": ScaledModel(ScalingLimits(1, 2, batch_max=4), "static")}
-        with pytest.raises(PlannerError, match="'scaling' and 'grabs' would both decide the numb"):
+        with pytest.raises(PlannerError, match="'scaling' and 'grabs' both decide the numb"):
             runtime.rebase(BASE, scaled, now=1.0)
         again = runtime.rebase(BASE, {}, now=2.0)
         runtime.handle([PlanChanged(again)], now=2.0)

@@ -303,15 +303,21 @@ def test_what_was_learnt_can_be_written_and_read() -> None:
             lambda d: d["lengths"]["keys"].append(
                 {**d["lengths"]["keys"][0], "bin": 4, "hints": d["lengths"]["keys"][0]["gross"]}
             ),
-            r"lengths.keys\[2\].bin: there are 1",
+            r"lengths.keys\[2\].bin: expected at most 0",
         ),
-        (lambda d: d["lengths"]["keys"][1].update(bin=-2), r"keys\[1\].bin: expected -1"),
-        (lambda d: d["lengths"]["keys"][0]["gross"].append(1.0), r"keys\[0\]: gross, fixed and"),
-        (lambda d: d["lengths"]["keys"][0]["fixed"].__setitem__(0, -1), "must not be negative"),
+        (lambda d: d["lengths"]["keys"][1].update(bin=-2), r"keys\[1\].bin: expected at least -1"),
+        (
+            lambda d: d["lengths"]["keys"][0]["gross"].append(1.0),
+            r"keys\[0\]: expected as many gross, fixed and",
+        ),
+        (
+            lambda d: d["lengths"]["keys"][0]["fixed"].__setitem__(0, -1),
+            "arrivals, gross and fixed of 0 or more",
+        ),
         (lambda d: d["lengths"]["keys"][0].update(hints=[]), r"keys\[0\].hints: expected null"),
         (
             lambda d: d["lengths"]["keys"].append(d["lengths"]["keys"][0]),
-            r"keys\[2\]: \('short', -1\) is there twice",
+            r"keys\[2\]: \('short', -1\) occurs twice",
         ),
     ],
 )

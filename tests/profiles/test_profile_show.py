@@ -123,4 +123,6 @@ def test_a_fit_says_what_it_is_how_good_and_how_far() -> None:
 
 def test_a_fit_to_one_core_count_says_so() -> None:
     fit = fit_amdahl([Timed(1, 2, 0.3), Timed(2, 2, 0.5)])
-    assert "one core count measured: others are unknown, up to batch 4" in fit_summary(fit)
+    assert "measured on one core count only, so others are unknown, up to batch 4" in fit_summary(
+        fit
+    )

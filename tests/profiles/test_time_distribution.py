@@ -68,5 +68,5 @@ def test_each_side_has_its_own_spread() -> None:
     "values", [(0.0, 1.0, 0.1, 0.1), (1.0, 1.0, 0.1, 0.1), (1.0, 2.0, 0.0, 0.1)]
 )
 def test_no_distribution_without_spread(values: tuple[float, float, float, float]) -> None:
-    with pytest.raises(ProfileError, match="not a distribution"):
+    with pytest.raises(ProfileError, match="expected 0 < expected < p99"):
         SplitLogLogistic(*values)

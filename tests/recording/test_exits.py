@@ -134,25 +134,23 @@ def changes_of(path: Path) -> tuple[list[ExitsChanged], str]:
 
 def test_decisions_tell_why_ramps_moved(tmp_path: Path) -> None:
     _, text = changes_of(RecordedExits(tmp_path / "run.rec").path)
-    assert "ramps of m:1 are now none: its ramps are not learnt yet; thresholds none" in text
+    assert "ramps of m:1 are now none: ramps are not trained yet; thresholds none" in text
     assert "(were none): the first ramps; thresholds 0 at " in text
     assert re.search(r" \(were [\d, ]+\): ramp \d \(block_\d\): .+; thresholds [\d.]+ at \d", text)
-    assert "; auto, 100% of the batches judged" in text
+    assert "; auto, 100% of batches judged" in text
 
 
 def test_decisions_tell_how_thresholds_were_tuned_and_what_ramps_did(tmp_path: Path) -> None:
     stated = StatedExits(mode=ExitMode.RELEASE, moving=False)
     run = RecordedExits(tmp_path / "run.rec", stated, requests=1200, changes_at=700)
     changes, text = changes_of(run.path)
-    assert ", tuned on what was judged" in text
-    alarm = (
-        "; release, 100% of the batches judged: an alarm: answers of ramps differ from the model's"
-    )
+    assert ", tuned on judged rows" in text
+    alarm = "; release, 100% of batches judged: alarm: answers of ramps differ from the model's"
     assert alarm in text
     seen = [each for each in changes if each.left]
     for each in seen:
         assert each.judged == each.rows >= sum(each.left.values())
-        assert f"since the last change {each.rows} rows, answered early: " in text
+        assert f"since the last change {each.rows} rows; answered early: " in text
     assert sum(sum(each.left.values()) for each in seen) > 50
     assert sum(sum(each.differed.values()) for each in seen) > 1
 

@@ -23,7 +23,7 @@ def plan(*lanes: str, device: str = "") -> Plan:
 
 
 def test_why_is_kept_in_the_recording() -> None:
-    whole = Call(2.0, (PlanChanged(plan("b"), "its time had come"),))
+    whole = Call(2.0, (PlanChanged(plan("b"), "regular plan"),))
     written = orjson.loads(orjson.dumps((2.0, plain_events(whole.events), ())))
     read = Reader().record(written)
     assert read == whole
@@ -31,9 +31,9 @@ def test_why_is_kept_in_the_recording() -> None:
     notes = Notes(told.append)
     for call in (Call(0.0, (PlanChanged(plan("a")),)), read):
         notes.after(call, None, [])  # type: ignore[arg-type]
-    assert told == [PlacesChanged(2.0, "brand", ("a",), ("b",), "its time had come")]
+    assert told == [PlacesChanged(2.0, "brand", ("a",), ("b",), "regular plan")]
     (line,) = lines(told[0], begin=0.0)
-    assert line.endswith("brand is placed on b, before on a: its time had come")
+    assert line.endswith("brand moves from a to b: regular plan")
 
 
 def test_what_moves_is_told_once() -> None:
@@ -44,8 +44,8 @@ def test_what_moves_is_told_once() -> None:
         notes.after(Call(float(at), (PlanChanged(each),)), None, [])  # type: ignore[arg-type]
     assert [type(each) for each in told] == [PlacesChanged] * 4
     assert [next(lines(each, begin=0.0)).split(" s  ")[1] for each in told] == [
-        "brand is placed on a, b, before on a",
-        "brand is placed on b, before on a, b",
-        "cars/brand is placed on box, before on here",
-        "cars/brand is placed on here, before on box",
+        "brand moves from a to a, b",
+        "brand moves from a, b to b",
+        "cars/brand moves from here to box",
+        "cars/brand moves from box to here",
     ]

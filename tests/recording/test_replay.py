@@ -260,7 +260,7 @@ def test_samples_are_told_of_and_are_part_of_such_a_replay(world: Any, happening
     runs = [each for each in decisions(recorded) if isinstance(each, Ran)]
     samples = [run for run in runs if run.batch.solo]
     assert [run.batch.id for run in samples] == [b.id for b in recorded.batches if b.solo]
-    assert "alone, again, to learn how long it is" in next(lines(samples[0], begin=0.0))
+    assert "alone, again, to learn its length" in next(lines(samples[0], begin=0.0))
 
 
 def test_one_that_is_singled_out_is_told_of(world: Any, happenings: Any) -> None:
@@ -270,7 +270,7 @@ def test_one_that_is_singled_out_is_told_of(world: Any, happenings: Any) -> None
     assert told
     for run in told:
         assert len(run.batch.members) == 1
-        assert "to learn how long it is, before the" in next(lines(run, begin=0.0))
+        assert "to learn its length, before the" in next(lines(run, begin=0.0))
 
 
 def test_a_policy_that_waits_is_told_of(world: Any, happenings: Any) -> None:

@@ -79,7 +79,7 @@ PAPERS = {
     "orloj": PaperHelp(
         """Orloj (2022): Tables 2 to 5 and Figures 12 to 14, simulated with the server's engine.
 
-    The whole evaluation takes under 40 minutes on two idle cores; it can be stopped and continued.
+    The whole evaluation takes under 40 minutes on two idle cores and can be interrupted.
 
     Example: slacktide reproduce orloj --quick
 
@@ -89,9 +89,9 @@ PAPERS = {
         "default: all of them.",
         quick="One seed, fewer requests, cases and SLOs: under two minutes on two idle cores.",
         seeds="Runs of each row, 5 by default; Q, notice and figures have at most 3.",
-        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals then follow; "
-        "default: arrivals drawn by the setting.",
-        setting="P, calibrated on the paper's tables; Q, where padding dominates; or both.",
+        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals follow; "
+        "default: arrivals are drawn as the setting states.",
+        setting="P: calibrated on the paper's tables; Q: padding dominates; or both.",
     ),
     "sponge": PaperHelp(
         """Sponge (2024): Figures 1, 3 and 4 and Table 1, then harder settings, simulated with the
@@ -104,8 +104,8 @@ PAPERS = {
         experiments="figure-1, table-1, figure-3, figure-4, varied, harder; default: all of them.",
         quick="One seed, a minute of traffic, fewer policies: under two minutes on two idle cores.",
         seeds="Runs of each row whose arrivals are drawn; default: 3.",
-        data="Folder with the public bandwidth traces and latencies; default: bandwidths drawn "
-        "from a seed, and no Figure 3.",
+        data="Folder with the public bandwidth traces and latencies; default: bandwidths are "
+        "drawn from a seed, without Figure 3.",
     ),
     "jellyfish": PaperHelp(
         """Jellyfish (2022): Figures 10 to 21 and Table 2, simulated with the engine, the planner
@@ -119,21 +119,21 @@ PAPERS = {
     """,
         experiments="figure-10, figure-11, figure-12 (with 13), figure-14, figure-15, table-2, "
         "figure-16, figure-17, figure-18, figure-19, ablations; default: all of them. `plan`: only "
-        "the instances of a file.",
+        "the instances of --instances.",
         quick="A few settings of each experiment, 20 s each: under two minutes on two idle cores.",
         seeds="Runs of each row; default: 1.",
         data="Folder with the public bandwidth traces, frame sizes and profile; default: traces "
-        "drawn from a seed.",
-        instances="With `plan`: a JSON file of instances; prints what each planner chooses, its "
+        "are drawn from a seed.",
+        instances="With `plan`: JSON file of instances; prints each planner's choice, its "
         "objective and its time.",
     ),
     "apparate": PaperHelp(
         """Apparate (2024): Figures 9, 11 and 13 to 18 and Tables 1 to 4, simulated with the engine
-    and the planner that serve, on what ramps of the example models say of streams of inputs.
+    and the planner that serve, from ramp answers of the example models to streams of inputs.
 
-    Models run through whole streams once, some ten minutes of a core for each video; what ramps
-    are learnt from is kept in the user's cache folder (1.4 GB in all), and it can be stopped and
-    resumed.
+    The first run plays whole streams to the models, which takes a core about ten minutes for each
+    video. Features that ramps are trained on stay in the user's cache folder (1.4 GB in all). The
+    run can be interrupted and resumed.
 
     Example: slacktide reproduce apparate --quick
 
@@ -143,22 +143,22 @@ PAPERS = {
     """,
         experiments="figure-9, figure-11, figure-13 (with 14), figure-16 (with 15), table-2 (with "
         "1), figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline; default: "
-        "all of them. And, only by name, live: two streams played to a real server.",
-        quick="Two videos of 4,000 frames, ramps learnt from the first quarter: under three "
+        "all of them. `live`, only if named, plays two streams to a real server.",
+        quick="Two videos of 4,000 frames, ramps trained on the first quarter: under three "
         "minutes on two idle cores.",
-        seeds="Of texts' arrivals; default: 1.",
-        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals of texts then "
-        "follow; default: counts drawn from a seed.",
-        table="An exit table of yours (docs/reproduce/apparate.md says what is in it), in place of "
-        "the examples'; can be repeated.",
-        inputs="Play so many inputs of each stream, those after the first tenth, from which ramps "
-        "are learnt; default: all.",
+        seeds="Number of seeds for the arrivals of texts; default: 1.",
+        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals of texts "
+        "follow; default: counts are drawn from a seed.",
+        table="File with your exit table (docs/reproduce/apparate.md states the format), played "
+        "instead of the examples'. May be given several times.",
+        inputs="Number of inputs to play of each stream after its first tenth, on which ramps are "
+        "trained; default: all.",
     ),
     "octopinf": PaperHelp(
         """OctopInf (2025): Figures 6 to 11, simulated: nine edge devices with cameras and a server,
-    the links between them, and what places the stages of pipelines on them.
+    the links between them, and the policies that place the stages of pipelines on them.
 
-    The whole evaluation takes hours; it can be stopped and continued.
+    The whole evaluation takes hours and can be interrupted and resumed.
 
     Example: slacktide reproduce octopinf --quick
 
@@ -169,8 +169,7 @@ PAPERS = {
         quick="One seed, 20 s of each run, fewer experiments: under three minutes on two idle "
         "cores.",
         seeds="Runs of each row, 3 by default; figure-11 and surges have one.",
-        data="Folder with the public object counts and bandwidths of 5G; default: drawn from a "
-        "seed.",
+        data="Folder with the public object counts and 5G bandwidths; default: drawn from a seed.",
     ),
 }
 """By name of a folder of `slacktide_papers`, whose module `paper` defines `PAPER`."""
@@ -180,10 +179,10 @@ def _help_of(name: str, paper: Publication[Any, Any, Any, Any, Any]) -> PaperHel
     """Help for a paper of another distribution."""
     return PaperHelp(
         f"{paper.title}\n\n    Example: slacktide reproduce {name} --quick\n    ",
-        experiments=f"{', '.join(paper.experiments)}; default: all that need not be named.",
-        quick=f"Shorter runs, of {paper.quick.size}.",
+        experiments=f"{', '.join(paper.experiments)}; default: all that do not have to be named.",
+        quick=f"Shorter runs: {paper.quick.size}.",
         seeds=f"Runs of each row; default: {paper.scope.seeds}.",
-        data="Folder with recorded data, where the paper takes some.",
+        data="Folder with recorded data, if the paper uses any.",
     )
 
 
@@ -214,17 +213,17 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
     yield option("quick", bool, paper.quick)
     yield option("seeds", int | None, paper.seeds, **number)
     yield option("data", Path | None, paper.data, metavar="DIR")
-    yield option("jobs", int | None, "Processes; default: one for each core.", **number)
-    state = "File that keeps every finished run, so that it is not run again; "
+    yield option("jobs", int | None, "Number of processes; default: one for each core.", **number)
+    state = "File with the results of finished runs, which are not repeated; "
     state += "default: in the user's cache folder."
     yield option("state", Path | None, state, metavar="FILE")
     yield option("fresh", bool, "Discard the results in the state file.")
     yield option("check", bool, "Exit 1 if a goal is missed.", _REPORT)
-    as_json = "Write everything as JSON; - for stdout, instead of the tables."
+    as_json = "Write all results as JSON; - writes them to stdout instead of the tables."
     yield option("json", Path | None, as_json, **file)
-    as_csv = "Write the rows as CSV; - for stdout, instead of the tables."
+    as_csv = "Write the rows as CSV; - writes them to stdout instead of the tables."
     yield option("csv", Path | None, as_csv, **file)
-    yield option("html", Path | None, "Write a page with plots.", _REPORT, metavar="FILE")
+    yield option("html", Path | None, "Write an HTML page with plots.", _REPORT, metavar="FILE")
 
 
 def _command(name: str, paper: PaperHelp, load: Load) -> Callable[..., None]:
@@ -261,7 +260,9 @@ def _reproduce(
     inputs: int | None = None,
 ) -> None:
     if (instances is not None) != (experiment == ["plan"]):
-        fail("`plan` and --instances FILE belong together")
+        fail(
+            "--instances: expected `plan` as the only experiment, and `plan` needs --instances FILE"
+        )
     if instances is not None:
         _plan(instances, json)
         return
@@ -303,9 +304,9 @@ def _reproduce(
     except ReproduceError as error:
         fail(str(error))
     except KeyboardInterrupt as interrupt:
-        finished = f"{interrupt} kept in {state}" if interrupt.args else "what was finished is kept"
+        finished = f"{interrupt} stored in {state}" if interrupt.args else "finished work is stored"
         again = "the same command without --fresh" if fresh else "the same command"
-        typer.echo(f"interrupted: {finished}; {again} goes on from there", err=True)
+        typer.echo(f"interrupted: {finished}; {again} continues from there", err=True)
         raise
     _deliver(result, json, csv, html)
     missed = sum(not goal.met for goal in result.goals)

@@ -73,10 +73,10 @@ def unfit(spec: TensorSpec, axis: int) -> str | None:
     if axis >= len(spec.shape):
         last = len(spec.shape) - 1
         if last < 1:
-            return "it has no axis besides the rows"
+            return "it has no axis besides that of rows"
         return f"expected 1 to {last} (axis 0 is the rows), got {axis}"
     if spec.shape[axis] >= 0:
-        return f"axis {axis} is always {spec.shape[axis]} long"
+        return f"axis {axis} has the fixed length {spec.shape[axis]}"
     return None
 
 

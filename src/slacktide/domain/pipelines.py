@@ -75,7 +75,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         if not self.stages:
-            raise PipelineError("stages", "expected one or more")
+            raise PipelineError("stages", "expected at least one stage")
         if len(self.stages) > MOST_STAGES:
             raise PipelineError("stages", f"expected at most {MOST_STAGES}, got {len(self.stages)}")
         names = [stage.name for stage in self.stages]

@@ -82,7 +82,7 @@ class Route:
 
     def __post_init__(self) -> None:
         if self.application is not None and self.client is not None:
-            raise ValueError(f"route for {self.model!r} names a client and an application")
+            raise ValueError(f"{self.model!r}: expected a client or an application, got both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +136,13 @@ class ExitPolicy:
 
     def __post_init__(self) -> None:
         if len(self.thresholds) != len(self.ramps):
-            raise ValueError(f"{len(self.ramps)} ramps, but {len(self.thresholds)} thresholds")
+            raise ValueError(f"expected {len(self.ramps)} thresholds, got {len(self.thresholds)}")
         if self.costs and len(self.costs) != len(self.ramps):
-            raise ValueError(f"{len(self.ramps)} ramps, but {len(self.costs)} costs")
+            raise ValueError(f"expected {len(self.ramps)} costs, got {len(self.costs)}")
         if not all(0.0 < cost <= 1.0 for cost in self.costs):
             raise ValueError(f"costs must be above 0 and at most 1, got {self.costs}")
         if list(self.ramps) != sorted({*self.ramps}) or min(self.ramps, default=0) < 0:
-            raise ValueError(f"ramps are not positions in ascending order: {self.ramps}")
+            raise ValueError(f"ramps must be positions in ascending order, got {self.ramps}")
         if not all(threshold >= 0.0 for threshold in self.thresholds):
             raise ValueError(f"thresholds must not be negative, got {self.thresholds}")
         for name, share in (("feedback", self.feedback), ("feature_share", self.feature_share)):

@@ -50,7 +50,7 @@ def _conservation(engine: Engine) -> None:
         )
         _require(
             counts.in_flight == unanswered[model],
-            f"{model}: {counts.in_flight} in flight, {unanswered[model]} in the ledger",
+            f"{model}: {counts.in_flight} in flight, {unanswered[model]} in the table",
         )
 
 
@@ -90,9 +90,9 @@ def _one_place_each(engine: Engine) -> None:
         expected = [_PLACES[entry.state]] if entry.state in _PLACES else []
         _require(current_places == expected, f"request {id} is {entry.state}, in {current_places}")
         announced = not isinstance(entry.request, Request)
-        _require(announced == (entry.state is State.ANNOUNCED), f"request {id}: notice or not?")
+        _require(announced == (entry.state is State.ANNOUNCED), f"request {id} has a wrong type")
     strays = set().union(*places.values()) - entries.keys()
-    _require(not strays, f"requests {sorted(strays)} are in a place but not in the ledger")
+    _require(not strays, f"requests {sorted(strays)} are queued or running, but not in the table")
 
 
 def _crashes(engine: Engine) -> None:
@@ -103,7 +103,7 @@ def _crashes(engine: Engine) -> None:
         if entry.crash is not None and entry.state in (State.QUARANTINED, State.RUNNING)
     )
     for crash, count in unjudged.items():
-        _require(crash.unjudged == count, f"a crash of {crash.pool.id}: {count} to be judged")
+        _require(crash.unjudged == count, f"a crash of {crash.pool.id}: {count} are unjudged")
 
 
 def _pools(engine: Engine) -> None:
@@ -111,16 +111,16 @@ def _pools(engine: Engine) -> None:
     state = engine.state
     for pool in state.pools.values():
         pending = len(pool.scheduler.pending())
-        _require(len(pool.scheduler) == pending, f"{pool.id}: length {len(pool.scheduler)}")
+        _require(len(pool.scheduler) == pending, f"{pool.id}: counts {len(pool.scheduler)}")
         coming = sum(
             entry.pool is pool and entry.state is State.ANNOUNCED
             for entry in state.ledger.entries.values()
         )
-        _require(pool.announced == coming, f"{pool.id}: {pool.announced} announced")
+        _require(pool.announced == coming, f"{pool.id}: counts {pool.announced} notices")
         nothing = not (pending or coming or pool.quarantine or pool.unmeasured is not None)
         nothing = nothing and pool.scheduler.next_expiry() is None
-        _require(nothing or not pool.quiet, f"{pool.id} is not quiet")
-        _require(pool.solo is None or len(pool.solo.held) <= HELD, f"{pool.id} holds too much")
+        _require(nothing or not pool.quiet, f"{pool.id} is marked quiet, but has work")
+        _require(pool.solo is None or len(pool.solo.held) <= HELD, f"{pool.id} holds too many")
         runs = sum(r.unmeasured and r.placement.pool is pool for r in state.running.values())
         alone = pool.unmeasured is not None and pool.unmeasured.is_running
         _require(runs == alone, f"{pool.id} runs {runs} unmeasured requests")
@@ -130,7 +130,7 @@ def _lanes(engine: Engine) -> None:
     """A lane runs one batch at a time, within its limits, on a replica that is up."""
     state = engine.state
     on_lanes = {lane.running.batch.id for lane in state.lanes.values() if lane.running}
-    _require(on_lanes == set(state.running), f"lanes run {on_lanes}, known {set(state.running)}")
+    _require(on_lanes == set(state.running), f"lanes run {on_lanes}, not {set(state.running)}")
     for running in state.running.values():
         batch, placement = running.batch, running.placement
         _require(placement.lane.running is running, f"batch {batch.id} is not on its lane")
@@ -141,13 +141,13 @@ def _lanes(engine: Engine) -> None:
             len({member.signature for member in batch.members}) == 1,
             f"batch {batch.id} mixes shapes",
         )
-        _require(not (batch.solo and running.waiting), f"batch {batch.id}: a solo run is awaited")
+        _require(not (batch.solo and running.waiting), f"batch {batch.id}: solo, but awaited")
         waiting = sum(state.ledger.entries[m.id].state is State.RUNNING for m in batch.members)
-        _require(waiting == running.waiting, f"batch {batch.id}: {waiting} wait")
+        _require(waiting == running.waiting, f"batch {batch.id}: {waiting} members wait")
 
     for lane in state.lanes.values():
         grows = len(lane.target) > len(lane.cores)
-        _require(grows or lane.awaited_until == math.inf, f"{lane.name} awaits what it has")
+        _require(grows or lane.awaited_until == math.inf, f"{lane.name} awaits cores that it has")
         _require(
             {*lane.cores, *lane.target} <= {*lane.held}, f"{lane.name} does not hold its cores"
         )
@@ -155,7 +155,7 @@ def _lanes(engine: Engine) -> None:
         _require(lane.size == least, f"{lane.name} counts on {lane.size} cores, not {least}")
         _require(
             lane.running is None or lane.running.cores == lane.size,
-            f"{lane.name}: its batch is expected to run on other cores than it has",
+            f"{lane.name}: its batch counts on a different number of cores",
         )
 
 
@@ -167,19 +167,19 @@ def _placements(engine: Engine) -> None:
     _require(by_pool == by_lane, "pools and lanes disagree on placements")
     for lane in state.lanes.values():
         emptied = lane.removed and lane.running is None and not lane.placements
-        _require(not emptied, f"{lane.name} has left the plan and is empty, but is kept")
+        _require(not emptied, f"{lane.name} has left the plan and is empty, but still exists")
     for pool in state.pools.values():
-        _require(not pool.removed or bool(pool.placements), f"{pool.id} has left, but is kept")
+        _require(not pool.removed or bool(pool.placements), f"{pool.id} has left, but exists")
         staying = [p for p in pool.placements if not (p.phase.leaves or p.standby)]
         _require(pool.lanes == max(1, len(staying)), f"{pool.id} counts on {pool.lanes} lanes")
         for placement in pool.placements:
             replica, lane = placement.replica, placement.lane
             _require(
-                placement.state is placement.phase.replica, f"replica {replica.id}: two states"
+                placement.state is placement.phase.replica, f"replica {replica.id} has two states"
             )
-            _require(replica.cores == lane.usable, f"replica {replica.id} has other cores")
+            _require(replica.cores == lane.usable, f"replica {replica.id} has wrong cores")
             cap = min(placement.cap, pool.max_batch)
-            _require(replica.max_batch == cap, f"replica {replica.id} has another cap")
+            _require(replica.max_batch == cap, f"replica {replica.id} has a wrong cap")
 
 
 def _circuits(engine: Engine) -> None:
@@ -190,7 +190,7 @@ def _circuits(engine: Engine) -> None:
         _require(down or circuit is not Circuit.OPEN, f"{pool.id}: open, but not down")
         _require(not (down and circuit is Circuit.CLOSED), f"{pool.id}: down, but closed")
         _require(
-            (history.retry_at < math.inf) <= (circuit is Circuit.OPEN), f"{pool.id}: tried twice"
+            (history.retry_at < math.inf) <= (circuit is Circuit.OPEN), f"{pool.id}: retry time"
         )
         if circuit is Circuit.OPEN:
             stopping = (Phase.RESTARTING, Phase.HUNG)
@@ -200,10 +200,10 @@ def _circuits(engine: Engine) -> None:
         if down:
             _require(
                 not (pool.quarantine or len(pool.scheduler) or pool.unmeasured),
-                f"{pool.id} is down but holds",
+                f"{pool.id} is down, but holds requests",
             )
             serving = any(p.phase.serves for p in pool.placements)
-            _require(not serving, f"{pool.id} is down but serves")
+            _require(not serving, f"{pool.id} is down, but serves")
 
 
 def _early_exits(engine: Engine) -> None:
@@ -211,15 +211,15 @@ def _early_exits(engine: Engine) -> None:
     state = engine.state
     planned = {policy.pool: policy for policy in engine.plan.exits}
     for pool in state.pools.values() if engine.plan_done else ():
-        _require(pool.exits == planned.get(pool.id), f"{pool.id} has another exit policy")
+        _require(pool.exits == planned.get(pool.id), f"{pool.id} has a wrong exit policy")
     for running in state.running.values():
         batch = running.batch
         runs_on = batch.leaving is Leaving.RUN_ON
-        _require(runs_on or not (batch.judged or running.may_stop), f"batch {batch.id} leaves")
+        _require(runs_on or not (batch.judged or running.may_stop), f"batch {batch.id}: rows leave")
         _require(not (batch.judged and running.may_stop), f"judged batch {batch.id} may be stopped")
         _require(
             not running.spare or (running.may_stop and not running.waiting),
-            f"batch {batch.id} is awaited, but spare",
+            f"batch {batch.id} is spare, but requests wait for it",
         )
         is_needed = running.spare and is_wanted(running.placement.lane)
-        _require(not is_needed, f"batch {batch.id} is spare, and its lane is wanted")
+        _require(not is_needed, f"batch {batch.id} is spare, but other requests need its lane")

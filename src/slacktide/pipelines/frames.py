@@ -216,7 +216,7 @@ class Frames:
             if live is None:
                 return
         elif live.ended or not isinstance(live.frame, Notice):
-            raise ValueError(f"frame {frame.id} is already here")
+            raise ValueError(f"frame id {frame.id} is already in use")
         else:
             live.frame = frame
             self._deadlines.set(live, now=self._children.now)
@@ -230,7 +230,7 @@ class Frames:
     ) -> LiveFrame | None:
         """Open a frame; None if it ends immediately. Raises ValueError if its id is in use."""
         if id in self._live:
-            raise ValueError(f"frame {id} is already here")
+            raise ValueError(f"frame id {id} is already in use")
         counts = self._outcomes.count_known(pipeline)
         served = self.pipelines.get(pipeline)
         if served is None:
@@ -255,7 +255,7 @@ class Frames:
             self._outcomes.count_known(event.pipeline)
             self._outcomes.turn_away(event.id, event.pipeline, event.reason, event.detail)
         elif not isinstance(live.frame, Notice):
-            raise ValueError(f"frame {event.id} is already here")
+            raise ValueError(f"frame id {event.id} is already in use")
         elif not live.ended:
             self._end(live, event.reason, event.detail)
 
@@ -294,7 +294,7 @@ class Frames:
         edges = stage.of.edges
         if len(event.yields) != len(edges):
             name = stage.of.name
-            raise ValueError(f"{len(event.yields)} yields for {len(edges)} edges of {name}")
+            raise ValueError(f"{name}: expected {len(edges)} yields, got {len(event.yields)}")
         stage.open -= 1
         for (number, edge, fan_out), yield_ in zip(edges, event.yields, strict=True):
             after = live.stages[edge.downstream]

@@ -162,7 +162,7 @@ class Composer:
                 owner = owners.setdefault((scope, field), name)
                 if owner != name:
                     raise PlannerError(
-                        f"{scope}: the planners {owner!r} and {name!r} would both decide "
+                        f"{scope}: the planners {owner!r} and {name!r} both decide "
                         f"{field.value}; only one may"
                     )
         return owners

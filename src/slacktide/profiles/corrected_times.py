@@ -167,7 +167,7 @@ class CorrectedTimes(BatchTimes):
         learnt.setdefault("base", 0.0)  # exports from before there were trials
         cores = reading.whole_numbers(learnt.pop("cores", None), "correction.cores")
         if min(cores, default=0) < 1 or not set(cores) >= set(self._cores):
-            raise ProfileError(f"correction.cores: expected {self._cores} and perhaps others")
+            raise ProfileError(f"correction.cores: expected at least {self._cores}, got {cores}")
         for count in cores:
             if count not in self._cores:
                 self._open(count)

@@ -163,7 +163,7 @@ class Correction:
         self.batches = reading.whole_number(fields["batches"], "correction.batches")
         self._run = reading.whole_number(fields["run"], "correction.run")
         if not (self.upper > 0.0 and self.lower > 0.0 and self.batches >= 0):
-            raise ProfileError("correction: upper and lower must be positive, batches not negative")
+            raise ProfileError("correction: expected upper and lower > 0, and batches >= 0")
         self.cell_shifts = [list(row) for row in shifts]
         self._evidence = [list(row) for row in evidence]
 

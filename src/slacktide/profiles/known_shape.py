@@ -194,7 +194,7 @@ class KnownShape:
             ("first", len(first) < FIRST_RUNS and all(_within_reason(x) == x for x in first)),
         ):
             if not fine:
-                raise ProfileError(f"{name}.{key}: out of range")
+                raise ProfileError(f"{name}.{key}: out of range, got {fields[key]!r:.100}")
         shape = cls(scale, size)
         shape.work, shape.first = work, list(first)
         shape._make(0.0)

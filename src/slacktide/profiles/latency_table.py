@@ -63,14 +63,16 @@ class LatencyTable:
                 raise ProfileError(f"{name}: expected {shape[0]} rows of {shape[1]} values")
         for name, seconds in (("p50_s", self.p50_s), ("p99_s", self.p99_s)):
             if not all(0.0 < value < math.inf for row in seconds for value in row):
-                raise ProfileError(f"{name}: every value must be positive and finite")
+                raise ProfileError(f"{name}: expected positive, finite times")
             if monotone(seconds) != seconds:
-                raise ProfileError(f"{name}: must rise along batches and fall along cores")
+                raise ProfileError(
+                    f"{name}: expected times that rise with the batch and fall with cores"
+                )
         pairs = zip(itertools.chain(*self.p50_s), itertools.chain(*self.p99_s), strict=True)
         if any(high < median for median, high in pairs):
-            raise ProfileError("p99_s: below p50_s")
+            raise ProfileError("p99_s: expected at least p50_s")
         if min(itertools.chain(*self.samples)) < 0:
-            raise ProfileError("samples: must not be negative")
+            raise ProfileError("samples: expected 0 or more")
         median = Surface.over(self.batches, self.cores, self.p50_s)
         object.__setattr__(self, "_median", median)
         high = Surface.over(self.batches, self.cores, self.p99_s, above=median)
@@ -112,7 +114,7 @@ class LatencyTable:
                 if not seconds.size:
                     raise ProfileError(f"no samples for batch {batch} on {count} cores")
                 if not (np.isfinite(seconds).all() and seconds.min() > 0.0):
-                    raise ProfileError(f"batch {batch} on {count} cores: times must be positive")
+                    raise ProfileError(f"batch {batch} on {count} cores: expected positive times")
                 times[batch, count] = seconds
         if not times:
             raise ProfileError("no samples")
@@ -211,6 +213,6 @@ class LatencyTable:
         )
         if fields["p99_estimated"] != [list(row) for row in table.estimated]:
             raise ProfileError(
-                f"p99_estimated: must be true exactly below {ENOUGH_SAMPLES} samples"
+                f"p99_estimated: expected true for fewer than {ENOUGH_SAMPLES} samples, else false"
             )
         return table

@@ -79,7 +79,7 @@ class ProfileRecord:
             return f"was measured up to batch {self.table.max_batch}, not {max_batch}"
         for name, shape in (shapes or {}).items():
             if not fits(self.shapes.get(name, ()), shape):
-                return f"was measured with input {name!r} of another shape"
+                return f"was measured with a different shape of input {name!r}"
         if self.threads and threads:
             for count in cores:
                 was, is_now = covering(self.threads, count), covering(threads, count)
@@ -150,7 +150,7 @@ def _size_time(keys: tuple[str, ...], value: object, name: str) -> SizeTime:
     if rows < 1 or cores < 1 or size <= 0.0 or seconds <= 0.0:
         raise ProfileError(f"{name}: expected numbers above 0")
     if not 1.0 / MOST_SIZE <= size <= MOST_SIZE:
-        raise ProfileError(f"{name}.{keys[2]}: expected at most {MOST_SIZE:g} either way")
+        raise ProfileError(f"{name}.{keys[2]}: expected 1/{MOST_SIZE:g} to {MOST_SIZE:g}")
     signature = read_signature(fields.get("signature", []), f"{name}.signature")
     return SizeTime(rows, cores, size, seconds, signature)
 
@@ -159,11 +159,11 @@ def read_signature(value: object, name: str) -> Signature:
     """The shapes of a row's inputs, from lists of whole numbers. Raises ProfileError."""
     shapes = reading.rows(value, name, reading.whole_number)
     if sum(1 + len(shape) for shape in shapes) > MOST_AXES:
-        raise ProfileError(f"{name}: expected {MOST_AXES} axes at most")
+        raise ProfileError(f"{name}: expected at most {MOST_AXES} axes")
     if any(count < 0 for shape in shapes for count in shape):
-        raise ProfileError(f"{name}: expected lists of whole numbers from 0")
+        raise ProfileError(f"{name}: expected lists of whole numbers of at least 0")
     if elements(shapes) > MOST_ELEMENTS:
-        raise ProfileError(f"{name}: expected {MOST_ELEMENTS} elements at most")
+        raise ProfileError(f"{name}: expected at most {MOST_ELEMENTS} elements")
     return shapes
 
 

@@ -85,10 +85,10 @@ MEMORY = 4096
 """Requests after which the counts of arrivals are halved."""
 HEADROOM = 1.15
 """Length of the grid ÷ longest sample: with headroom, new samples rarely require a new grid."""
-COMMON = 0.98
-HICCUP = 2.0
-"""Lengths count up to HICCUP × their key's quantile at level COMMON. Two runs in a hundred may be
-hiccups of the machine, which must not stretch the grid."""
+TYPICAL_LEVEL = 0.98
+OUTLIER_RATIO = 2.0
+"""Lengths are clipped at OUTLIER_RATIO × their key's quantile at TYPICAL_LEVEL. Up to two runs in a
+hundred may be outliers of the machine, which must not stretch the grid."""
 SCHEMA = 1
 _KEYS = ("schema", "edges", "keys")
 _KEY_FIELDS = ("application", "bin", "arrivals", "gross", "fixed", "hints")
@@ -273,12 +273,12 @@ class RunTimes:
         times._bins = HintBins(edges)
         read = reading.items(fields["keys"], "lengths.keys", _read_key)
         if len(read) > MOST_KEYS:
-            raise ProfileError(f"lengths.keys: expected {MOST_KEYS} at most, got {len(read)}")
+            raise ProfileError(f"lengths.keys: expected at most {MOST_KEYS}, got {len(read)}")
         for index, (key, arrivals, samples) in enumerate(read):
             if key in times._arrivals:
-                raise ProfileError(f"lengths.keys[{index}]: {key!r} is there twice")
+                raise ProfileError(f"lengths.keys[{index}]: {key!r} occurs twice")
             if key[1] > len(edges):
-                raise ProfileError(f"lengths.keys[{index}].bin: there are {len(edges) + 1} bins")
+                raise ProfileError(f"lengths.keys[{index}].bin: expected at most {len(edges)}")
             times._arrivals[key] = arrivals
             for gross, fixed, hint in samples:
                 times._add(key, gross, fixed, hint)
@@ -286,9 +286,9 @@ class RunTimes:
 
 
 def _trimmed(lengths: Floats) -> Floats:
-    """Clip the rare long lengths that may be hiccups of the machine (see `HICCUP`)."""
-    level = min(COMMON, 1.0 - 3.0 / lengths.size)
-    return np.minimum(lengths, HICCUP * float(np.quantile(lengths, level)))
+    """Clip rare long lengths that may be outliers of the machine (see `OUTLIER_RATIO`)."""
+    level = min(TYPICAL_LEVEL, 1.0 - 3.0 / lengths.size)
+    return np.minimum(lengths, OUTLIER_RATIO * float(np.quantile(lengths, level)))
 
 
 _Sample = tuple[float, float, float]
@@ -301,18 +301,18 @@ def _read_key(value: object, name: str) -> tuple[Key, float, list[_Sample]]:
         reading.whole_number(fields["bin"], f"{name}.bin"),
     )
     if key[1] < NO_HINT:
-        raise ProfileError(f"{name}.bin: expected {NO_HINT} (no hint) or above, got {key[1]}")
+        raise ProfileError(f"{name}.bin: expected at least {NO_HINT} (no hint), got {key[1]}")
     arrivals = reading.number(fields["arrivals"], f"{name}.arrivals")
     gross = reading.items(fields["gross"], f"{name}.gross", reading.number)
     fixed = reading.items(fields["fixed"], f"{name}.fixed", reading.number)
     if key[1] == NO_HINT:
         if fields["hints"] is not None:
-            raise ProfileError(f"{name}.hints: expected null where there is no bin")
+            raise ProfileError(f"{name}.hints: expected null without a bin")
         hints: tuple[float, ...] = (math.nan,) * len(gross)
     else:
         hints = reading.items(fields["hints"], f"{name}.hints", reading.number)
     if not len(gross) == len(fixed) == len(hints) <= WINDOW:
-        raise ProfileError(f"{name}: gross, fixed and hints differ in number or exceed {WINDOW}")
+        raise ProfileError(f"{name}: expected as many gross, fixed and hints, at most {WINDOW}")
     if min((arrivals, *gross, *fixed)) < 0.0:
-        raise ProfileError(f"{name}: arrivals, gross and fixed must not be negative")
+        raise ProfileError(f"{name}: expected arrivals, gross and fixed of 0 or more")
     return key, arrivals, list(zip(gross, fixed, hints, strict=True))

@@ -267,13 +267,13 @@ class ShapedTimes(BatchTimes):
         speed = reading.number(fields["speed"], "learnt.speed")
         batches = reading.whole_number(fields["batches"], "learnt.batches")
         if abs(speed) > BOUND or batches < 0:
-            raise ProfileError("learnt: speed or batches is out of range")
+            raise ProfileError(f"learnt: expected speed within ±{BOUND:g} and batches of 0 or more")
         listed = fields["shapes"]
         if not isinstance(listed, list | tuple) or len(listed) > MOST_SHAPES:
             raise ProfileError(f"learnt.shapes: expected a list of at most {MOST_SHAPES}")
         read = dict(reading.items(listed, "learnt.shapes", read_shape))
         if len(read) != len(listed) or self.reference not in read:
-            raise ProfileError("learnt.shapes: expected each shape once, the profile's among them")
+            raise ProfileError("learnt.shapes: expected distinct shapes, with the profile's")
         self._shapes = {
             signature: KnownShape.from_dict(
                 self._scale, self._size(signature), shape_fields, f"learnt.shapes[{index}]"

@@ -111,7 +111,7 @@ def law_formula(law: SizeLaw) -> str:
 
 
 FIT_HEADINGS = ("batch", "cores", "measured", "model", "error")
-FIT_FOOTNOTE = "! outlier, not counted"
+FIT_FOOTNOTE = "! outlier, ignored"
 
 
 def fit_lines(fit: AmdahlFit) -> list[tuple[str, ...]]:
@@ -152,7 +152,7 @@ def fit_summary(fit: AmdahlFit) -> str:
     worst = max(fit.points, key=lambda point: abs(point.error))
     most = math.floor(REACH * fit.batch_most)
     if fit.cores_least == fit.cores_most:
-        reach = "one core count measured: others are unknown"
+        reach = "measured on one core count only, so others are unknown"
     else:
         least = math.ceil(fit.cores_least / REACH)
         reach = f"predicted from {least} to {math.floor(REACH * fit.cores_most)} cores"

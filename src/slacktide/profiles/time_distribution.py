@@ -103,7 +103,7 @@ class SplitLogLogistic:
 
     def __post_init__(self) -> None:
         if not (0.0 < self.expected < self.p99 and self.lower > 0.0 and self.tail > 0.0):
-            raise ProfileError(f"not a distribution: {self}")
+            raise ProfileError(f"expected 0 < expected < p99, lower > 0 and tail > 0, got {self}")
         object.__setattr__(self, "_middle", math.log(self.p99 / self.expected))
 
     def quantile(self, level: float) -> float:

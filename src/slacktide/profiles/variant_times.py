@@ -29,7 +29,7 @@ def table_at(
         return scale.table_of(works[size])
     law = SizeLaw.fit([SizeWork(*size_work) for size_work in works.items()])
     if law is None or not law.reaches(size):
-        raise ProfileError(f"says nothing of rows of shape {[list(shape) for shape in target]}")
+        raise ProfileError(f"does not cover rows of shape {[list(shape) for shape in target]}")
     within = law.sizes[0] <= size <= law.sizes[-1]
     return scale.table_of(law.work(size), 1.0 if within else LAW_SPREAD)
 

@@ -39,7 +39,7 @@ class EdfOptions(DeadlineOptions):
     """Options of `edf`."""
 
     guarantee: Literal["expected", "p99"] = option(
-        "expected", "Which predicted time of a batch must fit before its first deadline."
+        "expected", "Predicted time of a batch that must fit before its first deadline."
     )
 
     @property

@@ -39,7 +39,7 @@ class GuardedScheduler:
         try:
             self._scheduler = make()
         except Exception as error:
-            self._fail(f"cannot be made: {type(error).__name__}: {error}")
+            self._fail(f"construction raised {type(error).__name__}: {error}")
 
     def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
         """See `Scheduler`; foreign schedulers may lack this method."""
@@ -54,7 +54,7 @@ class GuardedScheduler:
             needed, wait = seconds
             return float(needed), float(wait)
         except (TypeError, ValueError):
-            self._fail(f"outlook: expected seconds needed and to wait, got {seconds!r:.100}")
+            self._fail(f"outlook: expected (seconds needed, seconds to wait), got {seconds!r:.100}")
             return inf, inf
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
@@ -86,19 +86,19 @@ class GuardedScheduler:
         return is_present
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """See `Scheduler`; after a breach, all waiting requests. It is a breach to name none while
-        `next_expiry` is due, since the timer would fire again and again."""
+        """See `Scheduler`; after a breach, all waiting requests. Returning none while
+        `next_expiry` is due is a breach, since the timer would fire again and again."""
         expired = self._call("expire", now=now)
         gone: dict[int, Reason] = {}
         try:
             for id, reason in () if self._broken else expired:
                 if id in gone or not (id in self._queued or id in self._notices):
-                    raise ValueError(f"named request {id}, which is not queued")
+                    raise ValueError(f"request {id} is not queued")
                 if not isinstance(reason, Reason):
-                    raise TypeError(f"gave {reason!r} as a reason")
+                    raise TypeError(f"expected a Reason, got {reason!r}")
                 gone[id] = reason
             if not gone and (expiry := self.next_expiry()) is not None and expiry <= now:
-                raise ValueError(f"nothing is named at {now}, and next_expiry is {expiry}")
+                raise ValueError(f"no request expired at {now}, but next_expiry is {expiry}")
         except Exception as error:
             self._fail(f"expire: {error}")
         if self._broken:
@@ -131,13 +131,13 @@ class GuardedScheduler:
             if self._queued.get(member.id) is not member:
                 return f"request {member.id} is not queued"
             if member.id in proposed_ids:
-                return f"request {member.id} is taken twice"
+                return f"request {member.id} is proposed twice"
             proposed_ids.add(member.id)
         if len({member.signature for member in offer.members}) > 1:
-            return "the members differ in shape"
+            return "members have different shapes"
         rows = sum(member.rows for member in offer.members)
         if offer.rows != rows or (rows > replica.max_batch and len(offer.members) > 1):
-            return f"{offer.rows} rows are stated for {rows}, of at most {replica.max_batch}"
+            return f"expected {rows} rows, at most {replica.max_batch}, got {offer.rows}"
         return ""
 
     def take(self, batch: Batch) -> None:

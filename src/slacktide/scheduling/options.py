@@ -33,7 +33,7 @@ class DeadlineOptions(QueueOptions):
     """Options of schedulers that serve by deadline."""
 
     admission: bool = option(
-        True, "Whether admission refuses a request that cannot be on time behind the work ahead."
+        True, "Whether to refuse a new request that cannot be on time behind the work ahead of it."
     )
 
 
@@ -43,7 +43,7 @@ class BestEffortOptions(DeadlineOptions):
 
     best_effort_share: float = option(
         0.1,
-        "Share of the lane's time kept for overdue requests without a deadline.",
+        "Share of the lane's time reserved for overdue requests without a deadline.",
         least=0,
         most=1,
     )
@@ -60,37 +60,37 @@ class SlackOptions(BestEffortOptions):
     levels: int = option(4, "Start points tried for each batch size.", least=1, most=16)
     deferral_discount: float = option(
         0.9,
-        "How much less a request counts if it can be on time after the next batch.",
+        "Factor on the value of a request that can also be on time after the next batch.",
         least=0,
         most=1,
         aliases=("kappa",),
     )
     length_exponent: float = option(
         0.5,
-        "Worth of long requests, with run classes: (time alone ÷ average) to this power; 0: as "
-        "much as a short one.",
+        "With run classes, the value of a request is (its time alone ÷ the average) to this power; "
+        "0: all requests count the same.",
         least=0,
         aliases=("theta",),
     )
     drop: float = option(
         0.2,
-        "A request is dropped when its probability of being on time falls to this.",
+        "Probability of being on time at which a waiting request is dropped.",
         above=0,
         below=1,
     )
     lead: float = option(
         0.2,
-        "Longest wait of a lane for announced requests, in times of one request alone; 0: never.",
+        "Longest wait of a lane for announced requests, × the time of one request; 0: no wait.",
         least=0,
     )
     guarantee: Literal["none", "p99"] = option(
         "none",
-        "With `p99` a batch starts only if its p99 finish meets the deadline of every member.",
+        "`p99`: a batch starts only if its p99 finish meets the deadline of every member.",
     )
     late_refusals: float = option(
         1.0,
-        "Share of the refusals that may come after a wait; if more do, admission refuses more; "
-        "1: any share.",
+        "Largest share of refusals that may come after a wait; above it, admission refuses more "
+        "requests. 1: no limit.",
         least=0,
         most=1,
     )

@@ -52,20 +52,20 @@ class OrlojOptions(BestEffortOptions):
 
     delay_rate: float = option(
         0.1,
-        "Rate of the anticipated delay, which is exponential; per second.",
+        "Rate of the anticipated, exponential delay, per second.",
         above=0,
         aliases=("b",),
     )
     steps: tuple[tuple[float, ...], ...] = option(
         (),
-        "Further costs of lateness (appendix B), as `[[seconds after the deadline, multiple of "
-        "the penalty], …]`, ascending; each adds to those before. A request is then dropped only "
-        "when the last step cannot be avoided.",
+        "Further costs of lateness (appendix B): `[[seconds after the deadline, multiple of the "
+        "penalty], …]`, ascending; each step adds to those before it. A request is then dropped "
+        "only when it cannot avoid the last step.",
     )
     times: Reading = option(
         "batch",
-        "Where the expected time of a batch considers the request's own class: nowhere (`batch`), "
-        "in the test of sizes (`own_class`), or also in the score (`by_class`).",
+        "Where the expected time of a batch depends on the request's own class: nowhere (`batch`), "
+        "in the choice of sizes (`own_class`), or in the score as well (`by_class`).",
     )
 
     def check(self) -> None:

@@ -168,7 +168,7 @@ class VirtualWorld:
         return name
 
     def _answered(self, request: Request | Notice, outcome: Outcome) -> None:
-        assert request.id not in self.outcomes, f"{request.id} answered twice"
+        assert request.id not in self.outcomes, f"request {request.id} was answered twice"
         self.outcomes[request.id] = outcome
         self.subjects[request.id] = request
 

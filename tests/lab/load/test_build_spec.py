@@ -125,7 +125,7 @@ def test_bad_traces_name_line_and_column(tmp_path: Path, text: str, complaint: s
 @pytest.mark.parametrize(
     ("flags", "flag", "complaint"),
     [
-        ({"model": ""}, "--model", "name one"),
+        ({"model": ""}, "--model", "expected the name of a model"),
         ({"arrivals": "poisson:x"}, "--arrivals", "poisson rate: expected a number"),
         ({"arrivals": "100"}, "--arrivals", "--arrivals: expected a process such as poisson:100"),
         ({"deadline": "soon"}, "--deadline", "--deadline: unknown kind 'soon'"),
@@ -145,16 +145,16 @@ def test_bad_traces_name_line_and_column(tmp_path: Path, text: str, complaint: s
         ({"payload": "random:size=3"}, "--payload", "expected random:integers=N"),
         ({"payload": "random:integers=0"}, "--payload", "integers must be at least 1"),
         ({"parameter": ["late"]}, "--parameter", "expected NAME=VALUE"),
-        ({"parameter": ["timeout=3"]}, "--parameter", "set from the deadline"),
+        ({"parameter": ["timeout=3"]}, "--parameter", "--deadline sets it"),
         ({"duration": "10"}, "--duration", "expected a duration"),
         ({"duration": "0s"}, "--duration", "must be at least"),
         ({"warmup": "-1s"}, "--warmup", "expected a duration"),
         ({"lateness_warning": "x"}, "--lateness-warning", "expected a duration"),
         ({"upload": "4"}, "--upload", "expected a duration"),
-        ({"upload": "4ms", "target": "grpc://h"}, "--upload", "needs an http:// target"),
+        ({"upload": "4ms", "target": "grpc://h"}, "--upload", "expected an http:// target"),
         ({"seed": -1}, "--seed", "must not be negative"),
         ({"connections": 0}, "--connections", "must be at least 1"),
-        ({"stream": ["model=a", "model=a"]}, "--stream", "share a name"),
+        ({"stream": ["model=a", "model=a"]}, "--stream", "expected distinct names"),
         ({"stream": ["model=a", "modle=b"]}, "--stream 2, stream", "did you mean 'model'?"),
         ({"stream": ["model=a rows=x"]}, "--stream 1, rows", "expected a whole number"),
         ({"stream": ["model=a model=b"]}, "--stream 1, model", "given twice"),
@@ -162,7 +162,7 @@ def test_bad_traces_name_line_and_column(tmp_path: Path, text: str, complaint: s
         ({"target": "ftp://h"}, "TARGET", "expected http(s):// or grpc(s)://"),
         ({"target": "h:99999"}, "TARGET", "expected a port"),
         ({"target": ""}, "TARGET", "expected HOST[:PORT]"),
-        ({"target": "grpc://h/base"}, "TARGET", "gRPC has no path prefix"),
+        ({"target": "grpc://h/base"}, "TARGET", "expected no path prefix with gRPC"),
         ({"token_file": Path("/no/such")}, "--token-file", "cannot read"),
     ],
 )
@@ -181,7 +181,7 @@ def test_the_token_comes_from_a_file_and_is_not_shown(tmp_path: Path) -> None:
     assert target.token == "s3cret"
     assert "s3cret" not in repr(target)
     path.write_text("two\nlines")
-    with pytest.raises(LoadSpecError, match="no token of printable ASCII"):
+    with pytest.raises(LoadSpecError, match="expected a token of printable ASCII"):
         parse_target("h", token_file=path)
 
 

@@ -159,7 +159,7 @@ def test_warnings_are_for_what_a_reader_should_know() -> None:
     assert link.warnings(0.005) == ()
     link.carried = Carried(3, 2, 10, 10, 0.006)
     late, unreachable = link.warnings(0.005)
-    assert "the link itself was late: 6.0 ms at p99 (warned above 5 ms)" in late
+    assert "the emulated link was late: 6.0 ms at p99 (warned above 5 ms)" in late
     assert "did not accept 2 connections" in unreachable
 
 
@@ -224,9 +224,9 @@ def test_links_are_asked_for_in_words(tmp_path: Path) -> None:
         ({"link": "no.csv"}, "--link", "cannot read no.csv: No such file"),
         ({"link": "0bit/s"}, "--link", "bandwidth: must be positive"),
         ({"link": "4g", "rtt": "40"}, "--rtt", "expected a duration"),
-        ({"rtt": "40ms"}, "--rtt", "of which link? name one with --link"),
-        ({"shared_link": True}, "--shared-link", "which link? name one"),
-        ({"link": "4g", "upload": "4ms"}, "--upload", "a link itself decides when bodies arrive"),
+        ({"rtt": "40ms"}, "--rtt", "expected --link beside it"),
+        ({"shared_link": True}, "--shared-link", "expected --link beside it"),
+        ({"link": "4g", "upload": "4ms"}, "--upload", "expected none with --link"),
     ],
 )
 def test_mistakes_name_their_flag(flags: dict[str, Any], flag: str, complaint: str) -> None:

@@ -123,11 +123,11 @@ def test_files_give_their_arrays(tmp_path: Path) -> None:
     [
         ({}, "no array named 'ids'"),
         ({"ids": np.zeros((1, 1), np.int32)}, "expected int64 (INT64), got int32"),
-        ({"ids": np.zeros((0, 1), np.int64)}, "no rows"),
+        ({"ids": np.zeros((0, 1), np.int64)}, "expected at least one row"),
         ({"ids": np.zeros(1, np.int64)}, "expected shape (-1, -1), got (1,)"),
         (
             {"ids": np.zeros((1, 1), np.int64), "mask": np.zeros((2, 1), np.bool_)},
-            "2 rows, others 1",
+            "expected 1 rows, as in other inputs, got 2",
         ),
         (
             {

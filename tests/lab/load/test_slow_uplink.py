@@ -90,5 +90,5 @@ def test_a_delay_that_cannot_be_is_refused(kit: Kit) -> None:
     for upload in (-0.001, float("inf"), float("nan")):
         with pytest.raises(LoadSpecError, match="upload: must be at least 0 s"):
             kit.spec(target, upload=upload)
-    with pytest.raises(LoadSpecError, match="upload: a body that follows its headers needs an ht"):
+    with pytest.raises(LoadSpecError, match="upload: expected an http:// target"):
         kit.spec(Target(Transport.GRPC, "h", 1), upload=0.001)

@@ -30,5 +30,5 @@ def test_lengths_need_a_column_and_only_one(tmp_path: Path) -> None:
     assert read_lengths(f"{path}:column=generated_tokens").values.tolist() == [6.0]
     times = tmp_path / "times.csv"
     times.write_text("time_s\n0\n")
-    with pytest.raises(WorkloadError, match=r"times.csv: has no column of lengths"):
+    with pytest.raises(WorkloadError, match=r"times.csv: expected a column of lengths"):
         read_lengths(str(times))

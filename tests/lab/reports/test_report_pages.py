@@ -239,7 +239,7 @@ def test_a_profile_page_draws_both_ways_and_escapes_names() -> None:
     assert "L(s) = " in read.text
     assert HOSTILE in read.text
     assert "l(b, c) = 2.60 ms · b/c + 13.0 ms / c" in read.text
-    assert "one core count measured" in read.text
+    assert "measured on one core count only" in read.text
     busy = replace(records["1"], cpu_share=0.4)
     text = profile_page("m", {"1": busy})
     assert "other programs used 60 % of these cores" in text

@@ -95,7 +95,7 @@ def client(logic: Any, **more: Any) -> SimulatedClient:
         "rate": 10.0,
         "slo": 0.1,
         "variants": VARIANTS,
-        "alone": 0.01,
+        "smallest_run_s": 0.01,
         "frame_bytes": lambda side: float(side * side),
         "jitter": repeat(1.0),
         "leaves": 0.35,
@@ -209,7 +209,7 @@ def test_planners_hear_of_sessions(make: Any) -> None:
         plain.engine, plain.plan, plain.times, planners=(Listener(),), stated={"m": ()}
     )
     acting = SimulatedClients(
-        [client(Sender(), rate=5.0, leaves=0.7, floor=0.2)], simulation.put_turn
+        [client(Sender(), rate=5.0, leaves=0.7, min_accuracy=0.2)], simulation.put_turn
     )
     simulation.join(acting)
     simulation.run()

@@ -132,7 +132,7 @@ def test_a_body_that_comes_with_its_notice_waits_for_the_answer_to_it(make):
 
 
 def test_items_out_of_order_are_refused(make):
-    with pytest.raises(SimulationError, match=r"an item of 1.0 s comes after one of 2.0 s"):
+    with pytest.raises(SimulationError, match=r"got 1.0 s after 2.0 s"):
         make.world().run(make.request(1, 2.0), make.request(2, 1.0))
 
 

@@ -149,7 +149,7 @@ def test_what_the_beginning_teaches_makes_up_for_a_profile_that_is_wrong(path: P
     assert abs(taught.difference) < 0.02
     assert 1400 < taught.recorded.total.submitted < 1700
     assert taught.notes == (
-        "the first 2 s were replayed, and taught the times; they are not scored",
+        "the first 2 s were replayed to learn batch times; they are not scored",
     )
 
 
@@ -168,7 +168,10 @@ def test_hindsight_tells_a_machine_that_changed_from_a_simulation_that_is_wrong(
     assert predicted(recording, after=6.0).difference > 0.05
     prediction = predicted(recording, after=6.0, hindsight=True)
     assert abs(prediction.difference) < 0.02
-    assert prediction.notes[0] == "no prediction: batches take what others took at the same moment"
+    assert (
+        prediction.notes[0]
+        == "batch times are drawn from batches that ran at the same moment, not predicted"
+    )
 
 
 def test_what_is_predicted_is_not_looked_at(path: Path) -> None:

@@ -184,7 +184,7 @@ def test_files_are_read_by_the_caller() -> None:
         ("4g:seed=-1", "link seed: expected a whole number"),
         ("5g:length=3", "link length: expected a duration"),
         ("5g:seed=1:seed=2", "link seed: given twice"),
-        ("x.csv:offset=soon", "link: trace files cannot be read here"),
+        ("x.csv:offset=soon", "link: expected no trace file here"),
     ],
 )
 def test_texts_that_name_no_link(text: str, message: str) -> None:

@@ -61,7 +61,7 @@ def test_trace_files_are_read_by_the_caller() -> None:
 
     assert isinstance(parse_arrivals("trace:day:one.csv", read), Replay)
     assert paths == ["day:one.csv"]
-    with pytest.raises(WorkloadError, match="cannot be read here"):
+    with pytest.raises(WorkloadError, match="expected no trace file here"):
         parse_arrivals("trace:day.csv")
 
 
@@ -163,7 +163,7 @@ def test_recorded_lengths_are_read_by_the_caller() -> None:
     rng = np.random.default_rng(0)
     assert in_order.draw(4, rng).lengths.tolist() == [1.0, 2.0, 3.0, 1.0]
     assert sorted(set(by_chance.draw(100, rng).lengths.tolist())) == [1.0, 2.0, 3.0]
-    with pytest.raises(WorkloadError, match="cannot be read here"):
+    with pytest.raises(WorkloadError, match="expected no trace file here"):
         parse_lengths("trace:a.csv")
 
 

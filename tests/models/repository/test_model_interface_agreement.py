@@ -171,7 +171,7 @@ def test_padding_without_effect_is_warned_of(define: Define) -> None:
             "inputs.idz: the model has no input 'idz'; did you mean 'ids'",
         ),
         ("inputs: {words: {pad: {}}}", "inputs.words.pad.axis: BYTES cannot be padded"),
-        ("inputs: {table: {pad: {}}}", "inputs.table.pad.axis: axis 1 is always 4 long"),
+        ("inputs: {table: {pad: {}}}", "inputs.table.pad.axis: axis 1 has the fixed length 4"),
         ("inputs: {ids: {pad: {axis: 2}}}", "inputs.ids.pad.axis: expected 1 to 1 (axis 0 is the"),
         ("inputs: {ids: {pad: {value: -1}}}", "inputs.ids.pad.value: expected one of UINT8"),
         ("inputs: {ids: {pad: {value: 256}}}", "inputs.ids.pad.value: expected one of UINT8"),
@@ -198,11 +198,11 @@ def test_padding_without_effect_is_warned_of(define: Define) -> None:
         ),
         (
             "inputs: {ids: {pad: {mask: mask}}}\noutputs: {states: {pad: {axis: 2}}}",
-            "outputs.states.pad.axis: axis 2 is always 8 long",
+            "outputs.states.pad.axis: axis 2 has the fixed length 8",
         ),
         (
             "inputs: {ids: {pad: {mask: mask}}}\noutputs: {y: {pad: {}}}",
-            "outputs.y.pad.axis: it has no axis besides the rows",
+            "outputs.y.pad.axis: it has no axis besides that of rows",
         ),
         (
             "work_hint: {input: tokens, axis: 1}",

@@ -89,7 +89,7 @@ def test_a_vision_and_a_text_stream_are_played_unless_it_is_to_be_quick() -> Non
 def test_tables_of_others_cannot_be_played_live(tmp_path: Path) -> None:
     DrawnExits(inputs=40).table(2).save(tmp_path / "mine.npz")
     scope = ExitScope().with_tables([tmp_path / "mine.npz"])
-    with pytest.raises(ReproduceError, match="leave out --table"):
+    with pytest.raises(ReproduceError, match="--table: expected none with live"):
         prepared(scope, ["live"], jobs=1, moved=lambda share, text: None)
 
 

@@ -134,7 +134,7 @@ def test_the_usual_variant_leaves_half_of_the_cores_idle_on_average() -> None:
     work = {}
     for kind in CORES:
         seconds = [
-            next(times for times in stage.forms[0].times if times.kind == kind).expected[0]
+            next(times for times in stage.configurations[0].times if times.kind == kind).expected[0]
             for stage in view.stages
         ]
         work[kind] = len(question.pipelines) * sum(map(float.__mul__, rates, seconds))

@@ -17,7 +17,7 @@ from slacktide_papers.octopinf.setting import (
     DAY_S,
     SETTINGS,
     OctopInfTestbed,
-    form_of,
+    configuration_of,
     level,
     load_data,
 )
@@ -95,7 +95,7 @@ def test_settings_differ_in_what_the_paper_changes() -> None:
     question = base.question()
     assert {device.kind for device in question.devices} == {"server", "agx", "nx", "nano"}
     assert all(len(pipeline.stages) == 5 for pipeline in question.pipelines)
-    assert len(base.question(sizes=True).pipelines[0].stages[0].forms) == 5
+    assert len(base.question(sizes=True).pipelines[0].stages[0].configurations) == 5
 
 
 def test_the_day_has_two_peaks_of_traffic_and_one_of_people() -> None:
@@ -122,7 +122,7 @@ def test_a_stream_needs_the_largest_of_what_runs_on_it_whoever_places() -> None:
         on = [replica for replica in plans.replicas if replica.device == "server"]
         streams: dict[int, float] = {}
         for replica in on:
-            needed = form_of(replica.model).intermediate
+            needed = configuration_of(replica.model).intermediate
             streams[replica.lane] = max(streams.get(replica.lane, 0.0), needed)
         before = memory_of(plans)
         plans.replicas = tuple(replace(replica, lane=0) for replica in plans.replicas)
@@ -139,5 +139,5 @@ def test_bad_counts_are_named(tmp_path: Path) -> None:
         load_data(tmp_path)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(ReproduceError, match=r"no octopinf_object_counts\.csv under"):
+    with pytest.raises(ReproduceError, match=r"expected octopinf_object_counts\.csv under"):
         load_data(empty)

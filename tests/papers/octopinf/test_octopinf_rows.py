@@ -189,7 +189,7 @@ def test_a_quick_run_says_that_it_is_too_short_to_rank():
     assert "missed base" not in quick
     assert "too short base" in quick
     assert "base (20 s a run: too short to rank)" in quick
-    assert "too short: this quick run cannot tell" in " ".join(quick.split())
+    assert "too short: a quick run cannot decide" in " ".join(quick.split())
     assert quick.count("met       base") == text_of(whole).count("met    base") > 0
 
 
@@ -234,7 +234,7 @@ def test_the_table_of_all_five_shows_what_acted():
     document = page(result)
     assert "all on" in document
     assert "weighted" in document
-    assert "How often each did something" in document
+    assert "Actions of each mechanism" in document
     played = measured[0][1][0]
     assert PlayedPipelines(**asdict(played)) == played
 

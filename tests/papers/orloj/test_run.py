@@ -156,16 +156,16 @@ def _shown(result: Result) -> str:
 
 
 def test_an_unknown_experiment_is_refused():
-    with pytest.raises(ReproduceError, match="'table-6'; there are: table-2, table-3"):
+    with pytest.raises(ReproduceError, match="'table-6'; valid: table-2, table-3"):
         PAPER.chosen(("table-2", "table-6"))
     assert PAPER.chosen(("figure-12", "table-2")) == ("table-2", "figure-12")
     assert PAPER.chosen(()) == tuple(EXPERIMENTS)
 
 
 def test_counts_come_from_the_folder_of_traces(tmp_path):
-    with pytest.raises(ReproduceError, match="no such folder"):
+    with pytest.raises(ReproduceError, match="expected a folder"):
         azure_counts(tmp_path / "nowhere")
-    with pytest.raises(ReproduceError, match="no azure_functions_2019"):
+    with pytest.raises(ReproduceError, match=r"expected .*azure_functions_2019"):
         azure_counts(tmp_path)
     path = tmp_path / "workload" / "azure_functions_2019_sample.csv"
     path.parent.mkdir()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.planning.pipelines.questions import TRAFFIC, at_random, form, question
+from tests.planning.pipelines.questions import TRAFFIC, at_random, configuration, question
 
 from slacktide.planning.pipelines.costs import EstimateRules
 from slacktide.planning.pipelines.estimate import PipelineEstimator
@@ -30,7 +30,7 @@ def test_a_link_bounds_what_the_edge_cannot_do():
 
 def test_lanes_bound_it_and_a_branch_is_given_up_for_another():
     """At the edge a frame takes 4 × (4 ms + 4 brands of 1 ms + 2 plates of 4 ms), and a little."""
-    heavy = replace(TRAFFIC.stages[2], forms=(form(0.001, 0.004),))
+    heavy = replace(TRAFFIC.stages[2], configurations=(configuration(0.001, 0.004),))
     stages = (*TRAFFIC.stages[:2], heavy)
     query = question(replace(TRAFFIC, rate=60.0, slo=9.0, stages=stages), bandwidth=0.0)
     detector, brands = 4 * (0.004 + 0.003 / 64), 16 * (0.001 + 0.001 / 64)
@@ -45,7 +45,7 @@ def test_a_path_that_cannot_be_in_time_does_not_count():
 
 @pytest.mark.parametrize("seed", range(30))
 def test_nothing_that_is_placed_serves_more(seed):
-    query = at_random(np.random.default_rng(seed), forms=2)
+    query = at_random(np.random.default_rng(seed), configurations=2)
     judge = PipelineEstimator(query, query.pipelines[0], WHOLE)
     estimate = judge.estimate(judge.chosen(search(query, WHOLE)[0]))
     assert estimate.worth <= fluid_bound(query) + 1e-6

@@ -11,7 +11,7 @@ from tests.planning.pipelines.questions import (
     SERVER,
     TRAFFIC,
     at_random,
-    form,
+    configuration,
     question,
     times,
 )
@@ -19,7 +19,11 @@ from tests.planning.pipelines.questions import (
 from slacktide.planning.lanes.best_fit import PlacedReplica
 from slacktide.planning.pipelines.distribution import Placed, distribute
 from slacktide.planning.pipelines.plans import DevicePlans
-from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuestion, StageForm
+from slacktide.planning.pipelines.problem import (
+    PlacementAnswer,
+    PlacementQuestion,
+    StageConfiguration,
+)
 from slacktide_papers.policies.placement_policies import distream, jellyfish, rim
 
 
@@ -80,9 +84,11 @@ def test_batches_are_static():
 
 def test_a_stage_stays_where_it_can_run():
     """The edge has not the memory for the second, a server no times for the first."""
-    heavy = replace(TRAFFIC.stages[1], forms=(replace(form(0.001, 0.001), weights=9e9),))
-    local = StageForm(times(0.001, 0.001, {"edge": 1.0}))
-    stages = (replace(TRAFFIC.stages[0], forms=(local,)), heavy, TRAFFIC.stages[2])
+    heavy = replace(
+        TRAFFIC.stages[1], configurations=(replace(configuration(0.001, 0.001), weights=9e9),)
+    )
+    local = StageConfiguration(times(0.001, 0.001, {"edge": 1.0}))
+    stages = (replace(TRAFFIC.stages[0], configurations=(local,)), heavy, TRAFFIC.stages[2])
     query = question(
         replace(TRAFFIC, rate=1.0, stages=stages), devices=(EDGE, replace(SERVER, memory=2e10))
     )
@@ -92,11 +98,11 @@ def test_a_stage_stays_where_it_can_run():
 
 def sized(bandwidths) -> PlacementQuestion:
     """A detector of three sizes that all share, at the end of links of their own."""
-    forms = tuple(
-        replace(form(0.004 * f, 0.004 * f), accuracy=a, row_share=share)
+    configurations = tuple(
+        replace(configuration(0.004 * f, 0.004 * f), accuracy=a, row_share=share)
         for f, a, share in ((0.4, 0.3, 0.25), (0.7, 0.5, 0.5), (1.0, 0.6, 1.0))
     )
-    stages = [replace(TRAFFIC.stages[0], forms=forms, model="detector")]
+    stages = [replace(TRAFFIC.stages[0], configurations=configurations, model="detector")]
     stages += [replace(stage, model=stage.name) for stage in TRAFFIC.stages[1:]]
     devices = tuple(replace(EDGE, name=f"e{k}") for k in range(len(bandwidths)))
     query = question(
@@ -120,7 +126,7 @@ def test_jellyfish_sends_what_the_link_can_carry_in_time():
     placed = jellyfish(sized([40e6, 0.8e6]), detectors=2)
     assert [stage.device for stages in placed for stage in stages] == ["server"] * 6
     fast, slow = (stages[0] for stages in placed)
-    assert fast.form > slow.form
+    assert fast.configuration > slow.configuration
     assert {stage.batch for stages in placed for stage in stages[1:]} == {8}
 
 
@@ -151,7 +157,7 @@ def test_replicas_are_spread_evenly_and_share_a_model():
 
 @pytest.mark.parametrize("seed", range(30))
 def test_every_baseline_answers_every_question(seed):
-    query = at_random(np.random.default_rng(seed), forms=3)
+    query = at_random(np.random.default_rng(seed), configurations=3)
     for placed in (
         rim(query),
         distream(query, np.random.default_rng(seed)),

@@ -141,11 +141,13 @@ def test_what_carries_the_rate_for_good(setting: str, cores: int) -> None:
 
 
 def test_slips_are_named(tmp_path):
-    with pytest.raises(ReproduceError, match="unknown experiment 'figure-2'; there are: figure-1"):
+    with pytest.raises(
+        ReproduceError, match="expected an experiment, got 'figure-2'; valid: figure-1"
+    ):
         PAPER.chosen(("figure-2",))
-    with pytest.raises(ReproduceError, match="--data: no such folder"):
+    with pytest.raises(ReproduceError, match="--data: expected a folder"):
         bandwidths(tmp_path / "nowhere")
-    with pytest.raises(ReproduceError, match=r"--data: no ghent_4g\*\.csv under"):
+    with pytest.raises(ReproduceError, match=r"--data: expected .*ghent_4g\*\.csv under"):
         bandwidths(tmp_path)
     (tmp_path / "sponge_cpu_latency.csv").write_text("batch,cores\n1,2\n")
     with pytest.raises(ReproduceError, match=r"--data: sponge_cpu_latency\.csv: 'latency_ms'"):

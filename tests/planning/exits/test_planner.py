@@ -40,7 +40,7 @@ def test_features_are_asked_for_until_there_are_ramps() -> None:
         feedback=1.0,
         features=True,
         feature_share=1.0,
-        reason="its ramps are not learnt yet",
+        reason="ramps are not trained yet",
     )
     served.learn(learnt(GOOD))
     assert served.policy.ramps
@@ -213,7 +213,7 @@ def test_nothing_is_tried_again_before_anything_was_learnt() -> None:
     served = ServedExits()
     served.turn(ExitsArranged(POOL, 1, 0, ()), TimerFired())
     assert served.runtime.next_wakeup() is None
-    assert served.status.reason == "its ramps are not learnt yet"
+    assert served.status.reason == "ramps are not trained yet"
 
 
 def test_fixed_ramps_and_thresholds_stay() -> None:

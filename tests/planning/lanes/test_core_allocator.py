@@ -60,7 +60,7 @@ class TestShares:
         assert shares([Claim("a", 1, 4), Claim("b", 1, 4)], 6) == {"a": 3, "b": 3}
 
     def test_a_claim_must_make_sense(self):
-        with pytest.raises(ValueError, match="lane 'a': 2 wanted, at least 3"):
+        with pytest.raises(ValueError, match="lane 'a': expected >= 3, got 2"):
             Claim("a", 3, 2)
 
 

@@ -6,13 +6,13 @@ import numpy as np
 
 from slacktide.planning.pipelines.problem import (
     BATCHES,
+    ConfigurationTimes,
     DeviceView,
-    FormTimes,
     Inflow,
     LinkView,
     PipelineView,
     PlacementQuestion,
-    StageForm,
+    StageConfiguration,
     StageView,
 )
 
@@ -22,7 +22,7 @@ MB = 1e6
 def times(base: float, row: float, kinds: dict[str, float], batches=BATCHES) -> tuple:
     """base + row · b seconds, times the factor of each kind; p99 a tenth above."""
     return tuple(
-        FormTimes(
+        ConfigurationTimes(
             kind,
             tuple(factor * (base + row * each) for each in batches),
             tuple(1.1 * factor * (base + row * each) for each in batches),
@@ -36,9 +36,9 @@ SERVER = DeviceView("server", "server", 2, 4, memory=8e9, server=True)
 EDGE = DeviceView("edge", "edge", 1, 1, memory=4e9)
 
 
-def form(base: float, row: float, **fields) -> StageForm:
+def configuration(base: float, row: float, **fields) -> StageConfiguration:
     own = {"weights": 2e7, "intermediate": 1e8, "utilisation": 0.25, **fields}
-    return StageForm(times(base, row, KINDS), **own)
+    return StageConfiguration(times(base, row, KINDS), **own)
 
 
 TRAFFIC = PipelineView(
@@ -47,9 +47,9 @@ TRAFFIC = PipelineView(
     0.2,
     15.0,
     (
-        StageView("detector", (form(0.003, 0.004),), row_bytes=100e3, burstiness=0.1),
-        StageView("brand", (form(0.001, 0.001),), (Inflow(0, 4.0),), "", 8e3, 100, 2.5),
-        StageView("plate", (form(0.001, 0.002),), (Inflow(0, 2.0),), "", 6e3, 100, 3.0),
+        StageView("detector", (configuration(0.003, 0.004),), row_bytes=100e3, burstiness=0.1),
+        StageView("brand", (configuration(0.001, 0.001),), (Inflow(0, 4.0),), "", 8e3, 100, 2.5),
+        StageView("plate", (configuration(0.001, 0.002),), (Inflow(0, 2.0),), "", 6e3, 100, 3.0),
     ),
 )
 
@@ -67,7 +67,7 @@ def question(*pipelines: PipelineView, bandwidth: float = 10 * MB, **fields) -> 
 
 
 def at_random(
-    draw: np.random.Generator, *, stages: int = 4, batches=BATCHES[:4], forms: int = 1
+    draw: np.random.Generator, *, stages: int = 4, batches=BATCHES[:4], configurations: int = 1
 ) -> PlacementQuestion:
     """One pipeline of up to so many stages, on an edge device and a server."""
     kinds = {"server": 1.0, "edge": float(draw.uniform(2.0, 8.0))}
@@ -75,11 +75,11 @@ def at_random(
     made = []
     for at in range(count):
         ways = []
-        for scale in range(forms):
+        for scale in range(configurations):
             factor = 1.6**-scale
             base, row = draw.uniform(0.0005, 0.006), draw.uniform(0.0003, 0.005)
             ways.append(
-                StageForm(
+                StageConfiguration(
                     times(factor * base, factor * row, kinds, batches),
                     accuracy=0.95**scale,
                     weights=draw.uniform(1e7, 2e8),

@@ -7,7 +7,14 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from tests.planning.pipelines.questions import EDGE, SERVER, TRAFFIC, at_random, form, question
+from tests.planning.pipelines.questions import (
+    EDGE,
+    SERVER,
+    TRAFFIC,
+    at_random,
+    configuration,
+    question,
+)
 
 from slacktide.planning.pipelines.costs import EstimateRules, Load, PlacementScore, better
 from slacktide.planning.pipelines.estimate import PipelineEstimator
@@ -30,7 +37,7 @@ def estimator(asked=None, rules=ALONE) -> PipelineEstimator:
 
 
 def one_stage(rate=100.0, row_bytes=0.0, burst=1.0, **fields) -> PipelineView:
-    stage = StageView("only", (form(0.0, 0.004),), (), row_bytes, burstiness=burst)
+    stage = StageView("only", (configuration(0.0, 0.004),), (), row_bytes, burstiness=burst)
     return PipelineView(
         **{"name": "p", "source": "edge", "slo": 1.0, "rate": rate, **fields}, stages=(stage,)
     )
@@ -95,7 +102,10 @@ def test_a_link_bounds_what_gets_through():
 
 def test_a_path_that_is_late_is_worth_nothing_and_the_others_are():
     heavy = TRAFFIC.stages[2]
-    late = replace(TRAFFIC, stages=(*TRAFFIC.stages[:2], replace(heavy, forms=(form(0.19, 0.0),))))
+    late = replace(
+        TRAFFIC,
+        stages=(*TRAFFIC.stages[:2], replace(heavy, configurations=(configuration(0.19, 0.0),))),
+    )
     judge = estimator(question(late))
     found = judge.estimate(judge.chosen([PlacedStage("server")] * 3))
     assert found.worth == pytest.approx(60.0)
@@ -176,7 +186,7 @@ def test_a_join_has_the_rows_of_its_largest_inflow():
         TRAFFIC,
         stages=(
             *TRAFFIC.stages,
-            StageView("both", (form(0.001, 0.001),), (Inflow(1, 0.25), Inflow(2, 0.25))),
+            StageView("both", (configuration(0.001, 0.001),), (Inflow(1, 0.25), Inflow(2, 0.25))),
         ),
     )
     assert joined.rates() == [15.0, 60.0, 30.0, 15.0]
@@ -193,7 +203,9 @@ def test_answers_are_data():
     assert judge.placed(judge.chosen(placed)) == placed
     assert json.loads(json.dumps(asdict(question())))["pipelines"][0]["name"] == "traffic"
     with pytest.raises(ValueError, match="not in list"):
-        judge.chosen([PlacedStage("edge", form=0), PlacedStage("nowhere"), PlacedStage("edge")])
+        judge.chosen(
+            [PlacedStage("edge", configuration=0), PlacedStage("nowhere"), PlacedStage("edge")]
+        )
 
 
 def test_burstiness_is_of_the_last_minute():
@@ -216,15 +228,15 @@ def test_the_better_score_serves_more_then_works_less():
         ({"pipelines": (replace(TRAFFIC, source="moon"),)}, "traffic.*source.*moon"),
         ({"pipelines": (replace(TRAFFIC, slo=0.0),)}, "traffic.*slo"),
         ({"pipelines": (replace(TRAFFIC, rate=-1.0),)}, "traffic.*rate"),
-        ({"pipelines": (replace(TRAFFIC, stages=()),)}, "traffic.*no stages"),
-        ({"pipelines": (TRAFFIC, TRAFFIC)}, "pipelines: two share a name"),
+        ({"pipelines": (replace(TRAFFIC, stages=()),)}, "traffic.*at least one stage"),
+        ({"pipelines": (TRAFFIC, TRAFFIC)}, "pipelines: expected distinct names"),
         ({"pipelines": (replace(TRAFFIC, stages=TRAFFIC.stages[::-1]),)}, "plate.*source first"),
         ({"batches": (2, 4)}, "batches"),
         ({"links": (LinkView("edge", "sea", 1.0),)}, "no device 'sea'"),
         ({"links": (LinkView("edge", "server", -1.0),)}, "bandwidth"),
         (
             {"devices": (replace(EDGE, memory=1e6), replace(SERVER, memory=1e6))},
-            "'detector': fits no device.*edge: memory of 1000000 bytes, 120000000 needed",
+            "'detector': fits no device.*edge: needs 120000000 of 1000000 bytes",
         ),
         ({"devices": (replace(EDGE, kind="x"), replace(SERVER, kind="y"))}, "no times for .* 'x'"),
     ],

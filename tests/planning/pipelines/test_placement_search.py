@@ -57,7 +57,7 @@ def loaded(draw, judge) -> Load:
 @pytest.mark.parametrize("seed", range(30))
 def test_many_placements_at_once_are_estimated_like_each_alone(seed, rules):
     draw = np.random.default_rng(seed)
-    asked = at_random(draw, stages=4, forms=2)
+    asked = at_random(draw, stages=4, configurations=2)
     judge = PipelineEstimator(asked, asked.pipelines[0], rules)
     load = loaded(draw, judge) if seed % 2 else Load(2)
     pipeline = _Pipeline(judge)
@@ -118,7 +118,7 @@ def test_pipelines_leave_one_another_room():
 
 
 def test_a_form_that_is_as_good_and_faster_is_taken():
-    slow = TRAFFIC.stages[0].forms[0]
+    slow = TRAFFIC.stages[0].configurations[0]
     halved = tuple(
         replace(
             each,
@@ -129,16 +129,16 @@ def test_a_form_that_is_as_good_and_faster_is_taken():
     )
     fast = replace(slow, times=halved)
     rough = replace(fast, accuracy=0.5)
-    detector = replace(TRAFFIC.stages[0], forms=(slow, fast, rough))
+    detector = replace(TRAFFIC.stages[0], configurations=(slow, fast, rough))
     asked = question(replace(TRAFFIC, stages=(detector, *TRAFFIC.stages[1:])))
-    assert search(asked)[0][0].form == 1
+    assert search(asked)[0][0].configuration == 1
     tight = replace(asked.pipelines[0], slo=0.05)
     asked = question(tight, bandwidth=0.0)
-    assert {stage.form for stage in search(asked)[0][:1]} == {1}
+    assert {stage.configuration for stage in search(asked)[0][:1]} == {1}
 
 
 def test_the_same_question_has_the_same_answer():
-    asked = at_random(np.random.default_rng(5), stages=4, forms=2)
+    asked = at_random(np.random.default_rng(5), stages=4, configurations=2)
     assert search(asked) == search(asked)
 
 
@@ -152,7 +152,7 @@ def test_only_pipelines_that_are_late_are_placed_anew():
     assert found[0] != slow
     assert total_score(asked, found, EstimateRules()).worth > before.worth
     with pytest.raises(ValueError, match="not in tuple"):
-        mended(asked, ((replace(best[0][0], form=0, batch=3), *best[0][1:]), best[1]))
+        mended(asked, ((replace(best[0][0], configuration=0, batch=3), *best[0][1:]), best[1]))
 
 
 def test_of_what_serves_the_same_the_least_memory_is_taken_and_the_least_of_links():

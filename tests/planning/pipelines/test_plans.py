@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.planning.pipelines.questions import SERVER, TRAFFIC, at_random, form, question
+from tests.planning.pipelines.questions import SERVER, TRAFFIC, at_random, configuration, question
 
 from slacktide.domain import LaneSpec, PoolId
 from slacktide.planning.pipelines.coral import CoralSchedule
@@ -31,7 +31,7 @@ def many(seed: int) -> PlacementQuestion:
     """Several random pipelines from several edge devices, models shared by some; with joins."""
     draw = np.random.default_rng(seed)
     pick = random.Random(seed)
-    asked = [at_random(draw, forms=2) for _ in range(pick.randint(1, 5))]
+    asked = [at_random(draw, configurations=2) for _ in range(pick.randint(1, 5))]
     edges, links, pipelines = [], [], []
     for number, one in enumerate(asked):
         name = f"edge{number}"
@@ -39,7 +39,7 @@ def many(seed: int) -> PlacementQuestion:
         links.append(replace(one.links[0], begin=name))
         stages = []
         for at, stage in enumerate(one.pipelines[0].stages):
-            forms = tuple(
+            configurations = tuple(
                 replace(
                     each,
                     name=f"v{size}",
@@ -48,13 +48,15 @@ def many(seed: int) -> PlacementQuestion:
                         for t in each.times
                     ),
                 )
-                for size, each in enumerate(stage.forms)
+                for size, each in enumerate(stage.configurations)
             )
             inflows = stage.inflows
             if at >= 2 and pick.random() < 0.3:
                 inflows = tuple(Inflow(before, 1.0) for before in range(at))
             model = f"m{at}" if pick.random() < 0.5 else ""
-            stages.append(replace(stage, forms=forms, inflows=inflows, model=model))
+            stages.append(
+                replace(stage, configurations=configurations, inflows=inflows, model=model)
+            )
         fresh = {"name": f"p{number}", "source": name, "stages": tuple(stages)}
         pipelines.append(replace(one.pipelines[0], **fresh))
     server = replace(asked[0].devices[1], streams=pick.choice([1, 2, 4]))
@@ -100,14 +102,14 @@ def test_plans_are_whole(seed):
 
 
 def assert_replicas_sit_on_one_lane(made, plans, asked):
-    seats = [(each.device, each.lane, each.model, each.form) for each in made.replicas]
+    seats = [(each.device, each.lane, each.model, each.configuration) for each in made.replicas]
     assert len(seats) == len(set(seats))
     for name, plan in plans.items():
         own = [each for each in made.replicas if each.device == name]
         lanes = [lane.name for lane in plan.lanes]
         assert [lane.name for lane in lanes_of(asked.device(name))] == lanes
         placed = {(str(d.pool), d.lane, d.max_batch) for d in plan.deployments}
-        pools = {str(PoolId(r.model, "1", f"v{r.form}")): r for r in own}
+        pools = {str(PoolId(r.model, "1", f"v{r.configuration}")): r for r in own}
         assert len(plan.deployments) == len(own) == len(placed)
         assert {str(d.pool) for d in plan.deployments} == set(pools)
         assert {d.pool.model for d in plan.deployments} == {
@@ -138,7 +140,7 @@ def assert_stages_are_reached(made, plans, asked):
             assert at[view.name, stage.name] == each.device
             model, plan = stage.model_in(view), plans[each.device]
             routes = {r.client: r.pool for r in plan.routes if r.model == model}
-            wanted = PoolId(model, "1", f"v{each.form}")
+            wanted = PoolId(model, "1", f"v{each.configuration}")
             assert routes.get(view.name, routes[None]) == wanted
             assert wanted in [d.pool for d in plan.deployments]
             caps = [d.max_batch for d in plan.deployments if d.pool == wanted]
@@ -192,15 +194,24 @@ def test_stages_of_one_model_share_what_a_device_has_of_it():
 
 
 def test_pipelines_that_run_other_forms_have_routes_of_their_own():
-    forms = (form(0.003, 0.004, name="large"), form(0.002, 0.002, name="small"))
-    stages = (replace(TRAFFIC.stages[0], forms=forms, model="detector"), *TRAFFIC.stages[1:])
+    configurations = (
+        configuration(0.003, 0.004, name="large"),
+        configuration(0.002, 0.002, name="small"),
+    )
+    stages = (
+        replace(TRAFFIC.stages[0], configurations=configurations, model="detector"),
+        *TRAFFIC.stages[1:],
+    )
     busy, calm = (
         replace(TRAFFIC, name=n, rate=r, stages=stages) for n, r in (("busy", 9.0), ("calm", 3.0))
     )
     asked = question(busy, calm)
     rest = (PlacedStage("server"),) * 2
     answer = PlacementAnswer(
-        ((PlacedStage("server", form=1), *rest), (PlacedStage("server", form=0), *rest))
+        (
+            (PlacedStage("server", configuration=1), *rest),
+            (PlacedStage("server", configuration=0), *rest),
+        )
     )
     routes = DevicePlans(asked, answer).of("server").routes
     found = {r.client: r.pool.variant for r in routes if r.model == "detector"}
@@ -229,7 +240,7 @@ EDGE_WITH_ROOM = DeviceView("edge", "edge")
 def test_what_lies_between_a_fork_and_its_join_stays_together():
     stages = (
         *TRAFFIC.stages,
-        StageView("both", (form(0.001, 0.001),), (Inflow(1, 1.0), Inflow(2, 1.0))),
+        StageView("both", (configuration(0.001, 0.001),), (Inflow(1, 1.0), Inflow(2, 1.0))),
     )
     asked = question(replace(TRAFFIC, stages=stages))
     apart = tuple(PlacedStage(device) for device in ("edge", "server", "edge", "server"))
@@ -239,7 +250,7 @@ def test_what_lies_between_a_fork_and_its_join_stays_together():
     assert [each.device for each in whole] == ["edge", "edge", "edge", "server"]
     only = (*stages[:1], replace(stages[1], devices=("server",)), *stages[2:])
     asked = question(replace(TRAFFIC, stages=only))
-    with pytest.raises(PlacementError, match="'brand' is joined with others"):
+    with pytest.raises(PlacementError, match="'brand' feeds a join"):
         placed_whole(asked, (apart,))
 
 
@@ -249,7 +260,7 @@ def test_lanes_of_others_are_used_in_their_order():
     plans = DevicePlans(asked, PlacementAnswer((placed,)))
     lane = LaneSpec("cpu", (0, 1))
     assert {each.lane for each in plans.of("edge", (lane,)).deployments} == {"cpu"}
-    with pytest.raises(PlacementError, match="'server' has 8 streams, not 1"):
+    with pytest.raises(PlacementError, match="'server': expected 8 lanes, got 1"):
         plans.of("server", (lane,))
     assert plans.of("server").deployments == ()
 

@@ -234,7 +234,7 @@ def test_pipelines_that_go_take_their_bounds_along():
     server.rebase(base_plan())
     server.runs(3, frames=15)
     assert not server.placement.bounds
-    assert server.placement.status().reason == "no frames have come yet"
+    assert server.placement.status().reason == "no frames have arrived yet"
     assert server.plain == "608"
 
 
@@ -280,8 +280,8 @@ def test_what_moves_says_why():
     (moved,) = [each for each in server.told if isinstance(each, PlacesChanged)]
     assert (moved.what, moved.before, moved.after) == ("street", ("lane0",), ("lane0", "lane1"))
     assert re.fullmatch(
-        r"more of traffic came than was planned for, so that \d+% in time was expected instead of "
-        r"100%; \d+% in time is expected now",
+        r"traffic received more rows than planned: the share expected in time fell from 100% to "
+        r"\d+%; now \d+% is expected in time",
         moved.why,
     )
     server.told.clear()
@@ -318,7 +318,7 @@ def test_fields_have_one_owner_whatever_the_stages_are():
     pair = [
         kind(make_placement("pipeline"), lambda: None) for kind in (ServerPipelinesPlanner, Other)
     ]
-    with pytest.raises(PlannerError, match="would both decide"):
+    with pytest.raises(PlannerError, match="both decide"):
         Composer(pair).rebase(
             Plan(), server.stated, server.runtime.engine.snapshot(now=0.0), now=0.0
         )
@@ -333,7 +333,7 @@ def test_what_nothing_can_run_is_said_and_tried_again_later():
     server.placement._control.policy.decide = refuse
     server.runs(5, frames=10)
     assert server.reports == [
-        "pipelines are not placed: stage 'find': fits no device (lane0: 2 bytes needed)"
+        "pipelines cannot be placed: stage 'find': fits no device (lane0: 2 bytes needed)"
     ]
     assert server.placement.status().decided == 0
     assert server.lanes("street") == {"lane0"}
@@ -427,7 +427,7 @@ def test_a_lane_may_have_the_cores_that_no_other_lane_needs():
     bounds = server.placement.status().within
     assert bounds["street"].cores + (bounds["brand"].cores or 4) >= 4
     assert bounds["street"].cores < 3
-    assert f"on {bounds['street'].cores} cores at most" in server.reports[-1]
+    assert f"at most {bounds['street'].cores} cores" in server.reports[-1]
 
 
 def exits_of(overhead: float | None) -> Any:
@@ -446,7 +446,7 @@ def test_rows_leave_early_unless_ramps_make_frames_late():
         server = Server(exits=exits_of(overhead), brand=StatedExits(), street=FAMILY)
         server.runs(8, frames=frames, rows=rows)
         assert server.placement.status().within["brand"].exits is leave
-    assert "brand on lane0, to its end" in server.reports[-1]
+    assert "brand on lane0, without early exits" in server.reports[-1]
     server.runs(70, frames=8, rows=1)  # with less to do, they may again
     assert server.placement.status().within["brand"].exits
 

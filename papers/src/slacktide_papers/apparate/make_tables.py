@@ -74,7 +74,7 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
     """
     if scope.tables:
         if "live" in experiments:
-            raise ReproduceError("live: it plays models of the examples; leave out --table")
+            raise ReproduceError("--table: expected none with live, which plays the example models")
         return scope
     live = live_orders(scope) if "live" in experiments else []
     simulated = [] if live and len(experiments) == 1 else _orders(scope, experiments)

@@ -20,41 +20,41 @@ from slacktide_papers.harness.experiments import Goal, Point
 from slacktide_papers.harness.run import SIMULATED, Publication
 
 _ASSUMED = (
-    "What ramps say of every input, and what passes take, was measured once with the model and "
-    "stands for the worker; scheduling, planner and engine are the server's. One lane of one "
-    f"core, batches of at most {MAX_BATCH}.",
-    "`release` has what the paper has: answered rows run on, 2 % of a pass for ramps. The others "
-    f"have 5 %. Accuracy may fall by {LOSS:.0%}, by the model's own answers. Ramps open half a "
-    "second after they are asked for.",
-    "Videos come at 30/s. The SLO is 2 × the time of one request alone; a latency runs from the "
-    "arrival to the answer, of requests that were answered. Savings are of percentiles.",
-    "`fifo` stands for TF-Serving: in order, at most two batches waiting.",
-    "Tuned once: every ramp active for good, thresholds by our search on a tenth of the stream, "
-    "evenly over it (`at first`: its first tenth; `oracle`: all of it, the better of one threshold "
-    "and one for each ramp), which finds what a grid finds.",
-    "Optima take the batches of the run without exits: the offline one ends each answer at its "
-    "earliest ramp that agrees, at no cost. Online ones have every ramp, free; thresholds are "
-    "those that were best for the last batches, more and less boldly, of which the best for the "
-    "next 20 is taken that keeps the accuracy so far.",
-    "DeeBERT's own ramps, with a layer trained by numpy on the same inputs, are in rows of `TEXT, "
-    "DeeBERT`. Figure 9's convolutions are the layers that come next in the model, run for the "
-    "ramp alone.",
+    "Ramp answers for every input, and the times of passes, were measured once with the model and "
+    "stand in for the worker. Scheduling, planner and engine are the server's. There is one lane "
+    f"of one core, and batches have at most {MAX_BATCH} rows.",
+    "`release` follows the paper: answered rows run on, and ramps may add 2 % to a pass. All "
+    f"others may add 5 %. At most {LOSS:.0%} of the answers may differ from the model's own. Ramps "
+    "open half a second after they are requested.",
+    "Videos arrive at 30 frames/s. The SLO is 2 × the time of one request alone. Latency runs from "
+    "the arrival to the answer, over answered requests. Savings compare percentiles.",
+    "`fifo` stands for TF-Serving: it serves in order, and at most two batches wait.",
+    "Tuned once: every ramp stays active. Our search, which finds what a grid finds, tunes "
+    "thresholds on a tenth of the stream, sampled evenly. `at first` tunes on the first tenth; "
+    "`oracle` tunes on all of it: the better of one shared threshold and one for each ramp.",
+    "Optima use the batches of the run without exits. The offline optimum ends each answer at the "
+    "earliest ramp that agrees, at no cost. Online optima have every ramp at no cost. They tune "
+    "thresholds on the last batches for several multiples of the permitted loss, and take those "
+    "that save most over the next 20 batches while the accuracy so far is kept.",
+    "Rows named `TEXT, DeeBERT` use DeeBERT's own ramps, whose layer is trained with NumPy on the "
+    "same inputs. The convolutions of Figure 9 are the model's next layers, run for the ramp "
+    "alone.",
 )
 _OWN = (
-    "Streams are drawn: eight videos of sixteen minutes of rendered streets, and texts. Ramps are "
-    "learnt from the first tenth (2,880 frames, 2,000 texts), which is not played."
+    "Streams are generated: eight videos of sixteen minutes of rendered streets, and texts. Ramps "
+    "are trained on the first tenth (2,880 frames, 2,000 texts), which is not played."
 )
 _LIVE = (
-    "live: a server of this version on one core, over HTTP, ramps as the table has them, no "
-    "request given up; predicted with the times that the model was measured to take before."
+    "live: a server of this version on one core, called over HTTP, uses the ramps of the table and "
+    "gives up no request. The prediction uses model times measured before the run."
 )
-_SOME = "Of what follows the first {:,} inputs are played (--inputs), not the whole stream."
-_QUICK = "Quick: 4,000 frames of two videos; ramps are learnt from the first quarter."
+_SOME = "Only the first {:,} of the other inputs are played (--inputs), not the whole stream."
+_QUICK = "Quick: 4,000 frames of two videos; ramps are trained on the first quarter."
 _COUNTS = (
-    "Texts come as the minutes of the Azure Functions trace count, at random within a minute, "
+    "Texts arrive at random within each minute, as often as the Azure Functions trace counts, "
     "scaled until just under 20 % are dropped without exits.",
-    "Texts come as drawn counts of minutes say (--data: those of the Azure Functions trace), at "
-    "random within a minute, scaled until just under 20 % are dropped without exits.",
+    "Texts arrive at random within each minute, as often as counts drawn from a seed state (--data "
+    "uses the Azure Functions trace), scaled until just under 20 % are dropped without exits.",
 )
 
 

@@ -3,9 +3,9 @@
 For measurements; needs scipy. Frames are a fluid: a pipeline's flow divides among all ways to run
 it. A way runs each stage on one device, or skips it and all stages after it; every path of a way
 takes no longer than the SLO without queueing (expected times of single rows). Flows fit the
-capacities of lanes, accelerators and links, which each stage loads as its most efficient batch and
-form do. So batches are always full, rows never wait, and moving a stage is free: all measured
-rates lie below the bound.
+capacities of lanes, accelerators and links, which each stage loads like its most efficient batch
+and configuration. Batches are always full, rows never wait, and moving a stage is free, so all
+measured rates lie below the bound.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ class _Fluid:
         devices = range(len(estimator.devices))
         self.least = [[self._least(at, device) for device in devices] for at in stages]
         """By stage and device: (seconds of one row, lanes, accelerators). Each is the least over
-        the stage's forms and batches, whatever the two other figures are there."""
+        the stage's configurations and batches, whatever the two other figures are there."""
         shares = [
-            min(form.row_share for form in stage.forms) for stage in estimator.pipeline.stages
+            min(configuration.row_share for configuration in stage.configurations)
+            for stage in estimator.pipeline.stages
         ]
         self.hand_overs = [
             (begin, at, rate, size * (shares[at] if at >= 0 else 1.0))

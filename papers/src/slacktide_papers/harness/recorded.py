@@ -15,10 +15,10 @@ AZURE = "azure_functions_2019*.csv"
 def find_data_file(folder: Path, pattern: str) -> Path:
     """The first file below `folder` (`--data`) that matches `pattern`. Raises ReproduceError."""
     if not folder.is_dir():
-        raise ReproduceError(f"--data: no such folder: {folder}")
+        raise ReproduceError(f"--data: expected a folder, got {folder}")
     paths = sorted(folder.rglob(pattern))
     if not paths:
-        raise ReproduceError(f"--data: no {pattern} under {folder}")
+        raise ReproduceError(f"--data: expected {pattern} under {folder}")
     return paths[0]
 
 

@@ -56,7 +56,7 @@ Moved: TypeAlias = Callable[[float, str], None]
 
 
 def _no_data(scope: SomeScope, folder: Path, experiments: Sequence[str]) -> SomeScope:
-    raise ReproduceError("--data: this evaluation takes no recorded data")
+    raise ReproduceError("--data: expected none; this evaluation uses no recorded data")
 
 
 def _every_row(result: Reproduction[Any, SomeRow, Any], plots: bool) -> list[Part]:
@@ -77,7 +77,7 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     """Tables and figures by name."""
     scope: SomeScope
     quick: SomeScope
-    """The scope for a minute or two: to see that everything runs, and roughly what comes out."""
+    """The scope for a run of a minute or two: shows that everything runs, and rough results."""
     with_data: Callable[[SomeScope, Path, Sequence[str]], SomeScope] = _no_data
     """Returns the scope with the recorded data that the experiments need.
 
@@ -104,8 +104,8 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     """Parts to show beside assumptions and goals: tables, sentences and, if asked for, the plots
     of a page."""
     prepare: Callable[..., SomeScope] | None = None
-    """(scope, experiments, jobs=, moved=) → the scope, with whatever has to be computed before any
-    cell is played; None: no preparation. Raises ReproduceError."""
+    """(scope, experiments, jobs=, moved=) → the scope with everything that has to be computed
+    before the first cell is played; None: no preparation. Raises ReproduceError."""
     digits: int = 5
     """Number of significant digits in the list of every row."""
     narrow: bool = False
@@ -117,7 +117,7 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
         for name in names:
             if name not in self.experiments:
                 available = ", ".join(self.experiments)
-                raise ReproduceError(f"unknown experiment {name!r}; there are: {available}")
+                raise ReproduceError(f"expected an experiment, got {name!r}; valid: {available}")
         return tuple(
             name
             for name, experiment in self.experiments.items()

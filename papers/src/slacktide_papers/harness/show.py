@@ -18,7 +18,7 @@ from slacktide_papers.harness.run import Plot, Reproduction
 Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]
 """(headings, lines)"""
 
-_TAKEN = "Taken where the paper does not say"
+_ASSUMPTIONS = "Assumptions where the paper is silent"
 _TOO_SHORT = "too short"
 """The mark of a goal that a quick run misses, because a whole run may meet it."""
 _STYLES = {"met": "green", "missed": "bold red"}
@@ -52,7 +52,7 @@ def render(result: Reproduction[Any, Any, Any]) -> Group:
     paper = result.paper
     gap = 0 if paper.narrow else 1
     parts: list[Table | Text | Padding] = [Text(paper.title, style="bold"), Text("")]
-    parts.append(Text(f"{_TAKEN}:"))
+    parts.append(Text(f"{_ASSUMPTIONS}:"))
     parts += [Padding.indent(Text(f"- {text}"), 2) for text in result.assumptions]
     for part in paper.parts(result, False):
         if isinstance(part, TextTable):
@@ -87,7 +87,7 @@ def _footing(result: Reproduction[Any, Any, Any]) -> str:
     origin = result.provenance
     commit = f", commit {origin.commit}" if origin.commit else ""
     return (
-        f"{result.cells} runs of {result.scope.size}, {result.known} of them known from before; "
+        f"{result.cells} runs of {result.scope.size}, {result.known} of them stored earlier; "
         f"{origin.started} on {origin.machine}{commit}"
     )
 
@@ -102,12 +102,12 @@ def _goals(result: Reproduction[Any, Any, Any]) -> TextTable:
         lines.append((marks.get(goal.mark, goal.mark), *cells)[shown])
     headings = ("", "", "what", "measured", "wanted", "over")
     title = result.paper.goals_title(result.experiments, result.scope)
-    title += f"; {_TOO_SHORT}: this quick run cannot tell" if result.quick else ""
+    title += f"; {_TOO_SHORT}: a quick run cannot decide" if result.quick else ""
     return TextTable(title, headings[shown], lines, words=3)
 
 
 def _sections(result: Reproduction[Any, Any, Any]) -> Iterator[str]:
-    yield f"<h2>{_TAKEN}</h2>"
+    yield f"<h2>{_ASSUMPTIONS}</h2>"
     yield html_list("notes", result.assumptions)
     for part in (*([_goals(result)] if result.goals else ()), *result.paper.parts(result, True)):
         if isinstance(part, TextTable):

@@ -52,7 +52,7 @@ HABITS = ("urgent", "rescue")
 """Habits of our planner and scheduler that ablations switch off."""
 ABLATIONS = (
     *(Contender(f"ours, no {habit}", "variants", ((habit, 0.0),)) for habit in HABITS),
-    Contender.of("ours, nothing learned", "variants", bandwidth_room=1.0, capacity_room=1.0),
+    Contender.of("ours, nothing learned", "variants", bandwidth_share=1.0, capacity_share=1.0),
     Contender.of("ours, all on all lanes", "variants", lanes="all"),
 )
 

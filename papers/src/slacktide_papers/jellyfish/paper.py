@@ -16,40 +16,40 @@ from slacktide_papers.jellyfish.setting import SIDES, load_data
 from slacktide_papers.jellyfish.show import JellyfishFigures, parts
 
 _MADE_UP = (
-    "The profile is made up so that every number that the paper states comes out: the measured one "
-    "is not public."
+    "The profile is invented so that it reproduces every number that the paper states; the "
+    "measured profile is not public."
 )
 _RECORDED = (
     "LTE is the upload trace of the paper's repository (3 to 26 Mbit/s, 15.2 on average). The "
-    "paper speaks of a 4G downlink, halved; that one is not there. WiFi is the repository's too."
+    "halved 4G downlink that the paper describes is not there. WiFi is from the repository too."
 )
 _DRAWN = (
-    "LTE and WiFi are drawn from a seed in the shape of a recorded 4G log, halved and doubled; "
-    "--data gives the recorded ones."
+    "LTE and WiFi are drawn from a seed after a recorded 4G log, halved and doubled; --data uses "
+    "the recorded traces."
 )
 _SIMULATED = (
-    "Frames are of the published table, the largest that JPEG 90 made of the paper's videos; a "
-    "Mbit is 10⁶ bits. Each client has a link of its own, which its frames queue for, 0.5 ms each "
-    "way; an answer has 300 bytes.",
-    "Clients start 1 to 10 s apart (in shorter runs as much closer) at random points of their "
-    "trace; a run lasts until 200 s after "
-    "the last (once through the longest trace). Batches take what the profile says of their size.",
-    "A frame is missed if its client has no answer within its SLO of the capture. Unsavable: the "
-    "link time of the smallest frame + the fastest variant alone > SLO, from the capture on.",
-    "Accuracy is the profile's, of the smaller of the size sent and the variant that ran, and 0 of "
-    "a missed frame. The paper's F1 cannot be had; it leaves missed frames out.",
-    "published: as its code has it (docs/decisions/0014-published-systems.md); its planner "
-    "takes no time, ours 50 ms.",
-    "B_L, B_M, B_H: 128, 352 and 608 pixels on all workers with `clockwork`; clients send what "
-    "their bandwidth carries. DA: the published system with sizes decided by the clients alone.",
-    "ours: the planner, the scheduler and the client that serve; variants of one file, but in "
-    "figure-19, where loading one takes 150 to 200 ms (ours: 200).",
-    "Exits: one in each variant; 25 % (smallest) to 40 % (largest) of the frames leave, drawn, as "
-    "in §8.3. When, and what it costs in accuracy, is measured of the example street_depth on one "
-    "core (best first by its judge): figure-20 has its own times, figure-21 shares of the "
-    "profile's.",
+    "Frame sizes are those of the published table: the largest that JPEG 90 made of the paper's "
+    "videos. One Mbit is 10⁶ bits. Each client has its own link, on which its frames queue; it "
+    "takes 0.5 ms each way, and an answer has 300 bytes.",
+    "Clients start 1 to 10 s apart (proportionally less in shorter runs) at random points of their "
+    "trace. A run ends 200 s after the last start (one pass through the longest trace). Batches "
+    "take the profile's time for their size.",
+    "A frame is missed if its client has no answer within the SLO, counted from the capture. It is "
+    "unsavable if the link time of the smallest frame + the fastest variant alone > SLO.",
+    "Accuracy is the profile's for the smaller of the sent size and the variant that ran; a missed "
+    "frame counts as 0. The paper's F1, which leaves missed frames out, cannot be computed here.",
+    "published: follows the published code (docs/decisions/0014-published-systems.md). Its "
+    "planner takes no time; ours takes 50 ms.",
+    "B_L, B_M, B_H: 128, 352 and 608 pixels on all workers with `clockwork`; clients send as fast "
+    "as their bandwidth allows. DA: the published system, but clients alone choose frame sizes.",
+    "ours: the planner, the scheduler and the client that serve. Variants share one file, except "
+    "in figure-19, where loading a variant takes 150 to 200 ms (ours: 200).",
+    "Exits: each variant has one; 25 % (smallest) to 40 % (largest) of the frames leave there, "
+    "drawn at random as in §8.3. Times and lost accuracy were measured with the example "
+    "street_depth on one core, where frames that its judge rates best leave first. figure-20 uses "
+    "these times, figure-21 shares of the profile's.",
 )
-_GOALS = "Goals, and printed figures that are not met within a point"
+_GOALS = "Goals, and printed figures that are missed by more than a point"
 _CODE = ("exits", "play", "published", "published_workers", "setting")
 FIGURE_18 = ((2, 8), (2, 12), (2, 16), (2, 20), (4, 16), (4, 24), (4, 32), (4, 40))
 """(workers, clients) of §7.6 whose optimum is proven or bounded within a minute."""

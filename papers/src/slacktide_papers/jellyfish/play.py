@@ -155,7 +155,7 @@ class _Run:
                     rate=rate,
                     slo=slo,
                     variants=self.family.variants,
-                    alone=self.variants[0].seconds[0],
+                    smallest_run_s=self.variants[0].seconds[0],
                     frame_bytes=self.frame_bytes,
                     jitter=repeat(1.0),
                     joins=joins,

@@ -60,7 +60,7 @@ class OctopInfScope(TraceScope):
 
 
 QUICK = OctopInfScope(seeds=1, duration=20, day=40, quick=True)
-"""Takes under three minutes: to see that everything runs, and roughly what comes out."""
+"""Takes under three minutes: shows that everything runs, and rough results."""
 
 Points = Callable[[OctopInfScope], Iterator[Point[TraceCell]]]
 

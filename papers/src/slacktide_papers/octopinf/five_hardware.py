@@ -1,4 +1,4 @@
-"""Hardware of the experiment `all-five`: how long batches take, and how accurate answers are.
+"""Hardware of the experiment `all-five`: batch times and the accuracy of answers.
 
 Also counts the actions of the mechanisms `variants`, `exits` and `distribution`.
 """
@@ -42,16 +42,16 @@ REFERENCE = 112
 """Plate width, in pixels, to which the latency table of the plate reader applies."""
 
 
-class FiveHardware:
+class FleetHardware:
     """Hardware of all devices of one run."""
 
     def __init__(self, switches: FiveSwitches, seed: int) -> None:
         self._on, self._seed = switches, seed
-        self.acted: Counter[str] = Counter()
+        self.actions: Counter[str] = Counter()
         """Number of actions of each mechanism, by kind of action."""
-        self.exits = _CountedExits(self.acted)
+        self.exits = _CountedExits(self.actions)
         self._ran: dict[str, str] = {}
-        """By pipeline: the detector variant that ran last."""
+        """Detector variant that ran last, by pipeline."""
 
     def parts(self, kind: str) -> Callable[[PoolId, int, PoolView], PoolParts]:
         """Return the function that makes the pools of a device of this kind."""
@@ -79,8 +79,8 @@ class FiveHardware:
         plate = PoolId(PLATE, "1")
         executions = {PoolId(BRAND, "1"): random(BRAND), plate: random(PLATE)}
         if self._on.distribution:
-            executions[plate] = _ToldApart(
-                executions[plate], lambda: engine.snapshot().pools[plate].times, kind, self.acted
+            executions[plate] = _ComparedPlateTimes(
+                executions[plate], lambda: engine.snapshot().pools[plate].times, kind, self.actions
             )
         for side, _, _ in VARIANTS:
             variant = variant_of(side)
@@ -97,10 +97,10 @@ class FiveHardware:
             return 1.0
         name = child.frame.seen.rows.pipeline.name
         if self._ran.setdefault(name, pool.variant) != pool.variant:
-            self.acted["changes of variant"] += 1
+            self.actions["changes of variant"] += 1
             self._ran[name] = pool.variant
         if pool.variant != variant_of(FIXED):
-            self.acted["frames of other variants"] += 1
+            self.actions["frames of other variants"] += 1
         part = child.frame.part
         sent = 1.0 if part is None else part.share
         return min(
@@ -110,14 +110,14 @@ class FiveHardware:
 
 
 class _CountedExits:
-    """`TableExits` that also counts early exits, and notes how many answers they get wrong."""
+    """`TableExits` that also counts early exits and their wrong answers."""
 
-    def __init__(self, acted: Counter[str]) -> None:
+    def __init__(self, actions: Counter[str]) -> None:
         self._table = exit_table()
         self._exits = TableExits(self._table)
-        self._acted = acted
+        self._actions = actions
         self.wrong: dict[int, float] = {}
-        """By request that left early: share of its rows that the model's end answers otherwise."""
+        """Share of rows whose answer differs from the model's, by request that left early."""
 
     def learnt(self, pool: PoolId) -> RampsLearnt:
         return self._exits.learnt(pool)
@@ -133,27 +133,27 @@ class _CountedExits:
             row += member.rows
             if ramps[0] < 0:
                 continue
-            self._acted["rows that left early"] += member.rows
+            self._actions["rows that left early"] += member.rows
             agrees = self._table.agrees[:, policy.ramps[ramps[0]]]
             places = [(member.id + at) % len(self._table) for at in range(member.rows)]
             self.wrong[member.id] = 1.0 - float(agrees[places].mean())
         return course
 
 
-class _ToldApart:
+class _ComparedPlateTimes:
     """The `Execution` of plates; counts batches predicted better by width than by the mean."""
 
     def __init__(
-        self, truth: Execution, times: Callable[[], BatchTimes], kind: str, acted: Counter[str]
+        self, truth: Execution, times: Callable[[], BatchTimes], kind: str, actions: Counter[str]
     ) -> None:
-        self._truth, self._asked, self._acted = truth, times, acted
+        self._truth, self._times, self._actions = truth, times, actions
         self._mean = mean_plate_table(kind)
 
     def seconds(self, batch: Batch, cores: int) -> float:
         seconds = self._truth.seconds(batch, cores)
-        predicted = self._asked().of(batch.rows, cores, batch.members).expected
+        predicted = self._times().of(batch.rows, cores, batch.members).expected
         if abs(predicted - seconds) < abs(self._mean.expected(batch.rows, cores) - seconds):
-            self._acted["plates told by width"] += 1
+            self._actions["plates told by width"] += 1
         return seconds
 
 

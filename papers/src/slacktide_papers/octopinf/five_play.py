@@ -19,7 +19,7 @@ from slacktide.planning.exits import ExitsPlanner, StatedExits
 from slacktide.planning.pipelines import DevicePlans, PlacementControl, make_placement
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner, groups_of
 from slacktide.planning.variants import Family
-from slacktide_papers.octopinf.five_hardware import FiveHardware
+from slacktide_papers.octopinf.five_hardware import FleetHardware
 from slacktide_papers.octopinf.five_setting import (
     BATCHES,
     BRAND,
@@ -72,8 +72,8 @@ class _Run:
         self.asked = self.testbed.question()
         self.control = PlacementControl(self.asked, make_placement("pipeline", {}))
         self.score = FrameScore(start=self.warm, end=self.end)
-        self.hardware = FiveHardware(switches, seed)
-        self.acted = self.hardware.acted
+        self.hardware = FleetHardware(switches, seed)
+        self.actions = self.hardware.actions
         self.moved: dict[tuple[str, int], str] = {}
         """By pipeline and stage: the device that the stage is on."""
 
@@ -105,7 +105,7 @@ class _Run:
                 sum(device.busy_s for device in meters) / (self.end + SETTLES_S),
             ),
             (control.decided, control.early, control.scaled),
-            dict(sorted(self.acted.items())),
+            dict(sorted(self.actions.items())),
             process_time() - begin,
         )
 
@@ -172,8 +172,8 @@ class _Run:
         for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
             if placed[0].device == name:
                 is_source = view.source == name
-                form = view.stages[0].forms[placed[0].form]
-                largest = max(largest, VARIANTS[-1][0] if is_source else int(form.name))
+                configuration = view.stages[0].configurations[placed[0].configuration]
+                largest = max(largest, VARIANTS[-1][0] if is_source else int(configuration.name))
         return largest
 
     def _changed(self, now: float) -> None:
@@ -184,13 +184,13 @@ class _Run:
         for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
             for at, stage in enumerate(placed):
                 if self.moved.setdefault((view.name, at), stage.device) != stage.device:
-                    self.acted["stages moved"] += 1
+                    self.actions["stages moved"] += 1
                     self.moved[view.name, at] = stage.device
 
     def _watch(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
         for command in commands:
             if type(command) is ResizeLane:
-                self.acted["lanes resized"] += 1
+                self.actions["lanes resized"] += 1
 
 
 def _with_family(plan: Plan, names: Sequence[str]) -> Plan:

@@ -22,12 +22,12 @@ from slacktide.lab.simulation import EdgeRows, ExitTable, StageRows, read_exit_t
 from slacktide.lab.workloads import BandwidthTrace
 from slacktide.pipelines import BOX, Edge, Pipeline, PipelineStage
 from slacktide.planning.pipelines import (
+    ConfigurationTimes,
     DeviceView,
-    FormTimes,
     Inflow,
     PipelineView,
     PlacementQuestion,
-    StageForm,
+    StageConfiguration,
     StageView,
 )
 from slacktide.planning.variants import FamilyVariant
@@ -190,18 +190,20 @@ def lanes_on(kind: str) -> tuple[LaneSpec, ...]:
     )
 
 
-def _form(model: str, name: str = "", accuracy: float = 1.0, row_share: float = 1.0) -> StageForm:
+def _choice(
+    model: str, name: str = "", accuracy: float = 1.0, row_share: float = 1.0
+) -> StageConfiguration:
     times = []
     for kind in CORES:
         table = mean_plate_table(kind) if model == PLATE else table_of(model, name, kind)
         times.append(
-            FormTimes(
+            ConfigurationTimes(
                 kind,
                 tuple(table.expected(rows, LANE_CORES) for rows in BATCHES),
                 tuple(table.p99(rows, LANE_CORES) for rows in BATCHES),
             )
         )
-    return StageForm(tuple(times), name, accuracy, row_share=row_share)
+    return StageConfiguration(tuple(times), name, accuracy, row_share=row_share)
 
 
 def _pipeline(name: str) -> StageRows:
@@ -249,14 +251,14 @@ class FiveTestbed(EdgeTestbed):
             devices.append(view)
         links = self.link_views(trace.mean for trace, _ in self.traces.values())
         exact = next(exact for side, exact, _ in VARIANTS if side == FIXED)
-        forms = (_form(DETECTOR, variant_of(FIXED), exact, bytes_share(FIXED)),)
+        configurations = (_choice(DETECTOR, variant_of(FIXED), exact, bytes_share(FIXED)),)
         together = max(1.0, CARS * MEAN_LEVEL)
         sizes = CROP_BYTES, ANSWER_BYTES, math.sqrt(2.0 * together - 1.0)
         inflows = (Inflow(0, CARS * MEAN_LEVEL),)
         behind = [
-            StageView(model, (_form(model),), inflows, model, *sizes) for model in (BRAND, PLATE)
+            StageView(model, (_choice(model),), inflows, model, *sizes) for model in (BRAND, PLATE)
         ]
-        source = StageView(DETECTOR, forms, (), DETECTOR, FRAME_BYTES, burstiness=0.1)
+        source = StageView(DETECTOR, configurations, (), DETECTOR, FRAME_BYTES, burstiness=0.1)
         pipelines = [
             PipelineView(camera.rows.pipeline.name, box, SLO, FPS, (source, *behind))
             for box, cameras in self.cameras.items()

@@ -44,7 +44,7 @@ IN_TIME = 0.97
 """Base setting: least share in time of the offered objects, or of those that the bound allows."""
 OF_MADE = 0.95
 """Least share of the objects that a plan made for the surge serves in time during surges."""
-ACTED: Mapping[str, Sequence[str]] = {
+ACTION_KINDS: Mapping[str, Sequence[str]] = {
     "variants": ("changes of variant", "frames of other variants"),
     "exits": ("rows that left early",),
     "distribution": ("plates told by width",),
@@ -234,7 +234,7 @@ def _all_five(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
         if (row := rows.get(contender.label)) is not None:
             metric = f"all on − {row.contender}"
             yield _no_less("all-five", metric, whole.weighted - row.weighted, -0.005)
-    for name, counts in ACTED.items():
+    for name, counts in ACTION_KINDS.items():
         totals = ", ".join(f"{whole.acted.get(action, 0):,} {action}" for action in counts)
         met = any(whole.acted.get(action, 0) for action in counts)
         yield Goal("all-five", f"{name} seen to act", totals, "any", met)

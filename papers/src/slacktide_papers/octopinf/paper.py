@@ -16,50 +16,50 @@ from slacktide_papers.octopinf.setting import KILOBYTES, MODELS, SLOWER, WARM_S,
 from slacktide_papers.octopinf.show import Courses, parts
 
 _RECORDED = (
-    "Objects are those of the paper's nine public one-minute videos, looped; links replay its nine "
-    "30 s schedules of 5G, one by one, and again from the start when they are over."
+    "Objects are those of the paper's nine public one-minute videos, looped. Links replay its nine "
+    "30 s schedules of 5G one after another, and start again after the last."
 )
 _DRAWN = (
-    "Objects and links are drawn from a seed, in the shape of the recorded ones, which --data "
-    "gives: figures differ from those."
+    "Objects and links are drawn from a seed after the recorded ones, which --data uses; figures "
+    "differ from those of the recorded data."
 )
 _TIMES = ", ".join(
     f"{name} {1e3 * cost.fixed:g} + {1e3 * cost.row:g} b" for name, cost in MODELS.items()
 )
 _FACTORS = ", ".join(f"{kind} × {factor:g}" for kind, factor in SLOWER.items() if factor != 1.0)
 _ASSUMED = (
-    f"Batch times on an accelerator of the server, ms for b rows, are made up: {_TIMES}; p99 a "
-    f"seventh above. Edge devices: {_FACTORS}. Memory and utilisation likewise (setting.py).",
-    f"Frames are {KILOBYTES[0]} to {KILOBYTES[1]} KB, a size for each camera, 15 a second; crops "
-    "1 to 3 KB. The SLO runs from the capture to the answer on the camera's device, 200 ms for six "
-    "traffic cameras and 300 ms for three of surveillance.",
-    "The 13-hour counts are not public: the minute is looped under a daily curve with two peaks "
-    "for traffic, and one for surveillance. Runs of a few minutes begin at 7:30, 13:00 and 17:30.",
-    "An object counts where its last stage has answered it in time, on its camera's device; a "
-    f"frame whose branch is late is answered with the rest. The first {WARM_S:g} s of a run (of "
-    "shorter ones, half of it) do not count.",
-    "Batches on lanes of one accelerator slow one another only where they want more than all of "
-    f"it together, then {CONTENTION:g} times in proportion (`contention`: 1 to 1.6).",
-    "pipeline and octopinf serve by `slack`, within windows where there are any; the others serve "
-    "first in first out, in batches of what is there up to the static size (to wait for full ones, "
-    "or `slack`, makes them no better: `batching`), and drop what is late before it runs.",
-    "Readings of CWD, CORAL and each baseline: docs/decisions/0014-published-systems.md. All plan "
-    "every six minutes, pipeline each minute; a plan is in force 50 ms after it was asked for, a "
-    "replica half a second after it was started.",
-    "Memory: weights of every replica, and of each stream, which runs one batch at a time, the "
-    "largest of what its replicas need to run.",
-    "Fluid bound: every 30 s, with true rates and links, as fractions of frames; no queues, full "
-    "batches, everything may move at once. Empty where scipy was not installed.",
+    f"Batch times on a server's accelerator are invented. In ms for b rows: {_TIMES}; p99 a "
+    f"seventh higher. Edge devices: {_FACTORS}. Memory and utilisation likewise (setting.py).",
+    f"Frames have {KILOBYTES[0]} to {KILOBYTES[1]} KB, one size per camera, 15 a second; crops "
+    "have 1 to 3 KB. The SLO runs from the capture to the answer on the camera's device: 200 ms "
+    "for six traffic cameras, 300 ms for three surveillance cameras.",
+    "The 13-hour counts are not public. The minute is looped under a daily curve with two peaks "
+    "for traffic and one for surveillance. Runs of a few minutes begin at 7:30, 13:00 and 17:30.",
+    "An object counts if its last stage answers it in time, on its camera's device. A frame with a "
+    f"late branch is answered with its other stages. The first {WARM_S:g} s of a run (half of a "
+    "shorter run) are not scored.",
+    "Batches on lanes of one accelerator slow each other only if together they need more than all "
+    f"of it: by {CONTENTION:g} times the proportional slowdown (`contention`: 1 to 1.6).",
+    "pipeline and octopinf schedule by `slack`, within windows where there are any. The others "
+    "serve first in, first out, in batches of the waiting rows up to the static size, and drop "
+    "late rows before they run (neither full batches nor `slack` makes them better: `batching`).",
+    "docs/decisions/0014-published-systems.md states how CWD, CORAL and each baseline are read. "
+    "All plan every six minutes, pipeline every minute. A plan takes effect 50 ms after it was "
+    "requested; a replica starts within half a second.",
+    "Memory: the weights of every replica and, for each stream, which runs one batch at a time, "
+    "the largest working memory of its replicas.",
+    "Fluid bound: computed every 30 s with true rates and links, for fractions of frames, without "
+    "queues, with full batches and moves that take no time. Empty if scipy is not installed.",
 )
 _OF_EXPERIMENT = {
-    "surges": "`made for the surge` is `pipeline`, placed for three times the objects all along; "
-    "it follows links alone. `octopinf, made for the surge` likewise.",
+    "surges": "`made for the surge` is `pipeline`, always placed for three times the objects, so "
+    "that it reacts to links alone. `octopinf, made for the surge` is `octopinf` likewise.",
     "all-five": "Ours, not the paper's: two boxes with two traffic cameras each, and a server. "
-    f"{ALL_CORES} cores, those of boxes {SLOWER_FIVE['box']:g} and those of the server "
-    f"{SLOWER_FIVE['server']:g} times as slow as the one that models were measured on; links of "
-    f"{MEGABITS:g} Mbit/s on average; a day takes four minutes. What is off, and what has its "
-    "place then: docs/reproduce/octopinf.md.",
-    "figure-11": "One run, of `pipeline` and `octopinf`.",
+    f"They have {ALL_CORES} cores; those of boxes are {SLOWER_FIVE['box']:g} and those of the "
+    f"server {SLOWER_FIVE['server']:g} times as slow as the core on which models were measured. "
+    f"Links have {MEGABITS:g} Mbit/s on average; a day takes four minutes. "
+    "docs/reproduce/octopinf.md lists what each variation switches off, and what replaces it.",
+    "figure-11": "One run each of `pipeline` and `octopinf`.",
 }
 
 

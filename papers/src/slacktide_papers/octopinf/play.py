@@ -110,7 +110,7 @@ class PlayedPipelines:
     cores: Sequence[float] = ()
     """(cores held by all lanes, cores of lanes running a batch), averaged over time."""
     acted: Mapping[str, int] = field(default_factory=dict)
-    """By kind of action (goals.ACTED): how often a mechanism took it."""
+    """By kind of action (goals.ACTION_KINDS): how often a mechanism took it."""
 
 
 def play(cell: TraceCell) -> PlayedPipelines:
@@ -221,10 +221,10 @@ class _PlayedCell:
             for model, cost in MODELS.items()
         }
         if self.sizes:
-            for form in detectors():
-                table = table_of("detector", kind, share_of(form.name))
-                pool = PoolId("detector", "1", form.name)
-                times[pool] = ModelTimes(table, form.utilisation)
+            for configuration in detectors():
+                table = table_of("detector", kind, share_of(configuration.name))
+                pool = PoolId("detector", "1", configuration.name)
+                times[pool] = ModelTimes(table, configuration.utilisation)
         return times
 
     def _engine_parts(self, kind: str) -> Callable[[PoolId, int, PoolView], PoolParts]:
@@ -351,10 +351,10 @@ def memory_of(plans: DevicePlans) -> float:
     views = {view.name: view for view in plans.question.pipelines}
     for replica in plans.replicas:
         name, at = replica.stages[0]
-        form = views[name].stages[at].forms[replica.form]
-        total += form.weights
+        configuration = views[name].stages[at].configurations[replica.configuration]
+        total += configuration.weights
         key = replica.device, replica.lane
-        running[key] = max(running.get(key, 0.0), form.intermediate)
+        running[key] = max(running.get(key, 0.0), configuration.intermediate)
     return total + sum(running.values())
 
 

@@ -36,14 +36,14 @@ from slacktide.lab.workloads import (
 )
 from slacktide.pipelines import BOX, Edge, Pipeline, PipelineStage
 from slacktide.planning.pipelines import (
+    ConfigurationTimes,
     DevicePlans,
     DeviceView,
-    FormTimes,
     Inflow,
     LinkView,
     PipelineView,
     PlacementQuestion,
-    StageForm,
+    StageConfiguration,
     StageView,
 )
 from slacktide.profiles import LatencyTable
@@ -322,11 +322,11 @@ def _both_ways(device: str) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def shrink_frames(devices: SimulatedDevices, plans: DevicePlans) -> None:
-    """Make all cameras send frames in the size that the placed form of their detector takes."""
+    """Make cameras send frames in the size that the placed variant of their detector takes."""
     for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
-        form = view.stages[0].forms[placed[0].form]
+        configuration = view.stages[0].configurations[placed[0].configuration]
         frames = devices.devices[view.source].frames
-        frames.shrunk = {**frames.shrunk, view.name: form.row_share}
+        frames.shrunk = {**frames.shrunk, view.name: configuration.row_share}
 
 
 class OctopInfTestbed(EdgeTestbed):
@@ -372,7 +372,7 @@ class OctopInfTestbed(EdgeTestbed):
 
     def question(self, *, sizes: bool = False) -> PlacementQuestion:
         """Question before any measurement, from the means of the videos and the bandwidths at the
-        start. `sizes`: with Jellyfish's detectors as forms of the first stage."""
+        start. `sizes`: with Jellyfish's detectors as configurations of the first stage."""
         devices = [
             DeviceView("server", "server", ACCELERATORS, STREAMS, MEMORY["server"], server=True),
             *(DeviceView(name, kind, memory=MEMORY[kind]) for name, kind in self.kinds.items()),
@@ -394,11 +394,11 @@ class OctopInfTestbed(EdgeTestbed):
             if before == "detector":
                 fan_out = camera.counts.mean(SEES[stage]) * camera.level(0.0)
             inflows = (Inflow(order.index(before), fan_out),) if before else ()
-            forms = detectors() if sizes and not before else (form_of(stage),)
+            choices = detectors() if sizes and not before else (configuration_of(stage),)
             size = nbytes or camera.nbytes
             together = max(1.0, fan_out) if before else 1.0
             bursts = math.sqrt(2.0 * together - 1.0) if before else 0.1
-            stages.append(StageView(stage, forms, inflows, stage, size, ANSWER_BYTES, bursts))
+            stages.append(StageView(stage, choices, inflows, stage, size, ANSWER_BYTES, bursts))
         return PipelineView(name, device, camera.slo, camera.rate, tuple(stages))
 
 
@@ -422,24 +422,24 @@ def table_of(model: str, kind: str, share: float = 1.0) -> LatencyTable:
     return LatencyTable.from_grid(BATCHES, (1,), p50, p99)
 
 
-def form_of(
+def configuration_of(
     model: str, share: float = 1.0, name: str = "", accuracy: float = 1.0, row_share: float = 1.0
-) -> StageForm:
+) -> StageConfiguration:
     """A model as planners see it; `share` scales its times and its memory."""
     cost = MODELS[model]
     times = []
     for kind in SLOWER:
         table = table_of(model, kind, share)
         p50 = tuple(row[0] for row in table.p50_s)
-        times.append(FormTimes(kind, p50, tuple(row[0] for row in table.p99_s)))
+        times.append(ConfigurationTimes(kind, p50, tuple(row[0] for row in table.p99_s)))
     memory = 1e6 * share * cost.weights, 1e6 * share * cost.intermediate
-    return StageForm(tuple(times), name, accuracy, *memory, cost.utilisation, row_share)
+    return StageConfiguration(tuple(times), name, accuracy, *memory, cost.utilisation, row_share)
 
 
-def detectors() -> tuple[StageForm, ...]:
+def detectors() -> tuple[StageConfiguration, ...]:
     """Jellyfish's detectors, smallest first."""
     return tuple(
-        form_of("detector", share, f"{100 * accuracy:.0f}", accuracy, row_share)
+        configuration_of("detector", share, f"{100 * accuracy:.0f}", accuracy, row_share)
         for accuracy, share, row_share in SIZES
     )
 

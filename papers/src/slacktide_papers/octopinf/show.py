@@ -11,7 +11,7 @@ from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide_papers.harness.run import Part, Plot, Reproduction
 from slacktide_papers.harness.show import Column, Grid, table
 from slacktide_papers.octopinf.experiments import OctopInfScope
-from slacktide_papers.octopinf.goals import ACTED, FleetRow
+from slacktide_papers.octopinf.goals import ACTION_KINDS, FleetRow
 from slacktide_papers.octopinf.play import BIN_S, PlayedPipelines
 
 MOST_POINTS = 300
@@ -85,9 +85,9 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
         setting_rows = list(rows)
         if experiment == "all-five":
             title = f"{result.heading(experiment)}{result.too_short}"
-            actions = [CONTENDERS[0], *map(_action, ACTED), Column("plans", "plans")]
+            actions = [CONTENDERS[0], *map(_action, ACTION_KINDS), Column("plans", "plans")]
             yield table(title, setting_rows, MECHANISMS)
-            yield table("How often each did something", setting_rows, actions)
+            yield table("Actions of each mechanism", setting_rows, actions)
             continue
         title = f"{result.heading(experiment)}: {setting}{result.too_short}"
         yield table(title, setting_rows, CONTENDERS)
@@ -100,7 +100,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 def _action(mechanism: str) -> Column:
     """The column that shows how often a mechanism acted, by the first of its counts."""
-    count = ACTED[mechanism][0]
+    count = ACTION_KINDS[mechanism][0]
     return Column(lambda row: row.acted.get(count), mechanism)
 
 

@@ -24,52 +24,51 @@ from slacktide_papers.orloj.setting import ALONE_MS, SAMPLES, SETTINGS, OrlojSet
 from slacktide_papers.orloj.show import goals_title, parts
 
 _ALWAYS = (
-    "Batch time: c0 + c1 · k · (longest member), as in §4.2; k is the next of the sizes "
-    "{sizes} that holds the members. The paper prints neither c0, c1 nor the sizes.",
-    "Time: requests of the reference length take {alone:g} ms alone, as BART on CNN in Table 1; "
-    "only Figures 13 and 14 depend on it.",
-    "SLO: a multiple of the P99 of the time alone of the very requests of the run (§5.2).",
-    "A scheduler has seen {samples} lengths of every application before the run and learns nothing "
-    "during it; it knows c0 and c1 exactly. One replica, no other model, no network.",
-    "Applications are the modes of a distribution. Lengths below 1 % of their mode's mean count "
-    "as that.",
-    "Clipper: first in, first out, nothing dropped, batch size by AIMD (+1, × 0.9) on the latency "
-    "that the client sees. Nexus: first in, first out at a planned size, nothing dropped early. "
-    "Clockwork: size by the median of the last ten batch times, and a batch planned behind one "
-    "that overran fails. The readings that fit the published figures.",
-    "orloj takes line 16 of Algorithm 1 as printed (latest minimum deadline first, so the largest "
-    "batch that has enough feasible requests); orloj_text takes the words of §3.2 (earliest "
-    "deadline first, the largest batch on ties).",
-    "E[L] of orloj and orloj_text is that of a batch drawn from all arrivals, by its size alone; "
-    "that of orloj, by class, has the request's own class in it, in line 11 and in the score: the "
-    "strongest reading, over which gains are given.",
-    "oracle_slack is no published system: the rule of slack, knowing every length, in three ways "
-    "of which the best counts. It looks one batch ahead, so it is not a bound.",
-    "Notice: requests are announced 0.2 × the time alone before their arrival, from which "
-    "the deadline counts with and without notice.",
+    "Batch time: c0 + c1 · k · (longest member), as in §4.2; k is the smallest of the sizes "
+    "{sizes} that holds the members. The paper states neither c0, c1 nor the sizes.",
+    "Time: a request of the reference length takes {alone:g} ms alone, like BART on CNN in Table "
+    "1. Only Figures 13 and 14 depend on this.",
+    "SLO: a multiple of the P99 of the time alone of the run's own requests (§5.2).",
+    "A scheduler gets {samples} lengths of every application before the run and learns nothing "
+    "during it. It knows c0 and c1 exactly. There is one replica, no other model and no network.",
+    "Applications are the modes of a distribution. Lengths below 1 % of their mode's mean are "
+    "raised to that.",
+    "Clipper: first in, first out; it drops nothing and sets the batch size by AIMD (+1, × 0.9) on "
+    "the latency that the client sees. Nexus: first in, first out at a planned size; it drops "
+    "nothing early. Clockwork: it chooses the size by the median of the last ten batch times, and "
+    "a batch planned behind an overrun fails. These readings fit the published figures.",
+    "orloj follows line 16 of Algorithm 1 as printed (latest minimum deadline first, so the "
+    "largest batch that has enough feasible requests); orloj_text follows the words of §3.2 "
+    "(earliest deadline first, the largest batch on ties).",
+    "orloj and orloj_text compute E[L] for a batch drawn from all arrivals, by its size alone. "
+    "orloj, by class, includes the request's own class in line 11 and in the score: the strongest "
+    "reading, over which gains are stated.",
+    "oracle_slack is not a published system: it applies the rule of slack with every length known, "
+    "in three ways of which the best counts. It looks one batch ahead, so it is not a bound.",
+    "Notice: requests are announced 0.2 × the time alone before their arrival. Deadlines count "
+    "from the arrival, with and without notice.",
 )
 _TRACE = (
-    "Arrivals follow the counts per window of the given trace, each window 100 × the time alone "
-    "long, from a place chosen by the seed; the whole trace has the load of the setting on "
-    "average."
+    "Arrivals follow the counts of the given trace from a point chosen by the seed. Each of its "
+    "windows lasts 100 × the time alone; the whole trace has the setting's load on average."
 )
 _OF_EXPERIMENT: Mapping[str, str] = {
-    "table-2": "Modes at 3 and 17; unequal peaks are 90 % and 10 % of the requests; std-2/0.5 is "
-    "mostly short, std-0.5/2 mostly long. σ is in the same unit. The paper plots the "
+    "table-2": "Modes are at 3 and 17. Unequal peaks have 90 % and 10 % of the requests. std-2/0.5 "
+    "is mostly short, std-0.5/2 mostly long; σ is in the same unit. The paper plots the "
     "distributions without numbers.",
-    "table-3": "k modes equally spaced from 3 to 17 (one mode: 10), σ 1, equal shares.",
-    "table-4": "Both static models are run as one case, every length 10: the paper states no run "
-    "times for them. The exponential case is not in the paper.",
+    "table-3": "k modes equally spaced from 3 to 17 (one mode: 10), with σ 1 and equal shares.",
+    "table-4": "Both static models run as one case with every length 10, since the paper states no "
+    "run times for them. The exponential case is not in the paper.",
     "table-5": "Real tasks are two groups fitted to the mean and P99 of Table 1: a short one "
     f"of {TASK_SHORT:g} × the mean length and a long one, σ {TASK_SIGMA:g} of each group's mean. "
-    "The paper's inputs are not public, and c0 and the load are those of the setting "
-    "although they must have differed by model: read the shape, not the figures.",
-    "figure-12": "Figure 12 is a plot without numbers. Timed in this process on this machine: our "
-    "queue is a sorted list per application, not a convex hull.",
-    "figure-13": "The three-modal case of Table 3 at the time alone above, which b is relative to.",
-    "figure-14": "The three-modal case of Table 3, all times scaled. A simulation costs no "
-    f"time, so each batch takes {OVERHEAD_MS:g} ms longer than predicted: what "
-    "handing over a batch and deciding cost a server.",
+    "The paper's inputs are not public. c0 and the load are those of the setting, "
+    "although they must have differed by model: compare the shape, not the figures.",
+    "figure-12": "Figure 12 is a plot without numbers. Times are of this process on this machine; "
+    "our queue is a sorted list per application, not a convex hull.",
+    "figure-13": "The three-modal case of Table 3; b is relative to the time alone stated above.",
+    "figure-14": "The three-modal case of Table 3 with all times scaled. A simulation has no "
+    f"overhead, so each batch takes {OVERHEAD_MS:g} ms longer than predicted, which is what a "
+    "server needs to decide and to hand over a batch.",
 }
 
 

@@ -27,8 +27,8 @@ from slacktide.planning.pipelines import (
     PlacementError,
     PlacementPolicy,
     PlacementQuestion,
+    StageConfiguration,
     StageCost,
-    StageForm,
     StaticBatches,
     make_estimators,
     placed_whole,
@@ -159,13 +159,13 @@ def rim(question: PlacementQuestion, batches: StaticBatches = STATIC) -> Placed:
 def jellyfish(
     question: PlacementQuestion, *, seed: int = 0, detectors: int | None = None, batch: int = 8
 ) -> Placed:
-    """Place all stages on the server. The published planner chooses the form of each pipeline's
+    """Place all stages on the server. The published planner chooses the variant of each pipeline's
     first stage, for the part of the SLO that the link and the later stages leave.
 
     `detectors`: replicas of first stages, divided among their models (None: lanes of servers ÷
     stages of the longest pipeline). Pipelines with the same model share its replicas; later models
-    have as many. A pipeline mapped to no replica sends frames for the smallest form. A first stage
-    without batch times on a server stays at its source.
+    have as many. A pipeline mapped to no replica sends frames for the smallest variant. A first
+    stage without batch times on a server stays at its source.
 
     Source: Jellyfish (Nigade et al., RTSS 2022), Algorithms 1 and 2; OctopInf, §IV-A4.
     """
@@ -202,18 +202,18 @@ def _mapped(
 ) -> Iterator[tuple[int, PlacedStage]]:
     """Yield for each pipeline the number of its detector replica, and its placed first stage."""
     estimator = splits[0].estimator
-    question, forms = estimator.question, estimator.pipeline.stages[0].forms
+    question, choices = estimator.question, estimator.pipeline.stages[0].configurations
     server = next(device for device in estimator.devices if device.server)
-    order = sorted(range(len(forms)), key=lambda at: forms[at].accuracy)
+    order = sorted(range(len(choices)), key=lambda at: choices[at].accuracy)
     variants = [
-        Variant(str(at), forms[at].accuracy, _by_rows(forms[at], server.kind, question.batches))
+        Variant(str(at), choices[at].accuracy, _by_rows(choices[at], server.kind, question.batches))
         for at in order
     ]
     clients = []
     for split in splits:
         estimator, size = split.estimator, split.estimator.pipeline.stages[0].row_bytes
         allowance, place = estimator.pipeline.slo - _rest(split), estimator.devices.index(server)
-        way = [estimator.transfer(0, place, size * forms[at].row_share) for at in order]
+        way = [estimator.transfer(0, place, size * choices[at].row_share) for at in order]
         budgets = tuple([allowance - delay for delay in way])
         clients.append(Client(estimator.pipeline.name, max(estimator.pipeline.rate, 1e-9), budgets))
     fleet = Fleet(variants, clients, replicas)
@@ -237,9 +237,9 @@ def _rest(split: _Split) -> float:
     return after[0] + estimator.transfer(device, 0, 0.0)
 
 
-def _by_rows(form: StageForm, kind: str, batches: Sequence[int]) -> tuple[float, ...]:
+def _by_rows(choice: StageConfiguration, kind: str, batches: Sequence[int]) -> tuple[float, ...]:
     """p99 seconds of 1, 2, … rows, interpolated linearly between the sizes in `batches`."""
-    p99 = next(times.p99 for times in form.times if times.kind == kind)
+    p99 = next(times.p99 for times in choice.times if times.kind == kind)
     sizes = list(batches[: len(p99)])
     return tuple(float(seconds) for seconds in np.interp(range(1, sizes[-1] + 1), sizes, p99))
 

@@ -17,50 +17,50 @@ from slacktide_papers.sponge.setting import FIT, IRISH_RUN, IRISH_START, bandwid
 from slacktide_papers.sponge.show import Figures, parts
 
 _RECORDED = (
-    "Bandwidths are the recorded ones: the Ghent 4G bus log 0001, again from the start when it is "
-    f"over; run {IRISH_RUN} of the Irish 5G downloads from {IRISH_START:g} s on."
+    "Bandwidths are recorded: the Ghent 4G bus log 0001, repeated from its beginning, and run "
+    f"{IRISH_RUN} of the Irish 5G downloads from {IRISH_START:g} s on."
 )
 _DRAWN = (
-    "Bandwidths are drawn from a seed in the shape of the recorded ones, which --data gives: "
-    "figures differ from those of the public traces."
+    "Bandwidths are drawn from a seed after the recorded ones, which --data uses; figures differ "
+    "from those of the public traces."
 )
 _SIMULATED = (
     "Batch times: the fit of the 30 latencies published with the paper's code, l(b, c) = "
     f"({FIT.gamma * 1e3:g} b + {FIT.epsilon * 1e3:g}) / c + {FIT.delta * 1e3:g} b + "
-    f"{FIT.eta * 1e3:g} ms, × 6 unless a setting says otherwise; known exactly, and always taken. "
-    "The profile of the paper's YOLOv5s is not public.",
-    "Every request has the link to itself, as in the paper's code; KB are 1024 bytes. The SLO of "
-    "1 s runs from sending; answers take no time on the way back.",
-    "A violation is a request that was not answered by its own deadline, dropped and refused ones "
-    "included. (The paper's code counts what is dropped a fixed time after its arrival.)",
+    f"{FIT.eta * 1e3:g} ms, × 6 unless a setting says otherwise. Planners know it exactly, and no "
+    "batch deviates from it. The profile of the paper's YOLOv5s is not public.",
+    "Every request has a link of its own, as in the paper's code; a KB is 1024 bytes. The SLO of "
+    "1 s counts from the send; answers take no time to return.",
+    "A violation is a request that was not answered by its own deadline, including dropped and "
+    "refused ones. (The paper's code counts requests dropped a fixed time after their arrival.)",
     "Unavoidable: link time + l(1, 16) > SLO.",
-    "All policies have the same queue (`slack`), predictions and forecasts; only the planner "
-    "differs. Requests are announced at their first byte, as HTTP requests are by their headers, "
-    "with the arrival that the client's last uploads let expect; `vertical, no notice` runs "
-    "without.",
-    f"A resize takes {RESIZE_S * 1e3:g} ms, the start of an instance 10 s (Sponge §4); cores count "
-    f"from when they are taken. {WARM_S:g} s of the same traffic come before time 0.",
-    "fa2: instances of one core, decided each second, up to 16; a batch and the one before it must "
-    "fit the budget, and throughput the rate. It shares the queue with all, which is kinder than "
-    "its own.",
-    "vpa: the recommender of the Kubernetes VPA with its defaults, its clock 60 times as fast, on "
-    "an instance that begins with all cores; a change is a restart of 10 s.",
-    "paper: Algorithm 1 as its code has it, on the same queue.",
-    "clairvoyant: the fewest cores for each whole second with which every request is on time that "
-    "16 cores can have on time, knowing all arrivals and the network; exact, nothing runs. It lets "
-    "queues build up under sizes that the rate would swamp in time; `clairvoyant, steady` does "
-    "not, as Sponge's Eq. 3 asks (h(b, c) ≥ λ). With several models each is taken by itself.",
+    "All policies share the queue (`slack`), predictions and forecasts; only the planner differs. "
+    "Requests are announced at their first byte, as HTTP requests are by their headers, with the "
+    "arrival predicted from the client's last uploads; `vertical, no notice` runs without this.",
+    f"A resize takes {RESIZE_S * 1e3:g} ms, the start of an instance 10 s (Sponge §4). Cores count "
+    f"from when they are allocated. {WARM_S:g} s of the same traffic come before time 0.",
+    "fa2: up to 16 instances of one core, decided every second; a batch and the one before it must "
+    "fit the budget, and throughput must reach the rate. It shares the common queue, which is "
+    "better than its own.",
+    "vpa: the recommender of the Kubernetes VPA with its defaults and a clock 60 times as fast, on "
+    "an instance that begins with all cores; each change restarts it, which takes 10 s.",
+    "paper: Algorithm 1 as in its code, on the same queue.",
+    "clairvoyant: the fewest cores for each whole second with which every request that 16 cores "
+    "can answer on time is on time, computed exactly from all arrivals and the network; nothing "
+    "runs. It may let a queue build up for a while; `clairvoyant, steady` may not, since every "
+    "choice must sustain the rate, as in Sponge's Eq. 3 (h(b, c) ≥ λ). Several models are computed "
+    "separately.",
 )
 _OF_EXPERIMENT = {
-    "figure-1": "Budgets are of a request sent at each whole second; the paper divides the size by "
-    "the bandwidth of that second.",
-    "table-1": "Latencies are those of the same fit, × 1.",
-    "figure-3": "The model and percentile of the 30 points are not named; the magnitudes are those "
-    "of Table 1.",
+    "figure-1": "Budgets are those of a request sent at each whole second; the paper divides the "
+    "size by the bandwidth of that second.",
+    "table-1": "Latencies are from the same fit, × 1.",
+    "figure-3": "The paper names neither the model nor the percentile of the 30 points; the "
+    "magnitudes are those of Table 1.",
     "harder": "800 KB and times × 7: eight cores fail, as in the paper and not in our figure-4. "
-    "100/s is at times × 1, which 16 cores can carry; the paper has no such runs. Two "
-    "models share the trace and 16 cores; static comparisons have 8 each. 4x-load: four times "
-    "20/s, requests of the first 60 s do not count; static is one node of 16 cores.",
+    "100/s has times × 1, which 16 cores can sustain; the paper has no such runs. Two models share "
+    "the trace and 16 cores; static comparisons have 8 each. 4x-load: four times 20/s; requests of "
+    "the first 60 s do not count; static is one node of 16 cores.",
 }
 
 

@@ -32,8 +32,8 @@ def load(
     target: Annotated[
         str,
         typer.Argument(
-            help="HOST, HOST:PORT or a URL: http://, https://, grpc:// or grpcs:// chooses the "
-            "protocol.",
+            help="HOST, HOST:PORT, or a URL whose scheme chooses the protocol: http://, https://, "
+            "grpc:// or grpcs://.",
             metavar="TARGET",
         ),
     ],
@@ -41,7 +41,7 @@ def load(
         float | None,
         option(
             _REPORT,
-            "Exit 1 if a smaller share (0.95, 95%) is answered on time.",
+            "Exit 1 if goodput is below this share (0.95, 95%).",
             metavar="SHARE",
             parser=share_of,
         ),
@@ -54,8 +54,8 @@ def load(
 ) -> None:
     """Send open-loop load with deadlines, and report how much was answered on time.
 
-    Each request is sent when it is due, whatever became of earlier ones; latency counts from then.
-    Ctrl-C ends the run and reports the results so far.
+    Each request is sent when it is due, even if earlier ones have no answer yet; latency counts
+    from then. Ctrl-C ends the run and reports the results so far.
 
     Example: slacktide load 127.0.0.1:8000 --model mlp --arrivals poisson:200 --deadline 50ms
 
@@ -68,7 +68,7 @@ def load(
     'application=notes arrivals=poisson:90 shape=input_ids=8..24 shape=attention_mask=8..24'
     --stream 'application=essays arrivals=poisson:9 shape=input_ids=200 shape=attention_mask=200'
     """
-    from slacktide.lab.load.build import build_spec
+    from slacktide.lab.load.build import NO_MODEL, build_spec
     from slacktide.lab.load.generate import run_load_sync
     from slacktide.lab.load.spec import LoadError
     from slacktide.lab.reports import page, render
@@ -79,9 +79,9 @@ def load(
         with progress(shown=not json) as move:
             report = run_load_sync(spec, lambda at: move(at.elapsed_s / at.length_s, _standing(at)))
     except LoadError as error:
-        asks = str(error).endswith("which model? name one")
         files = flags["token_file"], flags["ca_file"]
-        fail(f"{error}{_models_of(target, *files) if asks else ''}")
+        is_unnamed = str(error).endswith(NO_MODEL)
+        fail(f"{error}{_models_of(target, *files) if is_unnamed else ''}")
     write_page("--html", html, lambda: page(report))
     if json:
         print_json(report.to_dict())
@@ -91,7 +91,7 @@ def load(
 
 
 def _models_of(target: str, token_file: Path | None, ca_file: Path | None) -> str:
-    """Behind "name one": the models that the server has, or why they are not known."""
+    """Return the end of a message: the models that the server has, or why they are unknown."""
     import uvloop
 
     from slacktide.lab.load.build import parse_target
@@ -100,7 +100,7 @@ def _models_of(target: str, token_file: Path | None, ca_file: Path | None) -> st
 
     try:
         at = parse_target(target, token_file=token_file, ca_file=ca_file)
-        return f" of: {', '.join(uvloop.run(model_names(at))) or '(none serves there)'}"
+        return f", one of: {', '.join(uvloop.run(model_names(at))) or '(none is served)'}"
     except LoadError as error:
         return f" ({error})"
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from slacktide.lab.load.report import Report
     from slacktide.lab.simulation.scenario import Cell, Sweep
 
-_WHAT = "What to simulate"
+_WHAT = "Scenario"
 _RECORDING = "Recordings"
-_HOW = "How"
+_HOW = "Execution"
 _REPORT = "Output"
 
 
@@ -44,14 +44,15 @@ def simulate(
     scenario: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[SCENARIO.yaml]", help="The scenario file; none with --replay or --predict."
+            metavar="[SCENARIO.yaml]",
+            help="Scenario file; leave it out with --replay or --predict.",
         ),
     ] = None,
     set_: Annotated[
         list[str] | None,
         option(
             _WHAT,
-            "Replaces a key of the scenario, e.g. scheduler=edf or applications.web.slo=50ms. "
+            "Replace a key of the scenario, e.g. scheduler=edf or applications.web.slo=50ms. "
             "May be given several times.",
             "--set",
             envvar="SLACKTIDE_SIMULATE_SET",
@@ -62,22 +63,22 @@ def simulate(
         bool,
         option(
             _WHAT,
-            "Let the scenario or recording name classes to import, as scheduler=module:Class.",
+            "Allow the scenario or recording to name classes to import: scheduler=module:Class.",
             "--allow-imports",
         ),
     ] = False,
     seed: Annotated[
         list[int] | None,
-        option(_WHAT, "Replaces the scenario's seeds. May be given several times.", metavar="N"),
+        option(_WHAT, "Replace the scenario's seeds. May be given several times.", metavar="N"),
     ] = None,
     duration: Annotated[
-        str | None, option(_WHAT, "Replaces the scenario's duration.", metavar="TIME")
+        str | None, option(_WHAT, "Replace the scenario's duration.", metavar="TIME")
     ] = None,
     jobs: Annotated[
         int | None,
         option(
             _HOW,
-            "Processes; default: one for each core, but no more than runs.",
+            "Number of processes; default: one for each core, but no more than runs.",
             "--jobs",
             "-j",
             min=1,
@@ -87,7 +88,7 @@ def simulate(
     csv: Annotated[
         Path | None,
         option(
-            _REPORT, "Write the figures as CSV, a line for each cell and stream.", metavar="FILE"
+            _REPORT, "Write the figures as CSV, one line for each cell and stream.", metavar="FILE"
         ),
     ] = None,
     html: Annotated[
@@ -97,7 +98,7 @@ def simulate(
         Path | None,
         option(
             _REPORT,
-            "Write a line of CSV for each request; percentiles are exact then. For one run.",
+            "Single runs only: write one line of CSV per request, and compute exact percentiles.",
             metavar="FILE",
         ),
     ] = None,
@@ -106,7 +107,7 @@ def simulate(
         float | None,
         option(
             _REPORT,
-            "Exit 1 if any cell's mean goodput is smaller (0.95, 95%).",
+            "Exit 1 if the mean goodput of a cell is below this share (0.95, 95%).",
             metavar="SHARE",
             parser=share_of,
         ),
@@ -115,7 +116,7 @@ def simulate(
         Path | None,
         option(
             _RECORDING,
-            "Replay a recording of `serve --record`; exit 1 unless the engine gives the "
+            "Replay a recording of `serve --record`; exit 1 unless the engine issues the "
             "same commands.",
             metavar="FILE",
         ),
@@ -139,7 +140,7 @@ def simulate(
         option(
             _RECORDING,
             "Predict the outcomes of recorded requests from their arrivals, and compare "
-            "them with what happened.",
+            "them with the recorded outcomes.",
             metavar="FILE",
         ),
     ] = None,
@@ -147,7 +148,7 @@ def simulate(
         str,
         option(
             _RECORDING,
-            "With --predict: replay this much first, to learn how long batches take.",
+            "With --predict: replay this much of the recording first, to learn batch times.",
             metavar="TIME",
         ),
     ] = "0s",
@@ -155,15 +156,15 @@ def simulate(
         bool,
         option(
             _RECORDING,
-            "With --predict: let batches take what others took at the same moment of the "
-            "recording. What still differs is not the machine's doing.",
+            "With --predict: draw batch times from batches that ran at the same moment of the "
+            "recording. Remaining differences are modelling errors.",
         ),
     ] = False,
 ) -> None:
     """Run a scenario under virtual time, with the server's own engine and schedulers.
 
-    A scenario with a grid or several seeds gives a table with means and standard errors, any other
-    gives the report of `slacktide load`. Ctrl-C shows the results so far.
+    A scenario with a grid or several seeds prints a table of means and standard errors, any other
+    prints the report of `slacktide load`. Ctrl-C shows the results so far.
 
     Example: slacktide simulate examples/scenarios/bursty-classifier.yaml
 

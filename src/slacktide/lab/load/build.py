@@ -54,6 +54,7 @@ _STREAM_KEYS = (
     "payload", "parameter", "name",
 )  # fmt: skip
 _REPEATED = ("shape", "parameter")
+NO_MODEL = "expected the name of a model"
 MOST_LENGTHS = 16
 """Most lengths that a range such as 8..200 expands to."""
 
@@ -110,7 +111,7 @@ def parse_target(
     if not parts.hostname or parts.query or parts.fragment or parts.username:
         raise LoadSpecError("TARGET", f"expected HOST[:PORT][/PREFIX], got {text!r}")
     if prefix and transport is Transport.GRPC:
-        raise LoadSpecError("TARGET", f"gRPC has no path prefix, got {text!r}")
+        raise LoadSpecError("TARGET", f"expected no path prefix with gRPC, got {text!r}")
     if not (parts.hostname + prefix).isascii() or not (parts.hostname + prefix).isprintable():
         raise LoadSpecError("TARGET", f"expected printable ASCII, got {text!r}")
     return Target(
@@ -128,13 +129,13 @@ def _port(parts: SplitResult, text: str) -> int | None:
     try:
         return parts.port
     except ValueError:
-        raise LoadSpecError("TARGET", f"expected a port from 1 to 65535 in {text!r}") from None
+        raise LoadSpecError("TARGET", f"expected a port from 1 to 65535, got {text!r}") from None
 
 
 def _link(text: str, rtt: float) -> ConstantLink | TraceLink | None:
     if not text:
         if rtt:
-            raise LoadSpecError("rtt", "of which link? name one with --link")
+            raise LoadSpecError("rtt", "expected --link beside it")
         return None
     with _renamed("link"):
         return parse_link(text, rtt=rtt, read_bandwidths=read_bandwidths)
@@ -143,7 +144,7 @@ def _link(text: str, rtt: float) -> ConstantLink | TraceLink | None:
 def _stream(values: Mapping[str, list[str]]) -> Stream:
     only = {key: texts[-1] for key, texts in values.items() if key not in _REPEATED}
     if not only["model"]:
-        raise LoadSpecError("model", "which model? name one")
+        raise LoadSpecError("model", NO_MODEL)
     with _renamed("arrivals"):
         arrivals = parse_arrivals(only["arrivals"], read_trace, _admit)
     with _renamed("deadline"):
@@ -263,7 +264,7 @@ def _token(path: Path) -> str:
         reason = getattr(error, "strerror", None) or "not text"
         raise LoadSpecError("--token-file", f"cannot read {path}: {reason}") from None
     if not token or not token.isascii() or not token.isprintable():
-        raise LoadSpecError("--token-file", f"{path} holds no token of printable ASCII")
+        raise LoadSpecError("--token-file", f"expected a token of printable ASCII in {path}")
     return token
 
 

@@ -49,7 +49,7 @@ async def model_names(target: Target) -> list[str]:
     except TimeoutError:
         raise TargetError(f"{target.url} did not answer within {_TIMEOUT:g} s") from None
     except (KeyError, TypeError) as error:
-        raise TargetError(f"{target.url}: statistics cannot be used: {error!r}") from None
+        raise TargetError(f"{target.url}: invalid statistics: {error!r}") from None
 
 
 async def _ask_http(target: Target, model: str, version: str | None) -> RemoteModel:
@@ -67,7 +67,7 @@ async def _ask_http(target: Target, model: str, version: str | None) -> RemoteMo
         ]
         return _served(model, inputs, None if max_batch is None else int(max_batch))
     except (KeyError, TypeError, ValueError) as error:
-        raise TargetError(f"model {model!r}: metadata cannot be used: {error!r}") from None
+        raise TargetError(f"model {model!r}: invalid metadata: {error!r}") from None
 
 
 async def _ask_grpc(target: Target, model: str, version: str | None) -> RemoteModel:

@@ -23,7 +23,7 @@ def _seconds(value: object) -> float:
 
 
 _TIME = Unit("TIME", _seconds, format_seconds)
-_TRAFFIC = "What to send, and when"
+_TRAFFIC = "Traffic"
 _JUDGE = "Deadlines"
 _WIRE = "Transport"
 _REPORT = "Output"
@@ -34,57 +34,57 @@ class LoadFlags(Options):
     """A run as a command line asks for it. What has a grammar of its own is still text."""
 
     model: str = option("", "Model to send requests for.", panel=_TRAFFIC, metavar="NAME")
-    version: str = option("", "Its version; default: the latest.", panel=_TRAFFIC, metavar="N")
+    version: str = option("", "Model version; default: the latest.", panel=_TRAFFIC, metavar="N")
     arrivals: str = option(
         "poisson:10",
-        "poisson:RATE, gamma:RATE:cv=CV, onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF, "
+        "Arrival process: poisson:RATE, gamma:RATE:cv=CV, onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF, "
         "diurnal:LOW:HIGH:PERIOD, windows:RATE:WINDOW:cv=CV, constant:RATE, trace:FILE, "
-        "or module:Class and its fields; rates per second.",
+        "or module:Class and its fields. Rates are per second.",
         panel=_TRAFFIC,
         metavar="PROCESS",
     )
     duration: float = option(10.0, "Length of the scored part.", panel=_TRAFFIC, unit=_TIME)
     warmup: float = option(
         0.0,
-        "Length of the warm-up: the same load before that, not scored.",
+        "Length of the warm-up, which has the same load and is not scored.",
         panel=_TRAFFIC,
         unit=_TIME,
     )
     stream: tuple[str, ...] = option(
         (),
-        "One of several streams: 'model=NAME arrivals=… deadline=…'; keys are the flags of a "
-        "single stream, from which missing keys are taken. May be given several times.",
+        "One of several streams: 'model=NAME arrivals=… deadline=…'. Keys are the flags of a "
+        "single stream, which also give the values of missing keys. May be given several times.",
         panel=_TRAFFIC,
         metavar="WORDS",
         repeated=True,
     )
     rows: str = option(
-        "1", "Rows of a request; of a list (1,2,4) one is drawn.", panel=_TRAFFIC, metavar="N,…"
+        "1", "Rows of a request, or a list (1,2,4) to draw from.", panel=_TRAFFIC, metavar="N,…"
     )
     shape: tuple[str, ...] = option(
         (),
-        "INPUT=DIMS for free axes, as ids=16 or image=3x224x224; of a list (16,64) or a range "
-        "(8..24) one is drawn. May be given several times.",
+        "Shape of an input with free axes, such as ids=16 or image=3x224x224, or a list (16,64) or "
+        "range (8..24) to draw from. May be given several times.",
         panel=_TRAFFIC,
         metavar="INPUT=DIMS",
         repeated=True,
     )
     payload: str = option(
         "random",
-        "random, random:integers=N, or files (.npy, .npz, .json), separated by commas.",
+        "Input data: random, random:integers=N, or files (.npy, .npz, .json) separated by commas.",
         panel=_TRAFFIC,
         metavar="KIND",
     )
     seed: int = option(0, "Seed of arrivals, deadlines and payloads.", panel=_TRAFFIC)
     deadline: str = option(
         "none",
-        "50ms, mix:24ms,60ms@2,120ms, uniform:20ms:200ms or none.",
+        "Time to the deadline: 50ms, mix:24ms,60ms@2,120ms, uniform:20ms:200ms or none.",
         panel=_JUDGE,
         metavar="SPEC",
     )
-    send_deadlines: bool = option(True, "Whether requests carry their deadline.", panel=_JUDGE)
+    send_deadlines: bool = option(True, "Whether requests state their deadline.", panel=_JUDGE)
     patience: float = option(
-        10.0, "How long to wait for an answer after its deadline.", panel=_JUDGE, unit=_TIME
+        10.0, "Time to wait for an answer after its deadline.", panel=_JUDGE, unit=_TIME
     )
     application: str = option(
         "", "Application that the requests belong to.", panel=_WIRE, metavar="NAME"
@@ -94,17 +94,17 @@ class LoadFlags(Options):
     )
     parameter: tuple[str, ...] = option(
         (),
-        "NAME=VALUE, a further request parameter. May be given several times.",
+        "Further request parameter. May be given several times.",
         panel=_WIRE,
         metavar="NAME=VALUE",
         repeated=True,
     )
     connections: int | None = option(
-        None, "HTTP: most connections at once (512); gRPC: channels (1).", panel=_WIRE
+        None, "Most HTTP connections (default: 512), or number of gRPC channels (1).", panel=_WIRE
     )
     upload: float = option(
         0.0,
-        "Delay of each body after its headers, as over a slow uplink; HTTP only.",
+        "Delay of each body after its headers, as on a slow uplink; HTTP only.",
         panel=_WIRE,
         unit=_TIME,
     )
@@ -116,11 +116,11 @@ class LoadFlags(Options):
     )
     rtt: float = option(0.0, "Round-trip time of the link.", panel=_WIRE, unit=_TIME)
     shared_link: bool = option(
-        False, "All connections queue for one link; else each has its own.", panel=_WIRE
+        False, "Whether all connections share one link; otherwise each has its own.", panel=_WIRE
     )
     token_file: Path | None = option(None, "File with the bearer token.", panel=_WIRE)
     ca_file: Path | None = option(None, "Certificates (PEM) to trust over TLS.", panel=_WIRE)
-    spin: bool = option(False, "Wait busily between sends; takes a core.", panel=_WIRE)
+    spin: bool = option(False, "Busy-wait between sends; uses a whole core.", panel=_WIRE)
     lateness_warning: float = option(
         0.005,
         "Lateness of the generator (p99) above which the report warns.",

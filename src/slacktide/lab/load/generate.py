@@ -244,7 +244,7 @@ def _lateness_warning(spec: LoadSpec, lateness: Percentiles | None) -> tuple[str
     if lateness is None or lateness.p99 <= spec.lateness_warning:
         return ()
     return (
-        f"the generator itself was late: {lateness.p99 * 1e3:.1f} ms at p99 (warned above "
-        f"{spec.lateness_warning * 1e3:g} ms). Latencies include this, so the server looks worse "
-        "than it is; give the generator a core of its own or a lower rate",
+        f"the load generator was late: {lateness.p99 * 1e3:.1f} ms at p99 (warned above "
+        f"{spec.lateness_warning * 1e3:g} ms). Latencies include this, so the server looks "
+        "slower than it is; give the generator its own core or lower the rate",
     )

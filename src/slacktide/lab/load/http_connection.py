@@ -161,10 +161,10 @@ async def fetch(target: Target, path: str) -> tuple[int, bytes]:
         while not collector.complete:
             data = await reader.read(_READ)
             if not data or len(collector.body) > _LARGEST:
-                raise TargetError(f"{target.url}{path}: no complete answer")
+                raise TargetError(f"{target.url}{path}: the answer is incomplete")
             parser.feed_data(data)
     except (OSError, httptools.HttpParserError) as error:
-        raise TargetError(f"{target.url}{path}: no proper answer: {error}") from None
+        raise TargetError(f"{target.url}{path}: malformed answer: {error}") from None
     finally:
         writer.transport.abort()
     return parser.get_status_code(), bytes(collector.body)

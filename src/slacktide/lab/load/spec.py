@@ -105,7 +105,7 @@ class FilePayload:
 
     def __post_init__(self) -> None:
         if not self.paths:
-            raise LoadSpecError("payload", "no files given")
+            raise LoadSpecError("payload", "expected at least one file")
 
 
 Payload = RandomPayload | FilePayload
@@ -141,9 +141,9 @@ class Stream:
         if not 0 <= self.priority <= 5:
             raise LoadSpecError("priority", f"must be 0 to 5, got {self.priority}")
         if len({len(shapes) for shapes in self.shapes.values()} - {1}) > 1:
-            raise LoadSpecError("shape", "inputs with several shapes need equally many")
+            raise LoadSpecError("shape", "expected one shape for each input, or equally many")
         if "timeout" in self.parameters:
-            raise LoadSpecError("parameter", "timeout is set from the deadline")
+            raise LoadSpecError("parameter", "timeout: expected none, --deadline sets it")
 
     @property
     def label(self) -> str:
@@ -178,10 +178,10 @@ class LoadSpec:
 
     def __post_init__(self) -> None:
         if not self.streams:
-            raise LoadSpecError("stream", "nothing to send")
+            raise LoadSpecError("stream", "expected at least one stream")
         labels = [stream.label for stream in self.streams]
         if len(set(labels)) != len(labels):
-            raise LoadSpecError("stream", f"two streams share a name: {sorted(labels)}")
+            raise LoadSpecError("stream", f"expected distinct names, got {sorted(labels)}")
         for name, value, least in (
             ("duration", self.duration, 1e-3),
             ("warmup", self.warmup, 0.0),
@@ -191,15 +191,15 @@ class LoadSpec:
             if not least <= value < float("inf"):
                 raise LoadSpecError(name, f"must be at least {least:g} s, got {value!r}")
         if self.link is not None and self.upload > 0.0:
-            raise LoadSpecError("upload", "a link itself decides when bodies arrive")
+            raise LoadSpecError("upload", "expected none with --link, which delays bodies")
         if self.link is None and self.shared_link:
-            raise LoadSpecError("shared-link", "which link? name one")
+            raise LoadSpecError("shared-link", "expected --link beside it")
         if self.seed < 0:
             raise LoadSpecError("seed", f"must not be negative, got {self.seed}")
         if self.connections is not None and self.connections < 1:
             raise LoadSpecError("connections", f"must be at least 1, got {self.connections}")
         if self.target.transport is Transport.GRPC and self.upload > 0.0:
-            message = "a body that follows its headers needs an http:// target"
+            message = "expected an http:// target: gRPC sends no body after its headers"
             raise LoadSpecError("upload", message)
 
     @property

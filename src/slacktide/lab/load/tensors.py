@@ -81,10 +81,11 @@ def file_tensors(path: Path, model: RemoteModel) -> Tensors:
             raise LoadSpecError("payload", message)
         if model.batches:
             if rows not in (None, array.shape[0]):
-                raise LoadSpecError("payload", f"{where}: {array.shape[0]} rows, others {rows}")
+                problem = f"expected {rows} rows, as in other inputs, got {array.shape[0]}"
+                raise LoadSpecError("payload", f"{where}: {problem}")
             rows = int(array.shape[0])
             if rows < 1:
-                raise LoadSpecError("payload", f"{where}: no rows")
+                raise LoadSpecError("payload", f"{where}: expected at least one row")
         data = _raw(array, spec.datatype, where)
         inputs.append(InputTensor(spec.name, spec.datatype, tuple(array.shape), data))
     if arrays:

@@ -40,7 +40,7 @@ def read_lengths(text: str) -> Empirical:
     lengths = _read(path, fields.get("only")).lengths
     name = Path(path).name
     if not lengths:
-        raise WorkloadError(name, "has no column of lengths")
+        raise WorkloadError(name, "expected a column of lengths")
     column = fields.get("column")
     if column is None:
         if len(lengths) > 1:

@@ -22,20 +22,20 @@ MEMBERS_SHOWN = 8
 _WHY = {
     Reason.SHORTER_THAN_ALONE: "it had less time left than it needs by itself",
     Reason.EXPIRED: "its deadline has passed",
-    Reason.HOPELESS: "it could hardly be on time any more, even alone and at once",
+    Reason.HOPELESS: "it could hardly be on time any more, even if it ran alone at once",
     Reason.BEHIND_WORK: "it could not be on time behind the work ahead of it",
-    Reason.CROWDED_OUT: "the work ahead of it took longer, and left it no time",
+    Reason.CROWDED_OUT: "the work ahead of it took longer than planned and left it no time",
     Reason.QUEUE_FULL: "the queue was full",
     Reason.CRASHED_BEFORE: "the same input had just crashed its worker twice",
     Reason.CONNECTION_BLOCKED: "its connection had sent several inputs that crash its worker",
-    Reason.UNMEASURED: "no time of its shape was known, and its model guarantees the p99",
-    Reason.UNAVAILABLE: "its model was not there",
+    Reason.UNMEASURED: "no batch time was known for its shape, and its model guarantees the p99",
+    Reason.UNAVAILABLE: "its model was not available",
     Reason.DRAINING: "its model was being unloaded",
     Reason.CLIENT_CANCELLED: "its client withdrew it",
     Reason.DISCONNECTED: "its client hung up",
-    Reason.NO_BODY: "its body never came",
+    Reason.NO_BODY: "its body never arrived",
     Reason.CRASHED: "its worker died under it twice",
-    Reason.RUNTIME_ERROR: "its model raised",
+    Reason.RUNTIME_ERROR: "its model raised an error",
 }
 
 
@@ -59,7 +59,7 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
         until = decision.asked.wait_until or 0.0
         yield (
             f"{at}lane {decision.asked.replica.lane} stays free: {decision.asked.pool} waits "
-            f"{_ms(until - decision.now)} for more than the {decision.asked.pending} it has"
+            f"{_ms(until - decision.now)} for more requests than its {decision.asked.pending}"
         )
     elif isinstance(decision, Finished):
         yield (
@@ -69,7 +69,7 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
     elif isinstance(decision, PlacesChanged):
         before, after = (", ".join(names) or "here" for names in (decision.before, decision.after))
         why = f": {decision.why}" if decision.why else ""
-        yield f"{at}{decision.what} is placed on {after}, before on {before}{why}"
+        yield f"{at}{decision.what} moves from {before} to {after}{why}"
     elif isinstance(decision, ExitsChanged):
         yield at + _exits_changed(decision)
         if decision.rows:
@@ -82,14 +82,14 @@ def _ran(ran: Ran) -> str:
     record, batch, lane = ran.asked, ran.batch, ran.batch.replica.lane
     first = f"request {batch.members[0].id} alone"
     if record is None or record.chosen is None:
-        why = "again, to learn how long it is" if batch.solo else "after a crash"
+        why = "again, to learn its length" if batch.solo else "after a crash"
         if ran.unmeasured:
-            why = "to learn how long requests of its shape take"
+            why = "to learn the time of its shape"
         return f"batch {batch.id} on {lane}: {first}, {why}"
     chosen, head = record.chosen, f"batch {batch.id} of {record.pool} on {lane}"
     if ran.isolated:
         remainder = f"the {chosen.requests - 1} proposed with it"
-        return f"{head}: {first}, to learn how long it is, before {remainder}"
+        return f"{head}: {first}, to learn its length, before {remainder}"
     return f"{head}: {chosen.requests} of {record.pending} waiting, {chosen.rows} rows"
 
 
@@ -113,7 +113,7 @@ def _reasons(ran: Ran) -> Iterator[str]:
     if len(record.members) > MEMBERS_SHOWN:
         yield f"  and {len(record.members) - MEMBERS_SHOWN} more"
     if record.others:
-        yield "instead, by deadline: " + "; ".join(map(_other, record.others))
+        yield "alternatives by deadline: " + "; ".join(map(_other, record.others))
     for rival in ran.rivals:
         assert rival.chosen is not None
         yield f"passed over {rival.pool}: {_other(rival.chosen)}"
@@ -123,7 +123,7 @@ def _reasons(ran: Ran) -> Iterator[str]:
 def _exits_changed(changed: ExitsChanged) -> str:
     before, after, pool = changed.before, changed.after, changed.pool
     if after is None:
-        return f"requests of {pool} do not leave early any more"
+        return f"requests of {pool} no longer leave early"
     reason = f": {after.reason}" if after.reason else ""
     if before is None or after.ramps != before.ramps:
         were = "" if before is None else f" (were {_positions(before)})"
@@ -131,7 +131,7 @@ def _exits_changed(changed: ExitsChanged) -> str:
     if after.thresholds == before.thresholds:
         why = ""
     else:
-        why = ", tuned on what was judged" if any(after.thresholds) else reason
+        why = ", tuned on judged rows" if any(after.thresholds) else reason
     return f"exits of {pool}: {_thresholds(after)}{why}"
 
 
@@ -142,7 +142,7 @@ def _positions(policy: ExitPolicy) -> str:
 def _thresholds(policy: ExitPolicy) -> str:
     pairs = zip(policy.ramps, policy.thresholds, strict=True)
     text = ", ".join(f"{threshold:.3g} at {ramp}" for ramp, threshold in pairs) or "none"
-    judged = f"{policy.mode.value}, {policy.feedback:.0%} of the batches judged"
+    judged = f"{policy.mode.value}, {policy.feedback:.0%} of batches judged"
     return f"thresholds {text}; {judged}"
 
 
@@ -150,8 +150,8 @@ def _exits_seen(changed: ExitsChanged) -> str:
     exits = [f"{rows} at {ramp}" for ramp, rows in sorted(changed.left.items())]
     wrong = sum(changed.differed.values())
     return (
-        f"since the last change {changed.rows} rows, answered early: {', '.join(exits) or 'none'}; "
-        f"{changed.judged} judged, of which {wrong} would have had another answer than the model's"
+        f"since the last change {changed.rows} rows; answered early: {', '.join(exits) or 'none'}; "
+        f"{changed.judged} judged, {wrong} of them with an answer that differs from the model's"
     )
 
 

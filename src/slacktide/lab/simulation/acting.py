@@ -167,7 +167,7 @@ class _Acting:
         self._all._put(now + 1.0 / client.rate, self.capture)
         return (
             SessionOpened(
-                client.id, client.model, client.rate, client.slo, client.floor, client.weight
+                client.id, client.model, client.rate, client.slo, client.min_accuracy, client.weight
             ),
         )
 
@@ -191,7 +191,7 @@ class _Acting:
         arrival = client.link.deliver(self._least * jitter, sent=now).complete_at
         if arrival == math.inf:
             return False
-        done = arrival + client.alone
+        done = arrival + client.smallest_run_s
         return self._back(done) <= now + client.slo
 
     def _back(self, at: float) -> float:

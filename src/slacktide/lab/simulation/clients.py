@@ -18,7 +18,7 @@ from slacktide.planning import SessionMeasured
 from slacktide.planning.variants import FamilyVariant
 from slacktide.wire.link_estimate import BytesPerPixel, LinkEstimate
 
-TOLD_S = 0.1
+LINK_REPORT_INTERVAL_S = 0.1
 """Least seconds between reports of a session's link to planners, unless its bandwidth falls."""
 
 
@@ -67,7 +67,7 @@ class SessionLink:
     ) -> SessionMeasured | None:
         fell = self.link.observe(nbytes, seconds, now=now)
         self.pixels.observe(nbytes, side * side)
-        if not fell and now < self._told + TOLD_S:
+        if not fell and now < self._told + LINK_REPORT_INTERVAL_S:
             return None
         self._told = now
         return SessionMeasured(
@@ -95,7 +95,7 @@ class SimulatedClient:
     """Seconds from capture to answer, at the client."""
     variants: tuple[FamilyVariant, ...]
     """Variants that the server announces to the client, smallest first."""
-    alone: float
+    smallest_run_s: float
     """Seconds of a batch of one on the smallest variant."""
     frame_bytes: Callable[[int], float]
     """Returns the bytes of a frame whose image has this side; side 0: the camera's own size."""
@@ -111,7 +111,7 @@ class SimulatedClient:
     encode_s: float = 0.0
     fallback: tuple[float, float] | None = None
     """(seconds, accuracy) of a model on the client itself."""
-    floor: float = 0.0
+    min_accuracy: float = 0.0
     weight: float = 1.0
     application: str = ""
 

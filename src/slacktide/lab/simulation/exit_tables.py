@@ -62,7 +62,9 @@ class ExitTable:
     def __post_init__(self) -> None:
         n, p, b = len(self.uncertainty), len(self.positions), len(self.sizes)
         if not (n and 0 < p <= MOST_POSITIONS and 0 < b <= MOST_SIZES):
-            raise ExitTableError(f"exit table: {n} inputs, {p} positions, {b} batch sizes")
+            limits = f"1 to {MOST_POSITIONS} positions and 1 to {MOST_SIZES} batch sizes"
+            counts = f"{n} inputs, {p} positions and {b} batch sizes"
+            raise ExitTableError(f"exit table: expected inputs, {limits}, got {counts}")
         shapes = {"uncertainty": (n, p), "agrees": (n, p), "agreement": (p,), "sizes": (b,)}
         shapes |= {"whole": (b,), "before": (b, p), "ramp": (b, p), "rate": ()}
         for name, shape in shapes.items():
@@ -73,7 +75,7 @@ class ExitTable:
                 raise _refuse(name, f"numbers from 0 to {LARGEST:g}")
         for name in ("uncertainty", "agreement"):
             if (getattr(self, name) > 1.0).any():
-                raise _refuse(name, "shares of 1")
+                raise _refuse(name, "shares of at most 1")
         if self.sizes[0] != 1 or (np.diff(self.sizes) <= 0).any():
             raise _refuse("sizes", "batch sizes that rise from 1")
         if (np.diff(self.before, axis=1, append=self.whole[:, None]) < 0.0).any():
@@ -131,11 +133,13 @@ def read_exit_table(path: Path) -> ExitTable:
         columns = read_npz(data, most_bytes=MAX_BYTES, where=path.name)
         layout = int(columns.pop("layout"))
         if layout != LAYOUT:
-            raise ExitTableError(f"exit table {path.name}: layout {layout}, expected {LAYOUT}")
+            raise ExitTableError(f"exit table {path.name}: expected layout {LAYOUT}, got {layout}")
         kinds = {"agrees": "b", "sizes": "i", "title": "U", "positions": "U"}
         for attribute in fields(ExitTable):
             if columns[attribute.name].dtype.kind not in kinds.get(attribute.name, "f"):
-                raise _refuse(attribute.name, f"another type than {columns[attribute.name].dtype}")
+                raise _refuse(
+                    attribute.name, f"a different type, got {columns[attribute.name].dtype}"
+                )
         arrays = {name: array for name, array in columns.items() if array.dtype.kind != "U"}
         return ExitTable(
             str(columns["title"]),

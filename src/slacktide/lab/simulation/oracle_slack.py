@@ -55,13 +55,13 @@ class OracleSlackOptions(Options):
 
     deferral_discount: float | None = option(
         None,
-        "As of `slack`; none: each of a few, the best of which counts.",
+        "As for `slack`; none: several values are tried, and the best counts.",
         least=0,
         most=1,
         aliases=("kappa",),
     )
     length_exponent: float = option(
-        SlackOptions().length_exponent, "As of `slack`.", least=0, aliases=("theta",)
+        SlackOptions().length_exponent, "As for `slack`.", least=0, aliases=("theta",)
     )
 
 

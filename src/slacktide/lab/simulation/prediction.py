@@ -93,7 +93,7 @@ def _learnt(
     replayed = replay(recording, observed, until=until)
     if replayed.difference is not None:
         raise RecordingError(
-            f"{replayed.difference.line.place}: the replay differs, so it teaches nothing"
+            f"{replayed.difference.line.place}: the replay differs, so no times can be learnt"
         )
     return {id: pool.times for id, pool in replayed.engine.snapshot().pools.items()}
 
@@ -179,15 +179,15 @@ class _Scores:
 
 def _notes(inputs: RecordedInputs, after: float, guessed: int, hindsight: bool) -> Iterator[str]:
     if hindsight:
-        yield "no prediction: batches take what others took at the same moment"
+        yield "batch times are drawn from batches that ran at the same moment, not predicted"
     if after > 0.0:
-        yield f"the first {after:g} s were replayed, and taught the times; they are not scored"
+        yield f"the first {after:g} s were replayed to learn batch times; they are not scored"
     if inputs.turned_away:
         yield f"{inputs.turned_away} requests that the server itself refused are not scored"
     if inputs.open:
         yield f"{inputs.open} requests had no outcome when the recording ended; they are left out"
     if guessed:
         yield (
-            f"{guessed} requests have shapes that nothing known before can judge: their times are "
-            "guessed, in proportion to their size; begin later (--after) to learn them first"
+            f"{guessed} requests have shapes without known times, which are guessed in proportion "
+            "to their size; a larger --after learns them first"
         )

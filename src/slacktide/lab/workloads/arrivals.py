@@ -172,4 +172,5 @@ def check_size(duration: float, rate: float) -> None:
     """Raise WorkloadError if `duration` is not positive, or holds too many expected arrivals."""
     positive(duration=duration)
     if duration * rate > MAX_ARRIVALS:
-        raise WorkloadError("rate", f"{duration * rate:.3g} arrivals; the limit is {MAX_ARRIVALS}")
+        expected = f"expected at most {MAX_ARRIVALS} arrivals"
+        raise WorkloadError("rate", f"{expected}, got {duration * rate:.3g}")

@@ -154,7 +154,7 @@ def _from_file(kind: str, path: str, read: Callable[[str], _Read] | None) -> _Re
     if not path:
         raise WorkloadError(kind, f"expected {kind}:FILE")
     if read is None:
-        raise WorkloadError(kind, "trace files cannot be read here")
+        raise WorkloadError(kind, "expected no trace file here")
     return read(path)
 
 
@@ -271,6 +271,6 @@ def parse_bandwidth_trace(
             expected = "a rate such as 5Mbit/s or 2MB/s, 4g, 5g or a file"
             raise WorkloadError("link", f"expected {expected}, got {text!r}")
         if read_bandwidths is None:
-            raise WorkloadError("link", "trace files cannot be read here")
+            raise WorkloadError("link", "expected no trace file here")
         trace = read_bandwidths(path, fields.get("only"), fields.get("column"))
     return trace, parse_seconds(fields.get("offset", "0s"), "link offset")

@@ -117,4 +117,4 @@ class StatedExits:
         if any(a >= b for a, b in pairwise(ramps)) or min(ramps, default=0) < 0:
             raise ValueError(f"ramps must be positions in ascending order, got {ramps}")
         if self.thresholds is not None and len(self.thresholds) != len(ramps):
-            raise ValueError(f"thresholds: {len(ramps)} ramps need as many, not {self.thresholds}")
+            raise ValueError(f"expected {len(ramps)} thresholds, got {self.thresholds}")

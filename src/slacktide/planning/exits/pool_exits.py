@@ -114,7 +114,7 @@ class PoolExits(ScopeState):
         self.rows = 0
         self.saved_s = 0.0
         self.changes = 0
-        self.reason = "its ramps are not learnt yet"
+        self.reason = "ramps are not trained yet"
         self.changed = True
         """Whether the plan must be written anew."""
         self.feedback = 1.0
@@ -307,7 +307,7 @@ class PoolExits(ScopeState):
         wrong, before = budget.wrong, budget.may_leave
         self.judged_at = now
         if budget.add(report):
-            self.reason = "an alarm: answers of ramps differ from the model's"
+            self.reason = "alarm: answers of ramps differ from the model's"
             self._reset_thresholds()
         elif before and not budget.may_leave:
             self._reset_thresholds()

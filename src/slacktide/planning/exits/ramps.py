@@ -228,7 +228,7 @@ class ExitsQuestion:
             used = fewer
         best = best_ramps(tuple(names), times, self.budget, rates)
         if times.guess(best, rates) > times.guess(used, rates) + MOVE:
-            removed = {*used} - {*best}, "others save more"
+            removed = {*used} - {*best}, "other ramps save more"
             added = {*best} - {*used}, "saves more"
             for ramps, why in (removed, added):
                 reasons += [f"{names[ramp]}: {why}" for ramp in sorted(ramps)]

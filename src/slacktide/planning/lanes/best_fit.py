@@ -24,13 +24,13 @@ MAX_UTILISATION = 0.8
 
 @dataclass(frozen=True, slots=True)
 class PlacedReplica:
-    """A replica of a model in one form, for all stages on its device that run that form."""
+    """A replica of a model in one configuration, for all stages that run it on the device."""
 
     device: str
     lane: int
     """Number on the device: lanes of its first accelerator come first."""
     model: str
-    form: int
+    configuration: int
     batch: int
     stages: tuple[tuple[str, int], ...]
     """(pipeline, stage) that it serves."""
@@ -41,7 +41,7 @@ class _Group:
     """Stages that share replicas."""
 
     model: str
-    form: int
+    configuration: int
     memory: float
     batch: int = 1
     busy: float = 0.0
@@ -62,10 +62,10 @@ def best_fit(
     groups: dict[tuple[str, str, int], _Group] = {}
     for pipeline, stages, stage_costs in zip(question.pipelines, placed, costs, strict=True):
         for at, (view, stage) in enumerate(zip(pipeline.stages, stages, strict=True)):
-            form, model = view.forms[stage.form], view.model_in(pipeline)
+            chosen, model = view.configurations[stage.configuration], view.model_in(pipeline)
             group = groups.setdefault(
-                (stage.device, model, stage.form),
-                _Group(model, stage.form, form.weights + form.intermediate),
+                (stage.device, model, stage.configuration),
+                _Group(model, stage.configuration, chosen.weights + chosen.intermediate),
             )
             group.batch = max(group.batch, stage.batch)
             group.busy += stage_costs[at].busy
@@ -98,4 +98,6 @@ def _fit(device: DeviceView, groups: list[_Group]) -> Iterator[PlacedReplica]:
             memory[lane // streams] += group.memory
             models[lane].add(group.model)
             stages = tuple(group.stages)
-            yield PlacedReplica(device.name, lane, group.model, group.form, group.batch, stages)
+            yield PlacedReplica(
+                device.name, lane, group.model, group.configuration, group.batch, stages
+            )

@@ -32,7 +32,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.target:
-            raise ValueError(f"lane {self.lane!r}: {self.target} wanted, at least {self.least}")
+            raise ValueError(f"lane {self.lane!r}: expected >= {self.least}, got {self.target}")
 
 
 def shares(claims: Sequence[Claim], total: int) -> dict[str, int]:

@@ -36,7 +36,7 @@ Timetables = Mapping[tuple[str, int], Timetable]
 def assign_replicas(
     question: PlacementQuestion, answer: PlacementAnswer, costs: Sequence[Sequence[StageCost]]
 ) -> tuple[tuple[PlacedReplica, ...], Timetables]:
-    """Return all replicas, at most one of each model and form on a lane, and the timetables of
+    """Return all replicas, at most one per lane of each model and configuration, and timetables of
     their lanes. `costs`: the costs of the answer's stages."""
     if not answer.windows and not answer.unscheduled:
         return best_fit(question, answer.pipelines, costs), {}
@@ -72,8 +72,8 @@ class _Need:
     def __init__(self, view: PipelineView, at: int, stage: PlacedStage) -> None:
         self.key, self.stage = (view.name, at), stage
         self.model = view.stages[at].model_in(view)
-        form = view.stages[at].forms[stage.form]
-        self.memory = form.weights + form.intermediate
+        configuration = view.stages[at].configurations[stage.configuration]
+        self.memory = configuration.weights + configuration.intermediate
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class _DeviceLanes:
 
     device: DeviceView
     replicas: dict[tuple[int, str, int], PlacedReplica] = field(default_factory=dict)
-    """By lane, model and form."""
+    """By lane, model and configuration."""
     windows: dict[int, list[ModelWindow]] = field(default_factory=dict)
     periods: dict[int, float] = field(default_factory=dict)
     memory: dict[int, float] = field(default_factory=dict)
@@ -99,8 +99,8 @@ class _DeviceLanes:
         """Add a replica that has no window."""
         present_lanes = [
             lane
-            for lane, model, form in self.replicas
-            if (model, form) == (need.model, need.stage.form)
+            for lane, model, configuration in self.replicas
+            if (model, configuration) == (need.model, need.stage.configuration)
         ]
         lanes = [at for at in range(self.device.lanes) if at not in present_lanes]
         free = [at for at in lanes if at not in self.windows or at in self.plain]
@@ -129,7 +129,7 @@ class _DeviceLanes:
         return missing, reserved / self.periods.get(lane, 1.0), replica_count
 
     def _put(self, need: _Need, lane: int) -> None:
-        key = lane, need.model, need.stage.form
+        key = lane, need.model, need.stage.configuration
         replica = self.replicas.get(key)
         if replica is None:
             accelerator = lane // self.device.streams

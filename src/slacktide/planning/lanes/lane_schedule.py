@@ -109,7 +109,7 @@ class DeviceSchedule:
         """Give the resident the free window that fits it best; None if none fits. Raises ValueError
         if it already has one."""
         if resident.key in self._taken:
-            raise ValueError(f"{resident.key} has a window already")
+            raise ValueError(f"{resident.key} already has a window")
         begin = bisect_left(self._free, (resident.seconds,))
         for at in range(begin, len(self._free)):
             window = self._free[at][-1]

@@ -19,8 +19,8 @@ from slacktide.planning.pipelines.plans import placed_whole as placed_whole
 from slacktide.planning.pipelines.policies import PLACEMENTS as PLACEMENTS
 from slacktide.planning.pipelines.policies import PlacementPolicy as PlacementPolicy
 from slacktide.planning.pipelines.policies import make_placement as make_placement
+from slacktide.planning.pipelines.problem import ConfigurationTimes as ConfigurationTimes
 from slacktide.planning.pipelines.problem import DeviceView as DeviceView
-from slacktide.planning.pipelines.problem import FormTimes as FormTimes
 from slacktide.planning.pipelines.problem import Inflow as Inflow
 from slacktide.planning.pipelines.problem import LinkView as LinkView
 from slacktide.planning.pipelines.problem import PipelineView as PipelineView
@@ -28,6 +28,6 @@ from slacktide.planning.pipelines.problem import PlacedStage as PlacedStage
 from slacktide.planning.pipelines.problem import PlacementAnswer as PlacementAnswer
 from slacktide.planning.pipelines.problem import PlacementError as PlacementError
 from slacktide.planning.pipelines.problem import PlacementQuestion as PlacementQuestion
-from slacktide.planning.pipelines.problem import StageForm as StageForm
+from slacktide.planning.pipelines.problem import StageConfiguration as StageConfiguration
 from slacktide.planning.pipelines.problem import StageView as StageView
 from slacktide.planning.pipelines.problem import burstiness as burstiness

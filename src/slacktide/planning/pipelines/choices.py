@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from slacktide.planning.pipelines.costs import BUSY, FULL, EstimateRules, StageCost
 from slacktide.planning.pipelines.problem import (
+    ConfigurationTimes,
     DeviceView,
-    FormTimes,
     PipelineView,
     PlacedStage,
     PlacementQuestion,
@@ -16,7 +16,7 @@ from slacktide.planning.pipelines.problem import (
 
 
 class StageChoices:
-    """The choices for all stages of one pipeline: devices, forms and batches."""
+    """The choices for all stages of one pipeline: devices, configurations and batches."""
 
     def __init__(
         self, question: PlacementQuestion, pipeline: PipelineView, rules: EstimateRules
@@ -26,37 +26,37 @@ class StageChoices:
         """The source first."""
         self.rates = pipeline.rates()
         self._costs: dict[tuple[int, int, int, int], StageCost | None] = {}
-        self._times_of: dict[tuple[int, int, int], FormTimes | None] = {}
+        self._times_of: dict[tuple[int, int, int], ConfigurationTimes | None] = {}
 
-    def cost(self, stage: int, device: int, form: int = 0, batch: int = 0) -> StageCost | None:
-        """Return the cost of one choice; None: it is impossible. It has as many replicas as its
-        rows need, as far as there are lanes."""
-        key = stage, device, form, batch
+    def cost(self, stage: int, device: int, number: int = 0, batch: int = 0) -> StageCost | None:
+        """Return the cost of configuration `number`; None: it is impossible. It has as many
+        replicas as its rows need, as far as there are lanes."""
+        key = stage, device, number, batch
         if key not in self._costs:
             self._costs[key] = self._cost(*key)
         return self._costs[key]
 
-    def _times(self, stage: int, device: int, form: int) -> FormTimes | None:
-        """Return the times of a form on a device; None: it cannot run there."""
+    def _times(self, stage: int, device: int, number: int) -> ConfigurationTimes | None:
+        """Return the times of a configuration on a device; None: it cannot run there."""
         view, host = self.pipeline.stages[stage], self.devices[device]
-        stage_form = view.forms[form]
+        configuration = view.configurations[number]
         if (
             (view.devices and host.name not in view.devices)
-            or stage_form.weights + stage_form.intermediate > host.memory
-            or stage_form.utilisation > host.utilisation
+            or configuration.weights + configuration.intermediate > host.memory
+            or configuration.utilisation > host.utilisation
         ):
             return None
-        return next((times for times in stage_form.times if times.kind == host.kind), None)
+        return next((times for times in configuration.times if times.kind == host.kind), None)
 
-    def _cost(self, at: int, device: int, form_at: int, batch_at: int) -> StageCost | None:
-        key = at, device, form_at
+    def _cost(self, at: int, device: int, number: int, batch_at: int) -> StageCost | None:
+        key = at, device, number
         if key not in self._times_of:
             self._times_of[key] = self._times(*key)
         times = self._times_of[key]
         if times is None or batch_at >= len(times.p99):
             return None
         stage, host = self.pipeline.stages[at], self.devices[device]
-        form, rate = stage.forms[form_at], self.rates[at]
+        configuration, rate = stage.configurations[number], self.rates[at]
         lanes = host.lanes
         rows, seconds = self.question.batches[batch_at], times.expected[batch_at]
         busy = rate * seconds / rows
@@ -70,15 +70,15 @@ class StageChoices:
         elif rate:
             together = max(1.0, 0.5 + 0.5 * stage.burstiness**2)
             fill = max(0.0, rows - together) / rate
-        running, loaded_bytes = form.intermediate, form.weights
+        running, loaded_bytes = configuration.intermediate, configuration.weights
         if lanes > 1:
-            running, loaded_bytes = 0.0, form.weights + form.intermediate
+            running, loaded_bytes = 0.0, configuration.weights + configuration.intermediate
         # all pipelines share a server's replicas: a stage takes the part that it keeps busy
         loaded_bytes *= busy / self.rules.max_utilisation if host.server else replicas
         gigabyte = 1e-9 * self.rules.memory
         return StageCost(
             device,
-            form_at,
+            number,
             batch_at,
             replicas,
             seconds,
@@ -87,23 +87,23 @@ class StageChoices:
             ratio * seconds / (2.0 * (1.0 - ratio)),
             busy,
             busy * seconds,
-            busy * form.utilisation,
-            replicas * (form.weights + form.intermediate),
+            busy * configuration.utilisation,
+            replicas * (configuration.weights + configuration.intermediate),
             min(1.0, FULL / part) if part > 0.0 else 1.0,
-            (busy * max(1, form.cores) if host.server else 0.0) + gigabyte * loaded_bytes,
+            (busy * max(1, configuration.cores) if host.server else 0.0) + gigabyte * loaded_bytes,
             gigabyte * running,
-            form.accuracy,
-            form.row_share,
+            configuration.accuracy,
+            configuration.row_share,
             ((device, 1.0),),
         )
 
     def choices(self, stage: int) -> list[StageCost]:
         """Return all choices for one stage."""
         choices = []
-        for form in range(len(self.pipeline.stages[stage].forms)):
+        for number in range(len(self.pipeline.stages[stage].configurations)):
             for device in range(len(self.devices)):
                 for batch in range(len(self.question.batches)):
-                    cost = self.cost(stage, device, form, batch)
+                    cost = self.cost(stage, device, number, batch)
                     if cost is None:
                         break
                     choices.append(cost)
@@ -116,7 +116,7 @@ class StageChoices:
                 self.devices[cost.device].name,
                 self.question.batches[cost.batch],
                 cost.replicas,
-                cost.form,
+                cost.configuration,
             )
             for cost in costs
         )
@@ -127,7 +127,7 @@ class StageChoices:
         costs = []
         for at, stage in enumerate(placed):
             batch = self.question.batches.index(stage.batch)
-            cost = self.cost(at, names.index(stage.device), stage.form, batch)
+            cost = self.cost(at, names.index(stage.device), stage.configuration, batch)
             if cost is None:
                 raise ValueError(f"{self.pipeline.stages[at].name!r} cannot run as {stage}")
             costs.append(cost)

@@ -157,7 +157,7 @@ class PlacementControl:
             self.plans, self._instances = None, StageInstances()
             self._begin(-math.inf)
             self.revision += 1
-            self.reason = "pipelines, their models or devices are others"
+            self.reason = "pipelines, models or devices have changed"
 
     def _begin(self, at: float) -> None:
         """Plan at this time, from the little data there is."""
@@ -193,7 +193,7 @@ class PlacementControl:
                 self.plans = DevicePlans(self.plans.question, answer)
                 self.revision += 1
                 self.scaled += 1
-                self.reason = "instances follow the rows that come"
+                self.reason = "instances were scaled to the measured rows"
         if self.policy.watches and now >= self._check_at:
             self._check_at = now + CHECK_S
             if now < self._due and now >= self._decided_at + PAUSES_S[0]:
@@ -222,7 +222,7 @@ class PlacementControl:
         if not repairs:
             self._whole_due = now + self._interval
         self._due, self._windows, self._repairs = self._whole_due, WINDOWS_S, False
-        regular = "nothing was placed" if self.plans is None else "its time had come"
+        regular = "first placement" if self.plans is None else "regular plan"
         trigger, self._trigger = self._trigger or regular, ""
         present = None if self.plans is None else self.plans.answer.pipelines
         policy, stopwatch = self.policy, self._stopwatch
@@ -246,7 +246,7 @@ class PlacementControl:
         self.reason = decision.trigger
         if self.policy.watches:
             self.expected = self._served(decision.question, plans)
-            self.reason += f"; {self.expected:.0%} in time is expected now"
+            self.reason += f"; now {self.expected:.0%} is expected in time"
             self._pause, longest = PAUSES_S[0], 2.0 * self._pause
             retained_plans = self._retained(decision)
             if retained_plans is not None:
@@ -304,16 +304,16 @@ class PlacementControl:
         if more := _more(planned, measured):
             served = self._served(measured, plans)
             if served < less:
-                instead = f"{served:.0%} in time was expected instead of {self.expected:.0%}"
-                return AT_FIRST, f"{more}, so that {instead}"
+                fall = f"from {self.expected:.0%} to {served:.0%}"
+                return AT_FIRST, f"{more}: the share expected in time fell {fall}"
         if waits:
             return None
         if self.expected < 1.0 - LESS and _more(measured, planned):
-            return WINDOWS_S, "less came, or a link had more, than was planned for"
+            return WINDOWS_S, "fewer rows arrived, or a link was faster, than planned"
         if now >= self._decided_at + CALM_S:
             calm = self.question((CALM_S,), now=now)
             if 0.0 < _rows(calm) < _rows(planned) / (1.0 + 3.0 * CHANGED):
-                return CALM, "a surge was over"
+                return CALM, "a surge ended"
         return None
 
     def _served(self, question: PlacementQuestion, plans: DevicePlans) -> float:
@@ -328,7 +328,7 @@ class PlacementControl:
         except ValueError:  # the placement cannot run any more
             return 0.0
         counts = Counter(
-            (replica.device, replica.model, replica.form) for replica in plans.replicas
+            (replica.device, replica.model, replica.configuration) for replica in plans.replicas
         )
         groups: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
         for number, (estimator, stage_costs) in enumerate(zip(estimators, costs, strict=True)):
@@ -336,7 +336,7 @@ class PlacementControl:
                 zip(estimator.pipeline.stages, stage_costs, strict=True)
             ):
                 device = estimator.devices[cost.device].name
-                key = device, view.model_in(estimator.pipeline), cost.form
+                key = device, view.model_in(estimator.pipeline), cost.configuration
                 groups.setdefault(key, []).append((number, at))
         for key, stages in groups.items():
             busy = math.fsum(costs[number][at].busy for number, at in stages)
@@ -352,10 +352,10 @@ def _more(before: PlacementQuestion, after: PlacementQuestion) -> str:
     for previous_view, present_view in zip(before.pipelines, after.pipelines, strict=True):
         rates = zip(previous_view.rates(), present_view.rates(), strict=True)
         if any(later > most * earlier for earlier, later in rates):
-            return f"more of {present_view.name} came than was planned for"
+            return f"{present_view.name} received more rows than planned"
     for link, present in zip(before.links, after.links, strict=True):
         if link.bandwidth > most * present.bandwidth:
-            return f"the link from {link.begin} to {link.end} had less than was planned for"
+            return f"the link from {link.begin} to {link.end} was slower than planned"
     return ""
 
 
@@ -370,7 +370,7 @@ def _edges(view: PipelineView) -> object:
 def _shape(question: PlacementQuestion) -> object:
     """Return what an answer depends on in a question, except times and rates."""
     stages = [
-        (view.name, [(s.name, [form.name for form in s.forms], s.devices) for s in view.stages])
+        (view.name, [(s.name, [c.name for c in s.configurations], s.devices) for s in view.stages])
         for view in question.pipelines
     ]
     return [(host.name, host.accelerators, host.streams) for host in question.devices], stages

@@ -33,7 +33,7 @@ def cycle_of(pipeline: PipelineView) -> float:
 
 
 class CoralSchedule:
-    """Schedules of all devices for one placement with fixed devices, forms and batches."""
+    """Schedules of all devices for one placement with fixed devices, configurations and batches."""
 
     def __init__(self, question: PlacementQuestion) -> None:
         self.question = question
@@ -119,16 +119,16 @@ class CoralSchedule:
             before = [i.stage for i in view.inflows if stages[i.stage].device == stage.device]
             for predecessor in before:
                 after[predecessor] = max(after[predecessor], seconds[at] + after[at])
-            form = view.forms[stage.form]
+            configuration = view.configurations[stage.configuration]
             first = Resident(
                 (pipeline.name, at, 0),
                 seconds[at],
                 0.0,
                 cycle - seconds[at] - after[at],
                 cycle,
-                form.weights,
-                form.intermediate,
-                form.utilisation,
+                configuration.weights,
+                configuration.intermediate,
+                configuration.utilisation,
             )
             residents.append((first, before))
         return residents[::-1]
@@ -137,6 +137,6 @@ class CoralSchedule:
         """Return the p99 of a batch of the stage, in seconds."""
         stage = stages[at]
         kind = self.devices[stage.device].device.kind
-        times = pipeline.stages[at].forms[stage.form].times
-        p99 = next(form_times.p99 for form_times in times if form_times.kind == kind)
+        times = pipeline.stages[at].configurations[stage.configuration].times
+        p99 = next(by_batch.p99 for by_batch in times if by_batch.kind == kind)
         return p99[self.question.batches.index(stage.batch)]

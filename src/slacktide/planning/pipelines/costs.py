@@ -43,7 +43,7 @@ class StageCost(NamedTuple):
 
     device: int
     """Index among the pipeline's candidate devices."""
-    form: int
+    configuration: int
     batch: int
     """Index among the question's batches."""
     replicas: int
@@ -63,7 +63,7 @@ class StageCost(NamedTuple):
     share: float
     """Share of its rows that its replicas have the capacity for."""
     work: float
-    """Lanes of servers that it keeps busy (times cores, if the form says how many), plus the lanes
+    """Server lanes that it keeps busy (times cores, if the configuration states them), and lanes
     that its memory counts as."""
     running: float
     """Lanes that its intermediate memory counts as, on a device that runs one stage at a time."""

@@ -139,7 +139,7 @@ class PipelineEstimator(StageChoices):
                 self._into[at].append((number, begin, size))
             else:
                 self._answers[begin] = number, size
-        exact = [max(form.accuracy for form in stage.forms) for stage in pipeline.stages]
+        exact = [max(c.accuracy for c in stage.configurations) for stage in pipeline.stages]
         for at, stage in enumerate(pipeline.stages):
             exact[at] *= min((exact[inflow.stage] for inflow in stage.inflows), default=1.0)
         self.most = math.fsum(self.rates[at] * exact[at] for at in self.sinks)

@@ -79,8 +79,8 @@ class StageInstances:
         question = schedule.question
         pipeline, stage = question.pipelines[number], self._placed[number][at]
         host = schedule.devices[stage.device].device
-        forms = pipeline.stages[at].forms[stage.form].times
-        p99 = next(form_times.p99 for form_times in forms if form_times.kind == host.kind)
+        times = pipeline.stages[at].configurations[stage.configuration].times
+        p99 = next(by_batch.p99 for by_batch in times if by_batch.kind == host.kind)
         key = pipeline.name, at
         cycle = cycle_of(pipeline)
         lane_instances = max(1, math.floor(cycle / p99[question.batches.index(stage.batch)]))

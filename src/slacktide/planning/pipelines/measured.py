@@ -16,7 +16,7 @@ from slacktide.engine.ledger import ModelCounts
 
 SEEN_S = 10.0
 """Length of the measurement, in seconds."""
-MOSTLY = 0.75
+MOST_SERVED = 0.75
 """Served share above which frames count as mostly served."""
 LEAST_FRAMES = 20
 """Fewest frames for a measurement."""
@@ -65,4 +65,5 @@ class MeasuredWorth:
         ended, had, rows, exact = [b - a for a, b in zip(first[1:], last[1:], strict=True)]
         if ended < LEAST_FRAMES:
             return None
-        return had / ended * (exact / rows if rows else 1.0) if had >= MOSTLY * ended else 0.0
+        worth = exact / rows if rows else 1.0
+        return had / ended * worth if had >= MOST_SERVED * ended else 0.0

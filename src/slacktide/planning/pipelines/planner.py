@@ -29,7 +29,7 @@ from slacktide.planning.pipelines.server_question import ExitsOf, ServerQuestion
 from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated, stated_as
 
 NO_QUESTION = PlacementQuestion((), (), ())
-NO_FRAMES = "no frames have come yet"
+NO_FRAMES = "no frames have arrived yet"
 AS_GOOD = 0.02
 """Share of the best possible service by which a new placement must beat the measured one."""
 RETRY_S = 60.0
@@ -185,7 +185,7 @@ class ServerPipelinesPlanner(Planner):
             self._retry_at = now + RETRY_S
             if self._reason != answer.reason:
                 self._reason = answer.reason
-                self._report(f"pipelines are not placed: {self._reason}")
+                self._report(f"pipelines cannot be placed: {self._reason}")
 
     def _count_request(self, request: Request) -> None:
         """Count rows for the autoscaler. The request's client is no help: it is the pipeline
@@ -316,19 +316,19 @@ class ServerPipelinesPlanner(Planner):
             part = f"{model} on {', '.join(lanes)}"
             bounds = self.bounds.get(model, UNBOUNDED)
             if bounds.largest:
-                part += f", at most {bounds.largest}"
+                part += f", largest variant {bounds.largest}"
             elif self._caps and PlanField.BATCH_CAPS in self._fields.get(model, ()):
                 part += f", in batches of {max(lanes.values())}"
             if bounds.cores is not None:
-                part += f", on {bounds.cores} cores at most"
+                part += f", at most {bounds.cores} cores"
             if not bounds.exits:
-                part += ", to its end"
+                part += ", without early exits"
             parts.append(part)
         rates = ", ".join(
             f"{view.rate:.3g} frames/s of {view.name}" for view in plans.question.pipelines
         )
-        self._reason = f"{self._control.expected:.0%} in time expected at {rates}"
+        self._reason = f"{self._control.expected:.0%} expected in time at {rates}"
         placed = "; ".join(parts)
         if placed != self._last_report:
             self._last_report = placed
-            self._report(f"pipelines are placed: {placed} ({self._reason})")
+            self._report(f"pipelines placed: {placed} ({self._reason})")

@@ -3,8 +3,8 @@
 A replica of a model is a deployment of its pool on a lane (lanes/lane_assignment.py); placed
 windows are windows of the lane's timetable.
 
-If pipelines run a model on one device in different forms, the form with the most rows gets the
-plain route. Frames of pipelines with another form name their pipeline as the client.
+If pipelines run a model on one device in different configurations, the one with the most rows gets
+the plain route. Frames of pipelines with another configuration name their pipeline as the client.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from slacktide.planning.pipelines.problem import (
     PlacementAnswer,
     PlacementError,
     PlacementQuestion,
-    StageForm,
+    StageConfiguration,
 )
 
 RULES = EstimateRules()
-PoolOf = Callable[[str, StageForm], PoolId]
-"""Returns the pool of a model that runs one of its forms."""
+PoolOf = Callable[[str, StageConfiguration], PoolId]
+"""Returns the pool of a model that runs one of its configurations."""
 
 
-def pool_of(model: str, form: StageForm) -> PoolId:
-    """Return the pool of the variant with the form's name."""
-    return PoolId(model, "1", form.name)
+def pool_of(model: str, configuration: StageConfiguration) -> PoolId:
+    """Return the pool of the variant with the configuration's name."""
+    return PoolId(model, "1", configuration.name)
 
 
 def lanes_of(device: DeviceView) -> tuple[LaneSpec, ...]:
@@ -81,14 +81,14 @@ class DevicePlans:
         host = self.question.device(device)
         lanes = lanes or lanes_of(host)
         if len(lanes) != host.lanes:
-            raise PlacementError(f"device {device!r} has {host.lanes} streams, not {len(lanes)}")
+            raise PlacementError(f"{device!r}: expected {host.lanes} lanes, got {len(lanes)}")
         device_lanes = [
             replace(lane, timetable=self.timetables.get((device, stream)))
             for stream, lane in enumerate(lanes)
         ]
         deployments = tuple(
             Deployment(
-                pool_of(replica.model, self._form(replica)),
+                pool_of(replica.model, self._configuration(replica)),
                 lanes[replica.lane].name,
                 replica.batch,
             )
@@ -100,28 +100,27 @@ class DevicePlans:
         return Plan(tuple(device_lanes), deployments, routes, places=places)
 
     def bounds(self, device: str) -> dict[str, ModelBounds]:
-        """Return bounds for other planners of `device`, by model; if a model runs in several forms,
-        those of the most accurate one."""
+        """Return bounds for other planners of `device`, by model; if a model runs in several
+        configurations, those of the most accurate one."""
         bounds: dict[str, ModelBounds] = {}
         ranks: dict[str, float] = {}
         for replica in self.replicas:
-            form = self._form(replica)
-            if replica.device != device or ranks.get(replica.model, -math.inf) > form.accuracy:
+            chosen, model = self._configuration(replica), replica.model
+            if replica.device != device or ranks.get(model, -math.inf) > chosen.accuracy:
                 continue
-            ranks[replica.model] = form.accuracy
-            bound = ModelBounds(form.name, cores=form.cores or None, exits=form.exits)
-            bounds[replica.model] = bound
+            ranks[model] = chosen.accuracy
+            bounds[model] = ModelBounds(chosen.name, cores=chosen.cores or None, exits=chosen.exits)
         return bounds
 
-    def _form(self, replica: PlacedReplica) -> StageForm:
+    def _configuration(self, replica: PlacedReplica) -> StageConfiguration:
         name, at = replica.stages[0]
-        return self._view(name).stages[at].forms[replica.form]
+        return self._view(name).stages[at].configurations[replica.configuration]
 
     def _view(self, name: str) -> PipelineView:
         return next(pipeline for pipeline in self.question.pipelines if pipeline.name == name)
 
     def _routes(self, device: str, pool_of: PoolOf) -> Iterator[Route]:
-        """Yield a plain route per model, and one per pipeline that runs it in another form."""
+        """Yield a plain route per model, and one per pipeline with another configuration of it."""
         rows: dict[str, dict[PoolId, float]] = {}
         by_pipeline: dict[tuple[str, str], PoolId] = {}
         for estimator, placed in zip(self._estimators, self.answer.pipelines, strict=True):
@@ -130,7 +129,7 @@ class DevicePlans:
             ):
                 if stage.device == device:
                     model = view.model_in(estimator.pipeline)
-                    pool = pool_of(model, view.forms[stage.form])
+                    pool = pool_of(model, view.configurations[stage.configuration])
                     pools = rows.setdefault(model, {})
                     pools[pool] = pools.get(pool, 0.0) + rate
                     by_pipeline[model, estimator.pipeline.name] = pool
@@ -169,7 +168,7 @@ class DevicePlans:
         before = {placed[inflow.stage].device for inflow in estimator.pipeline.stages[at].inflows}
         if before != {stage.device} and not _is_closed(estimator.pipeline, at):
             name = f"{estimator.pipeline.name}/{estimator.pipeline.stages[at].name}"
-            raise PlacementError(f"{name} cannot be handed over without stages that feed others")
+            raise PlacementError(f"{name} cannot be handed over: other stages feed its branch too")
         place = [device.name for device in estimator.devices].index(device_name)
         cost, transfer, back = costs[at], self._arrival(estimator, costs, at), 0.0
         for begin, to, _, size in estimator.hand_overs:
@@ -180,7 +179,8 @@ class DevicePlans:
         batches = [batch_size for batch_size in self.question.batches if batch_size <= stage.batch]
         batch = min((b for b in batches if b >= rows), default=stage.batch)
         rounds = math.ceil(math.ceil(rows / batch) / max(1, stage.replicas))
-        batch_cost = estimator.cost(at, cost.device, cost.form, self.question.batches.index(batch))
+        number = self.question.batches.index(batch)
+        batch_cost = estimator.cost(at, cost.device, cost.configuration, number)
         assert batch_cost is not None
         ahead = self._ahead(estimator, costs, at)
         if ahead + transfer + rounds * batch_cost.p99 + back >= estimator.pipeline.slo:
@@ -233,11 +233,11 @@ def _moved(estimator: PipelineEstimator, at: int, stage: PlacedStage, device: st
     names = [host.name for host in estimator.devices]
     batches = [batch_size for batch_size in estimator.question.batches if batch_size <= stage.batch]
     for batch in reversed(range(len(batches))):
-        cost = estimator.cost(at, names.index(device), stage.form, batch)
+        cost = estimator.cost(at, names.index(device), stage.configuration, batch)
         if cost is not None:
-            return PlacedStage(device, batches[batch], cost.replicas, stage.form)
+            return PlacedStage(device, batches[batch], cost.replicas, stage.configuration)
     view = estimator.pipeline.stages[at]
     raise PlacementError(
-        f"pipeline {estimator.pipeline.name!r}: stage {view.name!r} is joined with others behind "
-        f"it, so it must run on {device!r}, which it does not fit"
+        f"pipeline {estimator.pipeline.name!r}: stage {view.name!r} feeds a join, so it must run "
+        f"on {device!r}, which it does not fit"
     )

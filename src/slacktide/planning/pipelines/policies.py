@@ -51,14 +51,14 @@ class PlacementPolicy(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PublishedOptions(Options):
-    """Options of `octopinf`. Without a part of it, its ablations."""
+    """Options of `octopinf`. Switching off a part gives one of its ablations."""
 
     alpha: float = option(
-        0.6, "Share of its input that a stage's output may be to stay at the edge.", least=0
+        0.6, "Largest output of a stage that stays at the edge, as a share of its input.", least=0
     )
     edge: bool = option(True, "Whether stages may run where the frames come in.")
-    batches: bool = option(True, "Whether batches are chosen; else they are 2, 4 and 8.")
-    streams: bool = option(True, "Whether instances get windows of lanes (CORAL).")
+    batches: bool = option(True, "Whether batch sizes are searched; otherwise they are 2, 4 and 8.")
+    streams: bool = option(True, "Whether instances get windows on lanes (CORAL).")
 
 
 class PublishedPlacement(PlacementPolicy):
@@ -83,16 +83,20 @@ class PublishedPlacement(PlacementPolicy):
 class SearchedOptions(Options):
     """Options of `pipeline`."""
 
-    budget: float = option(0.5, "Share of the SLO that a path may take.", above=0, most=1)
-    room: float = option(0.8, "Share of its time that a replica is busy at most.", above=0, most=1)
-    streams: bool = option(False, "Whether instances get windows of lanes (CORAL).")
-    memory: float = option(
-        3.0, "Lanes of a server that a gigabyte counts as, in comparisons.", least=0
+    budget: float = option(0.5, "Largest share of the SLO that a path may take.", above=0, most=1)
+    max_utilisation: float = option(
+        0.8, "Largest share of its time that a replica may be busy.", above=0, most=1
     )
-    links: float = option(6.0, "Lanes that a link counts as if it is always busy.", least=0)
+    streams: bool = option(False, "Whether instances get windows on lanes (CORAL).")
+    memory: float = option(
+        3.0, "Server lanes that a gigabyte counts as when placements are compared.", least=0
+    )
+    links: float = option(
+        6.0, "Server lanes that an always busy link counts as in the same comparison.", least=0
+    )
     gain: float = option(
         0.01,
-        "Share by which another placement must serve more, or work less, to be taken.",
+        "Share by which a new placement must serve more or work less than the present one.",
         least=0,
     )
 
@@ -109,7 +113,7 @@ class SearchedPlacement(PlacementPolicy):
         streams = options.streams
         self.rules = EstimateRules(
             options.budget,
-            options.room,
+            options.max_utilisation,
             fill=False,
             shared=not streams,
             hope=HOPE,

@@ -26,14 +26,14 @@ class DeviceView:
 
     name: str
     kind: str
-    """Devices of one kind have the same times (`FormTimes.kind`)."""
+    """Devices of one kind have the same times (`ConfigurationTimes.kind`)."""
     accelerators: int = 1
     streams: int = 1
     """Lanes of each accelerator. A lane runs one batch at a time."""
     memory: float = math.inf
     """Bytes of each accelerator."""
     utilisation: float = 1.0
-    """Largest sum of `StageForm.utilisation` that may run together on each accelerator (eq. 5)."""
+    """Largest sum of `StageConfiguration.utilisation` running at once on an accelerator (eq. 5)."""
     server: bool = False
     """Whether any pipeline may use it. Other devices serve only pipelines that begin on them."""
 
@@ -56,7 +56,7 @@ class LinkView:
 
 
 @dataclass(frozen=True, slots=True)
-class FormTimes:
+class ConfigurationTimes:
     """Seconds of batches of `PlacementQuestion.batches` rows, on devices of one kind. Batch sizes
     beyond the last time given cannot run."""
 
@@ -66,12 +66,12 @@ class FormTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class StageForm:
+class StageConfiguration:
     """One way to run a stage: a variant of its model, on a number of cores, with exits or
     without."""
 
-    times: tuple[FormTimes, ...]
-    """One for each kind of device that can run the form."""
+    times: tuple[ConfigurationTimes, ...]
+    """One for each kind of device that can run the configuration."""
     name: str = ""
     accuracy: float = 1.0
     """Worth of an answer."""
@@ -82,7 +82,7 @@ class StageForm:
     utilisation: float = 1.0
     """Share of an accelerator that a running batch uses."""
     row_share: float = 1.0
-    """Share of a row's bytes that the form reads: a smaller variant takes smaller images."""
+    """Share of a row's bytes that it reads: a smaller variant takes smaller images."""
     cores: int = 0
     """Most cores of each lane, if the model has a range of them; 0: no further limit."""
     exits: bool = True
@@ -103,7 +103,7 @@ class StageView:
     """A stage and its rows."""
 
     name: str
-    forms: tuple[StageForm, ...]
+    configurations: tuple[StageConfiguration, ...]
     inflows: tuple[Inflow, ...] = ()
     """Empty for the source."""
     model: str = ""
@@ -164,7 +164,7 @@ class PlacementQuestion:
         _unique("devices", [device.name for device in self.devices])
         _unique("pipelines", [pipeline.name for pipeline in self.pipelines])
         if self.batches[:1] != (1,) or list(self.batches) != sorted({*self.batches}):
-            raise PlacementError(f"batches: expected 1 and larger ones, got {self.batches}")
+            raise PlacementError(f"batches: expected ascending sizes from 1, got {self.batches}")
         for link in self.links:
             for end in (link.begin, link.end):
                 if end not in names:
@@ -187,11 +187,12 @@ class PlacementQuestion:
         _not_negative(where, rate=pipeline.rate)
         _unique(f"{where}: stages", [stage.name for stage in pipeline.stages])
         if not pipeline.stages:
-            raise PlacementError(f"{where}: no stages")
+            raise PlacementError(f"{where}: expected at least one stage")
         for at, stage in enumerate(pipeline.stages):
             label = f"{where}: stage {stage.name!r}"
             if bool(at) == (not stage.inflows) or any(not 0 <= i.stage < at for i in stage.inflows):
-                raise PlacementError(f"{label}: expected the source first, and inflows from before")
+                expected = "the source first, and inflows from earlier stages"
+                raise PlacementError(f"{label}: expected {expected}")
             for inflow in stage.inflows:
                 _not_negative(label, fan_out=inflow.fan_out)
             _not_negative(
@@ -210,17 +211,17 @@ class PlacementQuestion:
                 continue
             if stage.devices and device.name not in stage.devices:
                 limits.append(f"{device.name}: not among its devices {list(stage.devices)}")
-            elif not any(times.kind == device.kind for f in stage.forms for times in f.times):
+            elif all(t.kind != device.kind for c in stage.configurations for t in c.times):
                 limits.append(f"{device.name}: no times for devices of kind {device.kind!r}")
             elif fits(stage, device):
                 return
             else:
-                least = min(form.weights + form.intermediate for form in stage.forms)
+                least = min(c.weights + c.intermediate for c in stage.configurations)
                 limits.append(
-                    f"{device.name}: memory of {device.memory:.0f} bytes, {least:.0f} needed, or "
-                    f"utilisation limit of {device.utilisation}"
+                    f"{device.name}: needs {least:.0f} of {device.memory:.0f} bytes, or exceeds "
+                    f"the utilisation limit of {device.utilisation}"
                 )
-        raise PlacementError(f"{label}: fits no device ({'; '.join(limits) or 'there is none'})")
+        raise PlacementError(f"{label}: fits no device ({'; '.join(limits) or 'there are none'})")
 
     def device(self, name: str) -> DeviceView:
         return next(device for device in self.devices if device.name == name)
@@ -240,7 +241,7 @@ class PlacedStage:
     """Largest number of rows in one batch."""
     replicas: int = 1
     """Number of replicas for its rows; 0: it shares another pipeline's replicas of its model."""
-    form: int = 0
+    configuration: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +256,12 @@ class PlacementAnswer:
 
 
 def fits(stage: StageView, device: DeviceView) -> bool:
-    """Whether a replica in any of the stage's forms fits one accelerator (eq. 4 and 5)."""
+    """Whether a replica in any of the stage's configurations fits one accelerator (eq. 4 and 5)."""
     return any(
-        form.weights + form.intermediate <= device.memory
-        and form.utilisation <= device.utilisation
-        and any(times.kind == device.kind for times in form.times)
-        for form in stage.forms
+        configuration.weights + configuration.intermediate <= device.memory
+        and configuration.utilisation <= device.utilisation
+        and any(times.kind == device.kind for times in configuration.times)
+        for configuration in stage.configurations
     )
 
 
@@ -282,7 +283,7 @@ def burstiness(arrivals: Iterable[float], window: float = 60.0) -> float:
 
 def _unique(label: str, names: list[str]) -> None:
     if len({*names}) < len(names):
-        raise PlacementError(f"{label}: two share a name: {sorted(names)}")
+        raise PlacementError(f"{label}: expected distinct names, got {sorted(names)}")
 
 
 def _not_negative(where: str, **values: float) -> None:

@@ -1,9 +1,9 @@
 """`ServerQuestion`: the placement question of one server, and bounds for other planners.
 
-Lanes that share models are a *group*, which the question calls a device. A model has a form for
-each variant that its planner may choose, on each number of cores that its settings allow, with
-early exits and without. The planner of exits measures the overhead of ramps. A placement gives up
-exits only if that saves frames that would be late.
+Lanes that share models are a *group*, which the question calls a device. A model has one
+configuration for each variant that its planner may choose, on each number of cores that its
+settings allow, with early exits and without. The planner of exits measures the overhead of ramps. A
+placement gives up exits only if that saves frames that would be late.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from slacktide.planning.pipelines.placed_pipeline import PlacedPipeline
 from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.problem import (
     BATCHES,
+    ConfigurationTimes,
     DeviceView,
-    FormTimes,
     Inflow,
     LinkView,
     PipelineView,
     PlacementQuestion,
-    StageForm,
+    StageConfiguration,
     StageView,
 )
 from slacktide.planning.planner import Stated, stated_as
@@ -126,16 +126,17 @@ class ServerQuestion:
                 model = pipeline.by_name[stage].model
                 group = groups.get(model)
                 leaves = model not in bounds or bounds[model].exits
-                forms = (
+                configurations = (
                     ()
                     if group is None
-                    else tuple(self._forms(model, group, snapshot, exits, leaves=leaves))
+                    else tuple(self._configurations(model, group, snapshot, exits, leaves=leaves))
                 )
-                if group is None or not forms:
+                if group is None or not configurations:
                     return None
                 used[group.name] = group
                 inflows = tuple(Inflow(number[edge.upstream]) for edge in pipeline.into[stage])
-                stages.append(StageView(stage, forms, inflows, model, devices=(group.name,)))
+                hosts = (group.name,)
+                stages.append(StageView(stage, configurations, inflows, model, devices=hosts))
             assert pipeline.slo is not None  # else no settings state it
             home = stages[0].devices[0]
             views.append(PipelineView(name, home, pipeline.slo, 0.0, tuple(stages)))
@@ -172,7 +173,7 @@ class ServerQuestion:
         core_counts = [bounds[model].cores or 0 for model in group.models if model in bounds]
         return max(core_counts, default=0) * len(group.lanes) or group.held
 
-    def _forms(
+    def _configurations(
         self,
         model: str,
         group: LaneGroup,
@@ -180,8 +181,9 @@ class ServerQuestion:
         exits: Mapping[PoolId, ExitsStatus],
         *,
         leaves: bool,
-    ) -> Iterator[StageForm]:
-        """Yield forms of variants that a family's planner may choose, else of the serving pool."""
+    ) -> Iterator[StageConfiguration]:
+        """Yield configurations of the variants that a family's planner may choose, or else of the
+        serving pool."""
         pools = {pool.id.variant: pool for pool in snapshot.serving(model)}  # newest of each
         family = self._families.get(model)
         if family is None or family.planner == "none":
@@ -194,20 +196,20 @@ class ServerQuestion:
             for cores in group.choices or (0,):
                 times = _times(pool, group.name, cores or group.cores)
                 if model not in self._exits:
-                    yield StageForm((times,), name, accuracy, cores=cores)
+                    yield StageConfiguration((times,), name, accuracy, cores=cores)
                     continue
                 exit_times, whole = self._with_exits(pool, times, exits, leaves=leaves)
-                yield StageForm((exit_times,), name, accuracy, cores=cores)
-                yield StageForm((whole,), name, WHOLE * accuracy, cores=cores, exits=False)
+                yield StageConfiguration((exit_times,), name, accuracy, cores=cores)
+                yield StageConfiguration((whole,), name, WHOLE * accuracy, cores=cores, exits=False)
 
     def _with_exits(
         self,
         pool: PoolSnapshot,
-        now: FormTimes,
+        now: ConfigurationTimes,
         exits: Mapping[PoolId, ExitsStatus],
         *,
         leaves: bool,
-    ) -> tuple[FormTimes, FormTimes]:
+    ) -> tuple[ConfigurationTimes, ConfigurationTimes]:
         """Return (times with exits, times without); `now`: the measured one of the two."""
         status = exits.get(pool.id)
         if status is None or status.policy is None or status.overhead is None:
@@ -223,17 +225,17 @@ class ServerQuestion:
         return _scaled(now, share * more, more), now
 
 
-def _scaled(times: FormTimes, expected: float, p99: float) -> FormTimes:
-    return FormTimes(
+def _scaled(times: ConfigurationTimes, expected: float, p99: float) -> ConfigurationTimes:
+    return ConfigurationTimes(
         times.kind,
         tuple([expected * seconds for seconds in times.expected]),
         tuple([p99 * seconds for seconds in times.p99]),
     )
 
 
-def _times(pool: PoolSnapshot, kind: str, cores: int) -> FormTimes:
+def _times(pool: PoolSnapshot, kind: str, cores: int) -> ConfigurationTimes:
     times = [pool.times.of(rows, cores) for rows in BATCHES if rows <= pool.max_batch]
-    return FormTimes(
+    return ConfigurationTimes(
         kind, tuple([time.expected for time in times]), tuple([time.p99 for time in times])
     )
 

@@ -48,15 +48,20 @@ class SpongeOptions(Options):
     """Options of `sponge`."""
 
     slo: float = option(
-        1.0, "Time from sending to the answer, the same for every request.", unit=SECONDS, above=0
-    )
-    rate: float | None = option(None, "Requests per second; none: the expected rate.", above=0)
-    factor: float = option(
-        0.9,
-        "Share of the SLO that is planned with. The paper states none; its code uses this one.",
+        1.0,
+        "Time from sending a request to its answer, equal for all requests.",
+        unit=SECONDS,
         above=0,
     )
-    period: float = option(1.0, "Time between two plans.", unit=SECONDS, above=0)
+    rate: float | None = option(
+        None, "Requests per second to plan for; none: the expected rate.", above=0
+    )
+    factor: float = option(
+        0.9,
+        "Share of the SLO to plan with. The paper states none; its code has this default.",
+        above=0,
+    )
+    period: float = option(1.0, "Time between plans.", unit=SECONDS, above=0)
 
 
 class Sponge(ScalingPolicy):
@@ -100,9 +105,9 @@ class Sponge(ScalingPolicy):
 class StaticOptions(Options):
     """Options of `static`. None means the most that the limits allow."""
 
-    cores: int | None = option(None, "Cores of each replica; none: the most allowed.", least=1)
-    replicas: int | None = option(None, "Replicas; none: the most allowed.", least=1)
-    batch: int | None = option(None, "Most rows in a batch; none: the most allowed.", least=1)
+    cores: int | None = option(None, "Cores of each replica; none: the upper limit.", least=1)
+    replicas: int | None = option(None, "Number of replicas; none: the upper limit.", least=1)
+    batch: int | None = option(None, "Most rows in a batch; none: the upper limit.", least=1)
 
 
 class Static(ScalingPolicy):
@@ -133,10 +138,10 @@ def _within(value: int | None, least: int, most: int) -> int:
 class OctopInfOptions(Options):
     """Options of `octopinf`."""
 
-    interval: float = option(30.0, "Time between two checks.", unit=SECONDS, above=0)
+    interval: float = option(30.0, "Time between checks.", unit=SECONDS, above=0)
     windows: tuple[float, ...] = option(
         (15.0, 30.0, 60.0),
-        "Times over which the rate is averaged; the largest counts.",
+        "Windows over which the rate is averaged; the largest rate counts.",
         unit=SECONDS,
         above=0,
     )
@@ -147,11 +152,11 @@ class OctopInfOptions(Options):
         240.0, "Shortest time from the last change to a decrease.", unit=SECONDS, least=0
     )
     up_share: float = option(
-        0.8, "Share of the replicas' throughput above which there are too few.", above=0, most=1
+        0.8, "Share of the replicas' throughput above which a replica is added.", above=0, most=1
     )
     down_share: float = option(
         0.7,
-        "Share of the throughput of one replica less below which there are too many.",
+        "Share of the throughput of one fewer replica below which a replica is removed.",
         above=0,
         most=1,
     )

@@ -29,15 +29,17 @@ class HorizontalOptions(Options):
     cores: int | None = option(
         None, "Cores of each replica; none: the fewest that the limits allow.", least=1
     )
-    period: float = option(1.0, "Time between two plans.", unit=SECONDS, above=0)
-    window: float = option(60.0, "Past time that the forecast uses.", unit=SECONDS, above=0)
+    period: float = option(1.0, "Time between plans.", unit=SECONDS, above=0)
+    window: float = option(
+        60.0, "Length of the history that the forecast uses.", unit=SECONDS, above=0
+    )
     cool_down: float = option(
         60.0,
-        "Time for which fewer replicas must have been enough before one is stopped.",
+        "Time for which fewer replicas must have sufficed before one is stopped.",
         unit=SECONDS,
         least=0,
     )
-    headroom: float = option(1.0, "Margin above the forecast rate, in expected bursts.", least=0)
+    headroom: float = option(1.0, "Margin above the forecast rate, × the expected burst.", least=0)
     p99: bool = option(
         True, "Whether to plan with the 99th percentile of batch times, not the typical time."
     )

@@ -41,26 +41,27 @@ class JointOptions(VerticalOptions):
     """The options of `vertical`, and those for the number of replicas."""
 
     window: float = option(
-        60.0, "Past time that decides the number of replicas.", unit=SECONDS, above=0
+        60.0, "Length of the history that decides the number of replicas.", unit=SECONDS, above=0
     )
     cool_down: float = option(
         60.0,
-        "Shortest time between two changes of the number to save cores; needed replicas stay as "
-        "long.",
+        "Shortest time between two changes of the number that save cores. Replicas that the load "
+        "needed also stay this long.",
         unit=SECONDS,
         least=0,
     )
     gain: float = option(
         0.1,
-        "Share of the core-seconds that another number of replicas must save.",
+        "Share of the core-seconds that a different number of replicas must save.",
         least=0,
         below=1,
     )
-    headroom: float = option(1.0, "Margin above the forecast rate, in expected bursts.", least=0)
+    headroom: float = option(1.0, "Margin above the forecast rate, × the expected burst.", least=0)
 
 
 SHORT_SHARE = 0.05
-"""A number of replicas may have been too few for this much more of the time than the best one."""
+"""Largest extra share of the time, compared with the best number of replicas, for which a chosen
+number may have been too small."""
 
 
 class Joint(ScalingPolicy):

@@ -64,13 +64,13 @@ class VerticalOptions(Options):
 
     period: float = option(
         1.0,
-        "Time between two plans; also how far ahead arrivals are expected.",
+        "Time between plans, and how far ahead arrivals are expected.",
         unit=SECONDS,
         above=0,
     )
     scale_down_delay: float = option(
         0.5,
-        "Time for which fewer cores must have been enough before some are given back.",
+        "Time for which fewer cores must have sufficed before some are released.",
         unit=SECONDS,
         least=0,
         aliases=("patience",),
@@ -80,7 +80,7 @@ class VerticalOptions(Options):
     )
     row_cost: float = option(
         0.01,
-        "Cost of a further row in a batch, in cores: small, so that it only breaks ties.",
+        "Cost of each further row in a batch, in cores; so small that it only breaks ties.",
         least=0,
         aliases=("delta",),
     )

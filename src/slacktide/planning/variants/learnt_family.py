@@ -36,8 +36,8 @@ class LearntFamily:
         self._options, self._number = options, number
         self._readings: dict[int, tuple[object, tuple[float, ...]]] = {}
         """Last reading by variant: (source, p99 by rows)."""
-        self._capacity = LearnedHeadroom(options.late)
-        self._bandwidth = LearnedHeadroom(options.late)
+        self._capacity = LearnedHeadroom(options.target_loss)
+        self._bandwidth = LearnedHeadroom(options.target_loss)
         self._ends = (0, 0, 0)
         """Frames of sessions so far: ended, lost on lanes, lost on links."""
 
@@ -46,8 +46,8 @@ class LearntFamily:
         """Shares to plan with: as stated, or as learnt."""
         stated = self._options
         return Headroom(
-            stated.capacity_room or self._capacity.share,
-            stated.bandwidth_room or self._bandwidth.share,
+            stated.capacity_share or self._capacity.share,
+            stated.bandwidth_share or self._bandwidth.share,
         )
 
     def count(self, now: SessionMeasured, before: SessionMeasured | None) -> None:

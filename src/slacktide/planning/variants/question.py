@@ -35,27 +35,30 @@ _PLAIN = "requests without a session"
 
 @dataclass(frozen=True, slots=True)
 class VariantsOptions(Options):
-    """How a family is planned. The defaults are what measures best (docs/variants.md)."""
+    """Options of the variants planner. The defaults measured best (docs/variants.md)."""
 
-    period: float = option(0.5, "Time between two plans.", unit=SECONDS, above=0)
+    period: float = option(0.5, "Time between plans.", unit=SECONDS, above=0)
     urgent: bool = option(
-        True, "Whether to plan at once when a client joins, leaves or loses bandwidth."
+        True, "Whether to plan immediately when a client joins, leaves or loses bandwidth."
     )
     lanes: Literal["auto", "own", "smallest", "smaller", "all"] = option(
         "auto",
-        "Variants that a lane serves if they share a process. `auto`: one, or all up to a largest "
-        "one by turns if that is more accurate for the clients.",
+        "Variants that a lane serves if they share a process. `auto`: one, or several in turns, up "
+        "to a largest one, if that is more accurate for the clients.",
     )
-    capacity_room: float | None = option(
-        None, "Share of a lane's throughput to plan with; none: learnt from `late`.", above=0
+    capacity_share: float | None = option(
+        None, "Share of a lane's throughput to plan with; none: learnt for `target_loss`.", above=0
     )
-    bandwidth_room: float | None = option(
-        None, "Share of a link's bandwidth to plan with; none: learnt from `late`.", above=0
+    bandwidth_share: float | None = option(
+        None, "Share of a link's bandwidth to plan with; none: learnt for `target_loss`.", above=0
     )
-    late: float = option(
-        0.003, "Share of frames that may be lost to each learnt share.", above=0, below=1
+    target_loss: float = option(
+        0.003,
+        "Share of frames that may be lost on lanes, and on links, while the shares are learnt.",
+        above=0,
+        below=1,
     )
-    wait: float = option(1.0, "Longest assumed wait of a frame, in batches.", least=0)
+    wait: float = option(1.0, "Longest wait of a frame to plan for, in batches.", least=0)
     candidates: int = option(150, "Largest number of sets of variants that a plan tries.", least=1)
 
 

@@ -92,10 +92,10 @@ def test_a_link_without_bandwidth_for_a_minute_leaves_work_at_home(
 
 def test_a_planner_is_imported_by_its_place_only_where_that_is_allowed() -> None:
     place = "slacktide_papers.policies.placement_policies:RimPlacement"
-    text = f"{SMALL}placement: {{planner: '{place}'}}\n"
+    text = f"{SMALL}placement: {{policy: '{place}'}}\n"
     (cell,) = parse_scenario(text, "s.yaml", Path(), imports=True)
     check_cell(cell)
-    with pytest.raises(ScenarioError, match=r"placement\.planner.* would import code"):
+    with pytest.raises(ScenarioError, match=r"placement\.policy.* would import code"):
         parse_scenario(text, "s.yaml", Path())
 
 
@@ -111,7 +111,7 @@ class Unmade(PlacementPolicy):
 
 def test_a_planner_that_cannot_be_made_is_named() -> None:
     place = f"{__name__}:Unmade"
-    text = f"{SMALL}placement: {{planner: '{place}'}}\n"
+    text = f"{SMALL}placement: {{policy: '{place}'}}\n"
     (cell,) = parse_scenario(text, "s.yaml", Path(), imports=True)
     with pytest.raises(ScenarioError) as refusal:
         run_cell(cell, 1)
@@ -120,7 +120,7 @@ def test_a_planner_that_cannot_be_made_is_named() -> None:
 
 @pytest.mark.parametrize("planner", ["pipeline", "octopinf", "distream", "rim", "jellyfish"])
 def test_every_planner_can_be_named(read: Read, planner: str) -> None:
-    (cell,) = read(f"placement.planner={planner}", text=SMALL)
+    (cell,) = read(f"placement.policy={planner}", text=SMALL)
     assert run_cell(cell, 1).total.goodput > 0.5
 
 
@@ -134,11 +134,11 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
     [
         ("pipelines.traffic.device=nowhere", "pipelines.traffic.device: no device 'nowhere'"),
         ("pipelines.traffic.stages.brand=bran", "stages.brand: no model 'bran'; did you mean"),
-        ("links={}", "links: no link between 'camera' and 'server'"),
-        ("devices.edge={server: true}", "links: no link between 'camera' and 'edge'"),
+        ("links={}", "links: expected a link between 'camera' and 'server'"),
+        ("devices.edge={server: true}", "links: expected a link between 'camera' and 'edge'"),
         ("links.up.between=[camera, cloud]", "links.up.between: no device 'cloud'"),
-        ("links.up.between=[camera, camera]", "expected two devices, and one link of two"),
-        ("links.up.trace=x.csv", "links.up: expected either 'bandwidth' or 'trace'"),
+        ("links.up.between=[camera, camera]", "expected two devices, linked only once"),
+        ("links.up.trace=x.csv", "links.up: expected exactly one of 'bandwidth' and 'trace'"),
         ("pipelines.traffic.objects={cars: -1}", "objects.cars: "),
         ("pipelines.traffic.objects={bikes: 1}", "no class 'cars' is counted"),
         (
@@ -146,9 +146,12 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
             "stages: {a: brand, b: brand, c: brand, d: brand}, "
             "edges: [{from: a, to: b, classes: [cars]}, {from: a, to: c, classes: [cars]}, "
             "{from: b, to: d}, {from: c, to: d}]}",
-            "pipelines.traffic.edges[3]: d gets its rows from b; expected one stage for each",
+            "pipelines.traffic.edges[3]: expected one upstream of d, which already has b",
         ),
-        ("pipelines.traffic.edges=[{from: detector, to: brand}]", "expected 'classes' on edges"),
+        (
+            "pipelines.traffic.edges=[{from: detector, to: brand}]",
+            "expected 'classes' only on edges",
+        ),
         ("pipelines.traffic.edges=[]", "stages: expected one stage without an edge to it"),
         ("models.detector.weights=100GB", ""),
         ("models.brand={padded: {c0: 1ms, c1: 1ms}}", "expected 'latency' in a scenario with"),
@@ -156,8 +159,8 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
             "models.brand.window={every: 90ms, start: 0ms, end: 60ms}",
             "models.brand.window: expected none in a scenario with 'pipelines'",
         ),
-        ("placement.planner=octopus", "placement.planner: "),
-        ("placement.planner={name: rim, edges: 4}", "did you mean 'edge'"),
+        ("placement.policy=octopus", "placement.policy: "),
+        ("placement.policy={name: rim, edges: 4}", "did you mean 'edge'"),
         ("devices={}", "pipelines: expected 'devices' beside them"),
         ("scheduler=oracle_slack", "scheduler: oracle_slack needs a padded model"),
     ],
@@ -165,7 +168,7 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
 def test_what_cannot_be_is_named(read: Read, setting: str, message: str) -> None:
     if not message:  # it fits the server, whose memory is not stated; not once that is
         refusal = refused(read, setting, "devices.server.memory=50GB")
-        assert "stage 'detector': fits no device (camera: memory of 4000000000 bytes" in refusal
+        assert "stage 'detector': fits no device (camera: needs" in refusal
     else:
         assert message in refused(read, setting)
 
@@ -182,5 +185,5 @@ def test_the_example_serves_nearly_all() -> None:
     (cell,) = read_scenario(EXAMPLE, ["duration=8s", "warmup=2s"])
     report = run_cell(cell, 0)
     assert report.total.goodput > 0.8
-    with pytest.raises(ScenarioError, match="lists no requests"):
+    with pytest.raises(ScenarioError, match="expected a scenario without 'pipelines'"):
         run_cell(cell, 0, requests=Path("requests.csv"))

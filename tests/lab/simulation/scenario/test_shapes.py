@@ -78,12 +78,12 @@ def test_an_slo_in_times_alone_is_that_of_the_slowest_shape(read: Read) -> None:
     ("settings", "message"),
     [
         (["applications.web.shapes=[[64, 64]]"], "web.shapes: expected axes as in [3, 64, 64]"),
-        (["applications.web.shapes=[[3, 2048, 2048]]"], "web.shapes: the profile cannot judge"),
+        (["applications.web.shapes=[[3, 2048, 2048]]"], "web.shapes: the profile has no times for"),
         (["applications.web.shapes=[[3, 0, 64]]"], "applications.web.shapes"),
         (["applications.web.lengths=constant:2"], "expected either 'shapes' or 'lengths'"),
         (
             ["models.detector={latency: {batches: [1], p50: [8ms]}}"],
-            "web.shapes: a table that is written out knows no shapes",
+            "web.shapes: expected none: a table in the scenario has no shapes",
         ),
         (
             [

@@ -81,7 +81,7 @@ class ClientsRun:
 
 def play_clients(run: ClientsRun, context: DemoContext) -> Document:
     """The report, see `clients_report`. Raises ProcessError, LinkError, ClientError."""
-    context.move(0.0, "drawing what the cameras see")
+    context.move(0.0, "drawing the cameras' pictures")
     make_repository(context.models, models=[MODEL])
     cameras, variants = run.cameras, stated_variants(context)
     context.move(0.2, "measuring and loading the model")
@@ -118,8 +118,8 @@ def clients_report(
     return {
         "kind": "clients",
         "headline": (
-            f"{percent(missed)} of {frames} frames were missed, with sizes that followed the "
-            f"links; accuracy over all frames {accuracy:.3f}."
+            f"{percent(missed)} of {frames} frames were missed while sizes followed the links; "
+            f"accuracy over all frames {accuracy:.3f}."
         ),
         **asdict(run),
         "clients": clients,
@@ -170,15 +170,15 @@ def show_clients(report: Document) -> Iterator[Part]:
         shares = [percent(client[name]) for name in ("missed", "near")]
         lines.append((client["name"], *course, f"{client['accuracy']:.3f}", *shares))
     spans = [f"{step * length:.0f} s" for step in range(STEPS)]
-    title = "Side of frames, pixels (median) @ rate of the link, Mbit/s (mean), from …"
+    title = "Median frame side in pixels @ mean link rate in Mbit/s, from …"
     yield TextTable(title, ("", *spans, "accuracy", "missed", f"± {NEAR:.0%}"), lines)
     yield (
-        f"{report['rate']:g} frames/s from each client, answers due {report['slo'] * 1e3:g} ms "
-        f"after capture; accuracy over all frames, missed ones count as 0. ± {NEAR:.0%}: part of "
-        f"the time from {SETTLED_S:g} s after a change of the link for which the server's estimate "
-        f"was so near. A client took {100 * live['client_cores']:.1f} % of a core, and "
-        f"{100 * live['encoding_cores']:.1f} % to resize and encode. Links were late by "
-        f"{live['late_s'] * 1e3:.1f} ms at p99."
+        f"Each client sends {report['rate']:g} frames/s; answers are due "
+        f"{report['slo'] * 1e3:g} ms after capture. Accuracy is a mean over all frames; missed "
+        f"frames count as 0. ± {NEAR:.0%}: how often the server's estimate of the link was within "
+        f"this range, from {SETTLED_S:g} s after each change on. A client used "
+        f"{100 * live['client_cores']:.1f} % of a core, and {100 * live['encoding_cores']:.1f} % "
+        f"to resize and encode. Links were {live['late_s'] * 1e3:.1f} ms late at p99."
     )
 
 

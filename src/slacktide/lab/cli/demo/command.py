@@ -11,9 +11,7 @@ from slacktide.cli import fail, seconds_of
 
 demo = typer.Typer(name="demo", add_completion=False, rich_markup_mode="rich")
 
-Cores = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Cores of the server, its models included.")
-]
+Cores = Annotated[int, typer.Option(min=1, metavar="N", help="Cores of the server and its models.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
@@ -36,9 +34,8 @@ def policies(
 
     Example: slacktide demo --models dense --seconds 10
 
-    `slacktide demo clients` (video clients on changing links), `slacktide demo exits` (a
-    classifier that is left early) and `slacktide demo pipeline` (several models under one deadline)
-    are others.
+    Other demos: `slacktide demo clients` (video clients on changing links), `slacktide demo exits`
+    (early exits of a classifier) and `slacktide demo pipeline` (several models under one deadline).
     """
     if context.invoked_subcommand is not None:
         return
@@ -57,14 +54,16 @@ def clients(
     rate: Annotated[
         float, typer.Option(min=0.1, max=60.0, help="Frames per second of each camera.")
     ] = 10.0,
-    slo: Annotated[str, typer.Option(metavar="TIME", help="From capture to answer.")] = "150ms",
+    slo: Annotated[
+        str, typer.Option(metavar="TIME", help="Time from capture to answer.")
+    ] = "150ms",
     cores: Cores = 1,
     json: Json = False,
 ) -> None:
     """Stream frames of cameras over links that change.
 
-    Takes about a minute, prints the sizes that were sent as links changed, misses and accuracy, and
-    writes clients-report.json into the current folder. Needs the extra `client`.
+    Takes about a minute, prints how frame sizes followed the links, misses and accuracy, and writes
+    clients-report.json into the current folder. Needs the extra `client`.
 
     Example: slacktide demo clients --clients 8 --seconds 60
     """
@@ -87,9 +86,9 @@ def clients(
 
 @demo.command("exits")
 def exits(
-    model: Annotated[str, typer.Option(help="An example classifier that has streams.")] = "chained",
+    model: Annotated[str, typer.Option(help="Example classifier that has streams.")] = "chained",
     seconds: Annotated[
-        float, typer.Option(min=0.5, max=3600.0, help="Length of the day, and of the night.")
+        float, typer.Option(min=0.5, max=3600.0, help="Length of the day, and also of the night.")
     ] = 24.0,
     rate: Annotated[float, typer.Option(min=0.1, max=1000.0, help="Rows per second.")] = 30.0,
     loss: Annotated[str, typer.Option(help="Share of answers that may differ.")] = "1%",
@@ -98,9 +97,9 @@ def exits(
 ) -> None:
     """Let easy frames leave a classifier early, while day turns to night.
 
-    Takes two minutes: learns where the network can be left, then plays the same frames to the
-    model as it is and with early exits, a few seconds in turn. Prints latency, how often answers
-    differ, and where rows left, and writes exits-report.json into the current folder.
+    Takes two minutes: trains ramps at which frames can leave, then plays the same frames to the
+    model without and with early exits, alternating every few seconds. Prints latency, how often
+    answers differ, and where rows left, and writes exits-report.json into the current folder.
 
     Example: slacktide demo exits --model residual --loss 0.5%
     """
@@ -119,7 +118,7 @@ def exits(
 @demo.command("pipeline")
 def pipeline(
     name: Annotated[
-        str, typer.Option("--pipeline", help="An example pipeline: traffic or surveillance.")
+        str, typer.Option("--pipeline", help="Example pipeline: traffic or surveillance.")
     ] = "traffic",
     seconds: Annotated[
         float, typer.Option(min=0.5, max=3600.0, help="Length of each load.")
@@ -127,7 +126,10 @@ def pipeline(
     loads: Annotated[
         list[float],
         typer.Option(
-            "--load", min=0.01, max=20.0, help="A part of the measured capacity; repeat it."
+            "--load",
+            min=0.01,
+            max=20.0,
+            help="Load as a multiple of the measured capacity. May be given several times.",
         ),
     ] = [0.5, 1.0, 1.5],  # noqa: B006
     cores: Cores = 2,
@@ -135,17 +137,17 @@ def pipeline(
         bool,
         typer.Option(
             "--plain",
-            help="Serve the models as they come: no early exits, cores that move or placement.",
+            help="Serve the models without early exits, moving cores or placement.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
     """Find vehicles, name their brands and read their plates: one model, one deadline.
 
-    Takes a minute: serves a detector with two models behind it as one pipeline, finds out how many
-    frames a second it can answer, and sends less, as many and more. Prints what was left out under
-    load, what was seen on one frame, and how often variants, early exits, cores and placement
-    acted, and writes pipeline-report.json into the current folder.
+    Takes a minute: serves a detector and the two models behind it as one pipeline, measures how
+    many frames a second it can answer, and sends fewer, as many and more. Prints which stages were
+    left out under load, the answers for one frame, and the actions of variants, early exits, cores
+    and placement, and writes pipeline-report.json into the current folder.
 
     Example: slacktide demo pipeline --load 1 --load 2
     """

@@ -73,7 +73,7 @@ class ExitsRun:
 
 def play_exits(run: ExitsRun, context: DemoContext) -> Document:
     """The report, see `exits_report`. Raises ExamplesError, ProcessError, OSError."""
-    context.move(0.0, f"drawing {LEARN} rows to learn from, and what is played")
+    context.move(0.0, f"drawing {LEARN} rows for training, and the rows to play")
     make_repository(context.models, models=[run.model])
     day, night = (
         [row for row, _ in make_stream(run.model, stream, 0, start + run.rows)]
@@ -83,7 +83,7 @@ def play_exits(run: ExitsRun, context: DemoContext) -> Document:
     samples, early = context.folder / "learn.npz", context.models / run.model
     columns: dict[str, Any] = Samples(tuple(day[:LEARN]), None).batch()
     np.savez(samples, **columns)
-    context.move(0.15, "learning ramps")
+    context.move(0.15, "training ramps")
     started = time.monotonic()
     context.run("exits", "add", str(early), "--data", str(samples), "--json")
     learning_s = time.monotonic() - started
@@ -100,7 +100,7 @@ def play_exits(run: ExitsRun, context: DemoContext) -> Document:
             play(name, rows=before, instants=[0.0] * len(before))
         step = max(1, round(TURN_S * run.rate))
         for begin in range(0, len(played), step):
-            text = f"{len(played) / run.rate:g} s of frames, as it is and with early exits"
+            text = f"{len(played) / run.rate:g} s of frames, without and with early exits"
             context.show(0.35 + 0.65 * begin / len(played), text)
             probed = play(names[AS_IT_IS], rows=before[:PROBES], instants=[0.0] * PROBES)
             rate = min(run.rate, BUSY * PROBES / max(row.seconds for row in probed))
@@ -137,12 +137,12 @@ def exits_report(
     ]
     headline = (
         f"With early exits the median answer took {', '.join(times)}; {_differ(both):.1%} of "
-        f"the answers differed from the model's ({run.loss} may)."
+        f"the answers differed from the model's (permitted: {run.loss})."
     )
     answered = len(both) / max(1, len(pairs))
     if answered < LEAST_ANSWERED:
         rows = f"{answered:.0%} of the rows within {DEADLINE_S:g} s"
-        headline = f"No headline: both answered only {rows}."
+        headline = f"No headline: both copies answered only {rows}."
     elif not any(early.exit for _, early in both):
         headline += " No answer came early, so the difference is noise; the last line says why."
     return {
@@ -190,7 +190,7 @@ def show_exits(report: Document) -> Iterator[Part]:
             early = ["left_early", "differ"] if name == EARLY else []
             shares = [percent(part[key]) for key in early] or ["–", "–"]
             lines.append((part["stream"], name, *times, percent(part["missed"][name]), *shares))
-    title = "Milliseconds to the answer, and answers that differ"
+    title = "Milliseconds to the answer, and share of answers that differ"
     headings = ("stream", "", *LEVELS, "missed", "left early", "differ")
     yield TextTable(title, headings, lines, words=2)
     rows = sum(part["rows"] for part in report["parts"])
@@ -203,13 +203,13 @@ def show_exits(report: Document) -> Iterator[Part]:
         )
         for ramp in report["server"].get("ramps", ())
     ]
-    title = "Where rows left, and how often the ramp there was right, sure or not"
-    yield TextTable(title, ("position", "left here", "right", "threshold at the end"), ramps)
+    title = "Rows that left at each ramp, and how often the ramp agreed with the model"
+    yield TextTable(title, ("position", "left here", "agreed", "final threshold"), ramps)
     yield (
-        f"{report['model']}, {report['rate']:.3g} rows/s on average: at most {BUSY:.0%} of "
-        f"what the model answers in these seconds, each due within {DEADLINE_S:g} s. "
-        f"Ramps were learnt in {report['learning_s']:.0f} s from the {LEARN} rows of "
-        f"{STREAMS[0]} before those played; no weight of the model changed. When the "
-        "stream changes, rows that run to the end although they have left tell how often ramps "
-        f"are right, and thresholds follow. Last: {report['server'].get('reason') or '–'}."
+        f"{report['model']} received {report['rate']:.3g} rows/s on average, at most {BUSY:.0%} of "
+        f"its capacity, each due within {DEADLINE_S:g} s. Ramps were trained in "
+        f"{report['learning_s']:.0f} s on the {LEARN} rows of {STREAMS[0]} before those played; "
+        "no weight of the model changed. Some answered rows still run to the end of the model. "
+        "They show how often ramps are right, and thresholds follow when the stream changes. Last "
+        f"change: {report['server'].get('reason') or '–'}."
     )

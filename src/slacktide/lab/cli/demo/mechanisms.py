@@ -1,4 +1,4 @@
-"""Counts how often each of four mechanisms acted in one pipeline.
+"""Counts the actions of four mechanisms in one pipeline.
 
 These are variants of the detector, early exits of a classifier, moving cores, and placement.
 """
@@ -23,21 +23,21 @@ class Action(NamedTuple):
     """Something that a mechanism does, and the server's metric that counts it."""
 
     mechanism: str
-    what: str
+    action: str
     counter: str
     labels: Mapping[str, str] = {}
 
 
 ACTIONS = (
-    Action("variants", "times that the lane was given another size", "variant_switches"),
-    Action("variants", "late requests moved to a smaller size", "rescued"),
+    Action("variants", "changes of the lane's variant", "variant_switches"),
+    Action("variants", "late requests moved to a smaller variant", "rescued"),
     Action("early exits", "requests answered by a ramp", "early_exits"),
-    Action("cores that move", "times that the lane got or gave cores", "resizes",
+    Action("moving cores", "resizes of the lane", "resizes",
            {"outcome": "confirmed"}),
-    Action("cores that move", "core-seconds in all", "lane_core_seconds"),
+    Action("moving cores", "core-seconds in total", "lane_core_seconds"),
     Action("placement", "placements computed", "placements"),
-    Action("placement", "of them before their time", "early_placements"),
-    Action("placement", "times that a model was given other bounds", "placement_rebounds"),
+    Action("placement", "placements computed early", "early_placements"),
+    Action("placement", "changes of a model's bounds", "placement_rebounds"),
 )  # fmt: skip
 
 
@@ -57,12 +57,12 @@ def equip(models: Path, pipeline: str, cores: int) -> None:
 def counted(metrics: Sequence[MetricSample]) -> list[tuple[str, str, int]]:
     """Return what each mechanism did, and how often, from a server's metrics page."""
     rows = []
-    for mechanism, what, counter, labels in ACTIONS:
+    for mechanism, action, counter, labels in ACTIONS:
         count = sum(
             sample.value
             for sample in metrics
             if sample.name == f"slacktide_{counter}_total"
             if labels.items() <= sample.labels.items()
         )
-        rows.append((mechanism, what, round(count)))
+        rows.append((mechanism, action, round(count)))
     return rows

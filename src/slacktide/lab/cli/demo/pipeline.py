@@ -112,7 +112,7 @@ class SentFrames(NamedTuple):
         frames = self.play([0.0] * PROBES, AT_ONCE, timeout=PATIENT_US)
         seconds = time.monotonic() - began
         if refused := [frame.reason for frame in frames if frame.reason not in ANSWERED]:
-            raise ProcessError(f"a frame was not answered although it had time: {refused[0]}")
+            raise ProcessError(f"a frame due in {PATIENT_US / 1e6:g} s was refused: {refused[0]}")
         return len(frames) / seconds
 
 
@@ -189,10 +189,10 @@ def pipeline_report(
     slo: str,
     capacity: float,
     played: Mapping[float, Sequence[JudgedFrame]],
-    acted: Sequence[tuple[str, str, int]] = (),
+    actions: Sequence[tuple[str, str, int]] = (),
 ) -> Document:
     """Return the report. `capacity`: frames per second; `played`: frames by load, as a share of
-    capacity. Seconds count from due to answered. `acted`: the result of `counted`."""
+    capacity. Seconds count from due to answered. `actions`: the result of `counted`."""
     judged = [frame for frames in played.values() for frame in frames]
     complete = [frame for frame in judged if frame.reason == "complete"]
     shown = max(complete, key=lambda frame: len(frame.boxes), default=JudgedFrame(0.0, ""))
@@ -216,7 +216,7 @@ def pipeline_report(
         "loads": loads,
         "right": {stage: share(flags) for stage, flags in right.items()},
         "shown": [box._asdict() for box in shown.boxes[:SHOWN]],
-        "acted": list(acted),
+        "actions": list(actions),
     }
 
 
@@ -248,7 +248,7 @@ def show_pipeline(report: Document) -> Iterator[Part]:
         times = [milliseconds(load["seconds"], level) for level in ("median", "p99")]
         percents = [f"{100 * part:.1f}" for part in shares]
         lines.append((f"{load['load']:g} x", f"{load['rate']:.1f}", *percents, *times))
-    title = "Frames in %, some without a stage; milliseconds to the answer"
+    title = "Outcomes in % of frames, stages missing in %, and milliseconds to the answer"
     without = [f"no {stage}" for stage in behind]
     headings = ("load", "sent/s", *ANSWERED, "refused", *without, "median", "p99")
     yield TextTable(title, headings, lines)
@@ -256,18 +256,18 @@ def show_pipeline(report: Document) -> Iterator[Part]:
         (box["kind"], *(_said(box["said"].get(stage), box["true"].get(stage)) for stage in behind))
         for box in report["shown"]
     ]
-    title = "One frame: boxes, and what was said of each (the truth, where it is something else)"
+    title = "One frame: the answer for each box (the truth in brackets, if it differs)"
     yield TextTable(title, ("kind", *behind), lines, words=4)
-    if report["acted"]:
-        lines = [tuple(map(str, action)) for action in report["acted"]]
-        yield TextTable("What acted, how often", ("mechanism", "what", "times"), lines, words=2)
+    if report["actions"]:
+        lines = [tuple(map(str, action)) for action in report["actions"]]
+        headings = ("mechanism", "action", "count")
+        yield TextTable("Actions of each mechanism", headings, lines, words=2)
     right = ", ".join(f"{stage} {share:.0%}" for stage, share in report["right"].items())
     yield (
-        f"{report['pipeline']}, {len(report['cores'][0])} core(s) for the server and all its "
-        f"workers: {report['capacity']:.1f} frames/s with {loads[0]['boxes']:.1f} boxes each that "
-        f"are looked at. Right, of all boxes on a road user: {right or '–'}. What cannot "
-        "be in time is dropped by the scheduler of its stage; the frame is answered with the "
-        "rest."
+        f"{report['pipeline']} on {len(report['cores'][0])} core(s) for the server and all its "
+        f"workers: {report['capacity']:.1f} frames/s with {loads[0]['boxes']:.1f} classified boxes "
+        f"each. Correct answers for boxes on a road user: {right or '–'}. The scheduler of a stage "
+        "drops rows that cannot be in time; the frame is answered with its other stages."
     )
 
 

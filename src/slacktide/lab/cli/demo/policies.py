@@ -78,7 +78,7 @@ def play_policies(models: Sequence[str], seconds: float, context: DemoContext) -
         runs = [*judged(FIFO, target, 0.25)]
     limits: list[QueueLimit] = []
     for wait in traffic.waits:
-        context.move(0.4 + 0.05 * len(limits), f"fifo with queues of {wait * 1e3:.0f} ms")
+        context.move(0.4 + 0.05 * len(limits), f"fifo with a queue limit of {wait * 1e3:.0f} ms")
         with serving(settings := traffic.fifo_limited(wait)) as target:
             spec = traffic.spec(target, CALIBRATION_LOAD, title=LIMITED, calibrate=True)
             limits.append(QueueLimit(wait, settings, under_load(spec).goodput))
@@ -105,7 +105,7 @@ def with_peak(model: MeasuredModel, target: Target, seconds: float) -> MeasuredM
     Raises ProcessError if it does not answer all of them."""
     total = under_load(backlog(target, model, seconds)).total
     if total.latency is None or total.latency.count < total.submitted:
-        raise ProcessError(f"{model.model}: some of the backlog was not answered")
+        raise ProcessError(f"{model.model}: the server did not answer all requests of the backlog")
     return replace(model, served_peak_rps=total.latency.count / total.latency.max)
 
 
@@ -157,28 +157,29 @@ def _notes(
     """Return one sentence for each condition of the figures."""
     server, client = (", ".join(map(str, processors)) for processors in cores)
     if set(cores[0]) & set(cores[1]):
-        client += " too, which costs goodput"
+        client += " (shared with the server, which costs goodput)"
     tried = ", ".join(f"{limit.wait_s * 1e3:.0f} ms: {percent(limit.goodput)}" for limit in limits)
     chosen = " and ".join(f"{model} {text}" for model, text in best(limits).settings.items())
     peaks = [
-        f"{model.model}: {model.alone_s * 1e3:.1f} ms for one row alone, at best "
-        f"{model.profile_peak_rps:,.0f} rows/s (batch {model.best_batch}) by its profile. Peak: "
-        f"{model.served_peak_rps:,.0f} requests/s, measured as fifo works a backlog off over HTTP, "
-        f"{BACKLOG_CONNECTIONS} at once."
+        f"{model.model}: by its profile {model.alone_s * 1e3:.1f} ms for one row alone, at best "
+        f"{model.profile_peak_rps:,.0f} rows/s (batch {model.best_batch}). Peak: "
+        f"{model.served_peak_rps:,.0f} requests/s, measured with fifo on a backlog sent over HTTP, "
+        f"{BACKLOG_CONNECTIONS} requests at once."
         for model in traffic.measured
     ]
     return [
-        f"Cores of the server, with its models: {server}; of the client: {client}.",
+        f"Cores of the server and its models: {server}; of the client: {client}.",
         *peaks,
-        f"Arrivals: gamma gaps, cv {CV:g}, seed {SEED}, the same for every policy; at load 1 × "
-        f"each model gets its peak ÷ {len(traffic.measured)}; {traffic.seconds:g} s a run.",
-        f"Deadlines: {traffic.deadlines.describe()}, drawn evenly and sent along. Judged by the "
-        "client's clock from the moment a request should have left; cancelled "
-        f"{PATIENCE:g} s after its deadline.",
-        "fifo: dynamic batching, no delay, no limit on the queue. fifo + limit: the best of "
+        f"Arrivals: gamma gaps, cv {CV:g}, seed {SEED}, equal for every policy. At load 1 × each "
+        f"model gets its peak ÷ {len(traffic.measured)}. A run lasts {traffic.seconds:g} s.",
+        f"Deadlines: {traffic.deadlines.describe()}, equally frequent, sent with each request. The "
+        "client's clock judges them from the moment a request was due to leave; requests are "
+        f"cancelled {PATIENCE:g} s after their deadline.",
+        "fifo: dynamic batching without delay or queue limit. fifo + limit: the best of "
         f"{len(limits)} limits on other arrivals at {CALIBRATION_LOAD:g} × ({tried}), here "
-        f"{chosen}. slack: the default, with default options.",
-        "Short runs on one machine: a few points are noise. `make bench` measures thoroughly.",
+        f"{chosen}. slack: the default scheduler with default options.",
+        "Runs are short and on one machine, so a few points are noise. `make bench` measures "
+        "thoroughly.",
     ]
 
 

@@ -87,7 +87,7 @@ def perform(
     if page is not None:
         written.append(written[0].with_suffix(".html"))
         if missing := plots_missing(written[1].name):
-            typer.echo(f"a table only: {missing}", err=True)
+            typer.echo(f"no HTML page: {missing}", err=True)
             del written[1]
     try:
         with (
@@ -102,7 +102,7 @@ def perform(
                 probe.look()
 
             report = play(DemoContext(Path(folder), split, move, show))
-            move(1.0, "summing up")
+            move(1.0, "writing the report")
     except OSError as error:
         fail(f"{error.filename or 'system'}: {error.strerror or error}")
     except ExamplesError as error:

@@ -249,7 +249,7 @@ class _Builder(CellReader):
         stated = self._scenario.models[name].max_batch
         max_batch = stated or profile.largest
         if cores != sizes[1] and isinstance(profile, PaddedProfile):
-            why = f"{name!r} takes the same time on any cores: expected a number"
+            why = f"expected a number, not a range: {name!r} takes the same time on any cores"
             raise self._refuse(("models", name, "cores"), why)
         for cores in reversed(sizes):
             missing = profile.misses(max_batch, cores)
@@ -299,7 +299,7 @@ class _Builder(CellReader):
         if not isinstance(profile, PaddedProfile) or rows - {1}:
             has_scheduler = self._scenario.models[name].scheduler is not None
             place: Place = ("models", name, "scheduler") if has_scheduler else ("scheduler",)
-            why = f"oracle_slack needs a padded model and requests of one row, unlike {name!r}"
+            why = f"oracle_slack: expected a padded model with requests of one row, got {name!r}"
             raise self._refuse(place, why)
         return choice.options
 
@@ -337,7 +337,7 @@ class _Builder(CellReader):
         """Return the signatures of the application's requests; empty if shapes do not matter."""
         with self._named(("applications", name, "shapes")):
             if application.shapes and not isinstance(model.profile, TableProfile):
-                raise ProfileError("a padded model has lengths, not shapes")
+                raise ProfileError("expected none: a padded model has lengths, not shapes")
             if isinstance(model.profile, TableProfile) and model.profile.shaped:
                 reference = tuple(model.profile.record.shapes.values())
                 return model.profile.signatures(application.shapes or reference[:1])
@@ -354,7 +354,7 @@ class _Builder(CellReader):
             return ClientLink(link, section.payload, section.shared)
         trace, offset = self._trace((*place, "trace"), section.trace)
         if not trace.mean:
-            why = "nothing would ever arrive: all of it is an outage"
+            why = "expected a trace with some bandwidth, got only outages"
             raise self._refuse((*place, "trace"), why)
         return ClientLink(TraceLink(trace, section.rtt, offset), section.payload, section.shared)
 
@@ -367,8 +367,8 @@ class _Builder(CellReader):
                 raise self._refuse(place[:-1], why)
             return None
         if not padded_model:
-            why = f"the table of model {application.model!r} takes no notice of lengths"
-            raise self._refuse(place, f"{why}: expected none, or 'padded' there")
+            why = f"the table of model {application.model!r} does not depend on lengths"
+            raise self._refuse(place, f"expected none, or a model with 'padded': {why}")
         with self._named(place):
             return parse_lengths(application.lengths, self._from_file(read_lengths))
 
@@ -390,7 +390,7 @@ class _Builder(CellReader):
         used_models = {stream.model for stream in streams}
         for name, model in models.items():
             if isinstance(model.profile, PaddedProfile) and name not in used_models:
-                raise self._refuse(("models", name), "no application uses it")
+                raise self._refuse(("models", name), "expected an application that uses it")
 
     def _from_file(self, read: Callable[[str], T]) -> Callable[[str], T]:
         """Return `read` with paths relative to the scenario's folder."""

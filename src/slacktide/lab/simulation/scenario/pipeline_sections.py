@@ -23,13 +23,13 @@ Bytes = Annotated[ByteSize, Field(ge=0)]
 
 
 class EitherSection(Section):
-    """A section that states just one of its first two keys."""
+    """A section that states exactly one of its first two keys."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         first, second = list(type(self).model_fields)[:2]
         if (getattr(self, first) is None) == (getattr(self, second) is None):
-            raise ValueError(f"expected either {first!r} or {second!r}")
+            raise ValueError(f"expected exactly one of {first!r} and {second!r}")
         return self
 
 
@@ -37,41 +37,41 @@ class DeviceSection(Section):
     """A machine on which stages of pipelines may run."""
 
     speed: Annotated[float, Field(gt=0)] = 1.0
-    """Speed of batches: at 0.2 they take five times as long as the models state."""
+    """Speed of batches: at 0.2, they take five times as long as the models state."""
     accelerators: Count = 1
-    """Number of equal accelerators. A CPU counts as one."""
+    """Number of identical accelerators. A CPU counts as one."""
     streams: Count = 1
-    """Lanes of each accelerator. One batch at a time runs on a lane."""
+    """Number of lanes of each accelerator. A lane runs one batch at a time."""
     memory: Size | None = None
-    """Memory for models on each accelerator. Without it there is enough."""
+    """Memory for models on each accelerator. Default: unlimited."""
     utilisation: Annotated[float, Field(gt=0)] = 1.0
-    """Largest sum of `models.NAME.utilisation` that planners let run at once on each."""
+    """Largest sum of `models.NAME.utilisation` that planners run together on one accelerator."""
     server: bool = False
-    """Whether stages of any pipeline may run on it. Other devices serve the pipelines that begin on
-    them."""
+    """Whether stages of any pipeline may run on it. Other devices serve only the pipelines that
+    begin on them."""
 
 
 class DeviceLinkSection(EitherSection):
-    """The way between two devices, either way: what is handed over queues for it."""
+    """The link between two devices. Rows that are handed over queue for it, in each direction."""
 
     bandwidth: Bytes | None = None
-    """Constant bandwidth in bytes per second, in each direction. 0: nothing passes."""
+    """Constant bandwidth in bytes per second, in each direction; 0: no connection."""
     trace: str | None = None
-    """A changing bandwidth, as for `slacktide load --link`."""
+    """Changing bandwidth, as for `slacktide load --link`."""
     between: Annotated[tuple[Name, Name], Field(strict=False)]
-    """The two devices. Each pipeline's device needs a link to every server, and servers need links
-    to one another."""
+    """The two devices. Each pipeline's device needs a link to every server, and so does each server
+    to every other."""
     rtt: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Round trip of an empty message."""
+    """Round-trip time of an empty message."""
 
 
 class SimulatedStage(Section):
-    """One stage of a pipeline. The name of a model is short for it."""
+    """One stage of a pipeline. The name of its model is a short form."""
 
     model: Name
-    """The model that the stage runs."""
+    """Model that the stage runs."""
     answer: Bytes = 100
-    """Size of an answer's row, if the stage feeds no other."""
+    """Size of a row of the answer, if the stage feeds no other stage."""
 
 
 def _short_stage(value: Any) -> Any:
@@ -82,13 +82,13 @@ class SimulatedEdge(Section):
     """Rows that one stage hands on to another."""
 
     upstream: Annotated[Name, Field(alias="from")]
-    """The stage that hands on."""
+    """Stage that hands on rows."""
     downstream: Annotated[Name, Field(alias="to")]
-    """The stage that takes it."""
+    """Stage that receives them."""
     classes: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """From the first stage: classes of objects. Each object is a row."""
+    """For edges from the first stage: classes of objects to hand on, one row per object."""
     each: Annotated[float, Field(ge=0)] = 1.0
-    """From other stages: rows for each row of the upstream."""
+    """For edges from other stages: number of rows for each row of the upstream."""
     row: Bytes = 0
     """Size of a row."""
 
@@ -97,11 +97,11 @@ class SimulatedPipeline(EitherSection):
     """A camera, and the pipeline that its frames go through."""
 
     counts: str | None = None
-    """Objects on frames, from a CSV file that is repeated: `FILE`, or `FILE:only=VIDEO`."""
+    """CSV file with the objects on each frame, repeated at its end: `FILE` or `FILE:only=VIDEO`."""
     objects: dict[str, Annotated[float, Field(ge=0)]] | None = None
-    """Drawn objects instead: for each class the mean number on a frame."""
+    """Mean number of objects on a frame, by class; the numbers on each frame are drawn."""
     device: Name
-    """The device where its frames arrive, and to which answers go."""
+    """Device of the camera: frames arrive there, and answers return to it."""
     rate: Annotated[float, Field(gt=0, le=1000)]
     """Frames per second."""
     slo: Duration
@@ -109,7 +109,7 @@ class SimulatedPipeline(EitherSection):
     frame: Bytes
     """Size of a frame."""
     stops: Duration | None = None
-    """Time at which the camera stops. Without it, at the end."""
+    """Time at which the camera stops. Default: the end of the run."""
     stages: Annotated[
         dict[Name, Annotated[SimulatedStage, BeforeValidator(_short_stage)]], Field(min_length=1)
     ]
@@ -129,12 +129,12 @@ Placing = Annotated[
 
 
 class PlacementSection(Section):
-    """Who places the stages, and what lanes cost one another."""
+    """The policy that places the stages, and how much lanes slow each other."""
 
-    planner: Placing = Choice("pipeline", PLACEMENTS["pipeline"].options())
+    policy: Placing = Choice("pipeline", PLACEMENTS["pipeline"].options())
     """`pipeline`, `octopinf`, `distream`, `rim` or `jellyfish`, or a name with options."""
     every: Duration = 360.0
-    """Time between two plans. `pipeline` plans sooner if its predictions do not hold."""
+    """Time between plans. `pipeline` plans earlier if its predictions fail."""
     contention: Annotated[float, Field(ge=1)] = 1.0
-    """Factor on the time of batches that together want more of an accelerator than there is,
-    beyond the slowdown in proportion."""
+    """Factor on the time of batches that together exceed an accelerator, in addition to the
+    proportional slowdown."""

@@ -32,15 +32,15 @@ from slacktide.lab.workloads.object_counts import ObjectCounts, draw_object_coun
 from slacktide.models.repository.settings_file import Path as Place
 from slacktide.pipelines import BOX, Edge, Pipeline, PipelineStage
 from slacktide.planning.pipelines import (
+    ConfigurationTimes,
     DeviceView,
-    FormTimes,
     Inflow,
     LinkView,
     PipelineView,
     PlacementControl,
     PlacementError,
     PlacementQuestion,
-    StageForm,
+    StageConfiguration,
     StageView,
     lanes_of,
     make_placement,
@@ -84,7 +84,7 @@ class PipelinesWorld(CellReader):
         )
         question = self._asked(seed)
         placement = scenario.placement
-        policy = make_placement(placement.planner.name, placement.planner.stated())
+        policy = make_placement(placement.policy.name, placement.policy.stated())
         control = PlacementControl(question, policy, interval=placement.every)
         control.decide(now=0.0)
         assert control.plans is not None
@@ -156,7 +156,7 @@ class PipelinesWorld(CellReader):
             raise self._refuse(place, "expected 'latency' in a scenario with 'pipelines'")
         for key in ("cores", "lane", "replicas", "scaling", "window"):
             if key in model.model_fields_set:
-                text = "expected none in a scenario with 'pipelines': it is for the placement"
+                text = "expected none in a scenario with 'pipelines': the placement decides it"
                 raise self._refuse((*place, key), text)
         with self._named((*place, "latency")):
             return stated(model.latency).record.table
@@ -177,7 +177,7 @@ class PipelinesWorld(CellReader):
             for end in section.between:
                 self._known((*place, "between"), "device", end, self._scenario.devices)
             if first == second or (first, second) in pairs:
-                raise self._refuse((*place, "between"), "expected two devices, and one link of two")
+                raise self._refuse((*place, "between"), "expected two devices, linked only once")
             if section.trace is None:
                 trace, offset = BandwidthTrace([0.0], [float(section.bandwidth or 0)]), 0.0
             else:
@@ -194,7 +194,7 @@ class PipelinesWorld(CellReader):
         for begin in [*(section.device for section in self._scenario.pipelines.values()), *servers]:
             for end in servers:
                 if begin != end and (begin, end) not in self._links:
-                    raise self._refuse(("links",), f"no link between {begin!r} and {end!r}")
+                    raise self._refuse(("links",), f"expected a link between {begin!r} and {end!r}")
 
     def _rows(self, name: str, spec: SimulatedPipeline) -> StageRows:
         place = ("pipelines", name)
@@ -206,7 +206,7 @@ class PipelinesWorld(CellReader):
         for number, edge in enumerate(spec.edges):
             before = fed.setdefault(edge.downstream, edge.upstream)
             if before != edge.upstream:
-                text = f"{edge.downstream} gets its rows from {before}; expected one stage for each"
+                text = f"expected one upstream of {edge.downstream}, which already has {before}"
                 raise self._refuse((*place, "edges", number), text)
         try:
             edges = tuple(Edge(edge.upstream, edge.downstream, BOX) for edge in spec.edges)
@@ -229,7 +229,7 @@ class PipelinesWorld(CellReader):
         for number, edge in enumerate(spec.edges):
             if (edge.upstream == pipeline.source) != bool(edge.classes):
                 place = ("pipelines", name, "edges", number)
-                raise self._refuse(place, "expected 'classes' on edges from the first stage alone")
+                raise self._refuse(place, "expected 'classes' only on edges of the first stage")
         with self._named(("pipelines", name)):
             return PipelineCamera(
                 rows,
@@ -254,7 +254,7 @@ class PipelinesWorld(CellReader):
         """Return the question at the start, with mean object counts and link bandwidths."""
         scenario = self._scenario
         kinds = {device.speed: f"speed {device.speed:g}" for device in scenario.devices.values()}
-        forms = {name: self._form(name, kinds) for name in scenario.models}
+        configurations = {name: self._configuration(name, kinds) for name in scenario.models}
         devices = [
             DeviceView(
                 name,
@@ -290,7 +290,7 @@ class PipelinesWorld(CellReader):
                         size = rows.nbytes
                 answer = float(spec.stages[stage].answer)
                 stages.append(
-                    StageView(stage, (forms[model],), tuple(inflows), model, size, answer)
+                    StageView(stage, (configurations[model],), tuple(inflows), model, size, answer)
                 )
             views.append(PipelineView(name, spec.device, spec.slo, spec.rate, tuple(stages)))
         most = max(table.max_batch for table in self._tables.values())
@@ -301,19 +301,19 @@ class PipelinesWorld(CellReader):
         except PlacementError as error:
             raise self._refuse(("pipelines",), str(error)) from None
 
-    def _form(self, name: str, kinds: dict[float, str]) -> StageForm:
+    def _configuration(self, name: str, kinds: dict[float, str]) -> StageConfiguration:
         model, table = self._scenario.models[name], self._tables[name]
         largest = min(model.max_batch or table.max_batch, table.max_batch)
         sizes = [2**n for n in range(largest.bit_length())]
         times = tuple(
-            FormTimes(
+            ConfigurationTimes(
                 kind,
                 tuple(table.expected(size, 1) / speed for size in sizes),
                 tuple(table.p99(size, 1) / speed for size in sizes),
             )
             for speed, kind in kinds.items()
         )
-        return StageForm(
+        return StageConfiguration(
             times,
             weights=float(model.weights),
             intermediate=float(model.intermediate),

@@ -111,7 +111,7 @@ class TableProfile:
             return ()
         reference = tuple(self.record.shapes.values())
         if not reference:
-            raise ProfileError("a table that is written out knows no shapes")
+            raise ProfileError("expected none: a table in the scenario has no shapes")
         times = self.by_shape()
         signatures = []
         for shape in shapes:
@@ -120,8 +120,8 @@ class TableProfile:
             signatures.append((shape, *reference[1:]))
             if not times.measured(_one_of(signatures[-1])):
                 raise ProfileError(
-                    f"the profile cannot judge {list(shape)}: slacktide profile measures it where "
-                    "slacktide.yaml lists it under 'shapes' of its input"
+                    f"the profile has no times for {list(shape)}: list it under 'shapes' of the "
+                    "input in slacktide.yaml, and run slacktide profile"
                 )
         return tuple(signatures)
 
@@ -139,7 +139,7 @@ class PaddedProfile:
 
     def misses(self, max_batch: int, cores: int) -> str | None:
         if max_batch > self.largest:
-            return f"is stated up to batch {self.largest}, not {max_batch}"
+            return f"has times up to batch {self.largest}, not {max_batch}"
         return None
 
     def times(self, training: Training, cores: int) -> BatchTimes:
@@ -176,7 +176,7 @@ def _one_of(signature: Signature) -> Request:
 
 
 Profile: TypeAlias = TableProfile | PaddedProfile
-"""How long one model takes."""
+"""The batch times of one model."""
 
 
 def padded(section: PaddedLatency, *, learned: bool) -> PaddedProfile:

@@ -153,7 +153,8 @@ def checked(
             hint = suggestion(model, scenario.models)
             problems.append(ValidationProblem(path, f"no model {model!r}; {hint}"))
         elif kind == "clients" and not scenario.models[model].variants:
-            problems.append(ValidationProblem(path, f"expected a model with 'variants': {model!r}"))
+            why = f"expected a model with 'variants', got {model!r}"
+            problems.append(ValidationProblem(path, why))
     if problems:
         raise positions.error(*problems)
     return scenario
@@ -184,7 +185,8 @@ def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
             )
         count *= len(values)
     if count > MOST_CELLS:
-        raise bare.positions.refuse(("grid",), f"{count} combinations; the limit is {MOST_CELLS}")
+        why = f"expected at most {MOST_CELLS} combinations, got {count}"
+        raise bare.positions.refuse(("grid",), why)
     cells: list[Cell] = []
     problems: list[str] = []
     for choice in itertools.product(*(range(len(values)) for values in grid.values())):
@@ -257,6 +259,6 @@ def replaced(document: Mapping[str, Any], path: Path, value: object) -> dict[str
     if isinstance(below, str) and str(key) in _SHORT_FORMS:
         below = {_SHORT_FORMS[str(key)]: below}
     if below is not None and not isinstance(below, Mapping):
-        raise ValueError(f"{dotted((key,))} is not a section")
+        raise ValueError(f"expected a section at {dotted((key,))}, got {shown(below)}")
     changed[str(key)] = replaced(below or {}, tuple(tail), value)
     return changed

@@ -44,7 +44,7 @@ def run_cell(
     try:
         if cell.scenario.pipelines:
             if requests is not None:
-                raise ScenarioError(["--requests: a scenario with 'pipelines' lists no requests"])
+                raise ScenarioError(["--requests: expected a scenario without 'pipelines'"])
             return PipelinesWorld(cell).run(seed, _provenance(), progress)
         world = build(cell)
         reports = [_run(cell, seed, world, kappa, progress, requests) for kappa in world.kappas]

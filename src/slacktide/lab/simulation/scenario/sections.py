@@ -60,7 +60,7 @@ Spec = Annotated[
 may have been meant."""
 
 YARDSTICKS: Registry[Any] = Registry("yardstick", {"oracle_slack": OracleSlack})
-"""Policies that stand where a scheduler may, and can only be had in a simulation."""
+"""Policies that replace a scheduler, available only in simulations."""
 
 
 def _or_yardstick(value: Any, policy: ValidatorFunctionWrapHandler) -> Any:
@@ -71,7 +71,7 @@ def _or_yardstick(value: Any, policy: ValidatorFunctionWrapHandler) -> Any:
 
 
 SimulatedScheduler = Annotated[SchedulerSettings, WrapValidator(_or_yardstick)]
-"""A policy of the server, or a yardstick that only a simulation can have."""
+"""A scheduler of the server, or a yardstick that only simulations have."""
 
 
 _Grid = Annotated[
@@ -80,7 +80,7 @@ _Grid = Annotated[
 
 
 class StatedTable(Section):
-    """A latency table written out: seconds of a batch, by size and by cores."""
+    """A latency table in the scenario itself: seconds of a batch, by size and by cores."""
 
     batches: Sizes
     """Batch sizes, ascending."""
@@ -89,7 +89,7 @@ class StatedTable(Section):
     p50: _Grid
     """Median time of a batch of each size. With several `cores`, a list of times for each size."""
     p99: _Grid | None = None
-    """99th percentiles, in the same form. Without them every batch takes its median."""
+    """99th percentiles in the same form. Default: every batch takes its median time."""
 
     @model_validator(mode="before")
     @classmethod
@@ -113,74 +113,74 @@ class PaddedLatency(Section):
     c1: Duration
     """Time of each row for each unit of the longest length in the batch."""
     sizes: Sizes = (1, 2, 4, 8, 16)
-    """Batch sizes. A batch takes as long as the next of them."""
+    """Batch sizes. A batch takes the time of the smallest size that holds it."""
 
 
 class SimulatedVariantSection(Section):
     """One variant of a family."""
 
     size: Count
-    """Side of its image, in pixels."""
+    """Side of its input image, in pixels."""
     accuracy: Annotated[float, Field(gt=0, le=1)]
-    """How good its answers are."""
+    """Accuracy of its answers."""
     latency: StatedTable
-    """How long its batches take."""
+    """Latency table of its batches."""
 
 
 class SimulatedModel(Section):
-    """A model: how long it takes (exactly one of the first six), and how it is served."""
+    """A model: its batch times (exactly one of the first six keys), and how it is served."""
 
     profile: str | None = None
-    """A profile file: the output of `slacktide profile --json`, or one stored beside a model."""
+    """Profile file: the output of `slacktide profile --json`, or one stored beside a model."""
     folder: str | None = None
-    """A model's folder with a profile of this machine. Its `slacktide.yaml` gives scheduler, `slo`
-    and `share` unless they are stated here."""
+    """Folder of a model that has a profile of this machine. Its `slacktide.yaml` sets `scheduler`,
+    `slo` and `share` unless they are stated here."""
     latency: StatedTable | None = None
-    """A latency table, such as `{batches: [1, 4, 16], p50: [8ms, 17ms, 53ms]}`."""
+    """Latency table, such as `{batches: [1, 4, 16], p50: [8ms, 17ms, 53ms]}`."""
     padded: PaddedLatency | None = None
-    """c0 + c1 · k · max(l): k is the size of the batch, max(l) the longest length in it (Orloj
-    §4.2)."""
+    """Batch time c0 + c1 · k · max(l), where k is the size of the batch and max(l) its longest
+    length (Orloj §4.2)."""
     variants: dict[Name, SimulatedVariantSection] = {}  # noqa: RUF012
-    """Sizes of one file's image input, the smallest first, which makes the model a family for
-    `clients`."""
+    """Variants by name, the smallest first, for the sizes of one file's image input. They make the
+    model a family for `clients`."""
     exits: str | None = None
-    """An exit table ([format](reproduce/apparate.md#exit-tables)): the model's times, and what its
-    ramps say. Requests are its inputs in order, repeated."""
+    """Exit table ([format](reproduce/apparate.md#exit-tables)): the model's times, and the answers
+    of its ramps. Requests are its inputs in order, repeated."""
     early_exit: Annotated[EarlyExitSettings, short_for("accuracy_loss")] | None = None
-    """Lets requests of a model with `exits` leave early, as `early_exit` in slacktide.yaml. A
+    """Lets requests of a model with `exits` leave early, like `early_exit` in slacktide.yaml. A
     percentage is short for `early_exit.accuracy_loss`."""
     variants_planner: dict[str, Any] = {}  # noqa: RUF012
     """Options of the variants planner, such as `{period: 1.0}`."""
     profiled_length: Annotated[float, Field(gt=0)] = 1.0
-    """The length at which a measured profile was taken, if applications state `lengths`."""
+    """Length of the requests that a measured profile was taken with, for `lengths`."""
     max_batch: Count | None = None
-    """Largest number of rows in one batch. Without it the largest size of the profile."""
+    """Largest number of rows in one batch. Default: the largest size of the profile."""
     scheduler: SimulatedScheduler | None = None
-    """The policy of this model. Without it that of its folder, or of the scenario."""
+    """Scheduler of this model. Default: that of its folder, or else of the scenario."""
     cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
     """Gives the model a lane of its own with this many cores: a number, or a range within which a
-    planner decides. Without it the shared lane."""
+    planner decides. Default: the model uses the shared lane."""
     lane: Name | None = None
-    """Name of the lane. Models that name the same one share it."""
+    """Name of the lane. Models with the same name share it."""
     replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
-    """Copies of the model, each on a lane of its own: a number, or a range within which a planner
+    """Number of replicas, each on a lane of its own: a number, or a range within which a planner
     decides."""
     scaling: Scaling | None = None
-    """The policy, if `cores` or `replicas` have a range: a name, or a name with options. Without it
-    the default policy."""
+    """Scaling policy, if `cores` or `replicas` have a range: a name, or a name with options.
+    Default: the server's default policy."""
     share: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Weight if several models share a lane. Without it that of the folder, or 1."""
+    """Weight among models that share a lane. Default: that of the folder, or else 1."""
     window: WindowSettings | None = None
-    """When it comes first on its lane. Without it as its folder states."""
+    """Times at which the model has priority on its lane. Default: those of its folder."""
     predictions: Literal["known", "learned"] = "known"
-    """For requests with lengths. `known`: policies know each application's distribution of lengths
-    beforehand (from 4,000 separate samples). `learned`: they start from the profile and learn from
-    requests that run alone, as a server does."""
+    """Predictions for requests with lengths. `known`: policies know each application's distribution
+    of lengths in advance (from 4,000 separate samples). `learned`: they start from the profile and
+    learn from requests that run alone, as a server does."""
 
     weights: Bytes = 0
-    """In scenarios with `pipelines`: memory of an accelerator that each copy takes."""
+    """In scenarios with `pipelines`: accelerator memory that each replica takes."""
     intermediate: Bytes = 0
-    """In scenarios with `pipelines`: further memory while it runs."""
+    """In scenarios with `pipelines`: additional memory while a batch runs."""
     utilisation: Annotated[float, Field(gt=0)] = 1.0
     """In scenarios with `pipelines`: share of an accelerator that a running batch takes."""
 
@@ -196,12 +196,12 @@ class SimulatedModel(Section):
 
 
 class Slo(EitherSection):
-    """How long a request may take. `50ms` is short for `{within: 50ms}`."""
+    """Time that a request may take. `50ms` is short for `{within: 50ms}`."""
 
     within: Spec | None = None
-    """`50ms`, `mix:24ms,60ms@2`, `uniform:20ms:200ms`, or `none`: best effort."""
+    """`50ms`, `mix:24ms,60ms@2`, `uniform:20ms:200ms`, or `none` for best effort."""
     p99_alone: Annotated[float, Field(gt=0)] | None = None
-    """Multiple of the 99th percentile of the time of one such request alone."""
+    """Multiple of the 99th percentile of the time that one such request takes alone."""
 
 
 def _short_slo(value: Any) -> Any:
@@ -213,28 +213,27 @@ def _short_slo(value: Any) -> Any:
 
 
 class LinkSection(EitherSection):
-    """The way from the client: requests are announced at their first byte."""
+    """The link from the client: requests are announced at their first byte."""
 
     bandwidth: Size | None = None
     """Constant bandwidth in bytes per second."""
     trace: str | None = None
-    """A changing bandwidth: a recorded or generated trace, as for `slacktide load --link`."""
+    """Changing bandwidth: a recorded or generated trace, as for `slacktide load --link`."""
     rtt: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Round trip of an empty message."""
+    """Round-trip time of an empty message."""
     payload: Size
     """Size of a request."""
     shared: bool = False
-    """True: the application's requests queue for one link. Otherwise each request has a link of its
-    own."""
+    """Whether the application's requests queue for one link. Otherwise each request has its own."""
 
 
 class Hint(EitherSection):
     """Length that a request states for itself. `exact` is short for `{error: 0}`."""
 
     error: Annotated[float, Field(ge=0)] | None = None
-    """The true length times exp(error × a standard normal)."""
+    """The hint is the true length times exp(error × a standard normal)."""
     claim: Annotated[float, Field(ge=0)] | None = None
-    """A constant length, whatever the truth."""
+    """The hint is this length for every request."""
 
 
 def _short_hint(value: Any) -> Any:
@@ -253,64 +252,64 @@ class Application(Section):
     """One stream of requests."""
 
     model: Name
-    """The model that its requests are for."""
+    """Model that the requests are for."""
     arrivals: Spec
-    """A process, such as `poisson:100`, or a trace."""
+    """Arrival process, such as `poisson:100`, or a trace."""
     lengths: Spec | None = None
     """Lengths of the requests, such as `modes:3~1,17~1`. A padded model needs them; a measured
-    profile becomes one by length."""
+    profile is then turned into one by length."""
     rows: Annotated[
         tuple[Count, ...], Field(strict=False, min_length=1), BeforeValidator(_number_to_list)
     ] = (1,)
-    """Rows of a request, or a list to draw from: with `[1, 1, 1, 4]` a quarter of the requests has
-    four."""
+    """Rows of a request, or a list to draw from: with `[1, 1, 1, 4]`, a quarter of the requests
+    have four rows."""
     shapes: Annotated[tuple[Shape, ...], Field(strict=False)] = ()
-    """Shapes of a row of the model's first input to draw from, such as `[[3, 320, 320], [3, 640,
-    640]]`. Other inputs are as profiled. Without it all requests are as profiled."""
+    """Shapes to draw from for a row of the model's first input, such as `[[3, 320, 320], [3, 640,
+    640]]`. Other inputs have the profiled shapes. Default: all inputs have them."""
     slo: Annotated[Slo, BeforeValidator(_short_slo)] | None = None
     """Time that a request may take: a text (short for `applications.NAME.slo.within`), or one of
-    the keys below. Without it that of the model's folder; without that, requests are best
-    effort."""
+    the keys below. Default: that of the model's folder, or else none (best effort)."""
     penalty: Annotated[float, Field(gt=0)] = 1.0
     """Cost of a missed deadline, in steps."""
     link: LinkSection | None = None
     """The link from the client: requests are announced at their first byte and complete once their
-    payload has been transferred. Without it they are complete when they are sent."""
+    payload has been transferred. Default: they are complete when they are sent."""
     notice: Duration | None = None
-    """Time from the announcement of each request to its completion. The deadline runs from the
-    completion."""
+    """Time from the announcement of each request to its completion, from which its deadline
+    counts."""
     hint: Annotated[Hint, BeforeValidator(_short_hint)] | None = None
-    """The length that a request states: `exact` (short for an error of 0), or one of the keys
-    below. Without it requests carry no work hint."""
+    """Length that a request states as its work hint: `exact` (short for an error of 0), or one of
+    the keys below. Default: requests have no hint."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Application:
         if self.link is not None and self.notice is not None:
-            raise ValueError("expected either 'link' or 'notice': a link announces by itself")
+            raise ValueError(
+                "expected either 'link' or 'notice', got both: a link already announces requests"
+            )
         if self.hint is not None and self.lengths is None:
             raise ValueError("hint: expected 'lengths' beside it")
         if self.shapes and self.lengths is not None:
-            raise ValueError("expected either 'shapes' or 'lengths'")
+            raise ValueError("expected either 'shapes' or 'lengths', got both")
         return self
 
 
 class ClientLinkSection(EitherSection):
-    """A client's way to the server: its frames queue for it."""
+    """A client's link to the server, on which its frames queue."""
 
     bandwidth: Size | None = None
     """Constant bandwidth in bytes per second."""
     trace: str | None = None
-    """A changing bandwidth, as for `slacktide load --link`. Each client begins at a random point of
-    it."""
+    """Changing bandwidth, as for `slacktide load --link`. Each client begins at a random point."""
     rtt: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Round trip of an empty message."""
+    """Round-trip time of an empty message."""
 
 
 class SimulatedClientSection(Section):
-    """Clients that stream frames to a family and decide as the SDK's client does."""
+    """Clients that stream frames to a family, with the logic of the SDK's client."""
 
     model: Name
-    """The family that their frames are for."""
+    """Family that the frames are for."""
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Number of clients."""
     rate: Annotated[float, Field(gt=0, le=1000)]
@@ -318,17 +317,17 @@ class SimulatedClientSection(Section):
     slo: Duration
     """Time from capture to the answer at the client."""
     link: ClientLinkSection
-    """The link to the server, one for each client."""
+    """Link to the server; each client has its own."""
     bytes_per_pixel: Annotated[float, Field(gt=0)] = 0.4
-    """Size of an encoded frame."""
+    """Size of an encoded frame, in bytes per pixel."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Spread of frame sizes: σ of their logarithm."""
+    """Spread of frame sizes, as the standard deviation of their logarithm."""
     camera: Annotated[tuple[Count, Count], Field(strict=False)] = (1280, 720)
     """Width and height of captured frames."""
     join_every: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Time from one client's start to the next."""
+    """Time between the starts of two clients."""
     accuracy_floor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Lowest useful accuracy."""
+    """Lowest accuracy that is useful to a client."""
     weight: Annotated[float, Field(gt=0, le=16)] = 1.0
     """Weight of a client if not all can be served."""
 
@@ -343,25 +342,25 @@ class Scenario(Section):
     """A world to be simulated."""
 
     title: str = ""
-    """Title of the report. Without it the name of the file."""
+    """Title of the report. Default: the name of the file."""
     duration: Duration
-    """Length of the part that is scored."""
+    """Length of the scored part."""
     warmup: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Length of the warm-up: the same load before the scored part."""
+    """Length of the warm-up, which has the same load and precedes the scored part."""
     seeds: Annotated[
         tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
         Field(strict=False, min_length=1),
         BeforeValidator(_number_to_list),
         AfterValidator(_distinct),
     ] = (0,)
-    """Everything runs once for each seed. May be a single number."""
+    """Seeds, as a list or a single number. Every combination runs once with each."""
     cores: Count = 1
     """Cores of the machine. Models without cores of their own share the remaining ones."""
     scheduler: SimulatedScheduler = DEFAULT_SCHEDULER
-    """The policy of every model that does not name its own: a name, or a name with options.
-    `oracle_slack` is a yardstick for simulations only."""
+    """Scheduler of every model that does not name its own: a name, or a name with options.
+    `oracle_slack` is a yardstick that only simulations have."""
     start_s: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Time that a replica takes to start; the first ones serve at once."""
+    """Time that a replica takes to start. The first replicas serve immediately."""
     resize_s: Annotated[Seconds, Field(ge=0)] = 0.0
     """Time that a lane takes to change its cores."""
     models: Annotated[dict[Name, SimulatedModel], Field(min_length=1)]
@@ -372,14 +371,16 @@ class Scenario(Section):
     pipelines: dict[Name, SimulatedPipeline] = {}  # noqa: RUF012
     placement: PlacementSection = PlacementSection()
     grid: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = {}  # noqa: RUF012
-    """Dotted keys, each with the values to try. Every combination runs with every seed. `seeds` and
-    `title` cannot be varied."""
+    """Dotted keys, each with a list of values to try. Every combination runs with every seed.
+    `seeds` and `title` cannot be varied."""
 
     @model_validator(mode="after")
     def _has_traffic(self) -> Self:
         if self.pipelines:
             if self.applications or self.clients:
-                raise ValueError("expected either 'pipelines' or 'applications' and 'clients'")
+                raise ValueError(
+                    "expected either 'pipelines' or 'applications' and 'clients', got both"
+                )
             if not self.devices:
                 raise ValueError("pipelines: expected 'devices' beside them")
             return self

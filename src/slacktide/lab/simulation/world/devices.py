@@ -96,7 +96,7 @@ class SimulatedDevices:
         """Add a device, whose frames come from `cameras`; the other parameters are those of
         `Simulation`. Raises SimulationError if a device has this name already."""
         if name in self.devices:
-            raise SimulationError(f"there is a device {name!r} already")
+            raise SimulationError(f"expected distinct devices, got {name!r} twice")
         number = len(self._order)
         self.begins = min(self.begins, begin)
 

@@ -267,7 +267,7 @@ class Simulation:
         coming = self._coming
         if coming is not None and coming.arrival <= at:
             if at < self.now:
-                raise SimulationError(f"an item of {at} s comes after one of {self.now} s")
+                raise SimulationError(f"expected ascending times, got {at} s after {self.now} s")
             self._come(at, coming)
         elif self._heap and self._heap[0][0] <= at:
             self._step()
@@ -315,7 +315,9 @@ class Simulation:
         self._take_in(item)
         while coming is not None and coming.arrival <= at:
             if coming.arrival < at:
-                raise SimulationError(f"an item of {coming.arrival} s comes after one of {at} s")
+                raise SimulationError(
+                    f"expected ascending times, got {coming.arrival} s after {at} s"
+                )
             self._take_in(coming)
             coming = self._coming = next(source, None)
         self._step()
@@ -325,7 +327,7 @@ class Simulation:
         self._turns = self._turns + 1 if at == self._fired_at else 0
         self._fired_at = at
         if self._turns > _TURNS_MOST:
-            raise SimulationError(f"the engine asks for its timer at {at} s again and again")
+            raise SimulationError(f"the engine requests its timer at {at} s in an endless loop")
         self._deliver((TimerFired(),), at)
 
     def _step(self) -> None:
@@ -409,7 +411,7 @@ class Simulation:
     ) -> tuple[Sequence[Command], Sequence[StageYielded]]:
         """Carry out commands about frames. Return all other commands, and what stages yield."""
         frames = self._frames
-        assert frames is not None, "a run with pipelines needs to know what their stages give"
+        assert frames is not None, "a run with pipelines needs `frames`"
         hardware_commands: list[Command] = []
         yields: list[StageYielded] = []
         for command in commands:

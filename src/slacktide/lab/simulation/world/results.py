@@ -35,10 +35,12 @@ class Scorer:
     def __init__(
         self, *, duration_s: float, warmup_s: float = 0.0, requests: TextIO | None = None
     ) -> None:
-        """The scored window is [warmup_s, warmup_s + duration_s). `requests` gets a line of CSV for
-        each request in it; percentiles are then exact. Raises ValueError if the window is empty."""
+        """The scored window is [warmup_s, warmup_s + duration_s). `requests` gets one line of CSV
+        for each request in it; percentiles are then exact. Raises ValueError for an empty window.
+        """
         if not (warmup_s >= 0.0 and 0.0 < duration_s < float("inf")):
-            raise ValueError(f"no window: warm-up {warmup_s} s, duration {duration_s} s")
+            window = f"{warmup_s} and {duration_s}"
+            raise ValueError(f"expected warmup_s >= 0 and a finite duration_s > 0, got {window}")
         bin_s = 1.0
         while duration_s > BINS_MOST * bin_s:
             bin_s *= 2.0
