@@ -49,7 +49,7 @@ JSON_CASES: dict[str, tuple[Any, int, str]] = {
     "no rows": ({"inputs": [given(shape=[0, 4], data=[])]}, 400, "shape"),
     "huge shape": ({"inputs": [given(shape=[2**62, 4])]}, 400, "shape"),
     "shape is no list": ({"inputs": [given(shape="1x4")]}, 400, "shape"),
-    "too many rows": ({"inputs": [given(shape=[33, 4], data=ROW * 33)]}, 400, "1 to 32 rows"),
+    "too many rows": ({"inputs": [given(shape=[1025, 4], data=ROW * 1025)]}, 400, "1 to 1024 rows"),
     "too little data": ({"inputs": [given(data=ROW[:3])]}, 400, "data"),
     "too much data": ({"inputs": [given(data=[*ROW, 1.0])]}, 400, "data"),
     "words for numbers": ({"inputs": [given(data=["a", "b", "c", "d"])]}, 400, "data"),

@@ -239,10 +239,10 @@ def test_settings_may_come_with_the_load_call(open_house: Any) -> None:
     ):
         control.load_model("tuned", config=json.dumps({"max_batch_size": 3}))
         assert client.get_model_config("tuned")["max_batch_size"] == 3
-        rows = np.ones((4, 4), np.float32)
-        given = tritonclient.http.InferInput("x", [4, 4], "FP32")
+        rows = np.ones((97, 4), np.float32)
+        given = tritonclient.http.InferInput("x", [97, 4], "FP32")
         given.set_data_from_numpy(rows)
-        with pytest.raises(InferenceServerException, match="1 to 3 rows"):
+        with pytest.raises(InferenceServerException, match="1 to 96 rows"):
             client.infer("tuned", [given])
         for wrong in ("{", '{"max_batch_size": "many"}', '{"no_such_field": 1}'):
             with pytest.raises(InferenceServerException) as refused:

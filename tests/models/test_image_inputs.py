@@ -115,7 +115,7 @@ def test_a_model_of_one_size_takes_jpeg_beside_its_own_pixels() -> None:
     [
         (jpegs(JPEG, shape=(1, 1, 1)), r"input 'image' shape: expected \[rows\], a JPEG for each"),
         (jpegs(JPEG, shape=(2,)), "input 'image': expected 2 strings"),
-        (jpegs(*[JPEG] * 5), "1 to 4 rows"),
+        (jpegs(*[JPEG] * 129), "1 to 128 rows"),
         (jpegs(JPEG, b"GIF89a"), "image': expected a JPEG as element 1, got GIF; send JPEG, or"),
         (jpegs(JPEG, b"text"), "image': expected a JPEG as element 1, got something else"),
         (jpegs(JPEG[:100]), "expected a JPEG as element 0, got one that is cut short"),
@@ -195,8 +195,8 @@ def test_without_a_decoder_jpeg_is_refused_and_pixels_are_not(monkeypatch) -> No
 @pytest.mark.parametrize(
     ("inputs", "options", "largest"),
     [
-        ([FIXED], {}, 4 * 24 * 32 * 3),
-        ([FIXED, TensorSpec("scale", Datatype.FP32, (-1, 2))], {}, 4 * (24 * 32 * 3 + 8)),
+        ([FIXED], {}, 128 * 24 * 32 * 3),
+        ([FIXED, TensorSpec("scale", Datatype.FP32, (-1, 2))], {}, 128 * (24 * 32 * 3 + 8)),
         ([FIXED], {"limits": {"rows": 2}}, 2 * 24 * 32 * 3),
         ([FIXED], {"limits": {"payload": 1000}}, 1000),
         ([FREE], {}, 4 * 3 * 52_428_800),
@@ -211,4 +211,4 @@ def test_fixed_shapes_bound_a_body(inputs, options, largest) -> None:
 
 def test_pixels_of_any_size_are_bounded_by_their_limit() -> None:
     check = check_for(FREE, any_image=True, limits={"pixels": 10_000})
-    assert check.largest == 4 * 30_000
+    assert check.largest == 128 * 30_000

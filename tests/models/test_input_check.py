@@ -77,8 +77,8 @@ def test_order_follows_the_model():
         ([tensor("image", np.zeros((1, 3, 3), "<f4"))], r"'image' shape: expected \[-1, 3, 2\]"),
         ([tensor("image", np.zeros((3, 2), "<f4"))], "'image' shape"),
         ([tensor("image", np.zeros((), "<f4"))], "'image' shape"),
-        ([image(rows=5)], r"'image' shape\[0\]: expected 1 to 4 rows, got 5"),
-        ([image(rows=0)], r"'image' shape\[0\]: expected 1 to 4 rows, got 0"),
+        ([image(rows=129)], r"'image' shape\[0\]: expected 1 to 128 rows, got 129"),
+        ([image(rows=0)], r"'image' shape\[0\]: expected 1 to 128 rows, got 0"),
         (
             [InputTensor("image", Datatype.FP32, (1, 3, 2), b"x" * 23)],
             "'image' data: expected 24 bytes for shape",
@@ -324,9 +324,9 @@ def test_crops_are_as_the_model_takes_them():
     assert own.signature == ((50, 100, 3),)
     sized = InputCheck(ModelInterface((pixels(-1, -1),), (), 4), ModelSettings(), any_image=True)
     assert sized.crops(boxes(WIDE), 200, 100).signature == ()
-    with pytest.raises(BadField, match="1 to 4 rows, got 5"):
-        padded.crops(boxes(*[WIDE] * 5), 200, 100)
-    with pytest.raises(BadField, match="1 to 4 rows, got 0"):
+    with pytest.raises(BadField, match="1 to 128 rows, got 129"):
+        padded.crops(boxes(*[WIDE] * 129), 200, 100)
+    with pytest.raises(BadField, match="1 to 128 rows, got 0"):
         padded.crops(boxes(), 200, 100)
     with pytest.raises(TypeError, match="no input of images alone"):
         check_for(IMAGE).crops(boxes(WIDE), 200, 100)

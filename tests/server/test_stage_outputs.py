@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.crops import PLAIN, BoxChoice
-from slacktide.domain.frames import Feed
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.hand_over.tensor_io import encode_strings
-from slacktide.executors.ports import TensorRef
-from slacktide.server.frame_payloads import FramePayloads, _cut, _part, _part_of_strings
+from slacktide.executors.ports import Payload, TensorRef
+from slacktide.server.frame_payloads import FramePayloads, _cut, rows_of_payload
 from slacktide.server.stage_outputs import (
     StageArrays,
     chosen_boxes,
@@ -113,9 +112,8 @@ def test_part_of_a_tensor_is_these_rows_wherever_it_lies(data: Any) -> None:
     arena = Arena(1 << 16)
     slot = arena.allocate(len(content))
     arena.write(slot.offset, content)
-    ref = _part_of_strings(
-        arena, TensorRef(slot.offset, slot.nbytes, shape), Feed(0, 1, first, end)
-    )
+    payload = Payload(len(texts), (TensorRef(slot.offset, slot.nbytes, shape),))
+    (ref,) = rows_of_payload([STRINGS], arena, payload, first, end).tensors
     lies = (ref.shape, bytes(arena.view(slot)[ref.offset - slot.offset :][: ref.nbytes]))
     assert back(STRINGS, lies).tolist() == array[first:end].tolist()
     cut = _cut(InputTensor("x", Datatype.BYTES, shape, content), first, end)
@@ -123,7 +121,8 @@ def test_part_of_a_tensor_is_these_rows_wherever_it_lies(data: Any) -> None:
     arena.close()
     floats = np.arange(2 * len(texts), dtype=np.float32).reshape(-1, 2)
     shape, content = tensor(floats)
-    ref = _part(TensorRef(64, len(content), shape), Feed(0, 1, first, end))
+    payload = Payload(len(texts), (TensorRef(64, len(content), shape),))
+    (ref,) = rows_of_payload([FLOATS], arena, payload, first, end).tensors
     assert (ref.offset - 64, ref.nbytes, ref.shape) == (
         8 * first,
         8 * (end - first),

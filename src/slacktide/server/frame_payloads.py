@@ -15,9 +15,9 @@ import numpy as np
 
 from slacktide.domain import Reason, Signature
 from slacktide.domain.crops import BOX_BYTES
-from slacktide.domain.frames import Feed, PreparePayload, Yield
+from slacktide.domain.frames import PreparePayload, Yield
 from slacktide.domain.pipelines import Edge
-from slacktide.domain.tensors import Datatype, fits
+from slacktide.domain.tensors import Datatype, TensorSpec, fits
 from slacktide.executors.hand_over.arena import ALIGNMENT, Arena, Slot
 from slacktide.executors.hand_over.tensor_io import split_elements
 from slacktide.executors.jpeg_elements import element_header, jpeg_elements
@@ -179,8 +179,8 @@ class FramePayloads:
         first = feeds[0]
         if first.edge is None:
             assert frame is not None
-            whole = rows == frame.rows
-            return frame if whole else Payload(rows, tuple(_part(t, first) for t in frame.tensors))
+            specs = self.version.front.interface.inputs
+            return rows_of_payload(specs, self.version.arena, frame, first.first, first.end)
         number = self.version.arena_numbers.get(command.stage)
         if number is not None:  # crops have one upstream
             boxes = self.handed[first.edge, first.request].chosen.boxes
@@ -193,9 +193,7 @@ class FramePayloads:
         tensors = []
         for spec in stage.interface.inputs:
             parts = [
-                _part(handed.tensors[spec.name], feed)
-                if spec.datatype is not Datatype.BYTES
-                else _part_of_strings(stage.arena, handed.tensors[spec.name], feed)
+                _part(spec, stage.arena, handed.tensors[spec.name], feed.first, feed.end)
                 for handed, feed in fed
                 if spec.name in handed.tensors
             ]
@@ -265,20 +263,26 @@ def _aligned_size(data: Buffer) -> int:
     return -(-len(data) // ALIGNMENT) * ALIGNMENT
 
 
-def _part(ref: TensorRef, feed: Feed) -> TensorRef:
-    """Return the rows of a numeric tensor that a feed takes."""
-    rows = feed.end - feed.first
-    if rows == ref.shape[0]:
-        return ref
-    row_bytes = ref.nbytes // ref.shape[0]
-    return TensorRef(ref.offset + feed.first * row_bytes, rows * row_bytes, (rows, *ref.shape[1:]))
+def rows_of_payload(
+    specs: Sequence[TensorSpec], arena: Arena, payload: Payload, first: int, end: int
+) -> Payload:
+    """Return rows of a payload with these inputs, as parts of its tensors."""
+    if end - first == payload.rows:
+        return payload
+    tensors = zip(specs, payload.tensors, strict=True)
+    return Payload(
+        end - first, tuple([_part(spec, arena, ref, first, end) for spec, ref in tensors])
+    )
 
 
-def _part_of_strings(arena: Arena, ref: TensorRef, feed: Feed) -> TensorRef:
-    rows = feed.end - feed.first
+def _part(spec: TensorSpec, arena: Arena, ref: TensorRef, first: int, end: int) -> TensorRef:
+    """Return rows of an input's tensor. Images in a tensor of one axis are JPEGs."""
+    rows = end - first
     if rows == ref.shape[0]:
         return ref
-    low, high = _bounds(arena.view(Slot(ref.offset, ref.nbytes)), ref.shape, feed.first, feed.end)
+    low, high = first * ref.nbytes // ref.shape[0], end * ref.nbytes // ref.shape[0]
+    if spec.datatype is Datatype.BYTES or len(ref.shape) < len(spec.shape):
+        low, high = _bounds(arena.view(Slot(ref.offset, ref.nbytes)), ref.shape, first, end)
     return TensorRef(ref.offset + low, high - low, (rows, *ref.shape[1:]))
 
 

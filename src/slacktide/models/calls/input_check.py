@@ -25,6 +25,10 @@ from slacktide.wire.errors import BadField
 from slacktide.wire.raw_tensors import check_utf8, walk_strings
 
 MOST_FORMS = 256
+MOST_BATCHES = 32
+"""Most batches of one request, if `limits.rows` is not stated."""
+_SEVERAL_BATCHES = 64 << 20
+"""Most bytes of a request of several batches, if `limits.rows` is not stated."""
 
 LEFT_OUT: Buffer = memoryview(b"")
 """Data of a mask that the client left out: the worker makes it."""
@@ -148,10 +152,11 @@ class InputCheck:
         self.output_places = {spec.name: i for i, spec in enumerate(interface.outputs)}
         """Indices of the outputs, by name."""
         self._all_outputs = tuple(range(len(interface.outputs)))
-        self.most_rows = max(
-            1, min(settings.limits.rows or interface.max_batch, interface.max_batch)
-        )
-        """Maximum number of rows in a request."""
+        self._batch_rows = max(1, interface.max_batch)
+        self._limit_rows = settings.limits.rows
+        most_rows = self._limit_rows or self._batch_rows * MOST_BATCHES
+        self.most_rows = most_rows if interface.batches else 1
+        """Maximum number of rows in a request. Above `max_batch` it is split."""
         self._payload_limit = settings.limits.payload
         self._finite = {name for name, section in settings.inputs.items() if section.finite}
         self._by_form = not self._finite and all(
@@ -192,7 +197,9 @@ class InputCheck:
                 return self._payload_limit or 0
             else:
                 row += math.prod(tail) * spec.datatype.itemsize
-        largest = row * (self.most_rows if self._batches else 1)
+        largest = row * self.most_rows
+        if self._limit_rows is None:
+            largest = max(row * self._batch_rows, min(largest, _SEVERAL_BATCHES))
         return largest if self._payload_limit is None else min(largest, self._payload_limit)
 
     def _tail(self, spec: TensorSpec) -> tuple[int, ...]:

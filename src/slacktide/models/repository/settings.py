@@ -101,7 +101,8 @@ class Limits(Section):
     """Largest total size of this model's requests in flight (429). Without it only the server's
     limit applies."""
     rows: Count | None = None
-    """Largest number of rows in one request (400). Without it `max_batch` applies."""
+    """Largest number of rows in one request (400). Above `max_batch` they run in several batches,
+    with one deadline and one answer. Without it 32 × `max_batch` within 64 MiB, or `max_batch`."""
     length: Count | None = None
     """Longest request along the padded axes (400)."""
     pixels: Count = 50 << 20

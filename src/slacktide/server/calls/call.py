@@ -29,8 +29,9 @@ from slacktide.server.calls.classification import check_classification, classifi
 from slacktide.server.calls.descriptors import notice_of, refer_payload, request_of, write_payload
 from slacktide.server.calls.pending import PendingRequest
 from slacktide.server.calls.route import CallRoute
+from slacktide.server.calls.split import SplitRoute
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
-from slacktide.wire.errors import WireError
+from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.parameters import (
     PLAIN_OPTIONS,
     parse_parameters,
@@ -193,6 +194,8 @@ class ServerCall(PendingRequest):
                 self._classification = call.classification
             if version.blocklist.inputs:
                 self._check_blocklist(version, checked)
+            if checked.rows > version.interface.max_batch > 0 and not version.stages:
+                self._split(version, checked)
             if before is _OPEN:
                 plane.limits.admit(context.client)
                 version.enter()
@@ -303,6 +306,14 @@ class ServerCall(PendingRequest):
             raise WireError(Reason.CRASHED_BEFORE, "")
         if blocklist.blocked_for(self.context.connection, now=now):
             raise WireError(Reason.CONNECTION_BLOCKED, "")
+
+    def _split(self, version: LoadedVersion, checked: CheckedInputs) -> None:
+        """Have its rows run in several batches. Raises BadField if they depend on each other."""
+        if version.dependence:
+            most = version.interface.max_batch
+            field = f"input {checked.tensors[0].name!r} shape[0]"
+            raise BadField(field, f"1 to {most} rows", checked.rows)
+        self._route = SplitRoute(self._route, version, self._plane.driver.new_id)
 
     def _store(self, version: LoadedVersion, checked: CheckedInputs) -> Payload:
         """Return the payload: parts of the received body, or a copy in a new slot."""
