@@ -344,7 +344,21 @@ def test_one_slow_row_is_measured_whatever_it_takes() -> None:
     found = run(executor, budget_s=10.0)
     assert found.record.table.batches == (1,)
     assert found.record.table.samples == ((FEWEST,),)
-    assert len(executor.batches) == 1 + FEWEST
+    assert len(executor.batches) == FEWEST
+    assert (found.record.skipped, found.note) == ((2, 4, 8), "a batch of 2 takes too long for 10 s")
+
+
+def test_the_budget_bounds_a_slow_model_and_says_what_it_would_need() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.3 * rows / cores, PICTURES)
+    shapes = tuple({"x": (3, 32, 32 * n)} for n in range(1, 9))
+    source = replace(PICTURE, more_shapes=shapes)
+    found = run(executor, source, budget_s=2.0, cores=[(0,), (0, 1)], check_rows=True)
+    single_runs = 8 * 0.3 + 8 * 0.15  # of each stated shape one, lest it fail later
+    assert found.seconds < 2.0 + single_runs + 10 * 0.3
+    assert executor.sources[0].warm_up_s == 0.25  # of two sessions each
+    assert found.record.skipped == (2, 4)
+    enough = run(executor, source, budget_s=found.needed_s, cores=[(0,), (0, 1)])
+    assert (enough.record.skipped, enough.needed_s) == ((), 0.0)
 
 
 def test_thorough_goes_on_until_nothing_is_estimated() -> None:

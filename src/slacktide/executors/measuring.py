@@ -6,10 +6,11 @@ each. A batch is timed as the driver sees it: from `run` to the report, hand-ove
 included.
 
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Each size first gets two warm-up runs (one if
-it is slow), which do not count. If a size fails, or would exceed the whole budget (judged by twice
-the time of half the size), it and all larger sizes are skipped, and the table extrapolates.
-`thorough` skips only sizes that fail. If rows may have other sizes, a few of these are measured in
-addition to the table (measuring_sizes.py).
+it is slow). They do not count, except for the one of a slow size. If a size fails, or would exceed
+the budget together with the smaller ones (judged by twice the time of half the size), it and all
+larger sizes are skipped, and the table extrapolates. `thorough` skips only sizes that fail. If rows
+may have other sizes, a few of these are measured in addition to the table (measuring_sizes.py), for
+half of the budget at most.
 
 **How often.** Every point gets `FEWEST` samples, whatever the budget. The rest of the budget is
 divided evenly among the remaining core counts, and each run goes to the size with the least n · √t
@@ -56,6 +57,10 @@ from slacktide.profiles import (
 from slacktide.profiles.latency_fit import SizeTime
 
 WARM_UPS = 2
+SLOW = 0.05
+"""Share of the budget above which a run is slow."""
+OPENING = 0.25
+"""Share of the budget in which the sessions of a replica warm up."""
 GUESS_S = 0.05
 """Assumed seconds of a row on one core if nothing is known. No request is judged by this guess."""
 _ARENA_LIMIT = 1 << 31
@@ -76,6 +81,8 @@ class Measurement:
     """Duration of the measurement, starts of replicas included."""
     note: str = ""
     """Why batch sizes were skipped."""
+    needed_s: float = 0.0
+    """Approximate budget for which nothing is skipped; 0 if nothing was skipped for lack of it."""
     sessions: tuple[SessionSize, ...] = ()
     """Sessions of the replica."""
     guess: str = ""
@@ -104,7 +111,7 @@ async def measure(
     between the smallest and the largest set.
 
     `budget_s` covers everything. Slow models take up to about twice as long; if even batch 1 is too
-    slow, it runs four times on each core set. A start or a run without a report for `patience_s`
+    slow, it runs three times on each core set. A start or a run without a report for `patience_s`
     is given up and its replica killed. `seed` determines the inputs. The caller keeps the executor,
     which stays open. `check_rows`: also check whether rows influence each other (row_check.py).
 
@@ -122,6 +129,8 @@ async def measure(
     cpu_shares: list[float] = []
     dependence = ""
     source = replace(source, threads=source.threads or session_sizes(counts[0], counts[-1]))
+    if not thorough:
+        source = replace(source, warm_up_s=warm_up_s(budget_s, source))
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     work.meter.enter(0, f"starting on {_cores(counts[-1])}")
     try:
@@ -155,7 +164,7 @@ async def measure(
                 samples = await work.sample(replica, warm, len(sets) - index)
                 at_most = math.inf if thorough else budget_s / 2 / len(sets)
                 size_times += await measure_sizes(
-                    replica, other_sizes, rows, arena, warm, most_s=at_most, seed=seed
+                    replica, other_sizes, rows, arena, warm, most_s=at_most, seed=seed, clock=clock
                 )
                 if replica.cpu.value is not None:
                     cpu_shares.append(replica.cpu.value)
@@ -168,7 +177,9 @@ async def measure(
                         executor, raw, sets[-1], device, arena, clock, patience_s
                     )
                     opened = await replica.ready()
-                dependence = await find_dependence(replica, opened, rows, shapes, arena)
+                dependence = await find_dependence(
+                    replica, opened, rows, shapes, arena, next(iter(warm.values())), clock
+                )
         finally:
             replica.close()
     finally:
@@ -178,7 +189,8 @@ async def measure(
         most = max(1, interface.max_batch)
         table = LatencyTable.linear(0.2 * GUESS_S, 0.8 * GUESS_S, most, cores=counts, spread=2.0)
         record = ProfileRecord(table, shapes, device, threads=source.threads)
-        return Measurement(record, interface, clock() - begin, "", opened.sessions, guess)
+        seconds = clock() - begin
+        return Measurement(record, interface, seconds, "", 0.0, opened.sessions, guess)
     kept_samples = {point: seconds for point, seconds in times.items() if point[0] in sizes}
     stated_batch = (source.max_batch or DEFAULT_MAX_BATCH) if interface.batches else 1
     record = ProfileRecord(
@@ -193,9 +205,15 @@ async def measure(
         min(cpu_shares, default=None) if device == "cpu" and source.function is None else None,
     )
     seconds = clock() - begin
+    needed_s = work.needed_s(max(1, interface.max_batch), len(sets)) if work.too_slow else 0.0
     return Measurement(
-        record, interface, seconds, work.note, opened.sessions, dependence=dependence
+        record, interface, seconds, work.note, needed_s, opened.sessions, dependence=dependence
     )
+
+
+def warm_up_s(budget_s: float, source: ModelSource) -> float:
+    """Seconds for warming up each session of a replica, if its measurement has `budget_s`."""
+    return OPENING * budget_s / max(1, len(source.threads))
 
 
 @dataclass(slots=True)
@@ -208,6 +226,20 @@ class _Work:
     clock: Callable[[], float]
     meter: _Meter
     note: str = ""
+    too_slow: float = 0.0
+    """Expected seconds of a row of the first batch size that takes too long; 0 if none does."""
+
+    def needed_s(self, max_batch: int, core_counts: int) -> float:
+        """Approximate budget for all batch sizes, which have twice the rows of the largest."""
+        return self.too_slow * 2 * max_batch * (FEWEST + WARM_UPS) * core_counts
+
+    def _least_s(self, warm: Mapping[int, float], core_counts: int) -> float:
+        """Seconds of the fewest runs of these sizes on all core counts."""
+        runs = (
+            seconds * (FEWEST if seconds > SLOW * self.budget_s else FEWEST + WARM_UPS)
+            for seconds in warm.values()
+        )
+        return sum(runs) * core_counts
 
     async def warm_up(
         self, replica: TimedReplica, sizes: Sequence[int], core_counts: int
@@ -218,14 +250,15 @@ class _Work:
         for size in sizes:
             if warm and not self.thorough:
                 guess = 2 * next(reversed(warm.values()))
-                if guess * (FEWEST + WARM_UPS) * core_counts > self.budget_s:
+                if self._least_s({**warm, size: guess}, core_counts) > self.budget_s:
                     self.note = f"a batch of {size} takes too long for {self.budget_s:g} s"
+                    self.too_slow = guess / size
                     break
             self.meter.show(0.0, f"warming up, {_cores(replica.cores)}, batch {size}")
             try:
                 for _ in range(WARM_UPS):
                     warm[size] = await replica.run(size)
-                    if warm[size] > self.budget_s / 20:
+                    if warm[size] > SLOW * self.budget_s:
                         break
             except BatchError as error:
                 warm.pop(size, None)
@@ -241,7 +274,8 @@ class _Work:
         """Sample each size, at least `FEWEST` times, in this core count's share of the budget."""
         begin = self.clock()
         allowed = max(self.end - begin, 0.0) / core_counts_left
-        samples: dict[int, list[float]] = {size: [] for size in warm}
+        slow = math.inf if self.thorough else SLOW * self.budget_s
+        samples = {size: [seconds] if seconds > slow else [] for size, seconds in warm.items()}
         typical = dict(warm)
         while True:
             seconds_left = math.inf if self.thorough else begin + allowed - self.clock()

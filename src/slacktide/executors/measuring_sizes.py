@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -149,16 +150,18 @@ async def measure_sizes(
     *,
     most_s: float,
     seed: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[SizeTime]:
     """Time rows of each of `sizes` (from `sizes_beside`), on the cores of the replica.
 
     One row and the largest batch are timed, `FEWEST` times after a run that does not count. That is
     enough to separate the cost of a batch from that of a row, and little compared to the table.
-    `warm` has the table's seconds by batch size. A point is skipped if it would exceed `most_s`,
+    `warm` has the table's seconds by batch size. A point is skipped if all would exceed `most_s`,
     but one row of a configured size still runs once, to time a variant. The replica must be
     ready; it is left without inputs. Raises MeasuringError if a configured size fails.
     """
     size_times = []
+    end = clock() + most_s
     replica.inputs = ()
     for tries in sizes:
         for size in tries:
@@ -171,7 +174,7 @@ async def measure_sizes(
                 for count in dict.fromkeys((1, max(warm))):
                     # It is unknown how much less time a smaller row takes.
                     part = size.size if size.size > 1.0 else math.sqrt(size.size)
-                    if warm[count] * part * (FEWEST + 1) > most_s:
+                    if warm[count] * part * (FEWEST + 1) > end - clock():
                         if size.key and count == 1:
                             alone = await replica.run(1)
                             if size.key == VARIANT_SIZES:  # a variant needs a time to serve

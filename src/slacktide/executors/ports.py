@@ -370,6 +370,9 @@ class ModelSource:
     """File with the names of classes, one in a line; None: those in the model's metadata apply."""
     device_origin: str = ""
     """File, line and key that ask for a GPU, for messages."""
+    warm_up_s: float | None = None
+    """Seconds for warming up each session. Batches of one and two rows run in any case, larger ones
+    while time is left. None: every batch size runs."""
 
 
 class ReplicaHandle(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -45,13 +45,20 @@ def dependence_warning(dependence: str) -> str:
 
 
 async def find_dependence(
-    replica: TimedReplica, opened: OpenedModel, rows: SyntheticRows, shapes: RowShapes, arena: Arena
+    replica: TimedReplica,
+    opened: OpenedModel,
+    rows: SyntheticRows,
+    shapes: RowShapes,
+    arena: Arena,
+    row_s: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> str:
     """Why requests must not share a batch; empty if they may. Rows that fail alone, or kill their
-    process, prove nothing; do not use the replica after that."""
+    process, prove nothing; do not use the replica after that. `row_s`: seconds of a row; slow rows
+    run in one order only."""
     if opened.interface.max_batch < 2 or opened.cold:
         return ""
-    begin, patience_s = time.perf_counter(), replica.patience_s
+    begin, patience_s = clock(), replica.patience_s
     try:
         samples = await asyncio.to_thread(_unlike_rows, rows, shapes, opened)
         comparison = _Comparison(
@@ -62,9 +69,11 @@ async def find_dependence(
                 orders = [(0, partner), (partner, 0)]
                 if partner > 1:  # one order at a time is enough for changed rows
                     del orders[1 - number % 2]
+                if 6 * row_s > _MOST_S[0]:
+                    del orders[1:]
                 if dependence := await comparison.compare(*orders):
                     return dependence
-                took = time.perf_counter() - begin
+                took = clock() - begin
                 if took > _MOST_S[number]:
                     return ""
                 replica.patience_s = min(patience_s, _PATIENCE_S + took)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slacktide.domain.tensors import ModelInterface, TensorSpec, any_size, image_input
+from slacktide.executors.measuring import warm_up_s
 from slacktide.executors.ports import Executor, ModelSource
 from slacktide.executors.row_check import dependence_warning
 from slacktide.executors.synthetic_inputs import assumptions_of
@@ -120,7 +121,8 @@ async def prepare_version(
             batch, profile = 1, replace(profile, interface=replace(profile.interface, max_batch=1))
         row = row_shapes(profile, variant.image_size)
         exits = await asyncio.to_thread(profiles.exit_source, variant)
-        source = replace(source, warmup_shapes=row, max_batch=batch, exits=exits)
+        warm_s = warm_up_s(profiles.budget_s, source)
+        source = replace(source, warmup_shapes=row, max_batch=batch, exits=exits, warm_up_s=warm_s)
         pools.append(PreparedPool(variant, source, profile, times))
     interface = pools[0].profile.interface
     if definition.any_image:

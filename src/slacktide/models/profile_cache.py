@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -53,6 +54,8 @@ class ProfiledModel:
     """Model and hardware that were measured."""
     dependence: str = ""
     """Why requests may not share a batch; empty if they may."""
+    needed_s: float = 0.0
+    """Approximate budget that measures every batch size, if this measurement skipped some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class ProfileCache:
         self.learnt = LearntTimes(store)
         self.stages: set[str] = set()
         """Models of pipelines. They keep their batch axis, because pipelines count rows."""
-        self._budget_s = budget_s
+        self.budget_s = budget_s
         self.busy: dict[str, BusyProfile] = {}
         """Profiles in use that are to be measured again, by model, version and variant."""
 
@@ -99,10 +102,18 @@ class ProfileCache:
             and profiled.interface.batches == self._drops_axis(definition, profiled.interface)
         ):
             log.info("%s has no profile; measuring", label)
-            budget_s = self._budget_s
+            budget_s = self.budget_s
             profiled = await self.measure(
                 definition, source, executor, sets, budget_s=budget_s, dependence=dependence
             )
+            if profiled.needed_s:
+                rows = ", ".join(map(str, profiled.record.skipped))
+                log.warning(
+                    "%s: batches of %s rows were not measured, because they take too long for "
+                    "%g s; their times are extrapolated. This measures them: slacktide profile %s "
+                    "--budget %ds",
+                    *(label, rows, budget_s, definition.path, math.ceil(profiled.needed_s)),
+                )
         self.busy.pop(label, None)
         if note := busy_note(profiled.record.cpu_share):
             log.warning(
@@ -126,7 +137,7 @@ class ProfileCache:
             replace(busy.source, max_batch=0) if without_axis else busy.source,
             cores=busy.cores,
             device=definition.settings.device,
-            budget_s=self._budget_s,
+            budget_s=self.budget_s,
         )
         share = measured.record.cpu_share
         if measured.guess or not (is_quiet(share) or (share or 0.0) > (record.cpu_share or 0.0)):
@@ -269,6 +280,7 @@ class ProfileCache:
         self, definition: ModelDefinition, measured: Measurement
     ) -> ProfiledModel:
         interface, dependence = _limited(measured.interface, definition), measured.dependence
+        needed_s = measured.needed_s
         key = await asyncio.to_thread(self._key, definition)
         if measured.guess:
             return ProfiledModel(
@@ -286,7 +298,7 @@ class ProfileCache:
         except RepositoryError as error:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
         return ProfiledModel(
-            measured.record, interface, measured.sessions, key=key, dependence=dependence
+            measured.record, interface, measured.sessions, "", key, dependence, needed_s
         )
 
     @staticmethod
@@ -337,11 +349,16 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
     """Return what is stated about the content of the rows to measure. Reads files."""
     files = {**definition.sample_rows, "": definition.samples}
     hashes = {name: hash_file(path) for name, path in files.items() if path is not None}
-    own_exits = {"outputs": sorted(definition.outputs)} if definition.own_exits else {}
-    stated, decode = definition.settings.preprocessing, definition.settings.decode
-    image = {} if stated is None else {"image": asdict(stated)}
-    decoder = {} if decode is None else {"decode": decode.model_dump(mode="json")}
-    return {"values": definition.values, "samples": hashes, **own_exits, **image, **decoder}
+    content: dict[str, Any] = {"values": definition.values, "samples": hashes}
+    if definition.own_exits:
+        content["outputs"] = sorted(definition.outputs)
+    if definition.settings.expose:
+        content["expose"] = sorted(definition.settings.expose)
+    if (stated := definition.settings.preprocessing) is not None:
+        content["image"] = asdict(stated)
+    if (decode := definition.settings.decode) is not None:
+        content["decode"] = decode.model_dump(mode="json")
+    return content
 
 
 def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:

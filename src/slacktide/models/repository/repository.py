@@ -150,6 +150,14 @@ class ModelDefinition:
         return f"{self.name}/{self.version}/{self.settings.file}"
 
     @property
+    def path(self) -> Path:
+        """Path that `slacktide profile` takes: the model's folder, or the single file."""
+        if self.single_file:
+            return self.model_path
+        is_function = self.settings.function is not None
+        return self.model_path.parent if is_function else self.model_path.parent.parent
+
+    @property
     def data_root(self) -> Path:
         """Folder of the model file, links followed."""
         return self.model_path.resolve().parent
