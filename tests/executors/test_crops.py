@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from slacktide.domain import BatchFinished, ReplicaLost
 from slacktide.domain.crops import Glue, crop_extent, crop_width
-from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding
 from slacktide.executors import crops as crops_module
 from slacktide.executors import pictures as pictures_module
 from slacktide.executors.crops import FrameArenas
@@ -95,7 +95,7 @@ async def test_crops_keep_their_shape_where_the_width_is_free(
     models, kit, arena, frames, kind
 ) -> None:
     async with kit.serving(kind()) as executor:
-        padding = Padding({"x": PaddedInput(2, value=7)}, {"y": 2}, (16, 64))
+        padding = Padding({"x": PaddedInput(2, value=7)}, {"y": PaddedOutput(2)}, (16, 64))
         path = models.identity(TensorProto.UINT8, (16, "width", 3))
         case = kit.Case(executor, path, arena, padding=padding)
         case.handle.attach(4, frames, Glue())

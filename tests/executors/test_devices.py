@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
-from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding
 from slacktide.executors import session as session_module
 from slacktide.executors import session_opener
 from slacktide.executors.hand_over.arena import map_read_only
@@ -154,10 +154,10 @@ def test_memory_decides_also_where_a_longer_input_needs_more(
         return real(self, outputs, feeds, options)
 
     monkeypatch.setattr(gpu.Session, "run", run)
-    padding = Padding({"x": PaddedInput(1, 0)}, {"y": 1}, (5, 40))
+    padding = Padding({"x": PaddedInput(1, 0)}, {"y": PaddedOutput(1)}, (5, 40))
     source = kit.source(path, padding=padding, warmup_shapes={"x": (5,)})
     assert opened(source).interface.max_batch == 4
-    padding = Padding({"x": PaddedInput(1, 0)}, {"y": 1}, (5, 161))
+    padding = Padding({"x": PaddedInput(1, 0)}, {"y": PaddedOutput(1)}, (5, 161))
     with pytest.raises(runtime.error, match="Failed to allocate"):
         opened(kit.source(path, padding=padding, warmup_shapes={"x": (5,)}))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -172,12 +173,12 @@ def zip_map(path: Path) -> Path:
     return path
 
 
-def test_a_classifier_of_scikit_learn_is_told_how_to_export(tmp_path: Path, kit) -> None:
+def test_a_classifier_of_scikit_learn_answers_its_scores_as_a_tensor(tmp_path: Path, kit) -> None:
     path = zip_map(tmp_path / "m" / "1" / "model.onnx")
-    advice = "cannot be served: export with zipmap off (skl2onnx: options={'zipmap': False})"
-    assert refusal(kit.source(path)).endswith(advice)
-    with pytest.raises(ModelError, match="export with zipmap off"):
-        OnnxFile(path, path.parent).interface(None)
+    session = opened(kit.source(path))
+    (output,) = session.interface.outputs
+    assert (output.shape, session.interface.max_batch) == ((-1, 2), 32)
+    assert OnnxFile(path, path.parent).interface(None) == session.interface
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x08\x09"])
@@ -319,3 +320,66 @@ def test_a_model_and_its_data_behind_links_into_a_folder_of_blobs(models, kit) -
     file.check_rules()
     assert file.opened == path
     assert file.with_weights().SerializeToString() == expected
+
+
+def claims_one_row(kit: Any, path: Path, operator: str, **attributes: Any) -> Path:
+    """A model of any number of rows whose file says that its output has one."""
+    saved: Path = kit.save(
+        path,
+        [helper.make_node(operator, ["x"], ["y"], **attributes)],
+        [kit.value("x", TensorProto.FLOAT, ["n", 3])],
+        [kit.value("y", TensorProto.FLOAT, [1, 3])],
+    )
+    return saved
+
+
+def test_an_output_that_claims_one_row_is_tried_with_two(models: Any, kit: Any) -> None:
+    path = claims_one_row(kit, models.path("rows"), "Abs")
+    session = opened(kit.source(path))
+    assert session.interface.max_batch == 32
+    assert session.interface.outputs[0].shape == (-1, 3)
+    assert OnnxFile(path, path.parent).interface(None) == session.interface
+    assert opened(kit.source(path, max_batch=4)).interface.max_batch == 4
+    assert opened(kit.source(path, max_batch=0)).interface.outputs[0].shape == (1, 3)
+    whole = opened(kit.source(path, warmup_shapes={"x": (2, 3)}))  # stated with its rows
+    assert whole.interface.max_batch == 0
+
+
+def test_an_output_that_has_one_row_has_no_batch_axis(models: Any, kit: Any) -> None:
+    path = claims_one_row(kit, models.path("mean"), "ReduceMean", axes=[0], keepdims=1)
+    session = opened(kit.source(path))
+    assert session.interface.max_batch == 0
+    assert session.interface.outputs[0].shape == (1, 3)
+    assert session.row_shapes == {"x": (1, 3)}
+    message = "max_batch is 4, but a batch of 2 fails: output 'y' has not one row"
+    assert message in refusal(kit.source(path, max_batch=4))
+
+
+def test_larger_batches_warm_up_while_there_is_time(
+    models: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    infer = ModelSession._infer
+
+    def counted(session: ModelSession, feeds: Any, options: Any) -> Any:
+        rows.append(len(feeds["x"]))
+        return infer(session, feeds, options)
+
+    monkeypatch.setattr(ModelSession, "_infer", counted)
+    assert opened(kit.source(models.matmul(), warm_up_s=0.0)).interface.max_batch == 32
+    assert max(rows) == 2
+    opened(kit.source(models.matmul(), warm_up_s=60.0))
+    assert max(rows) == 32
+
+
+def test_outputs_that_are_not_exposed_are_not_computed(models: Any, kit: Any) -> None:
+    nodes = [helper.make_node("Abs", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["left_over"])]
+    values = [kit.value(name, TensorProto.FLOAT, ["n", 3]) for name in ("x", "y", "left_over")]
+    path = kit.save(models.path("two"), nodes, values[:1], values[1:])
+    session = opened(kit.source(path, expose=("y",)))
+    assert [spec.name for spec in session.interface.outputs] == ["y"]
+    file = OnnxFile(path, path.parent, expose=("y",))
+    assert [node.op_type for node in file.model.graph.node] == ["Abs"]
+    assert file.interface(None) == session.interface
+    message = "expose: the model has no output 'z'; it has y, left_over"
+    assert refusal(kit.source(path, expose=("z",))) == message

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain import BatchTiming, ExitReport, Leaving
 from slacktide.domain.crops import Glue
-from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.crop_frames import (
     decode_attach,
@@ -223,7 +223,9 @@ def test_spawn_requests_come_back(kit, tmp_path) -> None:
         max_batch=4,
         providers=("cuda",),
         warmup_shapes={"x": (3, 4), "y": ()},
-        padding=Padding({"x": PaddedInput(1, -2, mask=True)}, {"z": 2}, (4, 8)),
+        padding=Padding(
+            {"x": PaddedInput(1, -2, mask=True)}, {"z": PaddedOutput(2, 8, False)}, (4, 8)
+        ),
         more_shapes=({"x": (3, 8)}, {"x": (3, 16), "y": ()}),
         values={"y": 16000, "z": "é", "m": True},
         samples=tmp_path / "rows.npz",

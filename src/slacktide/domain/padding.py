@@ -32,12 +32,29 @@ class PaddedInput:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddedOutput:
+    """The axis of an output that grows with the padded inputs, and how."""
+
+    axis: int
+    """From 1: the batch axis is 0."""
+    stride: int | None = None
+    """Length of the inputs for each element along the axis; None: found out by the warm-up."""
+    rounds_up: bool = True
+    """Whether a rest of the inputs has an element of its own."""
+
+    def length(self, inputs: int) -> int:
+        """Length of the axis for inputs of this length."""
+        stride = self.stride or 1
+        return -(-inputs // stride) if self.rounds_up else inputs // stride
+
+
+@dataclass(frozen=True, slots=True)
 class Padding:
     """Which axes of a model are padded. Lengths are counted in elements."""
 
     inputs: Mapping[str, PaddedInput]
-    outputs: Mapping[str, int]
-    """Axis by output name."""
+    outputs: Mapping[str, PaddedOutput]
+    """Outputs that are cut back, by name."""
     lengths: tuple[int, ...] = ()
     """Typical lengths, ascending, which are warmed up and profiled."""
 
@@ -54,9 +71,9 @@ class Padding:
             if name in takes and unfit(takes[name], padded_input.axis) is None
         }
         outputs = {
-            name: axis
-            for name, axis in self.outputs.items()
-            if name in gives and unfit(gives[name], axis) is None
+            name: output
+            for name, output in self.outputs.items()
+            if name in gives and unfit(gives[name], output.axis) is None
         }
         return Padding(inputs, outputs, self.lengths) if inputs else None
 

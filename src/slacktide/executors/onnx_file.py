@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,9 +67,11 @@ class OnnxFile:
         root: Path,
         outputs: Mapping[str, str] = MappingProxyType({}),
         own_exits: Sequence[OwnExit] = (),
+        expose: Sequence[str] = (),
     ) -> None:
-        """Parse the file, and check that it and its weights are where they may be. If `outputs` (as
-        in ModelSource) are given, the model is cut to the part that they need. Checks `own_exits`.
+        """Parse the file, and check that it and its weights are where they may be. If `outputs` or
+        `expose` (as in ModelSource) are given, the model is cut to the part that they need. Checks
+        `own_exits`. Maps that a classifier answers (ZipMap) become tensors, [rows, classes].
 
         Raises ModelError, with a reason that names no path; so do all methods.
         """
@@ -114,10 +117,28 @@ class OnnxFile:
             if self._external:
                 raise ModelError("a model with external data needs a path that is UTF-8")
             self.content = path.read_bytes()
+        self.hidden: frozenset[str] = frozenset()
+        """Outputs that are not exposed."""
+        self._reduce(outputs, expose)
+
+    def _reduce(self, outputs: Mapping[str, str], expose: Sequence[str]) -> None:
+        """Cut the model to what is served, with tensors in place of maps."""
+        graph = self._model.graph
+        if outputs and self._external:
+            raise ModelError("a part of a file needs its weights in that file")
+        is_changed = _maps_as_tensors(graph)
+        names = [value.name for value in graph.output]
+        for name in expose:
+            if name not in names:
+                had = ", ".join(names)
+                raise ModelError(f"expose: the model has no output {name!r}; it has {had}")
+        if expose:
+            self.hidden = frozenset(names) - {*expose}
+        if self.hidden and not self._external:
+            outputs = {name: name for name in names if name in expose}
         if outputs:
-            if self._external:
-                raise ModelError("a part of a file needs its weights in that file")
             self._model = _part(self._model, outputs)
+        if (outputs or is_changed) and not self._external:
             self.content = self._model.SerializeToString()
 
     @property
@@ -175,9 +196,10 @@ class OnnxFile:
         graph = self._model.graph
         constants = {tensor.name for tensor in graph.initializer}
         inputs = [_spec(value, "input") for value in graph.input if value.name not in constants]
-        outputs = [_spec(value, "output") for value in graph.output]
+        outputs = [_spec(v, "output") for v in graph.output if v.name not in self.hidden]
         if None in self.shapes.values():
             return None
+        outputs = with_rows(inputs, outputs, max_batch)
         return interface_of(inputs, outputs, max_batch, one_row=one_row)
 
     def custom_domains(self) -> tuple[str, ...]:
@@ -220,6 +242,23 @@ class OnnxFile:
             raise ModelError(detail) from None
 
 
+def _maps_as_tensors(graph: Any) -> bool:
+    """Replace each ZipMap whose maps are an output by its tensor of scores. Returns whether there
+    was one."""
+    import onnx
+
+    maps = {node.output[0]: node for node in graph.node if node.op_type == "ZipMap"}
+    values = [value for value in graph.output if value.name in maps]
+    for value in values:
+        node = maps[value.name]
+        classes = max((len(a.ints) or len(a.strings) for a in node.attribute), default=0)
+        shape = [None, classes or None]
+        scores = onnx.helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, shape)
+        value.CopyFrom(scores)
+        node.CopyFrom(onnx.helper.make_node("Identity", node.input, node.output))
+    return bool(values)
+
+
 def _part(model: Any, outputs: Mapping[str, str]) -> Any:
     """The part of a model that these outputs need, with new names for them. Raises ModelError."""
     import onnx
@@ -254,13 +293,19 @@ def _part(model: Any, outputs: Mapping[str, str]) -> Any:
 
 
 def session_interface(
-    session: Any, declared: dict[str, Shape], max_batch: int | None, *, one_row: bool = False
+    session: Any,
+    declared: dict[str, Shape],
+    max_batch: int | None,
+    hidden: Collection[str] = (),
+    *,
+    one_row: bool = False,
 ) -> ModelInterface:
-    """The interface of a session of ONNX Runtime. Raises the errors of `interface_of`.
+    """The interface of a session of ONNX Runtime, without `hidden` outputs. Raises the errors of
+    `interface_of`.
 
     `declared` distinguishes scalars from unknown shapes, which look the same in ONNX Runtime. An
     output of unknown shape is assumed to have the batch axis, which the warm-up checks, and is
-    shown as one free axis.
+    shown as one free axis. So is one that claims one row (`with_rows`).
     """
 
     def specs(arguments: Sequence[Any], role: str) -> list[TensorSpec]:
@@ -273,9 +318,23 @@ def session_interface(
             specs_of_role.append(_tensor_spec(argument.name, role, argument.type, shape))
         return specs_of_role
 
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    specs_in, specs_out = specs(inputs, "input"), specs(outputs, "output")
-    return interface_of(specs_in, specs_out, max_batch, one_row=one_row)
+    shown = [argument for argument in session.get_outputs() if argument.name not in hidden]
+    inputs, outputs = specs(session.get_inputs(), "input"), specs(shown, "output")
+    outputs = with_rows(inputs, outputs, max_batch)
+    return interface_of(inputs, outputs, max_batch, one_row=one_row)
+
+
+def with_rows(
+    inputs: Sequence[TensorSpec], outputs: list[TensorSpec], max_batch: int | None
+) -> list[TensorSpec]:
+    """The outputs, with a free first axis if they claim one row although all inputs may have more,
+    as exports of decision trees do. `max_batch` as in ModelSource: 0 leaves them as they are."""
+    if max_batch == 0 or any(spec.shape[:1] != (-1,) for spec in inputs):
+        return outputs
+    return [
+        replace(spec, shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
+        for spec in outputs
+    ]
 
 
 def interface_of(
@@ -386,9 +445,7 @@ def _spec(value: Any, role: str) -> TensorSpec:
 def _tensor_spec(name: str, role: str, kind: str, shape: tuple[int, ...]) -> TensorSpec:
     datatype = _DATATYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
     if datatype is None:
-        advice = ""
-        if "map" in kind:  # the default of skl2onnx for a classifier
-            advice = ": export with zipmap off (skl2onnx: options={'zipmap': False})"
+        advice = ": state the others as 'expose'" if role == "output" else ""
         raise ModelError(f"{role} {name!r} is a {kind}, which cannot be served{advice}")
     return TensorSpec(name, datatype, shape)
 

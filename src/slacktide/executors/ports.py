@@ -358,6 +358,8 @@ class ModelSource:
     input, whatever its type."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Outputs of the file to serve, with their names for clients. Empty: all, unchanged."""
+    expose: tuple[str, ...] = ()
+    """Outputs to serve, under their own names; empty: all."""
     exits: ExitSource | None = None
     """Early exits; None: no request leaves this model early."""
     own_exits: tuple[OwnExit, ...] = ()

@@ -7,6 +7,7 @@ gathered, and one is in use at a time.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -48,6 +49,7 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
     to_value,
 )
+from slacktide.executors.padded_outputs import Shapes, find_padded_outputs
 from slacktide.executors.pictures import load_opencv
 from slacktide.executors.ports import (
     NO_FAULTS,
@@ -164,6 +166,8 @@ class ModelSession:
         self.interface = interface
         """Inputs, outputs and batch limit of the model as clients see it: a declared image input
         takes uint8 pictures. Final once `warm_up` has returned."""
+        self._declared_outputs = interface.outputs
+        """Outputs as the file declares them; some claim one row."""
         self.row_shapes: RowShapes = {}
         """Shapes of a row that has run, or of the last attempt if none does."""
         self.cold = ""
@@ -173,6 +177,7 @@ class ModelSession:
         """Names of the model's classes."""
         self._rows: SyntheticRows | None = None
         self._warm = False  # whether a synthetic row has run
+        self._warm_by = math.inf  # time after which only what must run is warmed up
 
     @classmethod
     def open(
@@ -197,7 +202,7 @@ class ModelSession:
                 raise
             cure = "state the CPU there, or install what is missing"
             raise ProviderMissingError(f"{error} ({source.device_origin}); {cure}") from None
-        file = OnnxFile(source.path, source.root, source.outputs, source.own_exits)
+        file = OnnxFile(source.path, source.root, source.outputs, source.own_exits, source.expose)
         declared = file.shapes
         free = any(shape is None or -1 in shape[1:] for shape in declared.values())
         sizes = file.image_sizes()
@@ -206,7 +211,13 @@ class ModelSession:
         session = opener.open(threads)
         image = source.image
         one_row = image is not None
-        interface = session_interface(session, declared, source.max_batch, one_row=one_row)
+        plain = session_interface(session, declared, 0, file.hidden)
+        interface = session_interface(
+            session, declared, source.max_batch, file.hidden, one_row=one_row
+        )
+        whole = (len(source.warmup_shapes.get(s.name, ())) == len(s.shape) for s in plain.inputs)
+        if source.max_batch is None and plain.outputs != interface.outputs and any(whole):
+            interface = plain  # rows are stated with their axis
         preprocessing = None
         if image is not None:
             preprocessing = file.preprocessing(image, interface, source.image_sizes)
@@ -215,6 +226,8 @@ class ModelSession:
         if source.decode is not None:
             decoder = make_decoder(source.decode, interface, labels)
         opened = cls(opener, threads, interface, session, preprocessing, decoder)
+        if decoder is None:
+            opened._declared_outputs = plain.outputs
         opened.labels = labels
         opened.tolerance = tolerance_of(file.model, accelerated=len(providers) > 1)
         return opened
@@ -260,8 +273,9 @@ class ModelSession:
         self._session = self._sessions.get(self._threads)
 
     def warm_up(self, first_run: AbstractContextManager[object] | None = None) -> None:
-        """Run every batch size 1, 2, 4, … up to the largest, with synthetic inputs. The context
-        `first_run` surrounds the first run of a single row.
+        """Run every batch size 1, 2, 4, … up to the largest, with synthetic inputs, as far as the
+        source's `warm_up_s` allows. The context `first_run` surrounds the first run of a single
+        row.
 
         This also proves the batch axis. If a batch of several rows fails, a configured max_batch is
         wrong (ModelError), and one read from the model is withdrawn: there is no batch axis. If
@@ -271,6 +285,8 @@ class ModelSession:
         own samples must run (ModelError). If axes are padded, the declared lengths run as well, and
         the padded outputs are checked.
         """
+        if self._source.warm_up_s is not None:
+            self._warm_by = time.perf_counter() + self._source.warm_up_s
         with ExitStack() as first:
             if first_run is not None:
                 first.enter_context(first_run)
@@ -282,9 +298,14 @@ class ModelSession:
             self._find_row()
         limit = self.interface.max_batch
         sizes = [1 << power for power in range(limit.bit_length()) if 1 << power < limit]
+        seconds, most_rows = 0.0, 0
         for rows in [*sizes, limit]:
+            if rows > 2 and not self._has_time(2.0 * seconds):
+                break
             try:
+                begin = time.perf_counter()
                 arrays = self._infer(self.synthetic(max(1, rows)), None)
+                seconds, most_rows = time.perf_counter() - begin, rows
                 first.close()
                 self._check_rows(arrays, rows)
                 self._warm = True
@@ -302,7 +323,10 @@ class ModelSession:
                     raise ModelError(
                         f"max_batch is {limit}, but a batch of {rows} fails: {detail}"
                     ) from None
-                self.interface = replace(self.interface, max_batch=0)
+                claimed = self._declared_outputs != self.interface.outputs
+                self.interface = replace(
+                    self.interface, max_batch=0, outputs=self._declared_outputs
+                )
                 if self._converter is not None:
                     name = self._converter.preprocessing.input
                     raise ModelError(
@@ -311,14 +335,18 @@ class ModelSession:
                     ) from None
                 self._rows = None
                 self.row_shapes = {name: (1, *row) for name, row in self.row_shapes.items()}
-                if rows == 1:  # not even one row has run as it should
+                if rows == 1 or claimed:  # not even one row has run as it should
                     self.row_shapes = {}
                     self.warm_up()
                 return
         if self._padding is not None:
-            self._warm_up_lengths(self._padding)
+            self._warm_up_lengths(self._padding, most_rows)
         if self._images is not None:
             self._warm_up_images(self._images.name)
+
+    def _has_time(self, seconds: float) -> bool:
+        """Whether a run of this many seconds fits into the time for warming up."""
+        return time.perf_counter() + seconds <= self._warm_by
 
     def _warm_up_images(self, name: str) -> None:
         """Load the image libraries, and run a row at each size that images are resized to. Raises
@@ -370,41 +398,48 @@ class ModelSession:
             self.interface = replace(self.interface, max_batch=most)
         return fault is Fault.MEMORY
 
-    def _warm_up_lengths(self, padding: Padding) -> None:
-        """Run one row and a full batch of each declared length. Raises ModelError."""
-        shapes = {}
+    def _warm_up_lengths(self, padding: Padding, most_rows: int) -> None:
+        """Run one row and, if there is time, `most_rows` of each declared length. Finds out which
+        outputs grow with the inputs. Raises ModelError."""
+        runs: dict[int, Shapes] = {}
         for length in padding.lengths:
-            for rows in dict.fromkeys((self.interface.max_batch, 1)):
+            begin = time.perf_counter()
+            for rows in dict.fromkeys((1, most_rows)):
+                if rows > 1 and not self._has_time(rows * (time.perf_counter() - begin)):
+                    break
                 try:
-                    row = self._synthetic_rows().shapes(self.row_shapes, length)
-                    arrays = self._infer(self.synthetic(rows, row), None)
+                    shapes = self._run_length(length, rows)
                 except Exception as error:  # whatever a model may raise
                     if self._fits_before(rows, error):
-                        self._warm_up_lengths(padding)  # again, with fewer rows
+                        self._warm_up_lengths(padding, min(most_rows, self.interface.max_batch))
                         return
+                    failing = "a row of it fails" if rows == 1 else f"{rows} rows of it fail"
                     detail = self.detail(error)
-                    raise ModelError(
-                        f"lengths names {length}, but {rows} rows of it fail: {detail}"
-                    ) from None
-            shapes[length] = [array.shape for array in arrays]
-        if len(shapes) < 2:
-            return
-        (shorter, before), *_, (longer, after) = shapes.items()
-        for name, less, more in zip(self._outputs, before, after, strict=True):
-            axis = padding.outputs.get(name)
-            if axis is not None:
-                if (less[axis], more[axis]) != (shorter, longer):
-                    raise ModelError(
-                        f"outputs.{name}.pad: axis {axis} is {more[axis]} long for inputs of "
-                        f"length {longer}: only an axis as long as the inputs can be padded"
-                    )
-            elif less != more and self._source.padding is not None:
-                if name in self._source.padding.outputs:
-                    continue  # wrongly declared; the check of the file reports that
-                raise ModelError(
-                    f"output {name!r} grows with the padded inputs: state its axis as "
-                    f"outputs.{name}.pad"
-                )
+                    raise ModelError(f"lengths names {length}, but {failing}: {detail}") from None
+                runs.setdefault(length, shapes)
+        name, padded = next(iter(padding.inputs.items()))
+        length = self.row_shapes[name][padded.axis - 1]
+        for extra in (length, length // 2, 2 * length):
+            if len(runs) < 2 and extra and (single := self._try_length(extra)) is not None:
+                runs[extra] = single
+        stated = {} if self._source.padding is None else self._source.padding.outputs
+        outputs = find_padded_outputs(padding, stated, runs, self._try_length)
+        self._lengths = LengthReader(replace(padding, outputs=outputs), self.interface)
+
+    def _run_length(self, length: int, rows: int = 1) -> Shapes:
+        """Run rows of this length. Returns the shapes of the outputs."""
+        row = self._synthetic_rows().shapes(self.row_shapes, length)
+        arrays = self._infer(self.synthetic(rows, row), None)
+        return {name: array.shape for name, array in zip(self._outputs, arrays, strict=True)}
+
+    def _try_length(self, length: int) -> Shapes | None:
+        """Shapes of the outputs for one row of a length that may not run; None if it does not."""
+        try:
+            return self._run_length(length)
+        except Exception as error:  # whatever a model may raise
+            if self.fault(error) is Fault.DEVICE:
+                raise
+            return None
 
     def read_frames(self, frames: FrameArenas) -> None:
         """Accept members that are crops of these frames."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding
 from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.executors.ports import (
     DecodeSource,
@@ -52,6 +52,7 @@ class SpawnRequest:
             "warmup_shapes": _shapes(stated["warmup_shapes"]),
             "padding": _padding(stated["padding"]),
             "threads": tuple(stated["threads"]),
+            "expose": tuple(stated["expose"]),
             "more_shapes": tuple(_shapes(more) for more in stated["more_shapes"]),
             "samples": None if stated["samples"] is None else Path(stated["samples"]),
             "sample_rows": {name: Path(path) for name, path in stated["sample_rows"].items()},
@@ -98,4 +99,5 @@ def _padding(document: Any) -> Padding | None:
     if document is None:
         return None
     inputs = {name: PaddedInput(**pad) for name, pad in document["inputs"].items()}
-    return Padding(inputs, document["outputs"], tuple(document["lengths"]))
+    outputs = {name: PaddedOutput(**pad) for name, pad in document["outputs"].items()}
+    return Padding(inputs, outputs, tuple(document["lengths"]))

@@ -230,8 +230,13 @@ def _declared(definition: ModelDefinition) -> tuple[ModelInterface | None, dict[
     if function is not None:
         return function.interface(definition.settings.max_batch), {}
     try:
-        own_exits = definition.own_exits
-        file = OnnxFile(definition.model_path, definition.data_root, definition.outputs, own_exits)
+        file = OnnxFile(
+            definition.model_path,
+            definition.data_root,
+            definition.outputs,
+            definition.own_exits,
+            definition.settings.expose,
+        )
         file.check_rules()
         if domains := file.custom_domains():
             raise ModelError(f"operators of {', '.join(domains)} need a library that is not loaded")

@@ -297,6 +297,7 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         image_sizes=() if variants is None else variants.sizes,
         image=definition.settings.preprocessing,
         outputs=definition.outputs,
+        expose=definition.settings.expose,
         own_exits=definition.own_exits,
         function=stated,
         decode=None if definition.settings.decode is None else definition.settings.decode.source,

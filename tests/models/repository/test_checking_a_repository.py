@@ -74,7 +74,7 @@ def test_a_good_repository(root: Path, add_model: Builder) -> None:
             "no batch axis: the first axis of 'x' is not free",
         ),
         (
-            model(out_batch=1),
+            model(out_batch=2),
             "max_batch: 8",
             "no batch axis: the first axis of 'y' is not free",
         ),

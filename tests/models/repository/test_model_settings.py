@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.options import options_of, written
-from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding
 from slacktide.domain.registry import Registry
 from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.fields import (
@@ -301,9 +301,11 @@ def test_padding_needs_a_mask_or_the_owners_word() -> None:
     assert load("").pads is None
     assert load("inputs: {x: {pad: {axis: 2}}}").pads is None
     assert load(f"{PADDED}lengths: [4, 9]").pads == Padding({"x": PaddedInput(1)}, {}, (4, 9))
-    masked = load("inputs: {x: {pad: {value: 7, mask: m}}}\noutputs: {y: {pad: {axis: 2}}}")
+    masked = load(
+        "inputs: {x: {pad: {value: 7, mask: m}}}\noutputs: {y: {pad: {axis: 2, stride: 8}}}"
+    )
     inputs = {"x": PaddedInput(1, 7), "m": PaddedInput(1, 0, mask=True)}
-    assert masked.pads == Padding(inputs, {"y": 2})
+    assert masked.pads == Padding(inputs, {"y": PaddedOutput(2, 8)})
     assert masked.masks == {"m"}
 
 

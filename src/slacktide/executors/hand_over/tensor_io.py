@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.padding import PaddedInput, Padding, pad_element
+from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.hand_over.arena import ALIGNMENT
 from slacktide.executors.ports import OutputRun, Outputs, OutputTensor, Payload, TensorRef
@@ -147,8 +147,8 @@ def lay_out(
     cut to each member's length. The bytes are a view of `array` if its layout allows it.
     """
     batches = batches and len(rows) > 1
-    axis = None if lengths is None else lengths.axes.get(spec.name)
-    if axis is None and spec.datatype is not Datatype.BYTES:
+    cut = None if lengths is None else lengths.outputs.get(spec.name)
+    if cut is None and spec.datatype is not Datatype.BYTES:
         data = as_bytes(array)
         if not batches:
             return data, [OutputRun(1, at, len(data), array.shape)]
@@ -163,8 +163,9 @@ def lay_out(
     parts, runs = [], []
     for index, end in enumerate(accumulate(rows)):
         part = array[end - rows[index] : end] if batches else array
-        if lengths is not None and axis is not None:
-            part = part[(*(slice(None),) * axis, slice(lengths.by_member[index]))]
+        if lengths is not None and cut is not None:
+            length = cut.length(lengths.by_member[index])
+            part = part[(*(slice(None),) * cut.axis, slice(length))]
         strings = spec.datatype is Datatype.BYTES
         parts.append(encode_strings(part) if strings else as_bytes(part))
         runs.append(OutputRun(1, at, len(parts[-1]), part.shape))
@@ -284,16 +285,21 @@ class MemberLengths(NamedTuple):
     """Lengths of the members of a padded batch."""
 
     by_member: Sequence[int]
-    axes: Mapping[str, int]
-    """The padded axis of each padded output, by name."""
+    outputs: Mapping[str, PaddedOutput]
+    """Outputs to cut back, by name."""
 
     def check(self, arrays: Sequence[NDArray[Any]], names: Sequence[str]) -> None:
         """Raise TensorError unless padded outputs have the padded length."""
         longest = max(self.by_member)
         for array, name in zip(arrays, names, strict=True):
-            axis = self.axes.get(name)
-            if axis is not None and array.shape[axis : axis + 1] != (longest,):
-                raise TensorError(f"output {name!r} is not as long as its inputs on axis {axis}")
+            cut = self.outputs.get(name)
+            if cut is not None:
+                length = cut.length(longest)
+                if array.shape[cut.axis : cut.axis + 1] != (length,):
+                    expected = f"{length} on axis {cut.axis} for inputs of length {longest}"
+                    raise TensorError(
+                        f"output {name!r} is {list(array.shape)}, expected {expected}"
+                    )
 
 
 class LengthReader:
@@ -301,7 +307,7 @@ class LengthReader:
 
     def __init__(self, padding: Padding, interface: ModelInterface) -> None:
         """`padding` is already fitted to the model (`Padding.fitting`)."""
-        self._axes = padding.outputs
+        self._outputs = padding.outputs
         self._index, self._axis = next(
             (index, padding.inputs[spec.name].axis)
             for index, spec in enumerate(interface.inputs)
@@ -312,7 +318,7 @@ class LengthReader:
         """The members' lengths; None if all are equal, so that nothing was padded."""
         index, axis = self._index, self._axis
         lengths = [member.tensors[index].shape[axis] for member in members]
-        return MemberLengths(lengths, self._axes) if min(lengths) < max(lengths) else None
+        return MemberLengths(lengths, self._outputs) if min(lengths) < max(lengths) else None
 
 
 def zero_outputs(interface: ModelInterface, rows: int) -> Outputs:

@@ -146,7 +146,17 @@ def _fixed_batch(definition: ModelDefinition, interface: ModelInterface) -> Iter
     """Yield a warning if the model seems to be exported for a fixed number of rows."""
     specs = [spec for spec in (*interface.inputs, *interface.outputs) if spec.shape]
     first = {spec.shape[0] for spec in specs}
-    if definition.settings.max_batch == 0 or len(first) != 1 or not interface.inputs:
+    if definition.settings.max_batch == 0 or not interface.inputs:
+        return
+    if all(spec.shape[:1] == (-1,) for spec in interface.inputs):
+        for spec in interface.outputs:
+            if spec.shape[:1] == (1,):
+                yield (
+                    f"{definition.where}: output {spec.name!r} always has one row, as its file "
+                    "says, so requests never share a batch; export it with a free first axis"
+                )
+                return
+    if len(first) != 1:
         return
     (rows,) = first
     if rows == 1 or (rows > 1 and all(len(spec.shape) > 1 for spec in specs)):

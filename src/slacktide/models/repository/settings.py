@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from slacktide.domain.options import OptionError
-from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding
 from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.units import format_seconds
 from slacktide.models.repository.decode import DecodeSettings
@@ -133,10 +133,13 @@ class InputPad(Section):
 
 
 class OutputPad(Section):
-    """The axis of an output that is as long as the padded inputs and cut back for each request."""
+    """The axis of an output that grows with the padded inputs and is cut back for each request."""
 
     axis: Annotated[int, Field(ge=1, le=64)] = 1
     """The axis along which it is cut back. The batch axis is 0."""
+    stride: Count | None = None
+    """Length of the inputs for each element of the output, such as 8 for a recogniser of text. The
+    warm-up finds it out, and whether the division rounds up or down."""
 
 
 def _constant(value: Any) -> Any:
@@ -190,7 +193,8 @@ class OutputSettings(Section):
     """One output of the model, by name."""
 
     pad: OutputPad | None = None
-    """States that this output is as long as the padded inputs. It is cut back."""
+    """States that this output grows with the padded inputs. It is cut back. Needed only where the
+    warm-up finds more than one axis that grows."""
 
 
 class SampleSettings(Section):
@@ -318,6 +322,9 @@ class ModelSettings(Section):
     labels: Name | None = None
     """A text file with the name of each class in a line, in the folder of the version or the model.
     Without it the names in the model's metadata apply, if it has any."""
+    expose: Annotated[tuple[str, ...], Field(strict=False, max_length=64)] = ()
+    """Outputs that the model has for clients, checks and planners. The others are not computed.
+    Without it all are served."""
     samples: Annotated[SampleSettings, short_for("file")] = SampleSettings()
     padding: Literal["exact"] | None = None
     """`exact`: padding does not change the answers, although no input is a mask."""
@@ -405,13 +412,18 @@ class ModelSettings(Section):
             raise OptionError(("early_exit", "expected none beside 'variants'"))
         if self.early_exit is not None and self.decode is not None:
             raise OptionError(("early_exit", "expected none beside 'decode'"))
+        if self.expose and self.early_exit is not None:
+            raise OptionError(("expose", "expected none beside 'early_exit'"))
+        if self.expose and self.variants is not None and self.variants.depths:
+            raise OptionError(("expose", "expected none beside 'variants.depths'"))
         return self
 
     @model_validator(mode="after")
     def _function_alone(self) -> ModelSettings:
         if self.function is None:
             return self
-        for key in ("file", "variants", "early_exit", "versions", "providers", "decode", "labels"):
+        keys = ("file", "variants", "early_exit", "versions", "providers", "expose")
+        for key in (*keys, "decode", "labels"):
             if key in self.model_fields_set:
                 raise OptionError((key, "expected none beside 'function'"))
         if not self.on_cpu:
@@ -477,7 +489,9 @@ class ModelSettings(Section):
         inputs = {name: PaddedInput(pad.axis, pad.value) for name, pad in stated.items()}
         inputs |= {name: PaddedInput(1, 0, mask=True) for name in masks}
         outputs = {
-            name: spec.pad.axis for name, spec in self.outputs.items() if spec.pad is not None
+            name: PaddedOutput(spec.pad.axis, spec.pad.stride)
+            for name, spec in self.outputs.items()
+            if spec.pad is not None
         }
         return Padding(inputs, outputs, self.lengths)
 

@@ -1,0 +1,75 @@
+"""How outputs grow with padded inputs is found out from runs with a few lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding
+from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.padded_outputs import Shapes, find_padded_outputs
+
+NOTHING = Padding({"x": PaddedInput(3)}, {})
+
+
+def outputs_of(
+    length_of: Callable[[int], int | None],
+    lengths: tuple[int, int],
+    stated: dict[str, PaddedOutput] | None = None,
+) -> dict[str, PaddedOutput]:
+    """What is found for an output `y`, [1, length_of(inputs), 7]; None: the model fails."""
+
+    def run(length: int) -> Shapes | None:
+        size = length_of(length)
+        return None if size is None else {"y": (1, size, 7), "fixed": (1, 5)}
+
+    runs = {length: shapes for length in lengths if (shapes := run(length)) is not None}
+    return find_padded_outputs(
+        Padding({"x": PaddedInput(3)}, stated or {}), stated or {}, runs, run
+    )
+
+
+@given(st.integers(1, 40), st.booleans(), st.lists(st.integers(40, 700), min_size=2, unique=True))
+def test_any_stride_and_rounding_are_found(stride: int, up: bool, lengths: list[int]) -> None:
+    truth = PaddedOutput(1, stride, up)
+    shorter, longer = min(lengths), max(lengths)
+    if truth.length(shorter) == truth.length(longer):
+        return  # an output that does not grow is not cut back
+    found = outputs_of(truth.length, (shorter, longer))
+    assert set(found) == {"y"}
+    for length in range(1, longer + 1):
+        assert found["y"].length(length) == truth.length(length)
+
+
+def test_a_model_that_takes_only_some_lengths_needs_no_rounding() -> None:
+    found = outputs_of(lambda length: None if length % 32 else length // 8, (160, 320))
+    assert [found["y"].length(length) for length in (32, 160, 320)] == [4, 20, 40]
+
+
+def test_a_stated_stride_must_fit() -> None:
+    eighth = PaddedOutput(1, 8)
+    found = outputs_of(lambda length: length // 8, (160, 320), {"y": eighth})
+    assert found["y"] == PaddedOutput(1, 8, rounds_up=False)
+    message = r"outputs.y.pad.stride: 4 does not fit axis 1, which is 20 for inputs of 160, 40"
+    with pytest.raises(ModelError, match=message):
+        outputs_of(lambda length: length // 8, (160, 320), {"y": PaddedOutput(1, 4)})
+    with pytest.raises(ModelError, match=r"outputs.y.pad: expected an axis as long as the inputs"):
+        outputs_of(lambda length: 2 * length, (160, 320), {"y": PaddedOutput(1)})
+
+
+def test_an_output_that_grows_in_two_ways_needs_a_key() -> None:
+    runs = {4: {"y": (1, 4, 4)}, 6: {"y": (1, 6, 6)}}
+    message = r"output 'y' is \[1, 4, 4\] for inputs of length 4 and \[1, 6, 6\] for 6: state"
+    with pytest.raises(ModelError, match=message):
+        find_padded_outputs(NOTHING, {}, runs, lambda length: None)
+    stated = {"y": PaddedOutput(2)}
+    padding = Padding(NOTHING.inputs, stated)
+    found = find_padded_outputs(padding, stated, runs, lambda length: None)
+    assert found["y"].axis == 2
+
+
+def test_one_length_alone_tells_nothing() -> None:
+    assert find_padded_outputs(NOTHING, {}, {4: {"y": (1, 4)}}, lambda length: None) == {}
