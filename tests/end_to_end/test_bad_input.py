@@ -356,7 +356,8 @@ GRPC_CASES: dict[str, tuple[Any, str, str]] = {
     "wrong shape": (message(shape=[1, 5], raw=bytes(20)), "INVALID_ARGUMENT", "shape"),
     "huge shape": (message(shape=[2**62, 4]), "INVALID_ARGUMENT", "shape"),
     "negative shape": (message(shape=[-1, 4]), "INVALID_ARGUMENT", "shape"),
-    "too many rows": (message(shape=[33, 4], raw=bytes(33 * 16)), "INVALID_ARGUMENT", "32 rows"),
+    "too many rows": (
+        message(shape=[1025, 4], raw=bytes(1025 * 16)), "INVALID_ARGUMENT", "1024 rows"),
     "too few bytes": (message(raw=bytes(15)), "INVALID_ARGUMENT", "raw_input_contents[0]"),
     "too many bytes": (message(raw=bytes(17)), "INVALID_ARGUMENT", "raw_input_contents[0]"),
     "no data": (message(raw=None), "INVALID_ARGUMENT", "x"),

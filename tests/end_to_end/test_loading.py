@@ -239,6 +239,13 @@ def test_settings_may_come_with_the_load_call(open_house: Any) -> None:
     ):
         control.load_model("tuned", config=json.dumps({"max_batch_size": 3}))
         assert client.get_model_config("tuned")["max_batch_size"] == 3
+        rows = np.random.default_rng(1).random((10, 4), np.float32)
+        given = tritonclient.http.InferInput("x", [10, 4], "FP32")
+        given.set_data_from_numpy(rows)
+        in_parts = client.infer("tuned", [given]).as_numpy("y")
+        given.set_shape([2, 4])
+        given.set_data_from_numpy(rows[8:])
+        np.testing.assert_allclose(in_parts[8:], client.infer("tuned", [given]).as_numpy("y"))
         rows = np.ones((97, 4), np.float32)
         given = tritonclient.http.InferInput("x", [97, 4], "FP32")
         given.set_data_from_numpy(rows)
