@@ -361,9 +361,9 @@ def test_larger_batches_warm_up_while_there_is_time(
     rows: list[int] = []
     infer = ModelSession._infer
 
-    def counted(session: ModelSession, feeds: Any, options: Any) -> Any:
+    def counted(session: ModelSession, feeds: Any, *options: Any) -> Any:
         rows.append(len(feeds["x"]))
-        return infer(session, feeds, options)
+        return infer(session, feeds, *options)
 
     monkeypatch.setattr(ModelSession, "_infer", counted)
     assert opened(kit.source(models.matmul(), warm_up_s=0.0)).interface.max_batch == 32
