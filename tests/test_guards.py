@@ -21,7 +21,7 @@ CEILINGS = {
     "cli": 1_700,
     "client": 2_100,
     "cluster": 600,
-    "domain": 2_800,
+    "domain": 2_815,
     "engine": 4_150,
     "executors": 11_200,
     "exits": 1_950,
