@@ -19,7 +19,7 @@ from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.sample_rows import read_archive, read_requests
 from slacktide.exits.manifest import read_manifest
 from slacktide.frontends.common.security import TlsFiles, read_token
-from slacktide.models.labelled_images import read_labels
+from slacktide.models.labelled.reading import read_labels
 from slacktide.models.repository.paths import read_bounded
 from slacktide.models.repository.profile_store import ProfileKey, ProfileStore, hash_file
 from slacktide.models.repository.repository import Repository

@@ -54,7 +54,7 @@ def main() -> None:
     print(f"| depth | mAP at {SIZE} pixels | ms | of the whole |\n| --- | ---: | ---: | ---: |")
     alone = times([opened(head) for head in heads], pictures)
     for depth, seconds in enumerate(alone):
-        score = score_detections(found[depth], truth).mean_average_precision
+        score = score_detections(found[depth], truth).ap50
         share = seconds / alone[-1]
         print(f"| {depth + 1} | {score:.3f} | {1e3 * seconds:.1f} | {share:.2f} |")
 
@@ -82,14 +82,14 @@ def main() -> None:
             for ranked in (order, rng.permutation(order), by_truth):
                 left = set(ranked[:count].tolist())
                 mixed = [found[head if i in left else 2][i] for i in range(len(truth))]
-                scores.append(score_detections(mixed, truth).mean_average_precision)
+                scores.append(score_detections(mixed, truth).ap50)
             told = " | ".join(f"{score:.3f}" for score in scores)
             print(f"| {share:.0%} | {mean:.2f} | {told} |", flush=True)
 
 
 def lost(early: Boxes, late: Boxes, truth: Boxes) -> float:
     """What a picture by itself loses, in mean average precision."""
-    scores = [score_detections([one], [truth]).mean_average_precision for one in (late, early)]
+    scores = [score_detections([one], [truth]).ap50 for one in (late, early)]
     return scores[0] - scores[1]
 
 

@@ -82,7 +82,7 @@ def accuracy(scenes: list) -> list[list[float]]:
     for share in np.arange(0.0, 1.01, 0.05):
         left = set(order[: round(float(share) * len(order))].tolist())
         mixed = [early[i] if i in left else late[i] for i in range(len(truth))]
-        score = score_detections(mixed, truth).mean_average_precision
+        score = score_detections(mixed, truth).ap50
         found.append([round(float(share), 2), round(score, 4)])
     return found
 
@@ -108,7 +108,7 @@ def enlarged(scenes: list) -> None:
                 found += boxes
                 left = [a + b for a, b in zip(left, counts, strict=True)]
                 taken.append(1e3 * spent)
-            score = score_detections(found, truth).mean_average_precision
+            score = score_detections(found, truth).ap50
             shares = ", ".join(f"{each / len(found):.0%}" for each in (left[0], left[2]))
             mean, most = np.mean(taken), np.percentile(taken, 95)
             label = "enlarge" if grows else "shrink"

@@ -235,7 +235,7 @@ def exam(proto: onnx.ModelProto) -> dict[int, float]:
             picture = cv2.resize(scene.picture, (size, size), interpolation=cv2.INTER_AREA)
             boxes, confidence, kinds = session.run(None, {"image": picture[None]})
             found.append(Boxes(boxes[0], kinds[0], confidence[0]))
-        scores[size] = score_detections(found, truth).mean_average_precision
+        scores[size] = score_detections(found, truth).ap50
         print(f"{size} pixels: mAP {scores[size]:.3f}", flush=True)
     return scores
 

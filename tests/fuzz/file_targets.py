@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import onnx
 from mutate import of_bytes, of_json
@@ -52,7 +53,10 @@ from slacktide.exits.manifest import MANIFEST, ExitManifest, Ramp, read_manifest
 from slacktide.exits.ramp_graph import with_features, with_ramps
 from slacktide.exits.splitting import split
 from slacktide.lab.simulation.exit_tables import ExitTableError, TableExits, read_exit_table
-from slacktide.models.labelled_images import DataError, read_labels
+from slacktide.models.accuracy import Boxes
+from slacktide.models.labelled.images import DataError
+from slacktide.models.labelled.pictures import picture_size
+from slacktide.models.labelled.reading import read_labels
 from slacktide.models.learnt import LearntTimes, learnt, times_of
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.repository.errors import ModelConfigError, RepositoryError, SettingsError
@@ -410,6 +414,66 @@ def run_learnt(data: bytes) -> None:
         json.dumps(times.export(), allow_nan=False)
 
 
+def coco_examples() -> list[bytes]:
+    box = {"image_id": 3, "category_id": 9, "bbox": [0, 0, 2, 1.5], "iscrowd": 0}
+    document = {
+        "images": [{"id": 3, "file_name": "a.npy", "width": 4, "height": 2}],
+        "annotations": [box, {**box, "iscrowd": 1}],
+        "categories": [{"id": 9, "name": "car"}],
+    }
+    return [json.dumps(document).encode()]
+
+
+def run_coco(data: bytes) -> None:
+    home = folder() / "coco"
+    home.mkdir(exist_ok=True)
+    np.save(home / "a.npy", np.zeros((2, 4, 3), np.uint8))
+    (home / "labels.json").write_bytes(data)
+    try:
+        images = read_labels(home / "labels.json").images
+    except DataError as error:
+        sentence(error, "labels.json")
+        return
+    assert {image.path.name for image in images} == {"a.npy"}
+
+
+def yolo_examples() -> list[bytes]:
+    return [b"0 0.5 0.5 0.25 0.25\n1 0.1 0.1 0.3 0.1 0.3 0.4\n", b"\n1 .5 .5 1e-3 1\n"]
+
+
+def run_yolo(data: bytes) -> None:
+    home = folder() / "yolo"
+    (home / "images").mkdir(parents=True, exist_ok=True)
+    (home / "labels").mkdir(exist_ok=True)
+    (home / "images" / "a.npy").touch()
+    (home / "data.yaml").write_text("names: [car, dog]\nval: images\n")
+    (home / "labels" / "a.txt").write_bytes(data)
+    try:
+        (image,) = read_labels(home).images
+    except DataError as error:
+        sentence(error)
+        return
+    assert isinstance(image.truth, Boxes)
+    assert np.isfinite(image.truth.boxes).all()
+
+
+def header_examples() -> list[bytes]:
+    pixels = np.zeros((3, 5, 3), np.uint8)
+    return [cv2.imencode(kind, pixels)[1].tobytes() for kind in (".png", ".bmp", ".webp", ".jpg")]
+
+
+def run_header(data: bytes) -> None:
+    path = folder() / "a.png"
+    path.write_bytes(data)
+    try:
+        width, height = picture_size(path, "a.png")
+    except DataError as error:
+        sentence(error, "a.png")
+        return
+    assert width > 0
+    assert height > 0
+
+
 def label_examples() -> list[bytes]:
     box = '{"image": "a.npy", "boxes": [[0.1, 0.2, 0.3, 0.4]], "classes": [1]}\n'
     return [box.encode() * 2, b'{"image": "a.npy", "label": 3}\n']
@@ -421,7 +485,7 @@ def run_labels(data: bytes) -> None:
     (home / "a.npy").touch()
     (home / "labels.jsonl").write_bytes(data)
     try:
-        images = read_labels(home)
+        images = read_labels(home).images
     except DataError as error:
         sentence(error, "labels.jsonl")
         return
@@ -540,6 +604,9 @@ TARGETS = (
     Target("profiles", profile_examples, run_profiles, documents(b"Infinity", b"NaN")),
     Target("learnt", learnt_examples, run_learnt, documents(b"Infinity", b"NaN", b"1e308")),
     Target("labels", label_examples, run_labels, documents(b"NaN", b"../a.npy", b"1e308")),
+    Target("coco", coco_examples, run_coco, documents(b"NaN", b"../a.npy", b"1e308", b"-1")),
+    Target("yolo", yolo_examples, run_yolo, text(b"nan", b"-1", b"1e308", b"0.5 0.5")),
+    Target("pictures", header_examples, run_header, text(b"VP8 ", b"VP8L", b"VP8X", b"\xff" * 4)),
     Target("manifests", manifest_examples, run_manifest, documents(b"NaN", b"../a.npz", b"1e308")),
     Target("tables", table_examples, run_table, text(b"shape", b"'|O'", b"99999999999")),
     Target("recordings", recording_examples, run_recording, lambda e: [change_lines, of_bytes(e)]),

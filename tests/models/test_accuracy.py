@@ -1,21 +1,29 @@
-"""mAP, F1 and top-1, by hand and against a slow reading of their definitions."""
+"""Scores by hand, against pycocotools by hand in pixels, and of resampled images."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
-from slacktide.models.accuracy import Boxes, overlaps, score_detections, top1
+from slacktide.models.accuracy import Boxes, score_classes, score_detections
+from slacktide.models.bootstrap import SETS, interval, resampled_sets
 
 LEFT, RIGHT = (0.0, 0.0, 0.4, 0.4), (0.5, 0.5, 0.9, 0.9)
+WRONG = (0.0, 0.6, 0.2, 0.9)
 
 
 def truth(*boxes: tuple[float, ...], kinds: tuple[int, ...] | None = None) -> Boxes:
-    return Boxes(np.array(boxes, float).reshape(-1, 4), np.array(kinds or [0] * len(boxes)))
+    return Boxes(np.array(boxes, float).reshape(-1, 4), np.array(kinds or [0] * len(boxes), int))
 
 
 def found(*scored: tuple[float, tuple[float, ...], int]) -> Boxes:
@@ -26,64 +34,59 @@ def found(*scored: tuple[float, tuple[float, ...], int]) -> Boxes:
     )
 
 
-def test_boxes_overlap_by_their_shared_part_of_both() -> None:
-    half = np.array([[0.0, 0.0, 0.4, 0.2]])
-    assert overlaps(np.array([LEFT, RIGHT]), half).tolist() == [[pytest.approx(0.5)], [0.0]]
-    empty = np.array([[0.2, 0.2, 0.2, 0.2], [0.3, 0.3, 0.1, 0.1]])
-    assert overlaps(empty, empty).tolist() == [[0.0, 0.0], [0.0, 0.0]]
-
-
 def test_all_found_is_perfect_and_nothing_found_is_nothing() -> None:
     images = [truth(LEFT, RIGHT), truth()]
     perfect = score_detections([found((0.9, LEFT, 0), (0.8, RIGHT, 0)), found()], images)
-    assert (perfect.mean_average_precision, perfect.f1, perfect.threshold) == (1.0, 1.0, 0.8)
+    assert perfect.accuracy == perfect.ap50 == pytest.approx(1.0)
+    assert (perfect.f1, perfect.threshold) == (1.0, 0.8)
     nothing = score_detections([found(), found()], images)
-    assert (nothing.mean_average_precision, nothing.f1) == (0.0, 0.0)
+    assert (nothing.accuracy, nothing.f1) == (0.0, 0.0)
     padding = found((0.0, LEFT, 0), (float("nan"), RIGHT, 0), (-1.0, RIGHT, 0))
-    assert score_detections([padding, found()], images) == nothing
+    padded = score_detections([padding, found()], images)
+    assert (padded.accuracy, padded.f1) == (0.0, 0.0)
 
 
 def test_average_precision_by_hand() -> None:
-    # right, wrong, right: precision 1 up to recall 1/2, then 2/3.
-    answers = found((0.9, LEFT, 0), (0.8, (0.0, 0.6, 0.2, 0.9), 0), (0.7, RIGHT, 0))
+    # Right, wrong, right: precision 1 at the 51 recalls up to 1/2, then 2/3 at 50.
+    answers = found((0.9, LEFT, 0), (0.8, WRONG, 0), (0.7, RIGHT, 0))
     score = score_detections([answers], [truth(LEFT, RIGHT)])
-    assert score.mean_average_precision == pytest.approx(0.5 + 0.5 * 2 / 3)
+    assert score.ap50 == pytest.approx((51 + 50 * 2 / 3) / 101)
     assert score.f1 == pytest.approx(2 * 2 / (3 + 2))
     assert score.threshold == 0.7
 
 
-def test_a_box_is_found_once_and_by_the_better_score() -> None:
-    answers = found((0.9, (0.0, 0.0, 0.4, 0.3), 0), (0.8, LEFT, 0))
-    score = score_detections([answers], [truth(LEFT)])
-    assert score.mean_average_precision == 1.0, "the second is beyond full recall"
-    assert score.f1 == 1.0
-    swapped = score_detections([answers], [truth(LEFT, RIGHT)])
-    assert swapped.mean_average_precision == 0.5
+def test_a_loose_box_counts_at_loose_limits_alone() -> None:
+    loose = (0.0, 0.0, 0.4, 0.3)  # three quarters of the union
+    score = score_detections([found((0.9, loose, 0))], [truth(LEFT)])
+    assert score.ap50 == pytest.approx(1.0)
+    assert score.accuracy == pytest.approx(0.6, abs=0.11), "five or six limits of ten"
 
 
-def test_a_box_that_is_taken_leaves_the_next_best() -> None:
-    near = (0.0, 0.0, 0.4, 0.38)
+def test_a_box_is_found_once() -> None:
     answers = found((0.9, LEFT, 0), (0.8, LEFT, 0))
-    assert score_detections([answers], [truth(LEFT, near)]).f1 == 1.0
+    score = score_detections([answers], [truth(LEFT, RIGHT)])
+    assert score.ap50 == pytest.approx(51 / 101)
+    assert score.f1 == pytest.approx(2 / 3)
+    assert score.threshold == 0.9
 
 
-def test_another_class_is_another_box() -> None:
-    score = score_detections(
-        [found((0.9, LEFT, 1), (0.8, RIGHT, 1))], [truth(LEFT, RIGHT, kinds=(0, 1))]
-    )
-    assert score.mean_average_precision == pytest.approx((0.0 + 0.5) / 2)
-    only_known = score_detections([found((0.9, LEFT, 0), (0.8, RIGHT, 7))], [truth(LEFT)])
-    assert only_known.mean_average_precision == 1.0, "class 7 has no boxes, so no average"
-    assert only_known.threshold == 0.9
+def test_classes_are_told_apart_and_those_without_boxes_do_not_count() -> None:
+    answers = [found((0.9, LEFT, 1), (0.8, RIGHT, 1), (0.7, WRONG, 7))]
+    score = score_detections(answers, [truth(LEFT, RIGHT, kinds=(0, 1))])
+    assert score.ap50 == pytest.approx((0.0 + 0.5) / 2, abs=0.01)
+    assert sorted(score.classes) == [0, 1]
+    assert [score.classes[kind].count for kind in (0, 1)] == [1, 1]
+    assert score.classes[0].ap50 == score.classes[0].f1 == 0.0
+    assert score.classes[1].ap50 == pytest.approx(0.5)
 
 
-def test_equal_scores_are_one_step_in_whatever_order_they_come() -> None:
-    scored = [(0.5, LEFT, 0), (0.5, (0.0, 0.6, 0.2, 0.9), 0), (0.5, RIGHT, 0)]
-    one, other = (
-        score_detections([found(*each)], [truth(LEFT, RIGHT)]) for each in (scored, scored[::-1])
-    )
-    assert one == other
-    assert one.mean_average_precision == pytest.approx(2 / 3)
+def test_detections_in_a_crowd_count_neither_way() -> None:
+    crowd = Boxes(np.array([LEFT, RIGHT]), np.array([0, 0]), crowds=np.array([False, True]))
+    inside = [(0.95 - at / 100, (0.5, 0.5, 0.6 + at / 10, 0.9), 0) for at in range(3)]
+    score = score_detections([found((0.9, LEFT, 0), *inside)], [crowd])
+    assert (score.accuracy, score.f1) == (pytest.approx(1.0), 1.0)
+    assert score.classes[0].count == 1
+    assert score.resampled(np.ones((1, 1), int)) == pytest.approx([1.0])
 
 
 def test_without_any_box_there_is_no_score() -> None:
@@ -93,74 +96,120 @@ def test_without_any_box_there_is_no_score() -> None:
         score_detections([], [])
 
 
-def test_top1() -> None:
-    scores = [np.array([0.1, 0.9]), np.array([0.5, 0.5]), np.array([0.9, 0.1])]
-    assert top1(scores, [1, 0, 1]) == pytest.approx(2 / 3)
+def test_top1_and_f1_of_classes() -> None:
+    score = score_classes([1, 0, 0], [1, 0, 1])
+    assert score.accuracy == pytest.approx(2 / 3)
+    assert score.classes[0].f1 == score.classes[1].f1 == score.f1 == pytest.approx(2 / 3)
+    assert (score.classes[1].count, score.classes[1].accuracy) == (2, 0.5)
+    weights = np.array([[3, 0, 0], [0, 0, 3], [1, 1, 1]])
+    assert score.resampled(weights) == pytest.approx([1.0, 0.0, 2 / 3])
 
 
-def slowly(answers: list[Boxes], images: list[Boxes]) -> float:
-    """Mean average precision by its definition, for scores that all differ: for each recall that is
-    reached, the best precision from there on."""
-    precisions = []
-    for kind in sorted({int(k) for each in images for k in each.classes}):
-        ranked = sorted(
-            (
-                (float(s), i, n)
-                for i, a in enumerate(answers)
-                for n, s in enumerate(a.scores if a.scores is not None else ())
-                if a.classes[n] == kind
-            ),
-            reverse=True,
-        )
-        total = sum(int((each.classes == kind).sum()) for each in images)
-        taken: set[tuple[int, int]] = set()
-        hits = []
-        for _, i, n in ranked:
-            options = [
-                (float(overlaps(answers[i].boxes[n : n + 1], images[i].boxes[g : g + 1])[0, 0]), -g)
-                for g in range(len(images[i].classes))
-                if images[i].classes[g] == kind and (i, g) not in taken
-            ]
-            best = max(options, default=(0.0, 0))
-            hits.append(best[0] >= 0.5)
-            if hits[-1]:
-                taken.add((i, -best[1]))
-        points = [(sum(hits[:k]) / total, sum(hits[:k]) / k) for k in range(1, len(hits) + 1)]
-        area, before = 0.0, 0.0
-        for recall in sorted({r for r, _ in points}):
-            area += (recall - before) * max((p for r, p in points if r >= recall), default=0.0)
-            before = recall
-        precisions.append(area)
-    return sum(precisions) / len(precisions)
+# ── against pycocotools by hand ──────────────────────────────────────────────────────────────────
+
+
+def by_hand(answers: Sequence[Boxes], images: Sequence[Boxes], sizes: Any) -> tuple[float, float]:
+    """AP50:95 and AP50 by COCOeval with its defaults, boxes in pixels of pictures."""
+
+    def listed(boxes: Sequence[Boxes]) -> list[dict[str, Any]]:
+        rows = []
+        for number, image in enumerate(boxes):
+            for at, kind in enumerate(image.classes):
+                x0, y0, x1, y1 = image.boxes[at] * np.tile(sizes[number], 2)
+                crowd = image.crowds is not None and image.crowds[at]
+                rows.append({
+                    "id": len(rows) + 1, "image_id": number + 10, "category_id": int(kind) * 3 + 1,
+                    "bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0),
+                    "iscrowd": int(crowd),
+                })  # fmt: skip
+                if image.scores is not None:
+                    rows[-1]["score"] = float(image.scores[at])
+        return rows
+
+    kinds = {int(kind) for image in images for kind in image.classes}
+    coco = COCO()
+    coco.dataset = {
+        "images": [{"id": number + 10} for number in range(len(images))],
+        "categories": [{"id": kind * 3 + 1} for kind in kinds],
+        "annotations": listed(images),
+    }
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco.createIndex()
+        scorer = COCOeval(coco, coco.loadRes(listed(answers)), "bbox")
+        scorer.evaluate()
+        scorer.accumulate()
+        scorer.summarize()
+    return float(scorer.stats[0]), float(scorer.stats[1])
 
 
 @st.composite
-def scenes(draw: Any) -> tuple[list[Boxes], list[Boxes]]:
+def scenes(draw: Any, *, ties: bool = False) -> tuple[list[Boxes], list[Boxes]]:
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     answers, images = [], []
-    for _ in range(draw(st.integers(1, 3))):
-        count, more = draw(st.integers(0, 5)), draw(st.integers(0, 4))
+    for _ in range(draw(st.integers(1, 4))):
+        count, more = draw(st.integers(1, 5)), draw(st.integers(0, 4))
         corner = generator.random((count, 2)) * 0.5
         boxes = np.hstack([corner, corner + 0.2 + 0.3 * generator.random((count, 2))])
         kinds = generator.integers(2, size=count)
-        images.append(Boxes(boxes, kinds))
-        near = boxes + 0.1 * generator.standard_normal(boxes.shape)
-        extra = generator.random((more, 4))
+        crowds = generator.random(count) < 0.2
+        images.append(Boxes(boxes, kinds, crowds=crowds))
+        near = boxes + 0.05 * generator.standard_normal(boxes.shape)
+        extra = np.sort(generator.random((more, 2, 2)), axis=1).reshape(more, 4)
         answers.append(
             Boxes(
                 np.vstack([near, extra]),
                 np.concatenate([kinds, generator.integers(2, size=more)]),
-                generator.random(count + more) + 0.01,
+                generator.random(count + more).round(1 if ties else 9) + 0.01,
             )
         )
     return answers, images
 
 
-@given(scenes())
-def test_it_agrees_with_the_definition(scene: tuple[list[Boxes], list[Boxes]]) -> None:
+def countable(images: Sequence[Boxes]) -> bool:
+    return any((~image.crowds).any() for image in images if image.crowds is not None)
+
+
+@given(scenes(ties=True), st.integers(1, 2000), st.integers(1, 2000))
+def test_it_agrees_with_pycocotools_by_hand(scene: Any, width: int, height: int) -> None:
     answers, images = scene
-    if not any(len(each.classes) for each in images):
+    if not countable(images):
         return
     score = score_detections(answers, images)
-    assert score.mean_average_precision == pytest.approx(slowly(answers, images))
+    expected = by_hand(answers, images, [(width, height)] * len(images))
+    assert (score.accuracy, score.ap50) == pytest.approx(expected, abs=1e-6)
     assert 0.0 <= score.f1 <= 1.0
+
+
+@given(scenes(), st.data())
+def test_a_resampled_set_scores_as_its_images_listed_so_often(scene: Any, data: Any) -> None:
+    answers, images = scene
+    if not countable(images):
+        return
+    score = score_detections(answers, images)
+    assert score.resampled(np.ones((1, len(images)), int)) == pytest.approx([score.accuracy])
+    drawn = data.draw(st.lists(st.integers(0, len(images) - 1), min_size=1, max_size=6))
+    often = Counter(drawn)
+    weights = np.array([[often[at] for at in range(len(images))]])
+    listed = sorted(drawn)
+    if countable([images[at] for at in listed]):
+        again = score_detections([answers[at] for at in listed], [images[at] for at in listed])
+        assert score.resampled(weights) == pytest.approx([again.accuracy])
+
+
+# ── intervals ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_sets_are_drawn_with_replacement_and_always_the_same() -> None:
+    sets = resampled_sets(50)
+    assert sets.shape == (SETS, 50)
+    assert set(sets.sum(axis=1)) == {50}
+    assert (sets == resampled_sets(50)).all()
+    assert len({row.tobytes() for row in sets}) == SETS
+
+
+def test_the_interval_is_about_that_of_a_share() -> None:
+    right = np.arange(400) < 320
+    score = score_classes((~right).astype(int).tolist(), [0] * 400)
+    low, high = interval(score.resampled(resampled_sets(400)))
+    assert low == pytest.approx(0.8 - 1.96 * 0.02, abs=0.01)
+    assert high == pytest.approx(0.8 + 1.96 * 0.02, abs=0.01)

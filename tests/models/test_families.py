@@ -78,6 +78,19 @@ def test_a_larger_variant_that_is_no_more_accurate_is_dropped_with_a_note() -> N
     assert len(notes) == 2
 
 
+def test_a_variant_is_dropped_only_where_it_is_worse_beyond_the_interval() -> None:
+    found = {"a": 0.5, "b": 0.49, "c": 0.4, "d": 0.45}
+    apart = {("b", "a"): (-0.03, 0.01), ("c", "a"): (-0.2, -0.01), ("c", "b"): (-0.1, 0.0)}
+    kept, notes = worth_serving(found, apart)
+    assert kept == ("a", "b")
+    assert notes == [
+        "variants: 'c' is not served: its accuracy, 0.4, is below that of the smaller 'a', 0.5, "
+        "by 0.01 to 0.2 (95 %)",
+        "variants: 'd' is not served: its accuracy, 0.45, is not above that of the smaller 'a', "
+        "0.5",
+    ]
+
+
 @given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8), st.data())
 def test_what_is_kept_rises_and_ends_with_the_best(values: list[float], data: Any) -> None:
     names = [f"v{i}" for i in range(len(values))]

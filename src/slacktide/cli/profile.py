@@ -23,14 +23,18 @@ from slacktide.cli.output import (
     write_page,
 )
 
+_MOST_CLASSES = 25
+"""Rows of the table of classes."""
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
 
     from slacktide.executors.ports import ModelSource
     from slacktide.executors.process import ProcessExecutor
-    from slacktide.models.labelled_images import LabelledImage, VariantAccuracy
+    from slacktide.models.labelled.comparison import VariantAccuracy
+    from slacktide.models.labelled.images import LabelledSet
     from slacktide.models.profile_cache import ProfileCache, ProfiledModel
     from slacktide.models.repository.repository import ModelDefinition
     from slacktide.profiles import LatencyTable, ProfileRecord
@@ -55,10 +59,9 @@ def profile(
     accuracy: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of labelled images (labels.jsonl): also measure and store the accuracy of "
-            "each variant of a family.",
+            help="Labelled images (COCO, YOLO, a folder for each class, or labels.jsonl): also "
+            "measure and store the accuracy of each variant of a family.",
             exists=True,
-            file_okay=False,
         ),
     ] = None,
     plot: Annotated[
@@ -78,7 +81,7 @@ def profile(
     from slacktide.executors.core_probe import busy_warning
     from slacktide.executors.cores import available_cores
     from slacktide.executors.timed_replica import MeasuringError
-    from slacktide.models.labelled_images import DataError
+    from slacktide.models.labelled.images import DataError
     from slacktide.models.profile_cache import ProfileCache
     from slacktide.models.repository.errors import RepositoryError
     from slacktide.models.repository.profile_store import ProfileStore
@@ -90,11 +93,11 @@ def profile(
     counts = _core_counts(cores, len(usable))
     profiles = ProfileCache(ProfileStore(state_dir))
     name, definitions = _definitions(model, version, state_dir, profiles)
-    images = () if accuracy is None else _images(accuracy, name, definitions)
+    labelled = None if accuracy is None else _labelled(accuracy, name, definitions)
     groups = [usable[:count] for count in counts]
     session = _Session(profiles, usable, groups, seconds, thorough=thorough, shown=not json)
     try:
-        asyncio.run(session.run(definitions, images))
+        asyncio.run(session.run(definitions, labelled))
     except (MeasuringError, RepositoryError) as error:
         fail(str(error), FELL_SHORT)
     except DataError as error:
@@ -142,16 +145,22 @@ def _definitions(
     return name, definitions
 
 
-def _images(
-    folder: Path, name: str, definitions: Sequence[ModelDefinition]
-) -> Sequence[LabelledImage]:
+def _labelled(path: Path, name: str, definitions: Sequence[ModelDefinition]) -> LabelledSet:
     """Read the images for measuring the accuracy of variants."""
-    from slacktide.models.labelled_images import DataError, read_labels
+    from slacktide.executors.decoders.labels import names_in
+    from slacktide.executors.onnx_file import OnnxFile
+    from slacktide.executors.onnx_runtime import ModelError
+    from slacktide.models.labelled.images import DataError
+    from slacktide.models.labelled.reading import read_labels
 
-    if definitions[0].settings.variants is None:
+    first = definitions[0]
+    if first.settings.variants is None:
         fail(f"--accuracy: {name} has no variants; add them to its slacktide.yaml")
     try:
-        return read_labels(folder)
+        names = first.labels or names_in(OnnxFile(first.model_path, first.data_root).metadata)
+        return read_labels(path, names)
+    except ModelError as error:
+        fail(f"{first.where}: {error}")
     except DataError as error:
         fail(f"--accuracy: {error}")
 
@@ -182,9 +191,9 @@ class _Session:
         self._seconds, self._thorough, self._shown = seconds, thorough, shown
 
     async def run(
-        self, definitions: Sequence[ModelDefinition], images: Sequence[LabelledImage]
+        self, definitions: Sequence[ModelDefinition], labelled: LabelledSet | None
     ) -> None:
-        """Measure times, accuracy on `images`, and early exits. Raises MeasuringError,
+        """Measure times, accuracy on `labelled` images, and early exits. Raises MeasuringError,
         RepositoryError and DataError."""
         from slacktide.executors.process import ProcessExecutor
         from slacktide.models.families import profiled_files
@@ -193,8 +202,9 @@ class _Session:
         try:
             for definition in (file for version in definitions for file in profiled_files(version)):
                 await self._measure(executor, definition)
-            for definition in definitions if images else ():
-                await self._measure_accuracy(executor, definition, images)
+            if labelled is not None:
+                for definition in definitions:
+                    await self._measure_accuracy(executor, definition, labelled)
             for definition in definitions:
                 await self._time_exits(executor, definition)
         finally:
@@ -241,15 +251,16 @@ class _Session:
         self,
         executor: ProcessExecutor,
         definition: ModelDefinition,
-        images: Sequence[LabelledImage],
+        labelled: LabelledSet,
     ) -> None:
-        from slacktide.models.labelled_images import accuracy_document, measure_accuracy
+        from slacktide.models.labelled.comparison import accuracy_document
+        from slacktide.models.labelled.measuring import measure_accuracy
 
         with progress(shown=self._shown) as move:
             measured = self.accuracies[definition.version] = await measure_accuracy(
-                executor, definition, images, cores=self._cores, progress=move
+                executor, definition, labelled, cores=self._cores, progress=move
             )
-        self.profiles.save_accuracies(definition, accuracy_document(measured, images))
+        self.profiles.save_accuracies(definition, accuracy_document(measured, labelled))
 
     async def _time_exits(self, executor: ProcessExecutor, definition: ModelDefinition) -> None:
         from slacktide.models.replica_launcher import source_of
@@ -303,8 +314,10 @@ def _print_session(
         first, sides = models[0], definition.settings.variants.sizes
         tables = [size_table(first.record, first.interface, side) for side in sides]
         tables = tables or [model.record.table for model in models]
-        f1 = {score.variant: score.f1 for score in session.accuracies.get(definition.version, ())}
-        _print_variants(out, definition, tables, f1, session.profiles.accuracies(definition))
+        scores = session.accuracies.get(definition.version, ())
+        _print_variants(out, definition, tables, scores, session.profiles)
+        if scores:
+            _print_classes(out, scores)
     for sentence in dict.fromkeys(session.assumptions):
         out.print(f"assumed: {sentence}", markup=False, highlight=False)
 
@@ -348,30 +361,59 @@ def _print_variants(
     out: Console,
     definition: ModelDefinition,
     tables: Sequence[LatencyTable],
-    f1: Mapping[str, float | None],
-    measured: Mapping[str, float],
+    scores: Sequence[VariantAccuracy],
+    profiles: ProfileCache,
 ) -> None:
-    """Print a row for each variant: its accuracy, its latency, and whether it is worth serving."""
+    """Print a row for each variant: its accuracy, its latency, and whether it is worth serving.
+    `scores`: just measured, if any."""
     from rich.table import Table
 
     from slacktide.models.families import accuracies, worth_serving
 
     assert definition.settings.variants is not None
+    measured = profiles.accuracies(definition)
     accuracy, _ = accuracies(definition.settings.variants, measured)
-    served, _ = worth_serving(accuracy)
+    served, _ = worth_serving(accuracy, profiles.differences(definition))
     cores = tables[0].cores
     headings = [f"p99 alone, {count} core{'s' * (count > 1)}" for count in cores]
     differs = bool(measured) and any(
         measured.get(name) != share for name, share in accuracy.items()
     )
     columns = ["stated", "measured"] if differs else ["accuracy"]
-    variants = Table("variant", *columns, "F1", *headings, "served", title="variants")
+    columns += ["95 %", "AP50", "F1"] if scores else []
+    by_name = {score.variant: score for score in scores}
+    variants = Table("variant", *columns, *headings, "served", title="variants")
     for (name, share), table in zip(accuracy.items(), tables, strict=True):
-        scores = (share, measured.get(name), f1.get(name)) if differs else (share, f1.get(name))
-        cells = ["–" if score is None else f"{score:.3f}" for score in scores]
+        cells = [_share(share), _share(measured.get(name))] if differs else [_share(share)]
+        if scores:
+            score = by_name[name]
+            low, high = score.interval
+            cells += [f"{low:.3f} to {high:.3f}", _share(score.ap50), _share(score.f1)]
         cells += [f"{table.p99(1, count) * 1e3:.2f} ms" for count in cores]
         variants.add_row(name, *cells, "yes" if name in served else "no")
     out.print(variants)
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else f"{share:.3f}"
+
+
+def _print_classes(out: Console, scores: Sequence[VariantAccuracy]) -> None:
+    """Print a row for each of the commonest classes, with the accuracy and F1 of each variant."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    ranked = sorted(scores[0].classes.items(), key=lambda pair: -pair[1].count)
+    metric = "top-1" if scores[0].ap50 is None else "AP50:95"
+    headings = [f"{score.variant} {metric}, F1" for score in scores]
+    classes = Table("class", "count", *headings, title="classes")
+    for name, common in ranked[:_MOST_CLASSES]:
+        parts = [score.classes[name] for score in scores]
+        cells = [f"{part.accuracy:.3f} {part.f1:.3f}" for part in parts]
+        classes.add_row(escape(name), str(common.count), *cells)
+    out.print(classes)
+    if len(ranked) > _MOST_CLASSES:
+        out.print(f"{len(ranked) - _MOST_CLASSES} rarer classes are in the answer to --json")
 
 
 def _print(out: Console, title: str, record: ProfileRecord) -> None:

@@ -86,6 +86,20 @@ def jpeg_header(data: memoryview | bytes) -> JpegHeader:
     raise ValueError("one whose header is damaged")
 
 
+def upright_size(data: memoryview | bytes) -> tuple[int, int]:
+    """Return width and height, turned by the EXIF orientation if that precedes the frame header.
+    Raises the errors of `jpeg_header`."""
+    header = jpeg_header(data)
+    for marker, start, end in _markers(data, MOST_SEGMENTS):
+        if marker in _SOF:
+            break
+        if marker == _APP1 and data[start + 4 : start + 10] == _EXIF:
+            if _orientation(bytes(data[start + 4 : end])) >= 5:
+                return header.height, header.width
+            break
+    return header.width, header.height
+
+
 def whole_picture(data: memoryview | bytes) -> WholePicture:
     """Walk the markers up to the first end of a picture; anything after it is ignored.
 

@@ -1,25 +1,35 @@
-"""Accuracy of answers: mean average precision and F1 of detectors, top-1 of classifiers.
+"""Accuracy of answers: average precision and F1 of detectors, top-1 and F1 of classifiers.
 
-Within an image, detections are matched by falling score, each to the unmatched true box of its
-class that it overlaps most. A detection is right if its intersection with that box is at least half
-of their union. Detections with equal scores form one step of the precision-recall curve, so their
-order does not matter. Average precision is the area under the best precision at each recall or
-above (all points, as in PASCAL VOC since 2010), averaged over the classes that have boxes. F1 is
-computed over all classes together, at the score threshold where it is highest.
+Detections are matched and averaged by pycocotools (extra `accuracy`), COCO's reference code: AP50
+counts a detection that overlaps a true box of its class by at least half of their union; AP50:95 is
+the mean over ten such limits up to 0.95. Only classes that have boxes count. An overlap in
+fractions of a picture equals that in pixels. F1 is the highest over all score thresholds, at 0.5.
+
+Both scores can be computed again for resampled images (`resampled`), which pycocotools cannot do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.floating[Any]]
-OVERLAP = 0.5
-"""Minimum intersection over union of a right detection."""
+Counts = NDArray[np.integer[Any]]
+MISSING_SCORER = "scoring detectors needs pycocotools: pip install 'slacktide[accuracy]'"
+_RECALLS = np.linspace(0.0, 1.0, 101)
+"""Recalls at which precision is read, as in pycocotools."""
+_MOST_DETECTIONS = 100
+"""Detections of a class that count in an image, the likeliest first, as in COCO."""
+_BLOCK = 64
+"""Resampled sets scored at a time: each has a weight for each detection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,98 +42,214 @@ class Boxes:
     """[n], whole numbers."""
     scores: Numbers | None = None
     """[n]; None for true boxes."""
+    crowds: NDArray[np.bool_] | None = None
+    """[n]: whether a true box holds a crowd. Detections in it count neither way. None: no box."""
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """[n]: whether a box is no crowd."""
+        return np.ones(len(self.classes), bool) if self.crowds is None else ~self.crowds
 
 
 @dataclass(frozen=True, slots=True)
-class DetectionScore:
-    """Accuracy of detections, 0 to 1."""
+class ClassScore:
+    """Accuracy on one class, 0 to 1."""
 
-    mean_average_precision: float
+    count: int
+    """True boxes, without crowds, or images."""
+    accuracy: float
+    """AP50:95, or the share of the images that are answered right."""
     f1: float
-    threshold: float
-    """Score threshold at which `f1` is reached."""
+    """At the threshold of the whole."""
+    ap50: float | None = None
 
 
-def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> DetectionScore:
+@dataclass(frozen=True, slots=True)
+class ImageScores:
+    """Accuracy of answers to a set of images, 0 to 1."""
+
+    accuracy: float
+    """AP50:95 (mean over classes), or top-1."""
+    f1: float
+    """Over all detections together, or the mean over classes."""
+    classes: dict[int, ClassScore]
+    resampled: Callable[[Counts], Numbers]
+    """Returns the accuracy for each row of [sets, images]: how often each image is in each set."""
+    ap50: float | None = None
+    threshold: float | None = None
+    """Score threshold at which `f1` is reached. None for a classifier, as `ap50` is."""
+
+
+def can_score_boxes() -> bool:
+    """Whether pycocotools is installed. Loads nothing."""
+    return find_spec("pycocotools") is not None
+
+
+def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> ImageScores:
     """Score detections against the true boxes of the same images. Raises ValueError if no image has
-    a box."""
-    classes = np.concatenate([boxes.classes for boxes in truth]) if truth else np.zeros(0)
+    a box that is no crowd, and ImportError without pycocotools."""
+    kinds = [boxes.classes[boxes.counted] for boxes in truth]
+    classes = np.unique(np.concatenate([np.zeros(0, np.int64), *kinds]))
     if not len(classes):
         raise ValueError("no image has a box")
-    hits, kinds, scores = [np.zeros(0, bool)], [np.zeros(0)], [np.zeros(0)]
-    for found_boxes, true_boxes in zip(detections, truth, strict=True):
-        counted, right = _matched(found_boxes, true_boxes)
-        hits.append(right)
-        kinds.append(np.asarray(found_boxes.classes)[counted])
-        scores.append(np.asarray(found_boxes.scores, float)[counted])
-    right, kind, score = map(np.concatenate, (hits, kinds, scores))
-    precisions = []
-    for class_number in np.unique(classes):
-        of_class = kind == class_number
-        precisions.append(
-            _average_precision(
-                right[of_class], score[of_class], int((classes == class_number).sum())
-            )
-        )
-    counts, true, steps = _curve(right, score)
-    f1 = 2.0 * true / (counts + len(classes))
-    best = int(f1.argmax()) if len(f1) else -1
-    return DetectionScore(
-        float(np.mean(precisions)),
-        float(f1[best]) if best >= 0 else 0.0,
-        float(steps[best]) if best >= 0 else 0.0,
-    )
-
-
-def top1(scores: Sequence[Numbers], labels: Sequence[int]) -> float:
-    """Return the share of images whose label is the first class with the highest score."""
-    pairs = zip(scores, labels, strict=True)
-    return float(np.mean([int(np.argmax(class_scores)) == label for class_scores, label in pairs]))
-
-
-def overlaps(found_boxes: Numbers, true_boxes: Numbers) -> Numbers:
-    """Return [n, m]: intersection over union of each of n boxes with each of m."""
-    low = np.maximum(found_boxes[:, None, :2], true_boxes[None, :, :2])
-    high = np.minimum(found_boxes[:, None, 2:], true_boxes[None, :, 2:])
-    both = np.clip(high - low, 0.0, None).prod(axis=2)
-    areas = [
-        np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1)
-        for boxes in (found_boxes, true_boxes)
+    evaluation = _evaluated(detections, truth, classes)
+    precision = evaluation.eval["precision"][..., 0, 0]  # [limits, recalls, classes]
+    images = len(truth)
+    matches = [
+        _matches(evaluation.evalImgs[at * images : (at + 1) * images], images)
+        for at in range(len(classes))
     ]
-    union = areas[0][:, None] + areas[1][None, :] - both
-    ratios: Numbers = np.divide(both, union, out=np.zeros_like(both), where=union > 0.0)
-    return ratios
+    f1, threshold = _best_f1(matches)
+    by_class = {
+        int(number): ClassScore(
+            int(match.positives.sum()),
+            float(precision[:, :, at].mean()),
+            match.f1(threshold),
+            float(precision[0, :, at].mean()),
+        )
+        for at, (number, match) in enumerate(zip(classes, matches, strict=True))
+    }
+
+    def resampled(weights: Counts) -> Numbers:
+        blocks = np.array_split(weights, -(-len(weights) // _BLOCK))
+        means = np.array(
+            [np.concatenate([*map(match.average_precisions, blocks)]) for match in matches]
+        )
+        counted = np.isfinite(means)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.where(counted, means, 0.0).sum(axis=0) / counted.sum(axis=0))
+
+    accuracy, ap50 = float(precision.mean()), float(precision[0].mean())
+    return ImageScores(accuracy, f1, by_class, resampled, ap50, threshold)
 
 
-def _matched(detections: Boxes, truth: Boxes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the indices of detections that are not padding, and whether each is right."""
-    scores = np.asarray(detections.scores, float)
-    counted = np.flatnonzero(np.isfinite(scores) & (scores > 0.0))
-    right = np.zeros(len(counted), bool)
-    if not len(counted) or not len(truth.classes):
-        return counted, right
-    boxes = np.asarray(detections.boxes, float).reshape(-1, 4)[counted]
-    covered = overlaps(boxes, np.asarray(truth.boxes, float).reshape(-1, 4))
-    covered[
-        np.asarray(detections.classes)[counted][:, None] != np.asarray(truth.classes)[None, :]
-    ] = 0.0
-    for box in np.lexsort((-covered.max(axis=1), -scores[counted])):
-        best = int(covered[box].argmax())
-        if covered[box, best] >= OVERLAP:
-            right[box] = True
-            covered[:, best] = 0.0  # no longer free
-    return counted, right
+def score_classes(answers: Sequence[int], labels: Sequence[int]) -> ImageScores:
+    """Score the class that a classifier finds likeliest in each image."""
+    answered, truth = np.asarray(answers), np.asarray(labels)
+    right = answered == truth
+    by_class = {}
+    for number in np.unique(truth):
+        of_class, hits = truth == number, int(right[truth == number].sum())
+        f1 = 2.0 * hits / int(of_class.sum() + (answered == number).sum())
+        by_class[int(number)] = ClassScore(int(of_class.sum()), float(right[of_class].mean()), f1)
+    f1 = float(np.mean([score.f1 for score in by_class.values()]))
+
+    def resampled(weights: Counts) -> Numbers:
+        return np.asarray((weights * right).sum(axis=1) / weights.sum(axis=1))
+
+    return ImageScores(float(right.mean()), f1, by_class, resampled)
 
 
-def _curve(right: NDArray[np.bool_], scores: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return (detections, right detections, score threshold) per threshold, highest first."""
+class _Matches(NamedTuple):
+    """The n detections of one class, the likeliest first, at ten limits of overlap."""
+
+    image: NDArray[np.intp]
+    scores: Numbers
+    right: NDArray[np.bool_]
+    """[limits, n]: whether a detection has its true box."""
+    counted: NDArray[np.bool_]
+    """[limits, n]: False for detections in crowds."""
+    positives: NDArray[np.int64]
+    """[images]: true boxes."""
+
+    def f1(self, threshold: float) -> float:
+        """F1 of the detections from `threshold` up."""
+        chosen = self.scores >= threshold
+        true, counted = (flags[0][chosen].sum() for flags in (self.right, self.counted))
+        return float(2.0 * true / (counted + self.positives.sum()))
+
+    def average_precisions(self, weights: Counts) -> Numbers:
+        """AP50:95 for each row of [sets, images], as pycocotools has it for images that occur so
+        often; NaN for sets without a box."""
+        positives = (weights * self.positives).sum(axis=1, dtype=np.float64)[:, None]
+        drawn = weights.take(self.image, axis=1).astype(np.float32)
+        total = np.zeros(len(weights))
+        for right, counted in zip(self.right, self.counted, strict=True):
+            # Precision rises, and recall changes, at right detections alone.
+            places = np.flatnonzero(right)
+            seen = np.cumsum(drawn * counted, axis=1).take(places, axis=1)
+            true = np.cumsum(drawn.take(places, axis=1), axis=1, dtype=np.float64)
+            precision = true / (seen.astype(np.float64) + np.spacing(1))
+            precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+            reached = np.searchsorted(_RECALLS, true / np.maximum(positives, 1.0), side="right")
+            total += (precision * np.diff(reached, axis=1, prepend=0)).sum(axis=1)
+        mean = total / (len(self.right) * len(_RECALLS))
+        return np.where(positives[:, 0] > 0.0, mean, np.nan)
+
+
+def _matches(evaluated: Sequence[Any], images: int) -> _Matches:
+    """Join what pycocotools says of each image about one class."""
+    parts = [part for part in enumerate(evaluated) if part[1] is not None]
+    positives = np.zeros(images, np.int64)
+    for at, part in parts:
+        positives[at] = len(part["gtIgnore"]) - int(np.sum(part["gtIgnore"]))
+    scores = np.concatenate([np.asarray(part["dtScores"], float) for _, part in parts])
+    image = np.repeat([at for at, _ in parts], [len(part["dtScores"]) for _, part in parts])
+    matched, ignored = (
+        np.concatenate([part[key] for _, part in parts], axis=1) > 0
+        for key in ("dtMatches", "dtIgnore")
+    )
     order = np.argsort(-scores, kind="stable")
-    right, scores = right[order], scores[order]
-    ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)[: len(scores)])
-    return ends + 1.0, np.cumsum(right)[ends].astype(float), scores[ends]
+    right, counted = (matched & ~ignored)[:, order], ~ignored[:, order]
+    return _Matches(image[order], scores[order], right, counted, positives)
 
 
-def _average_precision(right: NDArray[np.bool_], scores: Numbers, boxes: int) -> float:
-    counts, true, _ = _curve(right, scores)
-    precision = np.maximum.accumulate((true / counts)[::-1])[::-1] if len(counts) else counts
-    return float((np.diff(true / boxes, prepend=0.0) * precision).sum())
+def _best_f1(matches: Sequence[_Matches]) -> tuple[float, float]:
+    """Return the highest F1 over all classes together, and the score threshold where it is."""
+    scores = np.concatenate([match.scores for match in matches])
+    if not len(scores):
+        return 0.0, 0.0
+    order = np.argsort(-scores, kind="stable")
+    right = np.cumsum(np.concatenate([match.right[0] for match in matches])[order])
+    counted = np.cumsum(np.concatenate([match.counted[0] for match in matches])[order])
+    scores = scores[order]
+    ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True))
+    positives = sum(int(match.positives.sum()) for match in matches)
+    f1 = 2.0 * right[ends] / (counted[ends] + positives)
+    best = int(f1.argmax())
+    return float(f1[best]), float(scores[ends][best])
+
+
+def _evaluated(detections: Sequence[Boxes], truth: Sequence[Boxes], classes: NDArray[Any]) -> Any:
+    """Return a COCOeval that has matched and averaged, with boxes of any area."""
+    coco, evaluation = import_module("pycocotools.coco"), import_module("pycocotools.cocoeval")
+    with redirect_stdout(io.StringIO()):  # it prints its progress
+        sets = [_coco_set(coco, boxes, classes) for boxes in (truth, detections)]
+        scorer = evaluation.COCOeval(*sets, "bbox")
+        scorer.params.imgIds = list(range(len(truth)))
+        scorer.params.areaRng, scorer.params.areaRngLbl = [[0.0, 1e10]], ["all"]
+        scorer.params.maxDets = [_MOST_DETECTIONS]
+        scorer.evaluate()
+        scorer.accumulate()
+    return scorer
+
+
+def _coco_set(coco: Any, images: Sequence[Boxes], classes: NDArray[Any]) -> Any:
+    """Return the boxes of these classes as pycocotools has them. Numbers of boxes begin with 1: 0
+    is its sign for no match."""
+    annotations: list[dict[str, Any]] = []
+    for number, image in enumerate(images):
+        boxes = np.asarray(image.boxes, float).reshape(-1, 4)
+        scores = np.ones(len(boxes)) if image.scores is None else np.asarray(image.scores, float)
+        counts = np.isfinite(scores) & (scores > 0.0) & np.isfinite(boxes).all(axis=1)
+        for at in np.flatnonzero(counts & np.isin(image.classes, classes)):
+            left, top, right, bottom = boxes[at].tolist()
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": number,
+                    "category_id": int(image.classes[at]),
+                    "bbox": [left, top, right - left, bottom - top],
+                    "area": (right - left) * (bottom - top),
+                    "iscrowd": int(not image.counted[at]),
+                    "score": float(scores[at]),
+                }
+            )
+    made = coco.COCO()
+    made.dataset = {
+        "images": [{"id": number} for number in range(len(images))],
+        "categories": [{"id": int(number)} for number in classes],
+        "annotations": annotations,
+    }
+    made.createIndex()
+    return made

@@ -176,10 +176,10 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
             yield Finding(file.name, Severity.ERROR, str(error))
     variants = definition.settings.variants
     if variants is not None:
-        accuracy, assumed = accuracies(
-            variants, ProfileCache(ProfileStore()).accuracies(definition)
-        )
-        for note in (*assumed, *worth_serving(accuracy)[1]):
+        profiles = ProfileCache(ProfileStore())
+        accuracy, assumed = accuracies(variants, profiles.accuracies(definition))
+        dropped = worth_serving(accuracy, profiles.differences(definition))[1]
+        for note in (*assumed, *dropped):
             message = f"{definition.name}/{SETTINGS_FILE}: {note}"
             yield Finding(definition.name, Severity.WARNING, message)
 

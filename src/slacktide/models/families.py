@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from slacktide.executors.ports import Executor, ModelSource
 from slacktide.executors.row_check import dependence_warning
 from slacktide.executors.synthetic_inputs import assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.bootstrap import Interval
 from slacktide.models.learnt import PoolTimes
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.replica_launcher import source_of
@@ -79,7 +81,8 @@ async def prepare_version(
     if settings is not None:
         measured = await asyncio.to_thread(profiles.accuracies, definition)
         accuracy, assumed = accuracies(settings, measured)
-        names, dropped = worth_serving(accuracy)
+        differences = await asyncio.to_thread(profiles.differences, definition)
+        names, dropped = worth_serving(accuracy, differences)
         warnings += [*assumed, *dropped]
     profiled: dict[str, ProfiledModel] = {}
     """Profiles by variant; image sizes of one file share a profile, under an empty name."""
@@ -139,16 +142,18 @@ async def prepare_version(
 def _family_of(
     settings: VariantSettings, accuracy: Mapping[str, float], pools: Mapping[str, PreparedPool]
 ) -> Family:
-    """Return the variants in `pools` as planners see them."""
+    """Return the variants in `pools` as planners see them. A variant that seems worse than a
+    smaller one, within the interval of their difference, counts as equal."""
+    rising = accumulate((accuracy[name] for name in pools), max)
     return Family(
         tuple(
             FamilyVariant(
                 name,
-                accuracy[name],
+                value,
                 pool.definition.image_size,
                 _nbytes(settings, pool) if pool.definition.files else 0,
             )
-            for name, pool in pools.items()
+            for (name, pool), value in zip(pools.items(), rising, strict=True)
         ),
         settings.planner_name,
         settings.planner_options,
@@ -175,18 +180,29 @@ def accuracies(
     ]
 
 
-def worth_serving(accuracy: Mapping[str, float]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the variants more accurate than all smaller ones, smallest first, and a sentence about
-    each other variant."""
+def worth_serving(
+    accuracy: Mapping[str, float], differences: Mapping[tuple[str, str], Interval] | None = None
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the variants to serve, smallest first, and a sentence about each other variant.
+
+    A variant is left out if a smaller served one is better: beyond the interval of the measured
+    `differences` to it, or without such an interval if it is not less accurate."""
     served: list[str] = []
     notes = []
     for name, value in accuracy.items():
-        if served and value <= accuracy[served[-1]]:
-            best = served[-1]
+        for smaller in sorted(served, key=accuracy.__getitem__, reverse=True):
+            better = f"that of the smaller {smaller!r}, {accuracy[smaller]:.3g}"
+            low, high = (differences or {}).get((name, smaller), (math.nan, math.nan))
+            if high < 0.0:
+                reason = f"below {better}, by {-high:.3g} to {-low:.3g} (95 %)"
+            elif math.isnan(high) and value <= accuracy[smaller]:
+                reason = f"not above {better}"
+            else:
+                continue
             notes.append(
-                f"variants: {name!r} is not served: its accuracy, {value:.3g}, is not above that "
-                f"of the smaller {best!r}, {accuracy[best]:.3g}"
+                f"variants: {name!r} is not served: its accuracy, {value:.3g}, is {reason}"
             )
+            break
         else:
             served.append(name)
     return tuple(served), notes

@@ -21,6 +21,7 @@ from slacktide.executors.measuring import Measurement, measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ExitSource, ModelSource, SessionSize
 from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.bootstrap import Interval
 from slacktide.models.exit_files import exit_source
 from slacktide.models.learnt import LearntTimes, size_table
 from slacktide.models.repository.errors import RepositoryError
@@ -240,6 +241,22 @@ class ProfileCache:
             str(name): max(float(value), LEAST_ACCURACY)
             for name, value in (scores.items() if isinstance(scores, dict) else ())
             if type(value) in (int, float) and 0.0 <= value <= 1.0
+        }
+
+    def differences(self, definition: ModelDefinition) -> dict[tuple[str, str], Interval]:
+        """Return the measured 95 % intervals of a variant's accuracy minus that of a smaller one,
+        by both names; those of stated accuracies are left out. Blocks: reads files."""
+        settings = definition.settings.variants
+        stated = {} if settings is None else settings.accuracy
+        stored = self._store.find(definition, accuracy_key(definition), "accuracy") or {}
+        measured = stored.get("differences")
+        return {
+            (name, smaller): (float(ends[0]), float(ends[1]))
+            for name, pairs in (measured.items() if isinstance(measured, dict) else ())
+            for smaller, ends in (pairs.items() if isinstance(pairs, dict) else ())
+            if isinstance(ends, list)
+            and [type(end) for end in ends] == [float, float]
+            and not {name, smaller} & stated.keys()
         }
 
     def save_accuracies(self, definition: ModelDefinition, content: Mapping[str, Any]) -> Path:

@@ -56,7 +56,7 @@ def test_larger_pictures_are_worth_their_time(open_session: Open) -> None:
             rows = open_session("street").run(None, {"image": shrunk(scene.picture, size)[None]})
             boxes, confidence, kinds = (row[0] for row in rows)
             detections.append(Boxes(boxes, kinds, confidence))
-        scores[size] = score_detections(detections, truth).mean_average_precision
+        scores[size] = score_detections(detections, truth).ap50
     assert scores[SIZE] >= 0.6
     assert scores[SIZE] >= 2 * scores[128]
     assert scores[128] < scores[256] < scores[SIZE]
@@ -77,7 +77,7 @@ def test_later_stages_find_more_and_judges_know_where(open_session: Open) -> Non
             at = [said[f"{prefix}{name}"] for name in ("boxes", "classes", "scores")]
             boxes.append(Boxes(*at))
         quality.append([said["depth1/quality"], said["depth2/quality"]])
-    scores = [score_detections(depth, truth).mean_average_precision for depth in by_depth]
+    scores = [score_detections(depth, truth).ap50 for depth in by_depth]
     assert scores[0] < scores[1] < scores[2] - 0.01
     assert np.min(quality) >= 0
     assert np.max(quality) <= 1
@@ -89,5 +89,5 @@ def test_later_stages_find_more_and_judges_know_where(open_session: Open) -> Non
             score_detections([depth[i] for i in part], [truth[i] for i in part])
             for depth in (by_depth[0], by_depth[2])
         )
-        lost.append(deep.mean_average_precision - shallow.mean_average_precision)
+        lost.append(deep.ap50 - shallow.ap50)
     assert lost[0] < lost[1]

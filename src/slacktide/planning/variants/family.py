@@ -32,7 +32,7 @@ class Family:
     """The variants of one model, and how they are planned."""
 
     variants: tuple[FamilyVariant, ...]
-    """Smallest first, with rising accuracies."""
+    """Smallest first; no accuracy is below that of a smaller one."""
     planner: str = "variants"
     """`variants`, or `none` if no planner chooses its variants."""
     options: Mapping[str, object] = field(default_factory=dict)
