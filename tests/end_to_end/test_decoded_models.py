@@ -264,3 +264,15 @@ def test_a_decoder_that_does_not_fit_refuses_the_model(
     (finding,) = check_repository(zoo.root)
     assert finding.severity is Severity.ERROR
     assert message in finding.message
+
+
+@pytest.mark.parametrize(
+    ("task", "decoder"),
+    [("detect", "decode: yolo"), ("classify", "decode: {as: softmax, probabilities: true}")],
+)
+def test_a_check_says_what_decodes_a_head(zoo: Any, task: str, decoder: str) -> None:
+    raw_head(zoo, "boxes", "", ["n", 6, 84], {"task": task})
+    (finding,) = check_repository(zoo.root)
+    assert finding.severity is Severity.NOTE
+    assert f"the file's task is {task!r}; for answers instead of raw outputs" in finding.message
+    assert decoder in finding.message

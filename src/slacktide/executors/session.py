@@ -125,6 +125,7 @@ class ModelSession:
         """Converts pictures to the file's image input, if it is declared."""
         self._decoder = decoder
         self._file_inputs, self._file_outputs = interface.inputs, interface.outputs
+        self._file_names = [spec.name for spec in interface.outputs]
         if preprocessing is not None:
             spec = next(s for s in interface.inputs if s.name == preprocessing.input)
             self._converter = ImageConverter(preprocessing, spec)
@@ -554,7 +555,7 @@ class ModelSession:
         placements: Sequence[PicturePlacement] = (),
     ) -> list[NDArray[Any]]:
         """Run the model and its decoder. `placements`: as in GatheredBatch."""
-        names = [spec.name for spec in self._file_outputs]
+        names = self._file_names
         arrays: list[NDArray[Any]]
         if self._by_value:
             values = {spec.name: to_value(feeds[spec.name], spec) for spec in self._file_inputs}

@@ -171,6 +171,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
                     check_alike(file, interface, *first)
                 first = first or (file, interface)
                 yield from _pictures(file, interface, metadata)
+                yield from _head(file, metadata)
                 yield from _positions(file)
         except RepositoryError as error:
             yield Finding(file.name, Severity.ERROR, str(error))
@@ -203,6 +204,21 @@ def _pictures(
         f"{SETTINGS_FILE} (docs/images.md)"
     )
     yield Finding(definition.name, Severity.NOTE, f"{definition.where}: {message}")
+
+
+_DECODED_TASKS = {"detect": "yolo", "classify": "{as: softmax, probabilities: true}"}
+"""Decoders for the tasks that Ultralytics writes into files."""
+
+
+def _head(definition: ModelDefinition, metadata: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the line that decodes the outputs, if the metadata says what they are."""
+    decoder = _DECODED_TASKS.get(metadata.get("task", ""))
+    if decoder is not None and definition.settings.decode is None:
+        message = (
+            f"the file's task is {metadata['task']!r}; for answers instead of raw outputs state "
+            f"decode: {decoder} in {SETTINGS_FILE} (docs/decoders.md)"
+        )
+        yield Finding(definition.name, Severity.NOTE, f"{definition.where}: {message}")
 
 
 def _positions(definition: ModelDefinition) -> Iterator[Finding]:
