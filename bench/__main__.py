@@ -22,48 +22,48 @@ from slacktide.cli.output import console
 
 BENCHMARKS = {
     "engine_cost": "engine and scheduler alone: µs per request at batch 8",
-    "scheduler_decisions": "one decision, one insertion, add and take",
-    "refusals": "how soon slack refuses, in virtual time",
-    "planner_cost": "ms for one plan: vertical over 500 queued, joint for 64 cores",
-    "variant_planner": "plans of variants beside the optimum and an upper bound; ms for one",
-    "placement": "placements of pipelines: ms for one, and beside the best of all choices",
+    "scheduler_decisions": "µs of one decision, one insertion, and one add and take",
+    "refusals": "time until slack refuses a request, in virtual time",
+    "planner_cost": "ms per plan: vertical with 500 queued requests, joint with 64 cores",
+    "variant_planner": "plans of variants against the optimum and an upper bound; ms per plan",
+    "placement": "placements of pipelines: ms each, and quality against the best of all choices",
     "simulation": "requests simulated per second on one core, memory over ten million",
-    "latency_fit": "model of cores and batch: how well it fits the residual classifier",
-    "ramp_training": "ramps of early exits: styles, ridge and logistic regression, on streams",
-    "exits_cost": "stages beside the model whole: CPU time, memory; µs of the loop for a release",
-    "startup": "start to ready, import time, size of the core install",
-    "grpc_front_end": "our gRPC front end beside empty handlers of each gRPC stack",
-    "overhead": "tiny MLP through the whole server: requests/s, hop, p50, beside other servers",
-    "pipelines": "a pipeline on one core: hop, cost of the loop, whole frames, clients that go",
-    "crops": "crops of a frame between two stages: µs of the loop, hop, ms of cutting",
-    "throughput": "residual classifier, saturated, beside a bare onnxruntime loop",
+    "latency_fit": "fit of the model of cores and batch to the residual classifier",
+    "ramp_training": "training of ramps: styles, ridge and logistic regression, on streams",
+    "exits_cost": "a split model against the whole one: CPU time, memory; loop µs per release",
+    "startup": "time from start to ready, import time, size of the core install",
+    "grpc_front_end": "our gRPC front end against empty handlers of other gRPC stacks",
+    "overhead": "tiny MLP through the whole server: requests/s, hop, p50, against other servers",
+    "pipelines": "a pipeline on one core: hop, loop time, complete frames, clients that leave",
+    "crops": "crops between two stages: loop µs, hop, ms to cut them",
+    "throughput": "residual classifier, saturated, against a bare onnxruntime loop",
     "shared_lane": "three models on one core: goodput and CPU time per batch",
-    "windows": "three models on two cores: unscheduled, lanes, a timetable",
-    "variable_length": "two applications with short and long texts: our schedulers, and mosec",
-    "notice": "bodies that follow their headers: planned on, and not",
-    "memory": "a minute at ten times capacity: does memory stay bounded, is everybody answered",
-    "hostile": "a canary beside attacks: what one client's bytes cost another, and memory",
-    "depth_switches": "switches between depths of one file, live: ms each",
-    "faults": "kill -9 in the middle of a batch: seconds to notice, and to be ready again",
-    "resize": "cores moved between running workers: how soon, how well, at what price",
-    "priority": "a worker's policy, niceness, slice: beside a busy neighbour, on the loop's core",
-    "left_in_peace": "CPU that arrivals take from a running model on the same core",
-    "large_bodies": "lone requests of 150 and 600 KB: CPU copy by copy, and p50",
-    "links": "bytes through the load generator's link, by the trace and beside the kernel's tbf",
-    "client_cost": "what the client library costs a camera, in CPU and bytes",
-    "recording_cost": "what recording adds to each request, in time and bytes",
-    "twin": "recorded servers: replayed to the bit, and predicted beside what they did",
+    "windows": "three models on two cores: unscheduled, on lanes, by a timetable",
+    "variable_length": "two applications with short and long texts: our schedulers and mosec",
+    "notice": "bodies that follow their headers: with and without announcements",
+    "memory": "a minute at ten times capacity: memory, and whether every request is answered",
+    "hostile": "a canary client during attacks: its latency, and memory",
+    "depth_switches": "live switches between depths of one file: ms per switch",
+    "faults": "kill -9 during a batch: seconds until noticed, and until the model is ready",
+    "resize": "cores moved between running workers: delay, effect and cost",
+    "priority": "a worker's policy, niceness and slice: beside a busy process, on the loop's core",
+    "left_in_peace": "CPU time that arrivals take from a model running on the same core",
+    "large_bodies": "single requests of 150 and 600 KB: CPU time of each copy, and p50",
+    "links": "bytes through the load generator's link, against the trace and the kernel's tbf",
+    "client_cost": "cost of the client library for a camera, in CPU time and bytes",
+    "recording_cost": "cost of recording per request, in time and bytes",
+    "twin": "recorded servers: replays to the bit, and predictions against the recording",
     "live_clients": "four cameras on links that change, live and simulated",
-    "many_sessions": "a thousand sessions of frames on a family that answers from its profile",
-    "real_models": "six models of others, three sizes mixed: in time, and predicted how well",
-    "exits_of_others": "early exits of four models of others: agreement, and what stages cost",
-    "shaped_link": "cores that follow a network: violations beside one core, cost beside two",
-    "goodput": "answers in time under load and overload, beside yardsticks and other servers",
+    "many_sessions": "a thousand sessions of frames on a family with profiled latencies",
+    "real_models": "six public models, three sizes mixed: share in time, errors of predictions",
+    "exits_of_others": "early exits of four public models: agreement, and cost of stages",
+    "shaped_link": "cores that follow a network: violations against one core, cost against two",
+    "goodput": "answers in time under load and overload, against yardsticks and other servers",
 }
-"""Modules of this package with a `run`, in the order they run, and what they measure."""
+"""What each module with a `run` measures, in the order in which they run."""
 
 NOTICEABLE_THEFT = 0.01
-"""Of the CPU time wanted: more of it kept back by the host spoils figures."""
+"""Share of the requested CPU time; figures are unreliable if the host withholds more."""
 
 
 def benchmark(name: str) -> Benchmark:
@@ -79,14 +79,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure; README.md in this folder explains each."
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which; default: all")
-    parser.add_argument("--quick", action="store_true", help="short rounds, not for quoting")
-    parser.add_argument("--rows", default="", metavar="TEXT", help="only rows that contain TEXT")
-    parser.add_argument("--no-peers", action="store_true", help="leave other servers out")
-    parser.add_argument("--fresh", action="store_true", help="measure stored rows anew")
-    beside = "package of another commit (src) or build: served in turn, where it can be"
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; default: all")
+    parser.add_argument(
+        "--quick", action="store_true", help="run short rounds; do not quote results"
+    )
+    parser.add_argument(
+        "--rows", default="", metavar="TEXT", help="measure only rows that contain TEXT"
+    )
+    parser.add_argument("--no-peers", action="store_true", help="skip other servers")
+    parser.add_argument("--fresh", action="store_true", help="measure stored rows again")
+    beside = "package of another commit (src) or build, measured in turn with this one"
     parser.add_argument("--beside", action="append", default=[], metavar="FOLDER", help=beside)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results as JSON")
     parser.add_argument("--list", action="store_true", help="list the benchmarks")
     arguments = parser.parse_args()
     if arguments.list:
@@ -114,7 +118,7 @@ def _run(names: list[str], options: Options, json_path: Path | None) -> int:
         f"load average {load_average():.2f}; {BUILD} build"
     )
     if where.shared:
-        out.print("only one core: servers and clients take each other's time", style="yellow")
+        out.print("there is only one core, so servers and clients slow each other", style="yellow")
     done: list[tuple[Result, Options]] = []
     failed = False
     for name in names:
@@ -127,7 +131,7 @@ def _run(names: list[str], options: Options, json_path: Path | None) -> int:
             continue
         stolen = theft.share()
         if stolen >= NOTICEABLE_THEFT:
-            result.remarks.append(f"the host kept back {stolen:.0%} of the CPU time wanted")
+            result.remarks.append(f"the host withheld {stolen:.0%} of the requested CPU time")
         result.show(out)
         done.append((result, options))
         if json_path is not None:

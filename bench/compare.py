@@ -81,11 +81,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench compare", description=__doc__)
     parser.add_argument("before", metavar="BEFORE", help="commit, or . for the working tree")
     parser.add_argument("after", metavar="AFTER", help="commit, or . for the working tree")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="benchmarks, as in --list")
-    parser.add_argument("--rounds", type=int, default=5, help="of each commit, in turn (5)")
-    parser.add_argument("--quick", action="store_true", help="short rounds")
-    parser.add_argument("--rows", default="", metavar="TEXT", help="only rows that contain TEXT")
-    parser.add_argument("--peers", action="store_true", help="measure other servers, too")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="benchmarks, as listed by --list")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds of each commit, alternating (5)"
+    )
+    parser.add_argument("--quick", action="store_true", help="run short rounds")
+    parser.add_argument(
+        "--rows", default="", metavar="TEXT", help="measure only rows that contain TEXT"
+    )
+    parser.add_argument("--peers", action="store_true", help="also measure other servers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round as JSON")
     asked = parser.parse_args(arguments)
     if asked.rounds < 1:
@@ -108,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     figures = list(_matched(rounds[0], rounds[1]))
     _show(out, figures)
     if (stolen := theft.share()) >= 0.01:
-        out.print(f"the host kept back {stolen:.0%} of the CPU time wanted", style="yellow")
+        out.print(f"the host withheld {stolen:.0%} of the requested CPU time", style="yellow")
     if asked.json is not None:
         asked.json.write_text(json.dumps(rounds, indent=2, ensure_ascii=False) + "\n")
     lost = any(not result for side in rounds for result in side)

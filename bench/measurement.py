@@ -17,28 +17,28 @@ from bench.machine import provenance
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What every benchmark is told."""
+    """Options of every benchmark."""
 
     quick: bool = False
-    """Short rounds: to see that it runs and where it roughly stands. Not for quoting."""
+    """Short rounds, for a rough result that must not be quoted."""
     rows: str = ""
     """Only rows whose name contains one of these texts (comma-separated)."""
     peers: bool = True
     """Whether other servers are measured beside ours."""
 
     fresh: bool = False
-    """Measure anew what earlier runs have left in bench/results."""
+    """Measure again what earlier runs have stored in bench/results."""
     beside: tuple[str, ...] = ()
-    """Folders with the package of other commits or builds, to be measured in turn with this one."""
+    """Folders with the package of other commits or builds, measured in turn with this one."""
 
     def wants(self, row: str) -> bool:
-        """Whether `row` was asked for."""
+        """Whether the options select `row`."""
         return not self.rows or any(part.strip() in row for part in self.rows.split(","))
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure should be: at most, or at least, `limit`."""
+    """The wanted range of a figure: at most, or at least, `limit`."""
 
     limit: float
     at_least: bool = False
@@ -60,7 +60,7 @@ def at_most(limit: float) -> Goal:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number. A figure without a goal stands beside another."""
+    """One number. A figure without a goal is for comparison."""
 
     name: str
     value: float
@@ -68,7 +68,7 @@ class Figure:
     goal: Goal | None = None
     note: str = ""
     samples: tuple[float, ...] = ()
-    """The rounds it is the median of."""
+    """Values of the rounds; `value` is their median."""
 
     @property
     def missed(self) -> bool:
@@ -92,7 +92,7 @@ class Result:
     figures: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    """What the reader must know: a peer that could not be installed, a setting chosen."""
+    """Notes for the reader, such as a peer that could not be installed, or a chosen setting."""
     seeds: tuple[int, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
     """Raw data for the JSON document only."""

@@ -23,13 +23,15 @@ from slacktide.client import ClientError, FrameReply, OnnxFallback, connect
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Send a camera or a video file to a detector.")
-    parser.add_argument("source", nargs="?", default="0", help="video file, or number of a camera")
-    parser.add_argument("--server", default="127.0.0.1:8001", help="host:port of its gRPC")
-    parser.add_argument("--model", default="street")
-    parser.add_argument("--slo", type=float, default=0.15, help="seconds, capture to answer")
+    parser.add_argument(
+        "source", nargs="?", default="0", help="video file, or number of a camera (0)"
+    )
+    parser.add_argument("--server", default="127.0.0.1:8001", help="HOST:PORT of the server's gRPC")
+    parser.add_argument("--model", default="street", help="model that detects objects")
+    parser.add_argument("--slo", type=float, default=0.15, help="seconds from capture to answer")
     parser.add_argument("--rate", type=float, default=25.0, help="frames per second")
-    parser.add_argument("--fallback", help="an ONNX file to run when the server is not on time")
-    parser.add_argument("--save", help="write the frames with their boxes to this .avi")
+    parser.add_argument("--fallback", help="ONNX file to run when the server is late")
+    parser.add_argument("--save", help=".avi file for the frames with their boxes")
     options = parser.parse_args()
 
     camera = options.source.isdigit()

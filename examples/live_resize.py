@@ -40,11 +40,11 @@ ROWS = 8
 """Frames in one request."""
 REQUEST_BYTES = ROWS * 3 * 96 * 96
 CALM_S, DIP_S = 4.0, 1.5
-"""How long the link is good, and then bad."""
+"""Seconds for which the link is good, then bad."""
 CALM_SHARE = 0.25
-"""Of the deadline, that a request spends on a good link."""
+"""Share of the deadline that a request spends on a good link."""
 BUSY = 0.5
-"""Of one core's time, that the load takes."""
+"""Share of one core's time that the load takes."""
 VARIANTS = {
     "1 core": "cores: 1\n",
     "2 cores": "cores: 2\n",
@@ -53,7 +53,7 @@ VARIANTS = {
 SLACKTIDE = (sys.executable, "-m", "slacktide")
 PATIENCE_S = 60.0
 LEAST_GAIN = 1.15
-"""Times as fast on two cores as on one, below which there is nothing to show."""
+"""Speed-up by a second core below which there is nothing to show."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Scene:
 
     deadline: float
     left_in_dips: float
-    """Of the deadline, when the request is there."""
+    """Seconds left to the deadline when a request arrives, while the link is bad."""
     rate: float
     one_core: float
     """p99 of a request on one core."""
@@ -71,7 +71,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one variant."""
+    """The results of one variant."""
 
     variant: str
     requests: int
@@ -83,7 +83,7 @@ class Outcome:
     timeline: list[int]
     """Cores, four times a second."""
     reasons: dict[str, int]
-    """Looks at each reason of a plan."""
+    """How often each reason of a plan was seen."""
 
 
 class BusyError(Exception):
@@ -91,14 +91,16 @@ class BusyError(Exception):
 
 
 def main() -> int:
-    """Run it; 0 if two cores at times beat one core in answers and two in cost, else 1. 2 if there
-    is no second core, none that makes the model faster, or the machine is too busy to measure."""
-    parser = argparse.ArgumentParser(description="Watch cores follow a network.")
-    parser.add_argument("--seconds", type=float, default=11.0, help="of load for each variant")
+    """Return 0 if scaled cores answer more on time than one core and cost less than two, else 1.
+    Return 2 without a second core, without a speed-up, or on a machine too busy to measure."""
+    parser = argparse.ArgumentParser(description="Show how cores follow a changing network.")
+    parser.add_argument(
+        "--seconds", type=float, default=11.0, help="seconds of load for each variant"
+    )
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
     arguments = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
-        print("needs two cores to choose between", file=sys.stderr)
+        print("expected two cores, got one", file=sys.stderr)
         return 2
 
     def report(text: str) -> None:
@@ -148,13 +150,12 @@ def main() -> int:
 
 
 def without_gain(scene: Scene) -> str:
-    """Why cores that follow the network can show nothing here; empty if they can."""
+    """Return why scaled cores cannot gain anything here; empty if they can."""
     if scene.one_core >= LEAST_GAIN * scene.two_cores:
         return ""
     return (
-        "A second core makes the model hardly faster here, so there is nothing to gain from "
-        "cores that follow the network. Often both are threads of one physical core (see "
-        "lscpu --extended)."
+        "A second core hardly speeds up the model here, so scaled cores cannot gain anything. "
+        "Often both are threads of one physical core (see lscpu --extended)."
     )
 
 
@@ -167,7 +168,7 @@ def line_of(outcome: Outcome) -> str:
 
 
 def phases(count: int) -> str:
-    """Under the timeline: where the link was bad."""
+    """Return the line under the timeline that marks where the link was bad."""
     cycle = CALM_S + DIP_S
     return "".join("_" if (i / 4) % cycle >= CALM_S else " " for i in range(count))
 

@@ -164,32 +164,32 @@ _BUDGETS = tuple(
 
 _BOTH = (VANILLA, APPARATE)
 _EARLY = [("0.7 × the model", {"slo_x": 0.7, "platform": "slack"})]
-_HINDSIGHT = "Videos: latency, beside what hindsight could save (14: its tail)"
+_HINDSIGHT = "Videos: latency, and what hindsight could save (14: the tail)"
 _ON_STREAMS = (
     _experiment("figure-13", _HINDSIGHT, (*_MAIN, SINGLE), streams=is_video),
     _experiment(
         "figure-16",
-        "Texts: latency, beside optima (15: the same)",
+        "Texts: latency, compared with optima (15: the same)",
         (*_MAIN, *ONLINE),
         streams=is_text,
     ),
     _experiment(
         "table-2",
-        "Exits tuned once (Table 1: the cost of that)",
+        "Exits tuned once (Table 1: their cost)",
         (*_BOTH, FIXED, *ONCE),
         deeper=DEEBERT,
     ),
     _experiment("figure-17", "Longer SLOs; videos at 120/s", _BOTH, _SLOS, is_text),
     _experiment("figure-17-videos", "Longer SLOs, videos at 120/s", _BOTH, _FAST, is_video, few=1),
-    _experiment("figure-18", "Accuracy that may be lost", (VANILLA, *_LOSSES), few=1),
-    _experiment("table-3", "Budgets for ramps", (VANILLA, *_BUDGETS), few=1),
+    _experiment("figure-18", "Permitted loss of accuracy", (VANILLA, *_LOSSES), few=1),
+    _experiment("table-3", "Ramp budgets", (VANILLA, *_BUDGETS), few=1),
     _experiment("table-4", "Serving platforms", _BOTH, _PLATFORMS, few=1),
     _experiment(
         "modes", "Answers in time under load", (VANILLA, RELEASE, SHRINK, AUTO), _LOADS, few=1
     ),
     _experiment(
         "deadline",
-        "Deadlines shorter than the model",
+        "Deadlines shorter than a pass of the model",
         (VANILLA, RELEASE, AUTO),
         _EARLY,
         is_video,
@@ -199,10 +199,12 @@ _ON_STREAMS = (
 
 EXPERIMENTS: Mapping[str, Experiment[ExitScope, ExitCell]] = MappingProxyType(
     {
-        "figure-9": Experiment("Styles of ramps under one budget, thresholds best in hindsight"),
-        "figure-11": Experiment("Tuning: our search beside a grid, seconds and what it finds"),
+        "figure-9": Experiment(
+            "Ramp styles under one budget, with the best thresholds in hindsight"
+        ),
+        "figure-11": Experiment("Tuning: our search compared with a grid, in time and savings"),
         **dict(_ON_STREAMS),
-        "live": Experiment("The model itself, served, beside virtual time", by_name=True),
+        "live": Experiment("The served model, compared with virtual time", by_name=True),
     }
 )
 """All experiments, by name."""

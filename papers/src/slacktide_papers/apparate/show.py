@@ -87,7 +87,7 @@ def goals_title(experiments: Sequence[str], scope: ExitScope) -> str:
     """Title of the goals; it says whether the goals may be quoted."""
     if scope.own and not (scope.quick or scope.inputs):
         return "Goals"
-    return "Goals; set for whole streams of the examples, else they show the direction"
+    return "Goals; set for whole streams of the examples, otherwise only indicative"
 
 
 def parts(result: Result, plots: bool) -> Iterator[Part]:

@@ -132,7 +132,7 @@ class TraceScope:
         name of the data that --data gives."""
         if self.folder is not None and not self.quick:
             return whole
-        return f"Goals; set for whole runs on recorded {recorded}, else they show the direction"
+        return f"Goals; set for whole runs on recorded {recorded}, otherwise only indicative"
 
     def point(self, experiment: str, setting: str, contender: Contender) -> Point[TraceCell]:
         """A row with a cell for each seed."""

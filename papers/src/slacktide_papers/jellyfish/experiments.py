@@ -48,10 +48,13 @@ EXITS = (
     Contender.of("ours, exits, rows run on", "variants", exits=2.0),
 )
 """Every variant has an exit; rows that exit leave the batch, or run on in it."""
-HABITS = ("urgent", "rescue")
-"""Habits of our planner and scheduler that ablations switch off."""
+MECHANISMS = ("urgent", "rescue")
+"""Mechanisms of our planner and scheduler that ablations switch off."""
 ABLATIONS = (
-    *(Contender(f"ours, no {habit}", "variants", ((habit, 0.0),)) for habit in HABITS),
+    *(
+        Contender(f"ours, no {mechanism}", "variants", ((mechanism, 0.0),))
+        for mechanism in MECHANISMS
+    ),
     Contender.of("ours, nothing learned", "variants", bandwidth_share=1.0, capacity_share=1.0),
     Contender.of("ours, all on all lanes", "variants", lanes="all"),
 )
@@ -97,20 +100,20 @@ EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = {
             _BOTH,
         ),
         ("figure-14", "Sizes over time on WiFi and LTE", _TWO[1:], _BOTH),
-        ("figure-15", "Beside one variant for good", _SEVERAL, (*_BOTH, B_L, B_M, B_H)),
+        ("figure-15", "Compared with one fixed variant", _SEVERAL, (*_BOTH, B_L, B_M, B_H)),
         ("table-2", "Clients of different rates and SLOs", _MIXED, (*_BOTH, B_M)),
-        ("figure-16", "Data and variants adapted apart", _STEPS, (*_BOTH, *DA)),
+        ("figure-16", "Data and variants adapted separately", _STEPS, (*_BOTH, *DA)),
         ("figure-17", "Eight workers, up to 32 clients, LTE", _LARGE, _BOTH),
-        ("figure-18", "Plans beside the optimum, and the time they take", (), ()),
+        ("figure-18", "Plans compared with the optimum, and planning time", (), ()),
         (
             "figure-19",
             "Variants of several files: prefetching (§7.7) and mismatches",
             _MOVING,
             LOADING,
         ),
-        ("figure-20", "An early exit: requests' time in a batch, milliseconds", (), ()),
+        ("figure-20", "An early exit: milliseconds of requests in a batch", (), ()),
         ("figure-21", "Early exits, one worker, WiFi", tuple(ALONE.values()), (OURS, *EXITS)),
-        ("ablations", "Ours without one habit", _BUSY, (OURS, *ABLATIONS)),
+        ("ablations", "Ours without one of its mechanisms", _BUSY, (OURS, *ABLATIONS)),
     )
 }
 """All experiments, by name."""

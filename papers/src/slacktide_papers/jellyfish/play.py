@@ -38,7 +38,7 @@ from slacktide_papers.jellyfish.exits import (
     policies,
     with_exit,
 )
-from slacktide_papers.jellyfish.experiments import DURATION, HABITS
+from slacktide_papers.jellyfish.experiments import DURATION, MECHANISMS
 from slacktide_papers.jellyfish.published import (
     WIRE_S,
     Adaptation,
@@ -283,7 +283,7 @@ class _Ours(_Run):
         options = dict(self.options)
         resident, rescue = options.pop("resident", 0.0), options.pop("rescue", 1.0)
         self.rescues = bool(rescue)
-        planner_options = {k: bool(v) if k in HABITS else v for k, v in options.items()}
+        planner_options = {k: bool(v) if k in MECHANISMS else v for k, v in options.items()}
         family = replace(self.family, options=planner_options)
         plan = self.plan((pool, lane) for lane in self.lanes for pool in self.pools.values())
         exits = None

@@ -141,13 +141,15 @@ EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, TraceCell]] = {
         "SLOs 50 and 100 ms shorter", _of("figure-9", ["slo-50", "slo-100"], ALL, _FEW)
     ),
     "figure-10": Experiment(
-        "Without parts of it",
+        "Ablations",
         _of("figure-10", ["base"], ABLATIONS, (OCTOPINF, NO_CORAL, SERVER_ONLY)),
     ),
     "figure-11": Experiment("Thirteen hours", _day),
-    "surges": Experiment("Three times the objects for two minutes, every eight", _surges),
-    "all-five": Experiment("All five in one, each off and each alone", _all_five),
-    "contention": Experiment("What too much on one accelerator costs", _swept),
-    "batching": Experiment("What waiting for full batches is worth to baselines", _batching),
+    "surges": Experiment("Three times the objects for two minutes of every eight", _surges),
+    "all-five": Experiment(
+        "All five mechanisms at once, each switched off, and each alone", _all_five
+    ),
+    "contention": Experiment("Cost of an overloaded accelerator", _swept),
+    "batching": Experiment("Value of waiting for full batches to baselines", _batching),
 }
 """All experiments, by name."""

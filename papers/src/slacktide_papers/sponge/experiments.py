@@ -118,8 +118,8 @@ def _simulated(
 
 
 EXPERIMENTS: Mapping[str, Experiment[SpongeScope, SpongeCell]] = {
-    "figure-1": Experiment("What a 4G link leaves of an SLO of 1 s"),
-    "table-1": Experiment("Instances that carry 100 requests/s"),
+    "figure-1": Experiment("Time that a 4G link leaves of an SLO of 1 s"),
+    "table-1": Experiment("Instances needed for 100 requests/s"),
     "figure-3": Experiment("Latency by cores and batch, measured and fitted"),
     "figure-4": Experiment(
         "Violations and cores over ten minutes", _simulated("figure-4", FIGURE_4)

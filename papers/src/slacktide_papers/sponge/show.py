@@ -96,7 +96,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
     if figures.instances:
         title = f"{result.heading('table-1')}: by the fit / printed"
         yield table(title, figures.instances, INSTANCES)
-        yield table("What planners choose for 100 requests/s", figures.choices, CHOICES)
+        yield table("Choices of planners for 100 requests/s", figures.choices, CHOICES)
     if figures.fit is not None:
         title = f"{result.heading('figure-3')}: milliseconds, by the fit / measured"
         yield TextTable(title, *_fit(figures.fit))
