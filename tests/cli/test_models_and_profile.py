@@ -37,7 +37,7 @@ def test_make_writes_labelled_pictures_for_models_that_take_them(run: Run, tmp_p
     assert not (tmp_path / "mlp" / "data").exists()
     done = run("models", "make", tmp_path, "--only", "mlp", "--samples", "10")
     assert done.returncode != 0
-    assert "none of these models takes pictures" in done.stderr
+    assert "expected a model that takes pictures" in done.stderr
 
 
 def test_check_finds_nothing_wrong_with_the_examples(run: Run, example_models: Path):

@@ -199,7 +199,7 @@ def test_a_pool_that_was_not_recorded_is_named(world: Any, happenings: Any) -> N
     texts = recorded.path.read_bytes().splitlines()
     kept = [text for text in texts if b'"scheduler"' not in text]
     recorded.path.write_bytes(b"\n".join(kept) + b"\n")
-    with pytest.raises(RecordingError, match="pool a:1 is opened, but not recorded"):
+    with pytest.raises(RecordingError, match="pool a:1 is not in the recording"):
         replay(Recording(recorded.path))
 
 

@@ -71,6 +71,6 @@ def test_the_same_pictures_are_drawn_each_time(tmp_path: Path) -> None:
 
 
 def test_models_that_take_no_pictures_say_which_do(tmp_path: Path) -> None:
-    with pytest.raises(ExamplesError, match="those that do: street, street_depth, vehicles"):
+    with pytest.raises(ExamplesError, match="valid: street, street_depth, vehicles"):
         make_repository(tmp_path / "repo", models=["mlp"], pictures=2)
     assert not (tmp_path / "repo").exists()

@@ -38,13 +38,13 @@ def test_what_is_missing_or_negative_is_named(line: str, message: str) -> None:
 
 
 def test_a_choice_that_is_open_is_asked_for() -> None:
-    with pytest.raises(WorkloadError, match=r"say which video: only=a \| b"):
+    with pytest.raises(WorkloadError, match=r"expected one video: only=a \| b"):
         parse_object_counts(LINES, "counts.csv")
     with pytest.raises(WorkloadError, match="expected a header such as frame,persons,cars"):
         parse_object_counts(["x,y", "1,2"], "counts.csv")
-    with pytest.raises(WorkloadError, match="line 1, cars: two columns have this title"):
+    with pytest.raises(WorkloadError, match="line 1, cars: expected distinct titles"):
         parse_object_counts(["frame,cars,cars", "0,1,2"], "counts.csv")
-    with pytest.raises(WorkloadError, match="no class 'bikes' is counted; there are: cars"):
+    with pytest.raises(WorkloadError, match="no class 'bikes' is counted; valid: cars"):
         ObjectCounts({"cars": [1]}).of("bikes")
     with pytest.raises(WorkloadError, match="as many of each class"):
         ObjectCounts({"cars": [1], "persons": []})

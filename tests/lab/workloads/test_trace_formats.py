@@ -52,7 +52,7 @@ def test_twitter_per_second_per_minute_and_by_segment() -> None:
     steady = read(text, "steady").arrivals
     assert isinstance(steady, RateTrace)
     assert steady.rates.tolist() == [9.0]
-    with pytest.raises(WorkloadError, match=r"t.csv: say which segment: only=bursty \| steady"):
+    with pytest.raises(WorkloadError, match=r"t.csv: expected one segment: only=bursty \| steady"):
         read(text)
 
 
@@ -128,9 +128,9 @@ def test_bad_traces_name_line_and_column(text: str, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("time_s,length,application\n0,1,web\n", "nothing is called 'wep'; did you mean 'web'?"),
-        ("time_s\n0\n", "has no column to choose 'wep' by"),
-        ("time_s,length\n0,1\n", "has no column to choose 'wep' by"),
+        ("time_s,length,application\n0,1,web\n", "only: no 'wep'; did you mean 'web'?"),
+        ("time_s\n0\n", "expected no choice, got 'wep'"),
+        ("time_s,length\n0,1\n", "expected no choice, got 'wep'"),
     ],
 )
 def test_a_choice_that_is_not_there_is_refused(text: str, complaint: str) -> None:

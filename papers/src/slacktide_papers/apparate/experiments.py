@@ -199,9 +199,7 @@ _ON_STREAMS = (
 
 EXPERIMENTS: Mapping[str, Experiment[ExitScope, ExitCell]] = MappingProxyType(
     {
-        "figure-9": Experiment(
-            "Ramp styles under one budget, with the best thresholds in hindsight"
-        ),
+        "figure-9": Experiment("Ramp styles under one budget, with thresholds of hindsight"),
         "figure-11": Experiment("Tuning: our search compared with a grid, in time and savings"),
         **dict(_ON_STREAMS),
         "live": Experiment("The served model, compared with virtual time", by_name=True),

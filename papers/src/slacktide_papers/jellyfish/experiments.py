@@ -51,10 +51,7 @@ EXITS = (
 MECHANISMS = ("urgent", "rescue")
 """Mechanisms of our planner and scheduler that ablations switch off."""
 ABLATIONS = (
-    *(
-        Contender(f"ours, no {mechanism}", "variants", ((mechanism, 0.0),))
-        for mechanism in MECHANISMS
-    ),
+    *(Contender(f"ours, no {name}", "variants", ((name, 0.0),)) for name in MECHANISMS),
     Contender.of("ours, nothing learned", "variants", bandwidth_share=1.0, capacity_share=1.0),
     Contender.of("ours, all on all lanes", "variants", lanes="all"),
 )

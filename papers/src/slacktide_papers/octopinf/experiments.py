@@ -146,9 +146,7 @@ EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, TraceCell]] = {
     ),
     "figure-11": Experiment("Thirteen hours", _day),
     "surges": Experiment("Three times the objects for two minutes of every eight", _surges),
-    "all-five": Experiment(
-        "All five mechanisms at once, each switched off, and each alone", _all_five
-    ),
+    "all-five": Experiment("All five mechanisms, each switched off, each alone", _all_five),
     "contention": Experiment("Cost of an overloaded accelerator", _swept),
     "batching": Experiment("Value of waiting for full batches to baselines", _batching),
 }

@@ -30,7 +30,7 @@ from slacktide.planning.scaling import ModelView, ScalingPolicy, ScalingTarget
 class Fa2Options(Options):
     """Options of `fa2`."""
 
-    period: float = option(1.0, "Time between two plans.", unit=SECONDS, above=0)
+    period: float = option(1.0, "Time between plans.", unit=SECONDS, above=0)
 
 
 class Fa2(ScalingPolicy):

@@ -13,7 +13,7 @@ from slacktide.cli import fail, print_json, progress
 def make(
     directory: Annotated[Path, typer.Argument(help="Folder to make the models in.")],
     only: Annotated[
-        list[str] | None, typer.Option(help="Only this model; may be given several times.")
+        list[str] | None, typer.Option(help="Make only this model. May be given several times.")
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace existing example models.")
@@ -21,12 +21,13 @@ def make(
     samples: Annotated[
         int,
         typer.Option(
-            min=0, help="Labelled pictures to write into NAME/data, for models that take pictures."
+            min=0,
+            help="Labelled pictures to write into NAME/data, for each model that takes pictures.",
         ),
     ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Build the repository of small example models and pipelines: mlp, text, street, traffic, …
+    """Build a repository of small example models and pipelines: mlp, text, street, traffic, …
 
     Example: slacktide models make /tmp/models
     """

@@ -26,10 +26,10 @@ CONTEXT = 3
 def replay_recording(
     path: Path, *, decisions: bool = False, request: int | None = None, json: bool = False
 ) -> int:
-    """Replay, print whether the commands are the same, and return the exit code.
+    """Replay, print whether the commands are identical, and return the exit code.
 
-    `decisions` prints why each batch ran and each request was dropped; `request` only those that
-    are about one.
+    `decisions` prints why each batch ran and each request was dropped; `request` prints only the
+    decisions about that request.
     """
     from slacktide.lab.replay import Watcher, replay
     from slacktide.lab.replay.decisions import Notes

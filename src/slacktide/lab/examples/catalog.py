@@ -243,7 +243,7 @@ MODELS: Mapping[str, ExampleModel] = {
             256,
             lambda count, rng: _of("features", *vectors.signals(count, rng)),
         ),
-        _of_frames("residual", "residual classifier of street frames: hardly gains from batching"),
+        _of_frames("residual", "residual classifier of street frames: batching hardly helps"),
         _of_texts(
             "text",
             "text encoder with free sequence length: time grows with the text",
@@ -253,7 +253,7 @@ MODELS: Mapping[str, ExampleModel] = {
         ),
         _of_frames(
             "chained",
-            "classifier of street frames, plain layer by layer: the work is spread evenly",
+            "classifier of street frames, a plain chain of layers: the work is spread evenly",
         ),
         _of_texts(
             "whereabouts",
@@ -264,7 +264,7 @@ MODELS: Mapping[str, ExampleModel] = {
         ),
         ExampleModel(
             "dense",
-            "weight-bound network of random weights: gains much from batching",
+            "network of random weights, bound by reading them: batching helps much",
             (),
             64,
             lambda count, rng: _of("features", vectors.features(count, rng)),
@@ -286,10 +286,10 @@ MODELS: Mapping[str, ExampleModel] = {
             _vehicles,
             pictures=_vehicle_pictures,
         ),
-        _of_road_users("brand", "classifier of the brand of a vehicle cut out of a street scene"),
-        _of_road_users("plate", "reader of the four characters of a plate, of vehicles cut out"),
-        _of_road_users("clothing", "classifier of the colour of a coat, of people cut out"),
-        _of_road_users("direction", "classifier of where people cut out are going"),
+        _of_road_users("brand", "classifier of a vehicle's brand, in crops of street scenes"),
+        _of_road_users("plate", "reader of a plate's four characters, in crops of vehicles"),
+        _of_road_users("clothing", "classifier of a coat's colour, in crops of people"),
+        _of_road_users("direction", "classifier of a person's direction, in crops of people"),
     )
 }
 """All example models by name."""

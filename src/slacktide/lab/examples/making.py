@@ -59,7 +59,7 @@ def make_repository(
     chosen = _chosen((*MODELS, *PIPELINES) if models is None else models)
     if pictures and not any(isinstance(model, ExampleModel) and model.pictures for model in chosen):
         seeing = ", ".join(model.name for model in MODELS.values() if model.pictures)
-        raise ExamplesError(f"none of these models takes pictures; those that do: {seeing}")
+        raise ExamplesError(f"expected a model that takes pictures; valid: {seeing}")
     _refuse_foreign(root)
     root.mkdir(parents=True, exist_ok=True)
     folders = []
@@ -91,7 +91,7 @@ def _chosen(names: Iterable[str]) -> list[ExampleModel | ExamplePipeline]:
 def _refuse_foreign(root: Path) -> None:
     """Raise ExamplesError if `root` contains anything that `make_repository` did not write."""
     if root.exists() and not root.is_dir():
-        raise ExamplesError(f"{root} is a file; example models are written into a directory")
+        raise ExamplesError(f"expected a folder, got the file {root}")
     for entry in sorted(root.iterdir()) if root.exists() else ():
         if entry.name == _README and _is_ours(entry):
             continue
@@ -99,8 +99,8 @@ def _refuse_foreign(root: Path) -> None:
         if entry.name.startswith(_UNFINISHED) or (entry.name in {*MODELS, *PIPELINES} and marked):
             continue
         raise ExamplesError(
-            f"{root} holds {entry.name!r}, which is no example model of ours; "
-            "choose an empty or a new directory"
+            f"{root} holds {entry.name!r}, which is not an example model; "
+            "choose an empty or a new folder"
         )
 
 

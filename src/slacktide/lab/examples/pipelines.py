@@ -30,12 +30,12 @@ PIPELINES: Mapping[str, ExamplePipeline] = {
     for pipeline in (
         ExamplePipeline(
             "traffic",
-            "pipeline that finds vehicles, and says the brand and the plate of each",
+            "pipeline that finds vehicles, and their brands and plates",
             ("street", "brand", "plate"),
         ),
         ExamplePipeline(
             "surveillance",
-            "pipeline that finds people, and says the colour of the coat and the way of each",
+            "pipeline that finds people, and their coats' colours and directions",
             ("street", "clothing", "direction"),
         ),
     )

@@ -44,11 +44,11 @@ def read_lengths(text: str) -> Empirical:
     column = fields.get("column")
     if column is None:
         if len(lengths) > 1:
-            raise WorkloadError(name, f"say which column: column={' | '.join(lengths)}")
+            raise WorkloadError(name, f"expected one column: column={' | '.join(lengths)}")
         return next(iter(lengths.values()))
     if column not in lengths:
-        hint = did_you_mean(column, lengths) or f"; there are: {', '.join(lengths)}"
-        raise WorkloadError(name, f"has no column {column!r}{hint}")
+        hint = did_you_mean(column, lengths) or f"; valid: {', '.join(lengths)}"
+        raise WorkloadError(name, f"column: no {column!r}{hint}")
     return lengths[column]
 
 
@@ -80,4 +80,4 @@ def _opened(path: str, parse: Callable[[Iterable[str]], Parsed]) -> Parsed:
     except OSError as error:
         raise WorkloadError("trace", f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise WorkloadError("trace", f"{Path(path).name} is not a CSV file: {error}") from None
+        raise WorkloadError("trace", f"{Path(path).name}: expected a CSV file: {error}") from None

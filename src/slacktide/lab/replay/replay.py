@@ -61,7 +61,7 @@ class RecordedPools:
         """Make a pool for the engine. Raises RecordingError if the pool was not recorded."""
         opened = self.opened.get(pool)
         if opened is None:
-            raise RecordingError(f"pool {pool} is opened, but not recorded")
+            raise RecordingError(f"pool {pool} is not in the recording")
         times = self._in_use.get(pool)
         if times is None:
             times = self._in_use[pool] = self.times(pool)
@@ -125,8 +125,8 @@ def replay(
     Raises RecordingError for an incomplete or contradictory recording."""
     if not recording.whole:
         raise RecordingError(
-            f"{recording.paths[0]}: part {recording.header.part} of a recording; a replay needs "
-            "all parts from the first on, and that has been overwritten (--record-limit)"
+            f"{recording.paths[0]}: expected all parts of the recording, got those from part "
+            f"{recording.header.part} on; earlier ones were overwritten (--record-limit)"
         )
     pools = pools or RecordedPools()
     engine = Engine(pools.parts, recording.header.settings)

@@ -57,7 +57,7 @@ def parse_bandwidths(
         raise WorkloadError(f"{name}, line 1", f"{expected}, got {','.join(table.header)[:100]!r}")
     if column is not None and column not in rate_columns:
         available = ", ".join(rate_columns)
-        raise WorkloadError(name, f"has no column {column!r} of megabits; there are: {available}")
+        raise WorkloadError(name, f"column: no {column!r} of megabits; valid: {available}")
     columns = table.columns()
     if "trace_id" in columns:
         indices = columns["trace_id"].chosen(only, single=True)
@@ -67,7 +67,7 @@ def parse_bandwidths(
     if column is None and _EXACT.issubset(columns):
         return _by_interval(columns["bytes"], columns["interval_ms"], name)
     if column is None and len(rate_columns) > 1 and _USUAL not in rate_columns:
-        raise WorkloadError(name, f"say which column: column={' | '.join(rate_columns)}")
+        raise WorkloadError(name, f"expected one column: column={' | '.join(rate_columns)}")
     levels = columns[column or (_USUAL if _USUAL in rate_columns else rate_columns[0])]
     times = columns["time_s"].times(rising=True)
     return BandwidthTrace(times, levels.numbers() * MBIT, source=name)

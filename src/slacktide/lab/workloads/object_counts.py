@@ -58,7 +58,7 @@ class ObjectCounts:
         """Return the counts of a class. Raises WorkloadError for a class without counts."""
         if name not in self.classes:
             available = ", ".join(self.classes)
-            raise WorkloadError("counts", f"no class {name!r} is counted; there are: {available}")
+            raise WorkloadError("counts", f"no class {name!r} is counted; valid: {available}")
         return self.classes[name]
 
 

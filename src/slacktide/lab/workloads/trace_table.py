@@ -27,7 +27,9 @@ class TraceRows:
         """Return all columns by title. Raises WorkloadError without rows or for repeated titles."""
         for at, title in enumerate(self.header):
             if title and title in self.header[:at]:
-                raise WorkloadError(f"{self.name}, line 1, {title}", "two columns have this title")
+                raise WorkloadError(
+                    f"{self.name}, line 1, {title}", "expected distinct titles, got this one twice"
+                )
         lines: list[int] = []
         cells: list[list[str]] = [[] for _ in self.header]
         for line, row in self.rows:
@@ -99,7 +101,7 @@ class Column:
         distinct = sorted(set(words))
         if only is None and single and len(distinct) > 1:
             label = self.title.removesuffix("_id")
-            raise WorkloadError(self.name, f"say which {label}: only={' | '.join(distinct)}")
+            raise WorkloadError(self.name, f"expected one {label}: only={' | '.join(distinct)}")
         must_know(self.name, only, distinct)
         return np.flatnonzero([only is None or word == only for word in words])
 
@@ -113,14 +115,14 @@ class Column:
 def must_know(name: str, only: str | None, words: Collection[str]) -> None:
     """Raise WorkloadError if `only` is stated but not among `words`."""
     if only is not None and only not in words:
-        raise WorkloadError(name, f"nothing is called {only!r}; {suggestion(only, words)[:200]}")
+        raise WorkloadError(name, f"only: no {only!r}; {suggestion(only, words)[:200]}")
 
 
 def no_choice(name: str, *choices: str | None) -> None:
     """Raise WorkloadError if a choice is stated for a file that has no column to choose by."""
     for choice in choices:
         if choice is not None:
-            raise WorkloadError(name, f"has no column to choose {choice!r} by")
+            raise WorkloadError(name, f"expected no choice, got {choice!r}: it has no such column")
 
 
 def read_rows(lines: Iterable[str], name: str) -> TraceRows:
@@ -129,7 +131,7 @@ def read_rows(lines: Iterable[str], name: str) -> TraceRows:
     try:
         header = tuple(cell.strip() for cell in next(reader, []))
     except csv.Error as error:
-        raise WorkloadError(name, f"is not a CSV file: {error}") from None
+        raise WorkloadError(name, f"expected a CSV file: {error}") from None
     return TraceRows(name, header, checked_rows(reader, name, len(header), first=2))
 
 
@@ -146,4 +148,4 @@ def checked_rows(
             if cells:
                 yield line, cells
     except csv.Error as error:
-        raise WorkloadError(f"{name}, line {line}", f"is not CSV: {error}") from None
+        raise WorkloadError(f"{name}, line {line}", f"expected CSV: {error}") from None
