@@ -330,7 +330,7 @@ def test_the_live_resize_says_where_it_can_show_nothing(
     alike = live.Scene(0.6, 0.1, 5.0, one_core=0.1, two_cores=0.098)
     monkeypatch.setattr(live, "prepare", lambda folder, probe: alike)
     assert live.main() == 2
-    assert "A second core makes the model hardly faster" in capsys.readouterr().err
+    assert "A second core hardly speeds up the model" in capsys.readouterr().err
 
 
 def test_users_are_not_given_what_developers_need(tmp_path: Path):
