@@ -114,7 +114,7 @@ def stars(tmp_path: Path) -> Path:
 
 def in_force(root: Path, name: str) -> dict[str, float]:
     (definition,) = Repository(root).read(name)
-    return ProfileCache(ProfileStore()).accuracies(definition)
+    return ProfileCache(ProfileStore()).accuracies(definition).by_name
 
 
 def test_sizes_are_scored_through_the_workers_own_resizer(run: Run, tmp_path: Path, stars: Path):

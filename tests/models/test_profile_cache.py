@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper
 
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
+from slacktide.models.families import PreparedVersion, prepare_version
 from slacktide.models.learnt import times_of
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.replica_launcher import source_of
@@ -165,3 +167,79 @@ def test_what_was_seen_while_serving_counts_at_the_next_start(root: Path) -> Non
     assert found.dependence == "output 'y' has 2 rows for 1"
     assert not found.interface.batches
     assert cache.find(definition, [1]) == replace(found, sessions=found.sessions)
+
+
+# ── accuracies ───────────────────────────────────────────────────────────────────────────────────
+
+
+SCORES = {
+    "accuracy": {"small": 0.5, "large": 0.49},
+    "differences": {"large": {"small": [-0.03, 0.02]}},
+}
+FILES = "variants: {files: {small: model.onnx, large: large.onnx}"
+
+
+@pytest.fixture
+def pair(root: Path) -> Path:
+    shutil.copy(root / "m" / "1" / "model.onnx", root / "m" / "1" / "large.onnx")
+    return root
+
+
+def test_accuracies_and_their_differences_are_kept_with_the_files(pair: Path) -> None:
+    cache, plain = ProfileCache(ProfileStore()), read(pair, f"{FILES}}}")
+    assert cache.accuracies(plain) == ({}, {})
+    cache.save_accuracies(plain, SCORES)
+    assert cache.accuracies(plain).by_name == {"small": 0.5, "large": 0.49}
+    assert cache.accuracies(plain).differences == {("large", "small"): (-0.03, 0.02)}
+    stated = read(pair, f"{FILES}, accuracy: {{small: 0.4}}}}")
+    assert cache.accuracies(stated).differences == {}, "a stated accuracy has no interval"
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [None, 3, {"large": 3}, {"large": {"small": [1.0]}}, {"large": {"small": ["a", "b"]}}],
+)
+def test_older_and_odd_documents_have_no_differences(pair: Path, differences: object) -> None:
+    cache, definition = ProfileCache(ProfileStore()), read(pair, f"{FILES}}}")
+    document = {"accuracy": SCORES["accuracy"], "metric": "mean average precision"}
+    extra = {} if differences is None else {"differences": differences}
+    cache.save_accuracies(definition, document | extra)
+    assert cache.accuracies(definition).by_name == SCORES["accuracy"]
+    assert cache.accuracies(definition).differences == {}
+
+
+def test_another_decoder_or_preparation_has_other_accuracies(pair: Path) -> None:
+    cache = ProfileCache(ProfileStore())
+    texts = (
+        f"{FILES}}}",
+        f"{FILES}}}\ndecode: {{as: yolo, confidence: 0.1}}",
+        f"{FILES}}}\ndecode: {{as: yolo, confidence: 0.2}}",
+        f"{FILES}}}\ninputs: {{x: {{image: imagenet}}}}",
+    )
+    for number, text in enumerate(texts):
+        definition = read(pair, text)
+        assert cache.accuracies(definition).by_name == {}, text
+        cache.save_accuracies(definition, {"accuracy": {"small": number / 10}})
+        assert cache.accuracies(definition).by_name == {
+            "small": pytest.approx(number / 10, abs=1e-5)
+        }
+
+
+def test_planners_see_a_variant_that_is_hardly_worse_as_equal(pair: Path) -> None:
+    cache, definition = ProfileCache(ProfileStore(), budget_s=0.01), read(pair, f"{FILES}}}")
+    cache.save_accuracies(definition, SCORES)
+
+    async def prepare() -> PreparedVersion:
+        executor = InProcessExecutor()
+        try:
+            cores = [tuple(available_cores()[:1])]
+            return await prepare_version(definition, (1,), cores, executor, cache)
+        finally:
+            await executor.close()
+
+    family = asyncio.run(prepare()).family
+    assert family is not None
+    assert [(each.name, each.accuracy) for each in family.variants] == [
+        ("small", 0.5),
+        ("large", 0.5),
+    ]

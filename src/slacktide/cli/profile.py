@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from slacktide.executors.process import ProcessExecutor
     from slacktide.models.labelled.comparison import VariantAccuracy
     from slacktide.models.labelled.images import LabelledSet
-    from slacktide.models.profile_cache import ProfileCache, ProfiledModel
+    from slacktide.models.profile_cache import MeasuredAccuracies, ProfileCache, ProfiledModel
     from slacktide.models.repository.repository import ModelDefinition
     from slacktide.profiles import LatencyTable, ProfileRecord
 
@@ -315,7 +315,8 @@ def _print_session(
         tables = [size_table(first.record, first.interface, side) for side in sides]
         tables = tables or [model.record.table for model in models]
         scores = session.accuracies.get(definition.version, ())
-        _print_variants(out, definition, tables, scores, session.profiles)
+        stored = session.profiles.accuracies(definition)
+        _print_variants(out, definition, tables, scores, stored)
         if scores:
             _print_classes(out, scores)
     for sentence in dict.fromkeys(session.assumptions):
@@ -362,7 +363,7 @@ def _print_variants(
     definition: ModelDefinition,
     tables: Sequence[LatencyTable],
     scores: Sequence[VariantAccuracy],
-    profiles: ProfileCache,
+    stored: MeasuredAccuracies,
 ) -> None:
     """Print a row for each variant: its accuracy, its latency, and whether it is worth serving.
     `scores`: just measured, if any."""
@@ -371,9 +372,9 @@ def _print_variants(
     from slacktide.models.families import accuracies, worth_serving
 
     assert definition.settings.variants is not None
-    measured = profiles.accuracies(definition)
+    measured = stored.by_name
     accuracy, _ = accuracies(definition.settings.variants, measured)
-    served, _ = worth_serving(accuracy, profiles.differences(definition))
+    served, _ = worth_serving(accuracy, stored.differences)
     cores = tables[0].cores
     headings = [f"p99 alone, {count} core{'s' * (count > 1)}" for count in cores]
     differs = bool(measured) and any(

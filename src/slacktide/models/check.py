@@ -177,9 +177,9 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
             yield Finding(file.name, Severity.ERROR, str(error))
     variants = definition.settings.variants
     if variants is not None:
-        profiles = ProfileCache(ProfileStore())
-        accuracy, assumed = accuracies(variants, profiles.accuracies(definition))
-        dropped = worth_serving(accuracy, profiles.differences(definition))[1]
+        measured = ProfileCache(ProfileStore()).accuracies(definition)
+        accuracy, assumed = accuracies(variants, measured.by_name)
+        dropped = worth_serving(accuracy, measured.differences)[1]
         for note in (*assumed, *dropped):
             message = f"{definition.name}/{SETTINGS_FILE}: {note}"
             yield Finding(definition.name, Severity.WARNING, message)

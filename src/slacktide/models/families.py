@@ -80,9 +80,8 @@ async def prepare_version(
     family: Family | None = None
     if settings is not None:
         measured = await asyncio.to_thread(profiles.accuracies, definition)
-        accuracy, assumed = accuracies(settings, measured)
-        differences = await asyncio.to_thread(profiles.differences, definition)
-        names, dropped = worth_serving(accuracy, differences)
+        accuracy, assumed = accuracies(settings, measured.by_name)
+        names, dropped = worth_serving(accuracy, measured.differences)
         warnings += [*assumed, *dropped]
     profiled: dict[str, ProfiledModel] = {}
     """Profiles by variant; image sizes of one file share a profile, under an empty name."""

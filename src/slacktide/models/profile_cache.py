@@ -7,13 +7,15 @@ opened.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slacktide.domain.tensors import ModelInterface, image_input
 from slacktide.executors.cores import hardware_fingerprint
@@ -68,6 +70,15 @@ class BusyProfile:
     executor: Executor
     cores: Sequence[tuple[int, ...]]
     profiled: ProfiledModel
+
+
+class MeasuredAccuracies(NamedTuple):
+    """Accuracies of variants on labelled images."""
+
+    by_name: dict[str, float]
+    differences: dict[tuple[str, str], Interval]
+    """95 % interval of a variant's accuracy minus that of a smaller one, by both names. Variants
+    whose accuracy is stated have none."""
 
 
 class ProfileCache:
@@ -232,32 +243,26 @@ class ProfileCache:
             return None
         return exit_source(definition, self._store.exits_folder(definition))
 
-    def accuracies(self, definition: ModelDefinition) -> dict[str, float]:
-        """Return the measured accuracy of variants (`slacktide profile --accuracy`); empty if these
-        files were never measured. Blocks: reads files."""
+    def accuracies(self, definition: ModelDefinition) -> MeasuredAccuracies:
+        """Return what `slacktide profile --accuracy` measured; empty if these files were never
+        measured. Blocks: reads files."""
+        settings = definition.settings.variants
+        stated = {} if settings is None else settings.accuracy
         stored = self._store.find(definition, accuracy_key(definition), "accuracy") or {}
-        scores = stored.get("accuracy")
-        return {
+        scores, differences = stored.get("accuracy"), stored.get("differences")
+        by_name = {
             str(name): max(float(value), LEAST_ACCURACY)
             for name, value in (scores.items() if isinstance(scores, dict) else ())
             if type(value) in (int, float) and 0.0 <= value <= 1.0
         }
-
-    def differences(self, definition: ModelDefinition) -> dict[tuple[str, str], Interval]:
-        """Return the measured 95 % intervals of a variant's accuracy minus that of a smaller one,
-        by both names; those of stated accuracies are left out. Blocks: reads files."""
-        settings = definition.settings.variants
-        stated = {} if settings is None else settings.accuracy
-        stored = self._store.find(definition, accuracy_key(definition), "accuracy") or {}
-        measured = stored.get("differences")
-        return {
-            (name, smaller): (float(ends[0]), float(ends[1]))
-            for name, pairs in (measured.items() if isinstance(measured, dict) else ())
+        intervals = {
+            (name, smaller): (ends[0], ends[1])
+            for name, pairs in (differences.items() if isinstance(differences, dict) else ())
             for smaller, ends in (pairs.items() if isinstance(pairs, dict) else ())
-            if isinstance(ends, list)
-            and [type(end) for end in ends] == [float, float]
-            and not {name, smaller} & stated.keys()
+            if isinstance(ends, list) and [*map(type, ends)] == [float, float]
         }
+        measured = {pair: ends for pair, ends in intervals.items() if not {*pair} & stated.keys()}
+        return MeasuredAccuracies(by_name, measured)
 
     def save_accuracies(self, definition: ModelDefinition, content: Mapping[str, Any]) -> Path:
         """Store accuracies (`content["accuracy"]`). Blocks. Raises RepositoryError."""
@@ -336,8 +341,13 @@ def label_of(definition: ModelDefinition) -> str:
 
 
 def accuracy_key(definition: ModelDefinition) -> ProfileKey:
-    """Return the key for accuracies: they depend on the files, not on hardware. Reads files."""
-    return ProfileKey(model_hash(definition), "")
+    """Return the key for accuracies: they depend on the files, and on how images are prepared and
+    outputs decoded, not on hardware. Reads files."""
+    digest, stated = model_hash(definition), _around_model(definition)
+    if stated:
+        whole = f"{digest} {json.dumps(stated, sort_keys=True)}"
+        digest = hashlib.sha256(whole.encode()).hexdigest()
+    return ProfileKey(digest, "")
 
 
 def _size_mismatch(
@@ -371,6 +381,12 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
         content["outputs"] = sorted(definition.outputs)
     if definition.settings.expose:
         content["expose"] = sorted(definition.settings.expose)
+    return content | _around_model(definition)
+
+
+def _around_model(definition: ModelDefinition) -> dict[str, Any]:
+    """Return what is stated about preparing images and decoding outputs."""
+    content: dict[str, Any] = {}
     if (stated := definition.settings.preprocessing) is not None:
         content["image"] = asdict(stated)
     if (decode := definition.settings.decode) is not None:

@@ -29,7 +29,7 @@ class VariantAccuracy:
     """By name, or by number if there is none."""
     ap50: float | None = None
     threshold: float | None = None
-    """ImageScores threshold at which `f1` is reached. Both are None for a classifier."""
+    """Score threshold at which `f1` is reached. Both are None for a classifier."""
 
 
 def compare(
@@ -64,10 +64,7 @@ def compare(
 
 def accuracy_document(measured: Sequence[VariantAccuracy], labelled: LabelledSet) -> dict[str, Any]:
     """Return the document of a measurement to store as JSON (docs/variants.md)."""
-    document: dict[str, Any] = {
-        "metric": labelled.metric,
-        "images": len(labelled.images),
-    }
+    document: dict[str, Any] = {"metric": labelled.metric, "images": len(labelled.images)}
     for key in ("accuracy", "interval", "differences", "ap50", "f1", "threshold"):
         by_variant = {score.variant: getattr(score, key) for score in measured}
         document[key] = {name: part for name, part in by_variant.items() if part is not None}
