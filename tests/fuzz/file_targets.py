@@ -44,6 +44,7 @@ from slacktide.domain import (
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import EngineSettings
+from slacktide.executors.decoders.labels import names_in, parse_labels
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import ModelSource
@@ -493,6 +494,23 @@ def run_labels(data: bytes) -> None:
     assert {image.path.name for image in images} == {"a.npy"}
 
 
+def class_examples() -> list[bytes]:
+    return [b"cat\ndog\nb\xc3\xa4r\n", b"{0: 'cat', 1: \"dog\"}", b"['cat', 'dog']"]
+
+
+def run_classes(data: bytes) -> None:
+    """The names of classes in a file, and in a model's metadata."""
+    names = names_in({"names": data.decode(errors="replace"), "character": "0\n90"})
+    assert all(isinstance(name, str) for name in names)
+    try:
+        labels = parse_labels(data)
+    except ValueError as error:
+        sentence(error)
+        return
+    assert len({*labels}) == len(labels) > 0
+    assert all(label.isprintable() for label in labels)
+
+
 def recording_examples() -> list[bytes]:
     path = folder() / "made.rec"
     recorder = Recorder(path, EngineSettings(), limit=1 << 26)
@@ -604,6 +622,9 @@ TARGETS = (
     Target("profiles", profile_examples, run_profiles, documents(b"Infinity", b"NaN")),
     Target("learnt", learnt_examples, run_learnt, documents(b"Infinity", b"NaN", b"1e308")),
     Target("labels", label_examples, run_labels, documents(b"NaN", b"../a.npy", b"1e308")),
+    Target(
+        "classes", class_examples, run_classes, text(b"{0: ", b"', 1: '", b"__import__(", b"[" * 99)
+    ),
     Target("coco", coco_examples, run_coco, documents(b"NaN", b"../a.npy", b"1e308", b"-1")),
     Target("yolo", yolo_examples, run_yolo, text(b"nan", b"-1", b"1e308", b"0.5 0.5")),
     Target("pictures", header_examples, run_header, text(b"VP8 ", b"VP8L", b"VP8X", b"\xff" * 4)),

@@ -22,8 +22,8 @@ ROUNDS = 400
 NAMES = (
     "frames", "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "exchange",
     "grpcio", "yaml", "pipeline", "pbtxt",
-    "onnx", "exits", "samples", "profiles", "learnt", "labels", "coco", "yolo", "pictures",
-    "manifests", "tables",
+    "onnx", "exits", "samples", "profiles", "learnt", "labels", "classes", "coco", "yolo",
+    "pictures", "manifests", "tables",
     "recordings",
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -262,9 +262,9 @@ def _preset(
 
 def _merged(stated: StatedPreprocessing, defaults: StatedPreprocessing) -> StatedPreprocessing:
     missing = {
-        name: getattr(defaults, name)
-        for name in StatedPreprocessing.__slots__
-        if getattr(stated, name) is None
+        field.name: getattr(defaults, field.name)
+        for field in fields(StatedPreprocessing)
+        if getattr(stated, field.name) is None
     }
     return replace(stated, **missing)
 

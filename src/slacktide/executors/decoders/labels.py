@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
         lines = metadata.get("character", "").split("\n")
         return tuple(lines) if all(lines) and len(lines) <= _MOST_LINES else ()
     try:
-        names = ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about numbers such as 1a
+            names = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return ()
     if isinstance(names, dict):
