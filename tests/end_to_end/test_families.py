@@ -13,9 +13,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from onnx import TensorProto, helper
 
 from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.wire.proto import messages
+
+value = helper.make_tensor_value_info
 
 SIZES = """
 slo: 20s
@@ -54,6 +57,48 @@ def files(zoo: Any, name: str = "depths", settings: str = FILES) -> None:
         zoo.sight(name, file=f"{file}.onnx", size=64, shift=shift, settings=settings)
 
 
+UNLIKE = """
+slo: 20s
+max_batch: 4
+variants:
+  files:
+    pixels: small.onnx
+    planes: {file: planes.onnx, image: {resize: letterbox, pad_value: 0}, output_names: {mean: m}}
+    single: {file: single.onnx, image: {scale: 1, resize: cover}}
+  planner: none
+"""
+
+
+def unlike(zoo: Any) -> None:
+    """A family of files with other inputs, layouts, sizes and names of outputs."""
+    mean = helper.make_node("ReduceMean", ["image"], ["all"], axes=[1, 2, 3], keepdims=0)
+    zoo.save(
+        "unlike",
+        [
+            helper.make_node("Cast", ["image"], ["floats"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMean", ["floats"], ["mean"], axes=[1, 2, 3], keepdims=0),
+        ],
+        [value("image", TensorProto.UINT8, ["n", 32, 32, 3])],
+        [value("mean", TensorProto.FLOAT, ["n"])],
+        file="small.onnx",
+        settings=UNLIKE,
+    )
+    zoo.save(
+        "unlike",
+        [mean, *(helper.make_node("Identity", ["all"], [name]) for name in ("m", "leftover"))],
+        [value("image", TensorProto.FLOAT, ["n", 3, 48, 48])],
+        [value(name, TensorProto.FLOAT, ["n"]) for name in ("m", "leftover")],
+        file="planes.onnx",
+    )
+    zoo.save(
+        "unlike",
+        [helper.make_node("ReduceMean", ["x"], ["result"], axes=[1, 2, 3], keepdims=0)],
+        [value("x", TensorProto.FLOAT, ["n", 64, 64, 3])],
+        [value("result", TensorProto.FLOAT, ["n"])],
+        file="single.onnx",
+    )
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
     zoo = zoo_at(tmp_path_factory.mktemp("families") / "repository")
@@ -62,6 +107,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     files(zoo)
     files(zoo, "planned", FILES.replace("  planner: none\n", ""))
     zoo.sight("chain", size=64, settings=DEPTHS)
+    unlike(zoo)
     zoo.sight("wrong", size=64, settings=DEPTHS.replace("[side]", "[width]"))
     zoo.matmul()
     with serve(zoo, control_port=0) as house:
@@ -136,7 +182,7 @@ def test_depths_of_one_file_answer_with_their_part_under_one_name(families: Any)
 
 def test_a_depth_of_an_output_that_the_file_has_not_is_told(families: Any):
     reason = families.index()["wrong"]["reason"]
-    assert "variants.depths: the model has no output 'width'; it has mean, side" in reason
+    assert "variants: the model has no output 'width'; it has mean, side" in reason
 
 
 def test_a_variant_that_is_not_loaded_is_answered_by_the_next_larger_one(families: Any):
@@ -331,3 +377,18 @@ def test_what_each_size_learnt_is_kept_for_itself(families: Any):
     learnt = {path.name.partition("@")[2] for path in (house.zoo.root / "sizes/1").glob("*@*.json")}
     assert "64.learnt.json" in learnt
     assert all(name.endswith(".learnt.json") for name in learnt), "sizes share one profile"
+
+
+def test_files_of_other_inputs_and_outputs_are_one_family(families: Any) -> None:
+    wide = np.full((1, 20, 40, 3), 200, np.uint8)
+    expected = {"pixels": 200, "planes": 100 / 255, "single": 200}
+    with tritonclient.http.InferenceServerClient(families.http) as client:
+        about = client.get_model_metadata("unlike")
+        assert [tensor["name"] for tensor in (*about["inputs"], *about["outputs"])] == [
+            "image",
+            "mean",
+        ]
+    for variant, mean in expected.items():
+        answer = ask(families, "unlike", wide, variant=variant)
+        assert variant_of(answer) == variant
+        assert answer.as_numpy("mean") == pytest.approx([mean], rel=1e-3)

@@ -41,7 +41,7 @@ class StatedPreprocessing:
     """The settings of an image input. None: the model's file or the default decides."""
 
     input: str
-    """Name of the model's input."""
+    """Name of the model's input; empty: its only one."""
     preset: str = ""
     """Key of `PRESETS`, for what is not stated."""
     size: tuple[int, int] | None = None
@@ -158,7 +158,7 @@ def complete(
 ) -> Preprocessing:
     """Return the preprocessing of a model's file. `metadata`: entries of the file. `sizes`: sides
     of a family's variants. Raises ValueError, which names the key."""
-    field = f"inputs.{stated.input}.image"
+    field = _field(stated)
     spec, layout = _image_input(stated, interface)
     first = layout == "chw"
     channels = spec.shape[1 if first else 3]
@@ -181,7 +181,7 @@ def complete(
     resize = Resize(stated.resize)
     size, short_side = _size(stated, field, axes, metadata, sizes, resize)
     return Preprocessing(
-        stated.input,
+        spec.name,
         size,
         first,
         stated.colour,
@@ -199,17 +199,26 @@ def complete(
 def _image_input(stated: StatedPreprocessing, interface: ModelInterface) -> tuple[TensorSpec, str]:
     """The declared input and its layout. Raises ValueError."""
     spec = next((spec for spec in interface.inputs if spec.name == stated.input), None)
+    if not stated.input and len(interface.inputs) == 1:
+        spec = interface.inputs[0]
     if spec is None:
         names = ", ".join(repr(spec.name) for spec in interface.inputs)
+        if not stated.input:
+            raise ValueError(f"image: expected a model with one input, it has {names}")
         raise ValueError(f"inputs.{stated.input}: the model has no such input; it has {names}")
     layout = _layout(stated.layout, spec)
     if layout is None:
         expected = f"{stated.layout or 'chw or hwc'} with 1 or 3 channels"
         shape = f"{spec.datatype.wire_name} {list(spec.shape)}"
         raise ValueError(
-            f"inputs.{stated.input}.image: expected an input of pictures ({expected}), got {shape}"
+            f"{_field(stated)}: expected an input of pictures ({expected}), got {shape}"
         )
     return spec, layout
+
+
+def _field(stated: StatedPreprocessing) -> str:
+    """The key of the settings; the file's name precedes it if the input's is not stated."""
+    return f"inputs.{stated.input}.image" if stated.input else "image"
 
 
 def _layout(stated: str | None, spec: TensorSpec) -> str | None:

@@ -108,3 +108,16 @@ def any_size(interface: ModelInterface) -> ModelInterface:
     specs = list(interface.inputs)
     specs[index] = replace(specs[index], shape=(specs[index].shape[0], -1, -1, 3))
     return replace(interface, inputs=tuple(specs))
+
+
+def named_like(interface: ModelInterface, peer: ModelInterface) -> ModelInterface:
+    """Return `interface` with the names of `peer` for a single input or output."""
+
+    def named(
+        specs: tuple[TensorSpec, ...], like: tuple[TensorSpec, ...]
+    ) -> tuple[TensorSpec, ...]:
+        alone = len(specs) == len(like) == 1
+        return (replace(specs[0], name=like[0].name),) if alone else specs
+
+    inputs, outputs = named(interface.inputs, peer.inputs), named(interface.outputs, peer.outputs)
+    return replace(interface, inputs=inputs, outputs=outputs)

@@ -268,7 +268,7 @@ def _part(model: Any, outputs: Mapping[str, str]) -> Any:
     for name in outputs:
         if name not in declared:
             had = ", ".join(declared)
-            raise ModelError(f"variants.depths: the model has no output {name!r}; it has {had}")
+            raise ModelError(f"variants: the model has no output {name!r}; it has {had}")
     flow = DataFlow(graph, "")
     needed = flow.needed_for(outputs)
     nodes = [node for node in flow.nodes if id(node) in needed]
@@ -286,7 +286,7 @@ def _part(model: Any, outputs: Mapping[str, str]) -> Any:
     for value, (name, shown) in zip(part.graph.output, outputs.items(), strict=True):
         if name != shown:
             if shown in produced:
-                raise ModelError(f"variants.depths: {name!r} needs {shown!r}, whose name it takes")
+                raise ModelError(f"variants: {name!r} needs {shown!r}, whose name it takes")
             part.graph.node.append(onnx.helper.make_node("Identity", [name], [shown]))
             value.name = shown
     return part

@@ -189,8 +189,7 @@ def _pictures(
     definition: ModelDefinition, interface: ModelInterface, metadata: dict[str, str]
 ) -> Iterator[Finding]:
     """Yield the line that declares an input as pictures, if one looks like it."""
-    settings = definition.settings
-    if settings.preprocessing is not None or settings.function is not None:
+    if definition.preprocessing is not None or definition.settings.function is not None:
         return
     inputs = [spec for spec in interface.inputs if looks_like_pictures(spec)]
     if len(inputs) != 1:
@@ -242,7 +241,7 @@ def _declared(definition: ModelDefinition) -> tuple[ModelInterface | None, dict[
     """Return the interface that a model file declares, None if incomplete, and its metadata. Raises
     ModelFileError."""
     function, variants = definition.settings.function, definition.settings.variants
-    image = definition.settings.preprocessing
+    image = definition.preprocessing
     if function is not None:
         return function.interface(definition.settings.max_batch), {}
     try:

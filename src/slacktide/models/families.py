@@ -14,7 +14,13 @@ from itertools import accumulate
 
 import numpy as np
 
-from slacktide.domain.tensors import ModelInterface, TensorSpec, any_size, image_input
+from slacktide.domain.tensors import (
+    ModelInterface,
+    TensorSpec,
+    any_size,
+    image_input,
+    named_like,
+)
 from slacktide.executors.measuring import warm_up_s
 from slacktide.executors.ports import Executor, ModelSource
 from slacktide.executors.row_check import dependence_warning
@@ -243,7 +249,9 @@ def row_shapes(profile: ProfiledModel, image_size: int) -> dict[str, tuple[int, 
 def check_alike(
     definition: ModelDefinition, mine: ModelInterface, first: ModelDefinition, peer: ModelInterface
 ) -> None:
-    """Raise InterfaceMismatchError, naming the file, unless two variants have the same tensors."""
+    """Raise InterfaceMismatchError, naming the file, unless two variants have the same tensors; a
+    single input or output may have another name."""
+    mine = named_like(mine, peer)
     pairs = {
         "inputs": (_describe(any_size(mine).inputs), _describe(any_size(peer).inputs)),
         "outputs": (_describe(mine.outputs), _describe(peer.outputs)),

@@ -343,8 +343,10 @@ def label_of(definition: ModelDefinition) -> str:
 def accuracy_key(definition: ModelDefinition) -> ProfileKey:
     """Return the key for accuracies: they depend on the files, and on how images are prepared and
     outputs decoded, not on hardware. Reads files."""
-    digest, stated = model_hash(definition), _around_model(definition)
-    if stated:
+    digest = model_hash(definition)
+    files = [definition.of_variant(name) for name in definition.files] or [definition]
+    stated = [_around_model(file) for file in files]
+    if any(stated):
         whole = f"{digest} {json.dumps(stated, sort_keys=True)}"
         digest = hashlib.sha256(whole.encode()).hexdigest()
     return ProfileKey(digest, "")
@@ -387,7 +389,7 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
 def _around_model(definition: ModelDefinition) -> dict[str, Any]:
     """Return what is stated about preparing images and decoding outputs."""
     content: dict[str, Any] = {}
-    if (stated := definition.settings.preprocessing) is not None:
+    if (stated := definition.preprocessing) is not None:
         content["image"] = asdict(stated)
     if (decode := definition.settings.decode) is not None:
         content["decode"] = decode.model_dump(mode="json")

@@ -19,7 +19,7 @@ from slacktide.domain import (
     ReplicaLost,
     TellCircuit,
 )
-from slacktide.domain.tensors import any_size
+from slacktide.domain.tensors import any_size, named_like
 from slacktide.engine import Engine
 from slacktide.engine.ports import PoolParts, PoolView
 from slacktide.executors.ports import (
@@ -135,6 +135,8 @@ class ReplicaLauncher:
         version = pool.version
         fits, planned = opened.interface.max_batch, version.interface.max_batch
         interface = replace(opened.interface, max_batch=planned if fits and planned else fits)
+        if version.family is not None:
+            interface = named_like(interface, version.interface)
         if interface != version.interface and (
             not version.definition.any_image or any_size(interface) != version.interface
         ):
@@ -295,7 +297,7 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         images=definition.any_image,
         image_size=definition.image_size,
         image_sizes=() if variants is None else variants.sizes,
-        image=definition.settings.preprocessing,
+        image=definition.preprocessing,
         outputs=definition.outputs,
         expose=definition.settings.expose,
         own_exits=definition.own_exits,

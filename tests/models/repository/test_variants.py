@@ -110,8 +110,16 @@ def test_a_family_of_one_is_a_family() -> None:
         ("variants: {sizes: [128], accuracy: {'128': 1.1}}", "variants.accuracy.128: expected"),
         ("variants: {sizes: [128], memory: {'128': 1MiB}}", "variants.memory: expected none"),
         ("variants: {files: {a: a.onnx, b: a.onnx}}", "variants.files: expected each file once"),
-        ("variants: {files: {a: ../a.onnx}}", "variants.files.a: expected letters"),
-        ("variants: {files: {a: a.bin}}", "variants.files.a: expected a file that ends in .onnx"),
+        ("variants: {files: {a: ../a.onnx}}", "variants.files.a.file: expected letters"),
+        (
+            "variants: {files: {a: a.bin}}",
+            "variants.files.a.file: expected a file that ends in .onnx",
+        ),
+        ("variants: {files: {a: {image: imagenet}}}", "variants.files.a: expected a key 'file'"),
+        (
+            "variants: {files: {a: {file: a.onnx, image: imagnet}}}",
+            "variants.files.a.image.preset: there is no preset 'imagnet'; did you mean 'imagenet'?",
+        ),
         ("variants: {files: {a/b: a.onnx}}", "variants.files.a/b: expected letters"),
         ("variants: {sizes: [128], planner: best}", "variants.planner: expected 'variants' or"),
         (

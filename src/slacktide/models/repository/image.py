@@ -15,7 +15,6 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from slacktide.domain.preprocessing import PRESETS, StatedPreprocessing
 from slacktide.domain.suggestions import suggestion
 from slacktide.models.repository.fields import Section
-from slacktide.models.repository.variants import MOST_SIDE
 
 
 def short_image(value: Any) -> Any:
@@ -54,6 +53,8 @@ def _per_channel(value: Any) -> Any:
 Channels = Annotated[
     tuple[float, ...], BeforeValidator(_per_channel), Field(min_length=1, max_length=4)
 ]
+MOST_SIDE = 8192
+"""Pixels."""
 Side = Annotated[int, Field(ge=1, le=MOST_SIDE)]
 
 

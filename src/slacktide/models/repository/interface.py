@@ -92,12 +92,14 @@ def _unnamed(stated: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec]) -
             yield Problem("input", f"the model's input {spec.name!r} is missing")
 
 
-def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterator[Problem]:
-    inputs = {spec.name: spec for spec in interface.inputs}
+def _inputs(
+    definition: ModelDefinition, inputs: Specs, interface: ModelInterface
+) -> Iterator[Problem]:
     for name, settings in definition.settings.inputs.items():
         spec = inputs.get(name)
         if spec is None:
-            yield _missing(f"inputs.{name}", "input", name, inputs)
+            if settings.image is None or definition.preprocessing == settings.image.stated(name):
+                yield _missing(f"inputs.{name}", "input", name, inputs)
             continue
         row = interface.row_axes(spec)
         if settings.shape is not None and not _agrees(settings.shape, row):
@@ -105,6 +107,11 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
             yield Problem(f"inputs.{name}.shape", f"{expected}, got {list(settings.shape)}")
         if settings.finite and not spec.datatype.is_float:
             yield Problem(f"inputs.{name}.finite", f"{spec.datatype.wire_name} is always finite")
+
+
+def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterator[Problem]:
+    inputs = {spec.name: spec for spec in interface.inputs}
+    yield from _inputs(definition, inputs, interface)
     yield from padding_problems(definition.settings, interface)
     exits = definition.settings.early_exit
     if exits is not None and exits.primary is not None and exits.primary not in inputs:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.suggestions import escaped, shown, suggestion
 from slacktide.executors.decoders.labels import MOST_LABEL_BYTES, parse_labels
 from slacktide.exits.own_exits import OwnExit
@@ -108,14 +109,28 @@ class ModelDefinition:
         if name not in self.files:
             return replace(self, variant=name)
         assert self.settings.variants is not None
-        file = self.settings.variants.files.get(name, self.settings.file)
-        settings = self.settings.model_copy(update={"file": file})
+        stated = self.settings.variants.files.get(name)
+        decode = None if stated is None else stated.decode
+        update = {
+            "file": self.settings.file if stated is None else stated.file,
+            "decode": decode or self.settings.decode,
+        }
+        settings = self.settings.model_copy(update=update)
         return replace(self, variant=name, model_path=self.files[name], settings=settings)
 
     @property
     def image_size(self) -> int:
         """Side in pixels of the variant's images; 0: as in its file."""
         return int(self.variant) if self.variant and not self.files else 0
+
+    @property
+    def preprocessing(self) -> StatedPreprocessing | None:
+        """How pictures become an input of the file; None if that is not declared."""
+        variants = self.settings.variants
+        stated = None if variants is None else variants.files.get(self.variant)
+        if stated is not None and stated.image is not None:
+            return stated.image.stated("")
+        return self.settings.preprocessing
 
     @property
     def any_image(self) -> bool:
@@ -135,6 +150,9 @@ class ModelDefinition:
         variants = self.settings.variants
         if self.own_exits:
             return {name: name for name in self.own_exits[0].outputs}
+        if variants is not None and self.variant in variants.files:
+            names = variants.files[self.variant].output_names
+            return {output: name for name, output in names.items()}
         if variants is None or self.variant not in variants.depths:
             return {}
         named = tuple(variants.depths.values())[-1]
@@ -249,7 +267,8 @@ class Repository:
         settings = merge(document, translation, own_where=own_where, config_where=config_where)
         unused = warn_unused(settings, translation, where=config_where)
         origin = "" if settings.on_cpu else self._device_origin(model, document, config_where)
-        files = settings.variants.files if settings.variants is not None else {}
+        variants = settings.variants.files if settings.variants is not None else {}
+        files = {name: variant.file for name, variant in variants.items()}
         depths = settings.variants.depths if settings.variants is not None else {}
         if files:
             settings = settings.model_copy(update={"file": next(iter(files.values()))})

@@ -2,7 +2,7 @@
 
 variants: [128, 256, 416, 608]            sizes of one file's image input
 variants:
-  files: {small: small.onnx, large: large.onnx}
+  files: {small: small.onnx, large: {file: large.onnx, image: imagenet}}
   accuracy: {small: 0.71, large: 0.78}
 variants:
   depths: {shallow: [early/scores], deep: [scores]}      outputs of one file, after more layers
@@ -17,12 +17,20 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from slacktide.domain.options import OptionError, read_options
 from slacktide.domain.suggestions import suggestion
-from slacktide.models.repository.fields import Name, Section, Size, ascending, name_to_section
+from slacktide.models.repository.decode import DecodeSettings
+from slacktide.models.repository.fields import (
+    Name,
+    Section,
+    Size,
+    ascending,
+    name_to_section,
+    short_for,
+)
+from slacktide.models.repository.function import TensorName
+from slacktide.models.repository.image import MOST_SIDE, Image
 from slacktide.planning.variants import VariantsOptions
 
 MOST_VARIANTS = 64
-MOST_SIDE = 8192
-"""Pixels."""
 PLANNERS = ("variants", "none")
 
 
@@ -51,6 +59,20 @@ def _bare(file: str) -> str:
     return file
 
 
+class VariantFile(Section):
+    """One file of a family. Its name is short for `file`."""
+
+    file: Annotated[Name, AfterValidator(_bare)]
+    """A model file in the version's folder."""
+    output_names: Annotated[dict[TensorName, TensorName], Field(max_length=64)] = {}  # noqa: RUF012
+    """For each output that clients see, the output of this file that holds it. Others are hidden.
+    Not needed for a single output."""
+    image: Image | None = None
+    """How pictures become the file's only input, if it differs from `inputs.NAME.image`."""
+    decode: Annotated[DecodeSettings, short_for("as")] | None = None
+    """The decoder of this file's outputs, if it differs from the model's."""
+
+
 class VariantSettings(Section):
     """The variants of one model, smallest first."""
 
@@ -61,9 +83,12 @@ class VariantSettings(Section):
     ] = ()
     """Height and width, in pixels, at which one model file runs its image input, ascending. A
     variant is named by its size, as in `"416"`."""
-    files: Annotated[dict[Name, Annotated[Name, AfterValidator(_bare)]], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
+    files: Annotated[
+        dict[Name, Annotated[VariantFile, short_for("file")]], Field(max_length=64)
+    ] = {}  # noqa: RUF012
     """Instead of `sizes`: for each variant a model file in the version's folder, the smallest
-    first. They take and give the same; only the size of an image input may differ."""
+    first. They take and give the same, except for the size of an image input. A file that differs
+    in more states `image`, `output_names` or `decode`."""
     depths: Annotated[
         dict[Name, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]],
         Field(max_length=64),
@@ -102,7 +127,7 @@ class VariantSettings(Section):
             if len(set(outputs)) != len(tuple(self.depths.values())[-1]):
                 message = "expected as many outputs as the last variant lists, each once"
                 raise OptionError((f"depths.{name}", message))
-        if len(set(self.files.values())) < len(self.files):
+        if len({variant.file for variant in self.files.values()}) < len(self.files):
             raise OptionError(("files", "expected each file once"))
         if self.memory and self.sizes:
             raise OptionError(("memory", "expected none beside 'sizes', which share one copy"))
