@@ -223,9 +223,7 @@ def test_spawn_requests_come_back(kit, tmp_path) -> None:
         max_batch=4,
         providers=("cuda",),
         warmup_shapes={"x": (3, 4), "y": ()},
-        padding=Padding(
-            {"x": PaddedInput(1, -2, mask=True)}, {"z": PaddedOutput(2, 8, False)}, (4, 8)
-        ),
+        padding=Padding({"x": PaddedInput(1, -2, mask=True)}, {"z": PaddedOutput(2, 8, 3)}, (4, 8)),
         more_shapes=({"x": (3, 8)}, {"x": (3, 16), "y": ()}),
         values={"y": 16000, "z": "é", "m": True},
         samples=tmp_path / "rows.npz",

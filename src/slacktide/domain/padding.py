@@ -39,13 +39,12 @@ class PaddedOutput:
     """From 1: the batch axis is 0."""
     stride: int | None = None
     """Length of the inputs for each element along the axis; None: found out by the warm-up."""
-    rounds_up: bool = True
-    """Whether a rest of the inputs has an element of its own."""
+    added: int = 0
+    """Added to the length of the inputs before it is divided: 0 rounds down, `stride` − 1 up."""
 
     def length(self, inputs: int) -> int:
         """Length of the axis for inputs of this length."""
-        stride = self.stride or 1
-        return -(-inputs // stride) if self.rounds_up else inputs // stride
+        return (inputs + self.added) // (self.stride or 1)
 
 
 @dataclass(frozen=True, slots=True)

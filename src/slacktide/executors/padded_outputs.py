@@ -1,15 +1,21 @@
 """Finds out how outputs grow with padded inputs, from runs with inputs of different lengths.
 
-The length of an output is that of the inputs divided by a stride, rounded up or down. Two lengths
-often leave several possibilities; a run with a length about which these disagree decides.
+The length of an output is that of the inputs divided by a stride. Several layers that round up or
+down make it (length + added) // stride, with 0 ≤ added < stride. Two lengths leave several
+possibilities; further runs halve their number until all agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from slacktide.domain.padding import PaddedOutput, Padding
 from slacktide.executors.onnx_runtime import ModelError
+
+MOST_STRIDE = 256
+MOST_FAILURES = 3
+"""Lengths that the model refuses, after which the candidates must do."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of the outputs of one run, by name."""
@@ -60,11 +66,16 @@ def _the_fitting(
 ) -> PaddedOutput:
     """The stride and rounding with which inputs have outputs of these `sizes`, by length."""
     longest = max(sizes)
+    failing: list[int] = []
     candidates = fitting_outputs(output, sizes)
-    while (length := telling_length(candidates, longest)) is not None:
+    while len(failing) < MOST_FAILURES:
+        length = telling_length(candidates, longest, failing)
+        if length is None:
+            break
         shapes = run(length)
         if shapes is None:
-            break  # the model takes certain lengths only, about which the candidates agree
+            failing.append(length)
+            continue
         sizes[length] = shapes[name][output.axis]
         candidates = fitting_outputs(output, sizes)
     if candidates:
@@ -84,29 +95,31 @@ def _the_fitting(
 def fitting_outputs(output: PaddedOutput, sizes: Mapping[int, int]) -> list[PaddedOutput]:
     """Strides and roundings that explain the output's `sizes` by length of the inputs, the smallest
     stride first. A stated stride is the only one."""
-    longest = max(sizes)
-    size = sizes[longest]
-    strides: Sequence[int] = range(max(1, longest // (size + 1)), longest // max(1, size - 1) + 1)
+    strides: Sequence[int] = range(1, MOST_STRIDE + 1)
     if output.stride is not None:
         strides = (output.stride,)
-    candidates = (
-        PaddedOutput(output.axis, stride, up) for stride in strides for up in (True, False)
-    )
-    return [
-        candidate
-        for candidate in candidates
-        if all(candidate.length(length) == size for length, size in sizes.items())
-    ]
+    candidates: list[PaddedOutput] = []
+    for stride in strides:
+        least, most = 0, stride - 1
+        for length, size in sizes.items():
+            least = max(least, size * stride - length)
+            most = min(most, (size + 1) * stride - length - 1)
+        candidates += [PaddedOutput(output.axis, stride, added) for added in range(least, most + 1)]
+    return candidates
 
 
-def telling_length(candidates: Sequence[PaddedOutput], longest: int) -> int | None:
-    """The longest length, up to `longest`, about which the candidates disagree; None if there is
-    none."""
-    return next(
-        (
-            length
-            for length in range(longest, 0, -1)
-            if len({candidate.length(length) for candidate in candidates}) > 1
-        ),
-        None,
-    )
+def telling_length(
+    candidates: Sequence[PaddedOutput], longest: int, failing: Collection[int] = ()
+) -> int | None:
+    """The length up to `longest` that divides the candidates most evenly, unless it is one of the
+    `failing`; None if all agree. Ties go to the longer one."""
+    groups = {
+        length: max(Counter(candidate.length(length) for candidate in candidates).values())
+        for length in {
+            *range(max(1, longest - MOST_STRIDE), longest + 1),
+            *range(1, longest, 1 + longest // MOST_STRIDE),
+        }
+        if candidates and length not in failing
+    }
+    best = min(groups, key=lambda length: (groups[length], -length), default=None)
+    return None if best is None or groups[best] == len(candidates) else best
