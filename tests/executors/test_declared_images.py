@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain.crops import Glue
 from slacktide.domain.preprocessing import StatedPreprocessing
@@ -184,6 +184,34 @@ def test_crops_are_placed_like_whole_pictures(opened: Any) -> None:
     assert (result.arrays[0][1] == result.arrays[0][2]).all()
     part = run(session, np.ascontiguousarray(frame[:50, :100])).arrays[0][0]
     assert (result.arrays[0][0] == part).all()
+
+
+@pytest.mark.parametrize("resize", ["letterbox", "cover", "squash"])
+def test_boxes_of_a_detector_are_mapped_back_to_the_picture(tmp_path: Path, resize: str) -> None:
+    box = np.array([[[0.25, 0.375, 0.75, 0.625], [0, 0, 0, 0]]], np.float32)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 64, 64])
+    boxes = helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, 2, 4])
+    nodes = [
+        helper.make_node("ReduceMin", ["x"], ["least"], keepdims=0),
+        helper.make_node("Mul", ["least", "zero"], ["nothing"]),
+        helper.make_node("Add", ["box", "nothing"], ["boxes"]),
+    ]
+    weights = [numpy_helper.from_array(box, "box"), numpy_helper.from_array(np.float32(0), "zero")]
+    graph = helper.make_graph(nodes, "g", [x], [boxes], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+    image = StatedPreprocessing("x", resize=resize)
+    source = ModelSource("m", "1", tmp_path / "model.onnx", tmp_path, images=True, image=image)
+    session = ModelSession.open(source, threads=1)
+    session.warm_up()
+    mapped, empty = run(session, picture(32, 64)).arrays[0][0]
+    expected = {
+        "letterbox": [0.25, 0.25, 0.75, 0.75],  # 16 rows of padding above and below
+        "cover": [0.375, 0.375, 0.625, 0.625],  # a quarter cut off at each side
+        "squash": [0.25, 0.375, 0.75, 0.625],
+    }
+    assert mapped == pytest.approx(expected[resize])
+    assert empty[0] == empty[2]
 
 
 @pytest.mark.parametrize(

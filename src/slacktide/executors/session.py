@@ -21,6 +21,7 @@ from slacktide.domain.padding import Padding
 from slacktide.domain.preprocessing import PicturePlacement, Preprocessing, as_pictures
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.executors.crops import CropGatherer, FrameArenas
+from slacktide.executors.decoders.boxes import BoxDecoder, index_of_boxes
 from slacktide.executors.decoders.decoder import Decoder, make_decoder
 from slacktide.executors.decoders.heads import extent_of
 from slacktide.executors.decoders.labels import find_labels
@@ -223,9 +224,11 @@ class ModelSession:
         if image is not None:
             preprocessing = file.preprocessing(image, interface, source.image_sizes)
         labels = find_labels(source.labels, file.metadata, decodes=source.decode is not None)
-        decoder = None
+        decoder: Decoder | None = None
         if source.decode is not None:
             decoder = make_decoder(source.decode, interface, labels)
+        elif preprocessing is not None and index_of_boxes(interface.outputs) >= 0:
+            decoder = BoxDecoder(interface.outputs)
         opened = cls(opener, threads, interface, session, preprocessing, decoder)
         if decoder is None:
             opened._declared_outputs = plain.outputs
