@@ -20,6 +20,22 @@ from slacktide.models.check import Severity, check_repository
 
 CLIENTS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 FLOAT = TensorProto.FLOAT
+CODE = """
+import numpy as np
+
+def centres(arrays, placements, extent):
+    (raw,) = arrays
+    if raw.max() > 100:
+        raise ValueError("too large")
+    best = raw[:, 4:].max(1).argmax(1)
+    return raw[np.arange(len(raw)), :2, best], np.tile(extent, (len(raw), 1))
+"""
+OWNER = """
+max_batch: 8
+decode:
+  as: centres
+  gives: {centre: {datatype: FP32, shape: [-1, 2]}, extent: {datatype: INT64, shape: [-1, 2]}}
+"""
 SPOTS = """
 slo: 20s
 decode: {as: yolo, max_detections: 4, confidence: 0.1}
@@ -91,9 +107,14 @@ def spots(zoo: Any, name: str, settings: str) -> None:
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
-    zoo = zoo_at(tmp_path_factory.mktemp("decoded") / "repository")
+    folder = tmp_path_factory.mktemp("decoded")
+    (folder / "owners_decoders.py").write_text(CODE)
+    zoo = zoo_at(folder / "repository")
     settings = "decode: {as: yolo, max_detections: 4}\nmax_batch: 8\n"
     raw_head(zoo, "boxes", settings, ["n", 6, 84], {"names": "{0: 'cat', 1: 'dog'}"})
+    raw_head(zoo, "fixed", settings.replace("max_batch: 8", ""), [1, 6, 84])
+    raw_head(zoo, "near", settings + "executor: in_process\n", ["n", 6, 84])
+    raw_head(zoo, "owner", OWNER, ["n", 6, 84])
     zoo.matmul("kind", settings="decode: {as: softmax, top: 2}\nlabels: labels.txt\n")
     zoo.matmul("plain", settings="labels: labels.txt\n")
     for name in ("kind", "plain"):
@@ -103,8 +124,11 @@ def house(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> 
     spots(zoo, "spots", SPOTS)
     colour(zoo, settings="max_batch: 8\n")
     pipeline(zoo, "walk", WALK)
-    with serve(zoo) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        with serve(zoo, glue={"centres": "owners_decoders:centres"}) as running:
+            yield running
 
 
 @pytest.fixture
@@ -117,7 +141,7 @@ def ask(
     house: Any, protocol: str, model: str, tensor: Any, counts: dict[str, int] | None = None
 ) -> Any:
     module = CLIENTS[protocol]
-    name = "raw" if model == "boxes" else "x"
+    name = "x" if model in ("kind", "plain", "bare", "text") else "raw"
     sent = module.InferInput(name, list(tensor.shape), np_to_triton_dtype(tensor.dtype))
     sent.set_data_from_numpy(tensor)
     requested = [
@@ -158,6 +182,24 @@ def test_boxes_come_out_of_a_raw_head(decoded: Any, protocol: str) -> None:
     assert answer.as_numpy("scores").tolist() == [
         [b"0.750000:1:dog", b"0.500000:0:cat", b"0.000000:-1"]
     ]
+
+
+def test_other_executors_and_fixed_batches_decode_too(decoded: Any) -> None:
+    for model in ("fixed", "near"):
+        answer = ask(decoded, "grpc", model, heads(1))
+        assert answer.as_numpy("scores").tolist() == [[0.75, 0.5, 0, 0]]
+        assert answer.as_numpy("boxes").shape == (1, 4, 4)
+    best = ask(decoded, "http", "fixed", heads(1), {"scores": 1}).as_numpy("scores")
+    assert best.tolist() == [b"0.750000:1"]  # without a batch axis
+
+
+def test_a_function_of_the_owner_decodes(decoded: Any) -> None:
+    answer = ask(decoded, "http", "owner", heads(2))
+    np.testing.assert_allclose(answer.as_numpy("centre"), [[0.5, 0.5]] * 2)
+    assert answer.as_numpy("extent").tolist() == [[0, 0]] * 2
+    with pytest.raises(InferenceServerException, match="the model failed on this request"):
+        ask(decoded, "http", "owner", heads(1) * 1000)
+    assert ask(decoded, "http", "owner", heads(1)).as_numpy("centre").shape == (1, 2)
 
 
 @pytest.mark.parametrize("protocol", CLIENTS)

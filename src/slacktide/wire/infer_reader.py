@@ -77,15 +77,8 @@ class InferReader:
         inputs = []
         for name, datatype, shape, start, end in meaning.places:
             inputs.append(InputTensor(name, datatype, shape, view[start:end]))
-        call = InferCall(
-            model,
-            version,
-            meaning.id,
-            inputs,
-            meaning.outputs,
-            meaning.parameters,
-            meaning.classification,
-        )
+        call = InferCall(model, version, meaning.id, inputs, meaning.outputs, meaning.parameters)
+        call.classification = meaning.classification
         return call, meaning.answer
 
     def _remember(self, text: bytes, call: InferCall, answer: AnswerFormat, size: int) -> None:

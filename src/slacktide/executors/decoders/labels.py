@@ -12,7 +12,6 @@ from slacktide.executors.onnx_runtime import ModelError
 
 MOST_LABEL_BYTES = 4 << 20
 """Maximum bytes of a file of labels."""
-MOST_LABELS = 1 << 17
 _MOST_NAME = 256
 """Maximum characters of a label."""
 _MOST_NAMES_TEXT = 1 << 18
@@ -35,8 +34,6 @@ def parse_labels(data: bytes) -> tuple[str, ...]:
     labels = tuple(line.strip() for line in lines)
     if not any(labels):
         raise ValueError("expected a name in each line, there is none")
-    if len(labels) > MOST_LABELS:
-        raise ValueError(f"expected at most {MOST_LABELS} names, got {len(labels)}")
     lines_by_label: dict[str, int] = {}
     for number, label in enumerate(labels, 1):
         if not 0 < len(label) <= _MOST_NAME or not label.isprintable():

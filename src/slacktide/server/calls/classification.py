@@ -48,10 +48,10 @@ def classified(
 ) -> OutputValue:
     """The `count` best classes of each row of an output, as BYTES [rows, count] (without a batch
     axis [count]); fewer if there are fewer. `outputs`: all outputs of the call, in the model's
-    order. Outputs that turn out longer than `MOST_ELEMENTS` give no classes."""
+    order. Empty outputs, and those that turn out longer than `MOST_ELEMENTS`, give no classes."""
     batches, shape = version.interface.batches, output.shape
     rows = shape[0] if batches and shape else 1
-    if prod(shape) > MOST_ELEMENTS:
+    if not 0 < prod(shape) <= MOST_ELEMENTS:
         return _strings(output.name, [[] for _ in range(rows)], batches)
     values = _array(output.datatype, shape, output.data).reshape(rows, -1)
     pair = _decoded_pair(version, outputs) if output.name in _DECODED else None
@@ -76,19 +76,16 @@ def classified(
 def _decoded_pair(
     version: LoadedVersion, outputs: Sequence[OutputTensor | None]
 ) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Scores and classes of a model behind a decoder; None for other models."""
+    """Scores and classes of a model behind a built-in decoder; None for other models."""
     decode = version.definition.settings.decode
-    names = [spec.name for spec in version.interface.outputs]
-    if decode is None or not {*_DECODED} <= {*names}:
+    if decode is None or decode.gives:
         return None
-    arrays = []
-    for name in _DECODED:
-        index = names.index(name)
-        tensor = outputs[index]
-        if tensor is None:
-            return None
-        arrays.append(_array(version.interface.outputs[index].datatype, *tensor))
-    return arrays[0], arrays[1]
+    arrays = {
+        spec.name: _array(spec.datatype, *tensor)
+        for spec, tensor in zip(version.interface.outputs, outputs, strict=True)
+        if tensor is not None and spec.name in _DECODED
+    }
+    return (arrays["scores"], arrays["classes"]) if len(arrays) == 2 else None
 
 
 def _array(datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> NDArray[Any]:
