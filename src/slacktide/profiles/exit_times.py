@@ -35,9 +35,9 @@ ROWS = 128
 NEW_ROWS, TUNED_ROWS = 8, 32
 """Number of rows that earlier knowledge counts as when ramps become active, or are tuned."""
 SHARE_GAIN, FACTOR_GAIN = 0.05, 0.02
-HOPE = 0.5
+INITIAL_CHANCE = 0.5
 """Initial chance of a ramp that becomes active."""
-REFUSAL, MOST_HOPED = 1.0 / 64.0, 0.5
+REFUSAL_GAIN, MOST_RAISED_CHANCE = 1.0 / 64.0, 0.5
 """Increase of the first ramp's chance by a refusal on an idle lane, and its limit."""
 NOTICEABLE_CHANCE, NOTICEABLE_SHARE, NOTICEABLE_LANE = 0.05, 0.02, 0.05
 LEAST_SHARE = 1e-3
@@ -144,8 +144,8 @@ class ExitTimes(BatchTimes):
 
     def discount(self, request: Request | None = None) -> None:
         first = next((ramp for ramp in self._ramps.values() if ramp.batches), None)
-        if first is not None and first.chance < MOST_HOPED:
-            first.chance += REFUSAL
+        if first is not None and first.chance < MOST_RAISED_CHANCE:
+            first.chance += REFUSAL_GAIN
             self._publish()
         else:
             self.inner.discount(request)
@@ -174,7 +174,7 @@ class ExitTimes(BatchTimes):
         self._rows = min(self._rows, NEW_ROWS if wakes else TUNED_ROWS)
         if wakes and any(thresholds):
             first = next(p for p, threshold in zip(ramps, thresholds, strict=True) if threshold)
-            self._ramps[first].chance = max(self._ramps[first].chance, HOPE)
+            self._ramps[first].chance = max(self._ramps[first].chance, INITIAL_CHANCE)
         self._publish(at_once=True)
 
     def whole(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:

@@ -151,7 +151,7 @@ def test_what_is_late_is_worth_a_little_the_less_the_later():
     worth = []
     for slo in (0.01, 0.005):
         asked = question(one_stage(10.0, slo=slo))
-        judge = estimator(asked, rules=EstimateRules(hope=0.05))
+        judge = estimator(asked, rules=EstimateRules(late_chance=0.05))
         found = judge.estimate(judge.chosen([PlacedStage("edge")]))
         assert found.latency > slo
         assert found.worth == pytest.approx(10.0 * 0.05 * slo / found.latency)

@@ -21,7 +21,7 @@ from slacktide.planning.pipelines.search import _Pipeline, mended, search
 RULES = [
     EstimateRules(),
     PUBLISHED,
-    EstimateRules(fill=False, hope=0.05),
+    EstimateRules(fill=False, late_chance=0.05),
     make_placement("pipeline").rules,
 ]
 NAMES = ["shared", "alone", "frames", "ours"]

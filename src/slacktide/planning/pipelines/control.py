@@ -53,15 +53,15 @@ PAUSES_S = (3.0, 30.0)
 did not. A grave loss does not wait."""
 LINK_QUANTILE = 4
 """Equal groups into which the rates of an unwatched link are cut; the lowest cut point counts."""
-SETTLED = 3
+RECENT_SECONDS = 3
 """Number of last seconds whose least bandwidth counts for a watched link."""
-CHANGED = 0.15
+NOTICEABLE_CHANGE = 0.15
 """Smallest relative change of rates or links that is checked."""
-LESS = 0.02
+NOTICEABLE_LOSS = 0.02
 """Smallest loss, as a share of the best possible, that triggers a new plan."""
-GRAVE = 0.1
+GRAVE_LOSS = 0.1
 """Loss above which a new plan skips the pause."""
-WORTH = 0.01
+REPAIR_GAIN = 0.01
 """Smallest gain for which a repair replaces the placement in force."""
 
 
@@ -272,7 +272,7 @@ class PlacementControl:
         except ValueError:  # the placement in force cannot run any more
             return None
         served = self._served(decision.question, plans)
-        return plans if served > self.expected - WORTH else None
+        return plans if served > self.expected - REPAIR_GAIN else None
 
     def decide(self, *, now: float) -> None:
         """Plan immediately, even from stated demand alone, for a driver that is starting."""
@@ -293,14 +293,14 @@ class PlacementControl:
             return link
         rates = [rate for _, rate in history]
         if self.policy.watches or len(rates) < LINK_QUANTILE:
-            return replace(link, bandwidth=min(rates[-SETTLED:]))
+            return replace(link, bandwidth=min(rates[-RECENT_SECONDS:]))
         return replace(link, bandwidth=quantiles(rates, n=LINK_QUANTILE)[0])
 
     def _breach(self, plans: DevicePlans, now: float) -> tuple[Sequence[float], str] | None:
         """Return (windows, reason) for a new plan; None: the prediction holds."""
         planned, measured = plans.question, self.question((SHORT_S,), now=now)
         waits = now < self._decided_at + self._pause
-        less = self.expected - (GRAVE if waits else LESS)
+        less = self.expected - (GRAVE_LOSS if waits else NOTICEABLE_LOSS)
         if more := _more(planned, measured):
             served = self._served(measured, plans)
             if served < less:
@@ -308,11 +308,11 @@ class PlacementControl:
                 return AT_FIRST, f"{more}: the share expected in time fell {fall}"
         if waits:
             return None
-        if self.expected < 1.0 - LESS and _more(measured, planned):
+        if self.expected < 1.0 - NOTICEABLE_LOSS and _more(measured, planned):
             return WINDOWS_S, "fewer rows arrived, or a link was faster, than planned"
         if now >= self._decided_at + CALM_S:
             calm = self.question((CALM_S,), now=now)
-            if 0.0 < _rows(calm) < _rows(planned) / (1.0 + 3.0 * CHANGED):
+            if 0.0 < _rows(calm) < _rows(planned) / (1.0 + 3.0 * NOTICEABLE_CHANGE):
                 return CALM, "a surge ended"
         return None
 
@@ -348,7 +348,7 @@ class PlacementControl:
 
 def _more(before: PlacementQuestion, after: PlacementQuestion) -> str:
     """Say which pipeline has clearly more rows, or which link less bandwidth; empty: none."""
-    most = 1.0 + CHANGED
+    most = 1.0 + NOTICEABLE_CHANGE
     for previous_view, present_view in zip(before.pipelines, after.pipelines, strict=True):
         rates = zip(previous_view.rates(), present_view.rates(), strict=True)
         if any(later > most * earlier for earlier, later in rates):

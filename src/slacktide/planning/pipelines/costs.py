@@ -29,9 +29,9 @@ class EstimateRules:
     """Whether batches wait until they are full."""
     shared: bool = True
     """Whether stages on a device wait for each other's batches."""
-    hope: float = 0.0
-    """Share of answers in time by chance if a path takes the whole SLO; proportionally less for
-    longer paths. So among late placements, the best serves much and is not very late."""
+    late_chance: float = 0.0
+    """Share of answers that are in time by chance if a path takes the whole SLO; longer paths have
+    proportionally less. So among late placements, the best serves much and is not very late."""
     memory: float = 0.0
     """Server lanes that a gigabyte counts as, when placements that serve equally are compared."""
     links: float = 0.0

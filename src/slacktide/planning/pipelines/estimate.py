@@ -18,8 +18,8 @@ batch that they need, one after another.
 A sink is worth its rows per second, times the share that stages and links on the way have the
 capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
 times the share that is likely to be in time. That share is 1 up to the budget (a part of the SLO),
-0 (or `hope`) at the SLO, and linear in between. An overloaded link or lane drops rows that wait too
-long, so the other rows wait as at `BUSY`.
+0 (or `late_chance`) at the SLO, and linear in between. An overloaded link or lane drops rows that
+wait too long, so the other rows wait as at `BUSY`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class PipelineEstimator(StageChoices):
         latencies: list[float] = []
         shares: list[float] = []
         accuracies: list[float] = []
-        hope = self.rules.hope * self.pipeline.slo
+        late_chance = self.rules.late_chance * self.pipeline.slo
         worth = longest = 0.0
         for at, cost in enumerate(costs):  # in topological order
             began, share, accuracy = 0.0, cost.share, 1.0
@@ -201,7 +201,7 @@ class PipelineEstimator(StageChoices):
                         share = low(share, 1.0 - crosses + crosses * passing)
                 longest = high(longest, over)
                 likely = 1.0 - (over - self.budget) * self.slope
-                by_chance = hope / high(over, 1e-9) if hope else 0.0
+                by_chance = late_chance / high(over, 1e-9) if late_chance else 0.0
                 in_time = low(1.0, high(by_chance, likely))
                 worth = worth + self.rates[at] * accuracies[at] * share * in_time
         work = self._work(costs, load, arithmetic)

@@ -25,8 +25,8 @@ from slacktide.planning.pipelines.plans import placed_whole
 from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuestion
 from slacktide.planning.pipelines.search import mended, search
 
-HOPE = 0.05
-"""See `EstimateRules.hope`."""
+LATE_CHANCE = 0.05
+"""See `EstimateRules.late_chance`."""
 
 
 class PlacementPolicy(ABC):
@@ -116,7 +116,7 @@ class SearchedPlacement(PlacementPolicy):
             options.max_utilisation,
             fill=False,
             shared=not streams,
-            hope=HOPE,
+            late_chance=LATE_CHANCE,
             memory=options.memory,
             links=options.links,
         )
