@@ -99,7 +99,7 @@ def cost_us(policy: str, batches: int, *, together: bool) -> float:
         if len(started) != 1:
             raise RuntimeError(f"{policy}: expected one batch, got {len(started)}")
         running = started[0].id
-    counts = engine.state.ledger.counts["m"]
+    counts = engine.state.request_table.counts["m"]
     if counts.count(OutcomeKind.SERVED) != counts.ended:
         raise RuntimeError(f"{policy}: not everybody was served: {counts.by_reason}")
     return spent / counts.ended * 1e6

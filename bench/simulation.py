@@ -128,7 +128,7 @@ def measured(
     begin = process_time()
     simulation.run(requests)
     seconds = process_time() - begin
-    counts = simulation.engine.state.ledger.counts["m"]
+    counts = simulation.engine.state.request_table.counts["m"]
     if counts.ended != count or not counts.count(OutcomeKind.SERVED):
         raise RuntimeError(f"{counts.ended} of {count} requests have ended: {counts.by_reason}")
     return count / seconds, simulation.hardware.rows / simulation.hardware.batches

@@ -145,7 +145,7 @@ class House:
         """Outcomes of `model` so far, by the label of their reason."""
 
         def read(app: App) -> dict[str, int]:
-            counts = app.engine.state.ledger.counts.get(model)
+            counts = app.engine.state.request_table.counts.get(model)
             return {} if counts is None else {r.label: n for r, n in counts.by_reason.items() if n}
 
         return dict(self.look(read))

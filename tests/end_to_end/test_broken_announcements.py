@@ -57,7 +57,7 @@ def announced(house: Any, count: int) -> None:
         lambda app: (
             sum(
                 entry.state.name == "ANNOUNCED"
-                for entry in app.engine.state.ledger.entries.values()
+                for entry in app.engine.state.request_table.entries.values()
             )
             == count
         ),
@@ -86,7 +86,8 @@ def test_a_stalled_body_is_given_up_at_its_deadline(
     one = send(house, sockets, body[:1], len(body), timeout)
     house.until(
         lambda app: (
-            app.engine.state.ledger.counts["matmul"].by_reason.get(Reason.EXPIRED, 0) > before
+            app.engine.state.request_table.counts["matmul"].by_reason.get(Reason.EXPIRED, 0)
+            > before
         ),
         "the request is given up",
     )

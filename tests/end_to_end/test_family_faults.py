@@ -103,7 +103,7 @@ def test_requests_that_wait_follow_a_plan_to_another_variant(house: Any) -> None
     def waits(app: Any) -> dict[int, tuple[str, float]]:
         return {
             id: (entry.pool.id.variant, entry.request.deadline)
-            for id, entry in app.engine.state.ledger.entries.items()
+            for id, entry in app.engine.state.request_table.entries.items()
             if entry.state.value == "queued"
         }
 

@@ -66,7 +66,7 @@ def cancelled(house: Any, model: str, before: dict[str, int], reason: Reason) ->
     """Wait until one request of `model` has been cancelled for `reason`."""
     house.until(
         lambda app: (
-            app.engine.state.ledger.counts[model].by_reason.get(reason, 0)
+            app.engine.state.request_table.counts[model].by_reason.get(reason, 0)
             > before.get(reason.label, 0)
         ),
         f"a request of {model!r} is cancelled",

@@ -138,7 +138,7 @@ def test_the_engine_sees_the_session_as_the_client(house, channel):
         house.until(
             lambda app: any(
                 getattr(entry.request, "client", "") == welcome.session
-                for entry in app.engine.state.ledger.entries.values()
+                for entry in app.engine.state.request_table.entries.values()
                 if entry.request is not None
             ),
             "a request of the session waits",

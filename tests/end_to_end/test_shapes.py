@@ -165,7 +165,7 @@ def test_what_was_learnt_of_shapes_outlives_the_server(
         assert np.array(after) == pytest.approx(np.array(before), rel=0.15)
         answer = house.infer("filter", house.filter_call(LENGTHS[0], timeout=20_000_000))
         assert answer.status == 200
-        assert house.look(lambda app: app.engine.state.ledger.counts["filter"].ended) == 1
+        assert house.look(lambda app: app.engine.state.request_table.counts["filter"].ended) == 1
 
 
 def test_what_was_learnt_of_applications_and_of_the_machine_outlives_the_server(

@@ -373,7 +373,7 @@ def test_ten_poison_requests_with_service_between_leave_the_version_alone(world)
         convict(world, id)
         assert is_served(world, id + 1)
     assert world.told == []
-    assert world.engine.state.ledger.counts["m"].count(OutcomeKind.FAILED) == 20
+    assert world.engine.state.request_table.counts["m"].count(OutcomeKind.FAILED) == 20
 
 
 def test_five_poison_requests_and_nothing_else_do_not_count(world):

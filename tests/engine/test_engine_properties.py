@@ -47,7 +47,7 @@ from slacktide.domain import (
     Submitted,
     TimerFired,
 )
-from slacktide.engine.ledger import State
+from slacktide.engine.request_table import State
 from slacktide.engine.time_share import SoloProfiling
 
 MODELS = ("a", "b")
@@ -121,7 +121,7 @@ class EngineMachine(RuleBasedStateMachine):
         """A request goes to a smaller variant, at most once, and then only where a plan or a crash
         sends it."""
         state = self.world.engine.state
-        for id, entry in state.ledger.entries.items():
+        for id, entry in state.request_table.entries.items():
             if not entry.rescued:
                 continue
             was, pool = self.rescued.setdefault(id, entry.pool), entry.pool
@@ -132,13 +132,15 @@ class EngineMachine(RuleBasedStateMachine):
                 assert any(isinstance(event, PlanChanged) for event in events) or (
                     FAMILY[pool.id.variant][0] < FAMILY[before[id].id.variant][0]
                 )
-        rescued = sum(counts.rescued for counts in state.ledger.counts.values())
+        rescued = sum(counts.rescued for counts in state.request_table.counts.values())
         assert len(self.rescued) <= rescued <= self.next_id
         type(self).rescues = max(type(self).rescues, rescued)
 
     def send(self, *events, after=0.0):
         type(self).events += len(events)
-        before = {id: entry.pool for id, entry in self.world.engine.state.ledger.entries.items()}
+        before = {
+            id: entry.pool for id, entry in self.world.engine.state.request_table.entries.items()
+        }
         self.deliver(*events, after=after)
         self.check_rescued(before, events)
 
@@ -224,7 +226,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.send(Announced(notice))
 
     def of_state(self, *states):
-        entries = self.world.engine.state.ledger.entries
+        entries = self.world.engine.state.request_table.entries
         return [id for id, entry in entries.items() if entry.state in states]
 
     @rule(data=st.data(), refuse=st.booleans())
@@ -232,7 +234,7 @@ class EngineMachine(RuleBasedStateMachine):
         ids = self.of_state(State.ANNOUNCED)
         if ids:
             id = data.draw(st.sampled_from(ids))
-            model = self.world.engine.state.ledger.entries[id].request.model
+            model = self.world.engine.state.request_table.entries[id].request.model
             if refuse:
                 self.send(Refused(id, model, Reason.BAD_INPUT))
             else:
@@ -378,9 +380,9 @@ class EngineMachine(RuleBasedStateMachine):
         while self.running:
             _, batch = self.running.popitem()
             self.send(BatchFinished(batch.id))
-        ledger = self.world.engine.state.ledger
-        assert ledger.entries == {}
-        known = sum(counts.known for counts in ledger.counts.values())
+        table = self.world.engine.state.request_table
+        assert table.entries == {}
+        known = sum(counts.known for counts in table.counts.values())
         assert known == len(self.world.answers) == len(self.world.freed)
 
 

@@ -285,7 +285,7 @@ def test_a_sample_that_goes_wrong_is_forgotten(sampled, end):
     }[end]
     world.send(event)
     assert world.freed == [2, 1]
-    assert world.engine.state.ledger.entries == {}
+    assert world.engine.state.request_table.entries == {}
     assert world.reasons() == {1: Reason.ON_TIME, 2: Reason.ON_TIME}
     if end == "lost":
         wait(world)

@@ -19,8 +19,8 @@ from slacktide.domain import (
 )
 from slacktide.domain.commands import Circuit
 from slacktide.engine.invariants import InvariantError, check_invariants
-from slacktide.engine.ledger import State
 from slacktide.engine.phases import ReplicaState
+from slacktide.engine.request_table import State
 
 A, B = PoolId("a", "1"), PoolId("b", "1")
 NOTICE = Notice(1, "a", arrival=0.0, deadline=1.0, payload_bytes=9, complete_at=0.5)
@@ -43,11 +43,11 @@ def busy(make_world: Any) -> Any:
 
 
 BREAKS: dict[str, Callable[[Any], object]] = {
-    "a: 2 known": lambda state: state.ledger.counts["a"].__setattr__("known", 2),
-    "b: .* in the table": lambda state: state.ledger.entries.pop(2),
+    "a: 2 known": lambda state: state.request_table.counts["a"].__setattr__("known", 2),
+    "b: .* in the table": lambda state: state.request_table.entries.pop(2),
     "in the queues twice": lambda state: twice(state.pools[B]),
     "request 2 is .* in": lambda state: state.pools[B].scheduler.queue.pop(2),
-    "has a wrong type": lambda state: setattr(state.ledger.entries[1], "request", NOTICE),
+    "has a wrong type": lambda state: setattr(state.request_table.entries[1], "request", NOTICE),
     "but not in the table": lambda state: stray(state),
     "counts 1 notices": lambda state: setattr(state.pools[A], "announced", 1),
     "counts 7": lambda state: setattr(state.pools[B], "scheduler", Long(state.pools[B].scheduler)),
@@ -98,7 +98,7 @@ def twice(pool: Any) -> None:
 
 
 def stray(state: Any) -> None:
-    entry = state.ledger.entries[2]
+    entry = state.request_table.entries[2]
     queue = state.pools[B].scheduler.queue
     queue[77] = type(entry.request)(77, "b", 0.0, 1.0)
 
@@ -126,7 +126,7 @@ def test_what_is_broken_is_named(busy: Any, complaint: str) -> None:
 
 
 def test_an_ended_request_that_is_queued_is_named(busy: Any) -> None:
-    busy.engine.state.ledger.entries[2].state = State.RUNNING
+    busy.engine.state.request_table.entries[2].state = State.RUNNING
     with pytest.raises(InvariantError, match=r"request 2 is State\.RUNNING"):
         check_invariants(busy.engine)
 

@@ -69,7 +69,7 @@ def test_it_commands_what_it_would_in_full(make_world, steps):
                 said.append(world.submit(id, client=client, application=application, size=size))
         assert said[0] == said[1]
         entries = [
-            {key: entry.pool.id for key, entry in world.engine.state.ledger.entries.items()}
+            {key: entry.pool.id for key, entry in world.engine.state.request_table.entries.items()}
             for world in (quick, full)
         ]
         assert entries[0] == entries[1]
@@ -91,7 +91,7 @@ def test_requests_of_clients_with_another_route_are_moved(make_world):
         world.submit(id, client=client)
     world.send(PlanChanged(plan(a=POOLS[1], b=POOLS[0], d=POOLS[2])))
     assert world.engine.state.routes.clients_unlike(before) == {"b", "c", "d"}
-    entries = world.engine.state.ledger.entries
+    entries = world.engine.state.request_table.entries
     assert [entries[id].pool.id for id in (1, 2, 3, 4)] == [POOLS[1], POOLS[0], POOLS[0], POOLS[2]]
 
 
@@ -107,7 +107,7 @@ def test_a_request_moves_to_the_variant_of_its_size_once_that_serves(make_world)
     world.deploy(small)
     world.submit(1)  # takes the lane
     world.submit(2, size=129)
-    entries = world.engine.state.ledger.entries
+    entries = world.engine.state.request_table.entries
     assert entries[2].pool.id == POOLS[0]
     world.deploy(all_sizes)
     world.deploy(all_sizes)

@@ -55,7 +55,7 @@ def family(make_world):
 
 
 def place(world, id: int) -> PoolId:
-    return world.engine.state.ledger.entries[id].pool.id
+    return world.engine.state.request_table.entries[id].pool.id
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_notice_that_a_plan_moves_may_be_rescued_too(make_world):
 def test_requests_follow_their_route_to_another_variant_with_id_and_deadline(family):
     family.submit(1)
     family.submit(2, 3, slo=0.9)
-    deadline = family.engine.state.ledger.entries[2].request.deadline
+    deadline = family.engine.state.request_table.entries[2].request.deadline
     family.send(PlanChanged(family_plan(route=SMALL)))
     assert place(family, 2) == place(family, 3) == SMALL
     family.finish(after=0.4)

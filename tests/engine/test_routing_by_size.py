@@ -43,7 +43,7 @@ def family(make_world):
 
 
 def waits_in(world, id: int) -> str:
-    return world.engine.state.ledger.entries[id].pool.id.variant
+    return world.engine.state.request_table.entries[id].pool.id.variant
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_a_version_that_is_loaded_again_serves_by_its_own_variants(family):
     family.send(PlanChanged(both))
     for replica in family.started[before:]:
         family.send(ReplicaUp(replica.id))
-    assert family.engine.state.ledger.entries[1].pool.id == variant(128)
+    assert family.engine.state.request_table.entries[1].pool.id == variant(128)
     family.send(PlanChanged(new))
-    assert family.engine.state.ledger.entries[1].pool.id == variant(128, 1)
+    assert family.engine.state.request_table.entries[1].pool.id == variant(128, 1)
     assert not family.answers
 
 

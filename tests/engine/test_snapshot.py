@@ -7,8 +7,8 @@ import json
 import pytest
 
 from slacktide.domain import Cancelled, Plan, PlanChanged, PoolId, Reason
-from slacktide.engine.ledger import State
 from slacktide.engine.phases import ReplicaState
+from slacktide.engine.request_table import State
 
 M = PoolId("m", "1")
 

@@ -25,7 +25,7 @@ from slacktide.domain import (
     Submitted,
     TimerFired,
 )
-from slacktide.engine.ledger import State
+from slacktide.engine.request_table import State
 from slacktide.engine.unmeasured import FAILED_S, MOST_FAILED
 
 KNOWN, NEW, OTHER = ((1,),), ((2,),), ((3,),)
@@ -51,7 +51,7 @@ def times(world):
 
 
 def state(world, id):
-    return world.engine.state.ledger.entries[id].state
+    return world.engine.state.request_table.entries[id].state
 
 
 def members(world):

@@ -42,7 +42,7 @@ from slacktide.domain import (
 from slacktide.domain.events import Announced
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import Engine, PoolParts
-from slacktide.engine.ledger import ModelCounts
+from slacktide.engine.request_table import ModelCounts
 from slacktide.executors.hand_over.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Resized, SessionSize
 from slacktide.frontends.http import HttpServer

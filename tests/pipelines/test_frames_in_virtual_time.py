@@ -44,7 +44,7 @@ from slacktide.domain.frames import (
 )
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
-from slacktide.engine.ledger import ModelCounts
+from slacktide.engine.request_table import ModelCounts
 from slacktide.lab.replay import replay
 from slacktide.lab.simulation import ByProfile, Simulation
 from slacktide.lab.simulation.items import ExternalEvent

@@ -148,8 +148,8 @@ def test_a_replay_is_identical_under_every_policy(
     recorded.run(sized(happenings(seed=3), 3), 3)
     replayed = replay(Recording(recorded.recorder.path))
     assert replayed.difference is None
-    counts = replayed.engine.state.ledger.counts
-    assert counts == recorded.engine.state.ledger.counts
+    counts = replayed.engine.state.request_table.counts
+    assert counts == recorded.engine.state.request_table.counts
     assert counts["a"].known == len(recorded.answers)
 
 
@@ -161,7 +161,7 @@ def test_no_request_is_lost_or_answered_twice(
     recorded = families()
     items = sized(happenings(seed, 200, rate=rate), seed)
     recorded.run(items, seed)
-    known = recorded.engine.state.ledger.counts["a"]
+    known = recorded.engine.state.request_table.counts["a"]
     assert known.in_flight == 0
     assert known.known == len(recorded.answers)
     assert replay(Recording(recorded.recorder.path)).difference is None

@@ -43,7 +43,7 @@ def test_a_replay_is_identical_under_every_policy(policy: str, world: Any, happe
     replayed = replay(Recording(recorded.path), seen)
     assert replayed.difference is None
     assert replayed.events == recorded.engine.events_seen
-    assert replayed.engine.state.ledger.counts == recorded.engine.state.ledger.counts
+    assert replayed.engine.state.request_table.counts == recorded.engine.state.request_table.counts
     assert {"Submitted", "Announced", "Cancelled", "PlanChanged", "ReplicaLost"} <= seen.events
     assert {OutcomeKind.SERVED, OutcomeKind.CANCELLED, OutcomeKind.REJECTED} <= seen.kinds
 

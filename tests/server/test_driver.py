@@ -654,7 +654,9 @@ async def test_a_refusal_is_counted_and_answered():
         stage.driver.refuse(event, stage.call(id))
         await turn()
         assert stage.reason(id) is Reason.BAD_INPUT
-        assert stage.driver.engine.state.ledger.counts["m"].by_reason == {Reason.BAD_INPUT: 1}
+        assert stage.driver.engine.state.request_table.counts["m"].by_reason == {
+            Reason.BAD_INPUT: 1
+        }
 
 
 async def test_a_request_refused_after_its_notice_frees_what_the_notice_held():

@@ -24,8 +24,8 @@ from slacktide.domain import (
 from slacktide.engine.early_exits import ExitRules
 from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lanes import Lane, Placement, PoolCrash, Running
-from slacktide.engine.ledger import RUNNING, Entry, State
 from slacktide.engine.ports import Proposal, WaitUntil
+from slacktide.engine.request_table import RUNNING, Entry, State
 from slacktide.engine.requests import Requests
 from slacktide.engine.state import EngineState
 from slacktide.engine.trials import trial_finished
@@ -37,7 +37,7 @@ FAIRNESS_FLOOR = 0.01
 """Seconds of lane time below which models are treated alike."""
 
 
-ON_TIME: Final = Reason.ON_TIME  # a module constant for speed, see engine/ledger.py
+ON_TIME: Final = Reason.ON_TIME  # a module constant for speed, see engine/request_table.py
 
 
 class Batches:
@@ -154,21 +154,21 @@ class Batches:
     def _is_unmeasured(self, placement: Placement, proposal: Proposal) -> bool:
         if placement.pool.unmeasured is None:
             return False
-        first = self._state.ledger.entries[proposal.members[0].id]
+        first = self._state.request_table.entries[proposal.members[0].id]
         return first.state is State.UNMEASURED
 
     def _run(self, lane: Lane, placement: Placement, proposal: Proposal) -> None:
         pool, first = placement.pool, self._is_unmeasured(placement, proposal)
         running = self._start(lane, placement, proposal.members, proposal.rows, first=first)
         if pool.quarantine:
-            entry = self._state.ledger.entries[pool.quarantine.popleft().id]
+            entry = self._state.request_table.entries[pool.quarantine.popleft().id]
             if entry.trial and not entry.crashes:
                 running.trial_s = running.expected_end - running.batch.started
         elif first:
             self._unmeasured.started(running)
         else:
             pool.scheduler.take(running.batch)
-        entries = self._state.ledger.entries
+        entries = self._state.request_table.entries
         for member in proposal.members:
             entries[member.id].state = RUNNING
 
@@ -219,7 +219,7 @@ class Batches:
             if members.get(id, True):  # True if it is final or not a member
                 problem = "may not leave early" if id in members else "is not a member of it"
                 raise ValueError(f"batch {event.batch} released request {id}, which {problem}")
-        entries, before = self._state.ledger.entries, running.waiting
+        entries, before = self._state.request_table.entries, running.waiting
         for id in event.ids:
             entry = entries[id]
             if entry.state is RUNNING:
@@ -250,7 +250,7 @@ class Batches:
             down = placement.pool.down_reason is not None
             if crashes.finished(0.0 if down else state.now - placement.since):
                 state.to_review.append(placement.pool)
-        entries = state.ledger.entries
+        entries = state.request_table.entries
         held = None if batch.solo else self._idle.hold(batch, placement)
         ids: list[int] = []
         for member in batch.members:
@@ -292,7 +292,8 @@ class Batches:
         waits for them. A request's second crash ends it, or its first one if it ran alone and
         `guilty` is set. Returns whether a request ended; if so, the crash is not a new one."""
         self.leave(batch.id)
-        entries, most = self._state.ledger.entries, self._state.settings.crashes_per_request_count
+        entries = self._state.request_table.entries
+        most = self._state.settings.crashes_per_request_count
         again = not batch.solo and any(entries[m.id].crashes for m in batch.members)
         guilty = guilty and len(batch.members) == 1
         for entry in [entries[member.id] for member in batch.members]:
@@ -339,8 +340,8 @@ class Batches:
             raise ValueError(f"no batch {batch} is running") from None
 
     def _waiting(self, batch: Batch) -> list[Entry]:
-        """Ledger entries of the members without an answer."""
-        entries = [self._state.ledger.entries[member.id] for member in batch.members]
+        """Entries of the members without an answer."""
+        entries = [self._state.request_table.entries[member.id] for member in batch.members]
         return [entry for entry in entries if entry.state is RUNNING]
 
     def _quarantine(self, entry: Entry, batch: Batch, detail: str) -> None:
@@ -359,7 +360,7 @@ class Batches:
 
     def _forget_all_but_quarantined(self, batch: Batch) -> None:
         state = self._state
-        entries = state.ledger.entries
+        entries = state.request_table.entries
         ids = [m.id for m in batch.members if entries[m.id].state is not State.QUARANTINED]
         for id in ids:
             del entries[id]

@@ -11,8 +11,9 @@ driver must deliver `TimerFired`. Events that happen together may be handed over
 one read of the sockets can share a batch.
 
 The parts that handle events are `requests`, `batches`, `replicas`, `resizing` and `deploying`. They
-share `state`, with the requests in `ledger`. `unmeasured` holds requests whose run time cannot be
-predicted; `early_exits` decides whether members may leave a batch; `idle_work` fills idle lanes.
+share `state`, with the requests in `request_table`. `unmeasured` holds requests whose run time
+cannot be predicted; `early_exits` decides whether members may leave a batch; `idle_work` fills
+idle lanes.
 """
 
 from __future__ import annotations

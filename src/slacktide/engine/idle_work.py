@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from slacktide.domain import Batch, Request
 from slacktide.engine.lanes import Lane, Placement, Pool
-from slacktide.engine.ledger import RUNNING, State
+from slacktide.engine.request_table import RUNNING, State
 from slacktide.engine.state import EngineState
 
 HELD = 8
@@ -91,7 +91,7 @@ class IdleWork:
                     lane.wait_until = min(lane.wait_until, at)
                     break
                 solo.held.popleft()
-                self._state.ledger.entries[request.id].state = State.ENDED
+                self._state.request_table.entries[request.id].state = State.ENDED
                 return placement, request
         return None
 
@@ -107,7 +107,7 @@ class IdleWork:
             return None
         if pool.removed or pool.down_reason is not None:
             return None
-        entry = self._state.ledger.entries[member.id]
+        entry = self._state.request_table.entries[member.id]
         if entry.state is not RUNNING or not solo.rules.wants(member):
             return None
         if not self._fits(placement, member):

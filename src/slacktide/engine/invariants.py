@@ -9,8 +9,8 @@ from slacktide.domain import Circuit, Leaving, Request
 from slacktide.engine.early_exits import is_wanted
 from slacktide.engine.engine import Engine
 from slacktide.engine.idle_work import HELD
-from slacktide.engine.ledger import State
 from slacktide.engine.phases import Phase, ReplicaState
+from slacktide.engine.request_table import State
 from slacktide.engine.state import EngineState
 
 
@@ -36,14 +36,14 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _conservation(engine: Engine) -> None:
-    """Known = ended + in flight, for every model, and the ledger holds those in flight."""
-    ledger = engine.state.ledger
+    """Known = ended + in flight, for every model, and the table holds those in flight."""
+    table = engine.state.request_table
     unanswered = Counter(
         entry.request.model
-        for entry in ledger.entries.values()
+        for entry in table.entries.values()
         if not (entry.answered or entry.state in (State.ENDED, State.HELD))
     )
-    for model, counts in ledger.counts.items():
+    for model, counts in table.counts.items():
         _require(
             counts.known == counts.ended + counts.in_flight,
             f"{model}: {counts.known} known, {counts.ended} ended, {counts.in_flight} in flight",
@@ -81,7 +81,7 @@ def _places(state: EngineState) -> dict[str, Counter[int]]:
 
 def _one_place_each(engine: Engine) -> None:
     """Every open request is in exactly the place of its state."""
-    entries, places = engine.state.ledger.entries, _places(engine.state)
+    entries, places = engine.state.request_table.entries, _places(engine.state)
     for place, requests in places.items():
         twice = [id for id, count in requests.items() if count > 1]
         _require(not twice, f"requests {twice} are in the {place} twice")
@@ -99,7 +99,7 @@ def _crashes(engine: Engine) -> None:
     """A crash counts the members of its batch that are still to be judged."""
     unjudged = Counter(
         entry.crash
-        for entry in engine.state.ledger.entries.values()
+        for entry in engine.state.request_table.entries.values()
         if entry.crash is not None and entry.state in (State.QUARANTINED, State.RUNNING)
     )
     for crash, count in unjudged.items():
@@ -114,7 +114,7 @@ def _pools(engine: Engine) -> None:
         _require(len(pool.scheduler) == pending, f"{pool.id}: counts {len(pool.scheduler)}")
         coming = sum(
             entry.pool is pool and entry.state is State.ANNOUNCED
-            for entry in state.ledger.entries.values()
+            for entry in state.request_table.entries.values()
         )
         _require(pool.announced == coming, f"{pool.id}: counts {pool.announced} notices")
         nothing = not (pending or coming or pool.quarantine or pool.unmeasured is not None)
@@ -142,7 +142,9 @@ def _lanes(engine: Engine) -> None:
             f"batch {batch.id} mixes shapes",
         )
         _require(not (batch.solo and running.waiting), f"batch {batch.id}: solo, but awaited")
-        waiting = sum(state.ledger.entries[m.id].state is State.RUNNING for m in batch.members)
+        waiting = sum(
+            state.request_table.entries[m.id].state is State.RUNNING for m in batch.members
+        )
         _require(waiting == running.waiting, f"batch {batch.id}: {waiting} members wait")
 
     for lane in state.lanes.values():

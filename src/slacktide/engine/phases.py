@@ -21,7 +21,7 @@ class ReplicaState(Enum):
 
 
 UP: Final = ReplicaState.UP
-"""A module constant for speed, see engine/ledger.py."""
+"""A module constant for speed, see engine/request_table.py."""
 
 
 class Phase(Enum):

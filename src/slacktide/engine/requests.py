@@ -23,7 +23,7 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.engine.lanes import Pool
-from slacktide.engine.ledger import QUEUED, RUNNING, Entry, State
+from slacktide.engine.request_table import QUEUED, RUNNING, Entry, State
 from slacktide.engine.state import FOR_LACK_OF_TIME, EngineState
 from slacktide.engine.trials import DOUBTED, trial_due
 from slacktide.engine.unmeasured import UnmeasuredWork
@@ -49,7 +49,7 @@ class Requests:
         if pool is None or pool.down_reason is not None:
             self._unavailable(notice, pool)
             return
-        entry = state.ledger.open(notice, pool, State.ANNOUNCED)
+        entry = state.request_table.open(notice, pool, State.ANNOUNCED)
         if notice.deadline <= state.now and not notice.best_effort:
             reason: Reason | None = Reason.EXPIRED
         else:
@@ -77,7 +77,7 @@ class Requests:
 
     def _sweep(self) -> None:
         """Drop outdated notices, since deadlines may be years away while memory is limited."""
-        entries = self._state.ledger.entries
+        entries = self._state.request_table.entries
         waiting = [
             (deadline, id)
             for deadline, id in self._notices
@@ -89,7 +89,7 @@ class Requests:
 
     def submitted(self, event: Submitted) -> None:
         state, request = self._state, event.request
-        entry = state.ledger.entries.get(request.id)
+        entry = state.request_table.entries.get(request.id)
         if entry is not None:
             if entry.state is not State.ANNOUNCED or entry.request.model != request.model:
                 raise ValueError(f"request id {request.id} is already in use")
@@ -105,7 +105,7 @@ class Requests:
                 self._unavailable(request, routed)
                 return
             pool = routed
-            entry = state.ledger.open(request, pool, QUEUED)
+            entry = state.request_table.open(request, pool, QUEUED)
         detail = ""
         now = state.now
         if request.rows > pool.max_batch:
@@ -156,7 +156,7 @@ class Requests:
 
     def refused(self, event: Refused) -> None:
         state = self._state
-        entry = state.ledger.entries.get(event.id)
+        entry = state.request_table.entries.get(event.id)
         if entry is None:
             state.turn_away(event.id, event.model, event.reason, event.detail)
             return
@@ -169,7 +169,7 @@ class Requests:
 
     def cancelled(self, event: Cancelled) -> None:
         state = self._state
-        entry = state.ledger.entries.get(event.id)
+        entry = state.request_table.entries.get(event.id)
         if entry is None or entry.answered or entry.state in (State.ENDED, State.HELD):
             return  # it ended before the cancellation arrived
         if entry.state is RUNNING:
@@ -235,7 +235,7 @@ class Requests:
         expiry = pool.scheduler.next_expiry()
         if expiry is not None and expiry <= now:
             for id, reason in pool.scheduler.expire(now=now):
-                entry = state.ledger.entries[id]
+                entry = state.request_table.entries[id]
                 if not self._rescue(entry, reason):
                     state.end(entry, reason)
                     state.forget(id)
@@ -262,7 +262,7 @@ class Requests:
                 target.widest = max(target.widest, request.rows)
             entry.pool, entry.rescued = target, True
             pool.rescued += 1
-            state.ledger.counts[request.model].rescued += 1
+            state.request_table.counts[request.model].rescued += 1
             state.has_rescued = True
             state.touch(target)
             return True
@@ -273,7 +273,7 @@ class Requests:
         state, heap = self._state, self._notices
         while heap and heap[0][0] <= state.now:
             _, id = heapq.heappop(heap)
-            entry = state.ledger.entries.get(id)
+            entry = state.request_table.entries.get(id)
             if entry is not None and entry.state is State.ANNOUNCED:
                 state.withdraw(entry)
                 state.end(entry, Reason.EXPIRED, "its body did not come in time")

@@ -19,8 +19,8 @@ from typing import Any
 from slacktide.domain import Batch, Circuit, Notice, PoolId, Reason, Replica, Request
 from slacktide.domain.read_only import read_only
 from slacktide.engine.lanes import Lane, Placement, Pool, Running
-from slacktide.engine.ledger import ModelCounts, State
 from slacktide.engine.phases import ReplicaState
+from slacktide.engine.request_table import ModelCounts, State
 from slacktide.engine.state import EngineState
 from slacktide.profiles import BatchTimes, batch_sizes
 
@@ -148,7 +148,7 @@ class Snapshot:
         """Number of requests by pool and state."""
         if self._requests is None:
             counters: dict[PoolId, Counter[State]] = {}
-            for entry in self._live().ledger.entries.values():
+            for entry in self._live().request_table.entries.values():
                 counters.setdefault(entry.pool.id, Counter())[entry.state] += 1
             self._requests = counters
         return self._requests
@@ -157,7 +157,7 @@ class Snapshot:
     def counts(self) -> Mapping[str, ModelCounts]:
         """Outcomes so far, by model."""
         if self._counts is None:
-            counts = self._live().ledger.counts.items()
+            counts = self._live().request_table.counts.items()
             self._counts = {m: replace(sums, by_reason=dict(sums.by_reason)) for m, sums in counts}
         return self._counts
 
@@ -185,7 +185,7 @@ class Snapshot:
             pending = live.scheduler.pending()
             unmeasured = () if live.unmeasured is None else live.unmeasured.requests()
             if unmeasured or live.quarantine or live.announced:
-                entries = state.ledger.entries.values() if live.announced else ()
+                entries = state.request_table.entries.values() if live.announced else ()
                 pending = (
                     *pending,
                     *unmeasured,
@@ -197,7 +197,7 @@ class Snapshot:
 
     def request(self, id: int) -> Request | Notice | None:
         """An announced, waiting or running request by id; None if there is none."""
-        entry = self._live().ledger.entries.get(id)
+        entry = self._live().request_table.entries.get(id)
         return None if entry is None else entry.request
 
     def running(self, batch: int) -> RunningBatch | None:

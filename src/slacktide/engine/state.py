@@ -22,8 +22,8 @@ from slacktide.domain import (
     Route,
 )
 from slacktide.engine.lanes import Lane, Pool, Running
-from slacktide.engine.ledger import Entry, Ledger, State
 from slacktide.engine.ports import PoolFactory
+from slacktide.engine.request_table import Entry, RequestTable, State
 from slacktide.engine.settings import EngineSettings
 
 
@@ -117,14 +117,14 @@ class EngineState:
     """The mutable state of one `Engine`."""
 
     __slots__ = (
-        "cause", "commands", "dirty", "factory", "has_rescued", "lane_changes", "lanes", "ledger",
-        "now", "pools", "routes", "running", "runs", "settings", "to_review",
+        "cause", "commands", "dirty", "factory", "has_rescued", "lane_changes", "lanes", "now",
+        "pools", "request_table", "routes", "running", "runs", "settings", "to_review",
     )  # fmt: skip
 
     def __init__(self, factory: PoolFactory, settings: EngineSettings) -> None:
         self.factory = factory
         self.settings = settings
-        self.ledger = Ledger()
+        self.request_table = RequestTable()
         self.pools: dict[PoolId, Pool] = {}
         self.lanes: dict[str, Lane] = {}
         self.lane_changes = 0
@@ -160,7 +160,7 @@ class EngineState:
 
     def waiting(self) -> Iterator[Entry]:
         """Entries of requests that do not run yet."""
-        return (e for e in self.ledger.entries.values() if e.state in WAITING)
+        return (e for e in self.request_table.entries.values() if e.state in WAITING)
 
     def end(self, entry: Entry, reason: Reason, detail: str = "") -> None:
         """End a request that is not running without a result."""
@@ -171,7 +171,7 @@ class EngineState:
     def answer_waiting(self, entry: Entry, reason: Reason, detail: str = "") -> None:
         """Like `end`, but the request's crash, if any, is still to be judged."""
         request, now = entry.request, self.now
-        self.ledger.end(request.model, reason)
+        self.request_table.end(request.model, reason)
         best_effort = request.best_effort
         needed_s = wait_s = None
         if not best_effort and reason in FOR_LACK_OF_TIME:
@@ -229,7 +229,7 @@ class EngineState:
         budget_s = None if request.best_effort else request.deadline - now
         if budget_s is not None and budget_s < 0.0 and reason.kind is OutcomeKind.SERVED:
             reason = Reason.AFTER_DEADLINE
-        self.ledger.end(request.model, reason)
+        self.request_table.end(request.model, reason)
         answer = Answer(
             reason,
             now,
@@ -257,15 +257,15 @@ class EngineState:
 
     def forget(self, id: int) -> None:
         """Delete a request's entry and free its payload."""
-        del self.ledger.entries[id]
+        del self.request_table.entries[id]
         self.commands.append(FreeSlots((id,), self.cause))
 
     def turn_away(self, id: int, model: str, reason: Reason, detail: str) -> None:
         """Count and answer a request that ends as soon as it is known. Raises ValueError if its id
         is in use."""
-        if id in self.ledger.entries:
+        if id in self.request_table.entries:
             raise ValueError(f"request id {id} is already in use")
-        self.ledger.turned_away(model, reason)
+        self.request_table.turned_away(model, reason)
         self.commands.append(Answer(reason, self.now, detail=detail, id=id, cause=self.cause))
         self.commands.append(FreeSlots((id,), self.cause))
 

@@ -26,7 +26,7 @@ from math import inf
 from slacktide.domain import Reason, Request, Signature
 from slacktide.engine.idle_work import can_wait
 from slacktide.engine.lanes import Lane, Placement, Pool, Running
-from slacktide.engine.ledger import QUEUED, Entry, State
+from slacktide.engine.request_table import QUEUED, Entry, State
 from slacktide.engine.state import EngineState
 from slacktide.engine.unmeasured_queue import ShapeFailure, UnmeasuredQueue
 
@@ -153,7 +153,7 @@ class UnmeasuredWork:
         pending = [r for r in pool.scheduler.pending() if r.signature == request.signature]
         for similar in (*queue.requests(request.signature), *pending):
             if self._failure(queue, similar) is not None:
-                entry = state.ledger.entries[similar.id]
+                entry = state.request_table.entries[similar.id]
                 state.withdraw(entry)
                 state.end(entry, Reason.BAD_INPUT, why)
                 state.forget(similar.id)
@@ -172,7 +172,7 @@ class UnmeasuredWork:
                 measured = judged[request.signature] = queue.rules.measured(request)
             if measured:
                 queue.remove(request)
-                entry = state.ledger.entries[request.id]
+                entry = state.request_table.entries[request.id]
                 entry.state = QUEUED
                 reason = pool.scheduler.add(request, now=state.now)
                 if reason is not None:
@@ -185,7 +185,7 @@ class UnmeasuredWork:
         state = self._state
         while queue.next_expiry <= state.now:
             _, id, _ = queue.timed.pop(0)
-            state.end(state.ledger.entries[id], Reason.EXPIRED)
+            state.end(state.request_table.entries[id], Reason.EXPIRED)
             state.forget(id)
 
     def _ready(self, pool: Pool) -> UnmeasuredQueue | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slacktide.domain import OutcomeKind, Reason
 from slacktide.domain.frames import AnswerFrame, FreeFrame
-from slacktide.engine.ledger import ModelCounts
+from slacktide.engine.request_table import ModelCounts
 from slacktide.pipelines.children import Children
 from slacktide.pipelines.live_frames import LiveFrame
 

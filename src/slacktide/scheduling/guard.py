@@ -1,10 +1,10 @@
 """`GuardedScheduler`: enforces the contract of `engine/ports.py` on foreign schedulers.
 
 The engine trusts built-in schedulers and runs their proposals unchecked. A foreign scheduler might
-raise, propose requests that are not queued, or name a request twice, and the engine's ledger would
-no longer be consistent. So the guard keeps its own record of the queue. After the first breach it
-no longer calls the scheduler: all waiting and new requests end as `unavailable`, and `failed` is
-called with a sentence. Other pools are not affected.
+raise, propose requests that are not queued, or name a request twice, and the engine's request table
+would no longer be consistent. So the guard keeps its own record of the queue. After the first
+breach it no longer calls the scheduler: all waiting and new requests end as `unavailable`, and
+`failed` is called with a sentence. Other pools are not affected.
 """
 
 from __future__ import annotations

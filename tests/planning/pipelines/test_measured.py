@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slacktide.domain import Reason
-from slacktide.engine.ledger import ModelCounts
+from slacktide.engine.request_table import ModelCounts
 from slacktide.planning.pipelines.measured import LEAST_FRAMES, MeasuredWorth
 
 

@@ -34,7 +34,7 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
-from slacktide.engine.ledger import ModelCounts
+from slacktide.engine.request_table import ModelCounts
 from slacktide.lab.replay.decisions import Decision, Notes, PlacesChanged
 from slacktide.pipelines import FanOut
 from slacktide.planning import Composer, ModelBounds, PlanField, PlannerError

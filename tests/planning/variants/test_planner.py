@@ -34,7 +34,7 @@ from slacktide.domain import (
     Submitted,
     TimerFired,
 )
-from slacktide.engine.ledger import ModelCounts
+from slacktide.engine.request_table import ModelCounts
 from slacktide.lab.simulation import Item
 from slacktide.lab.simulation.items import ExternalEvent
 from slacktide.planning import Composer, PlannerError, SessionClosed, SessionEvent

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from slacktide.domain import Circuit
 from slacktide.engine import Snapshot
-from slacktide.engine.ledger import State
 from slacktide.engine.phases import ReplicaState
+from slacktide.engine.request_table import State
 from slacktide.executors.ports import SessionSize
 from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.learnt import PoolTimes

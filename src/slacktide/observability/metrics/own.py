@@ -13,8 +13,8 @@ from slacktide._version import __version__
 from slacktide.cluster import Hindrance, PodAllocator
 from slacktide.domain import Circuit, ExitMode, PoolId, Reason
 from slacktide.engine import Snapshot
-from slacktide.engine.ledger import State
 from slacktide.engine.phases import ReplicaState
+from slacktide.engine.request_table import State
 from slacktide.executors import worker_output
 from slacktide.executors.hand_over.arena import MemoryBudget
 from slacktide.models.calls.model_counters import Histogram, ModelCounters

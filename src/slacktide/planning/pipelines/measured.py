@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from slacktide.domain import OutcomeKind, Reason
-from slacktide.engine.ledger import ModelCounts
+from slacktide.engine.request_table import ModelCounts
 
 SEEN_S = 10.0
 """Length of the measurement, in seconds."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from slacktide.domain import Reason
 from slacktide.engine import Snapshot
-from slacktide.engine.ledger import ModelCounts
+from slacktide.engine.request_table import ModelCounts
 from slacktide.planning.sessions import SessionMeasured
 from slacktide.planning.variants.demand import LearnedHeadroom
 from slacktide.planning.variants.question import Headroom, VariantsOptions

@@ -1,4 +1,4 @@
-"""The ledger: every known request in exactly one place, and counts of those that ended.
+"""The request table: every known request in exactly one place, and counts of those that ended.
 
 Conservation law: for every model, at every instant,
 
@@ -45,7 +45,7 @@ enum member."""
 
 
 class Entry:
-    """One request in the ledger; mutable and slotted, since one is made for every request."""
+    """One request in the table; mutable and slotted, since one is made for every request."""
 
     __slots__ = (
         "answered", "crash", "crashes", "pool", "request", "rescued", "state", "trial"
@@ -85,7 +85,7 @@ class ModelCounts:
         return sum(self.by_reason.values())
 
 
-class Ledger:
+class RequestTable:
     """Entries by id, counts by model."""
 
     __slots__ = ("counts", "entries")
