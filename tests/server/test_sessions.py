@@ -15,7 +15,7 @@ from slacktide.domain import InputSize, Outcome, Plan, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.planning.sessions import SessionClosed, SessionMeasured, SessionOpened
 from slacktide.planning.variants import Family, FamilyVariant
-from slacktide.server.calls.sessions import ADVISED_AT_ONCE, MOST_JOINS, Sessions
+from slacktide.server.calls.sessions import MOST_ADVISED, MOST_JOINS, Sessions
 from slacktide.wire.calls import SessionTerms, SizeAdvice
 from slacktide.wire.errors import BadField, WireError
 
@@ -268,7 +268,7 @@ def test_many_sessions_are_told_over_several_turns():
         assert len(bench.turns) == 1
         bench.turns.pop()()
         told.append(len(bench.pushed))
-    assert told == [ADVISED_AT_ONCE, 2 * ADVISED_AT_ONCE, 250]
+    assert told == [MOST_ADVISED, 2 * MOST_ADVISED, 250]
 
 
 def test_a_session_that_ends_before_its_turn_is_not_told():

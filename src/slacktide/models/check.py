@@ -113,7 +113,7 @@ def _pipeline(
     problems: list[Problem] = []
     unknown = False
     for stage in pipeline.pipeline.stages:
-        problem_text = repository.not_a_model(stage.model)
+        problem_text = repository.stage_model_problem(stage.model)
         listed_model = listed.get(stage.model)
         if not problem_text and (listed_model is None or not listed_model.definitions):
             problem_text = f"model {stage.model!r} would not be served"

@@ -332,7 +332,7 @@ class ModelManager:
         for model in pipeline.models:
             if self._catalog.serving(model) or self.pipelines.knows(model):
                 continue
-            if hindrance := await asyncio.to_thread(repository.not_a_model, model):
+            if hindrance := await asyncio.to_thread(repository.stage_model_problem, model):
                 missing[model] = hindrance
             elif not at_start:
                 async with self._lock_of(model):

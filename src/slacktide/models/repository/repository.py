@@ -332,7 +332,7 @@ class Repository:
             settings = parse_pipeline(data, where=where)
             return PipelineDefinition(name, settings, settings.pipeline(name))
 
-    def not_a_model(self, name: str) -> str:
+    def stage_model_problem(self, name: str) -> str:
         """Return why a pipeline's stage cannot refer to `name`; empty for any model, even a broken
         one. Raises the errors of `names`."""
         if self._has(name, PIPELINE_FILE):

@@ -26,9 +26,9 @@ from slacktide.wire.link_estimate import FALL, PACKET, BytesPerPixel, LinkEstima
 
 MOST_JOINS: Final = 1_000
 """Maximum hellos per second of one address; all addresses together may send twice as many."""
-MEASURED_S: Final = 0.1
+REPORT_INTERVAL_S: Final = 0.1
 """Seconds between reports of a session to planners, except when its link gets slower."""
-ADVISED_AT_ONCE: Final = 100
+MOST_ADVISED: Final = 100
 """Maximum number of sessions that get new advice in one turn of the loop."""
 OPENED: Final = "client_sessions_opened_total"
 REFUSED: Final = "client_sessions_refused_total"
@@ -251,8 +251,9 @@ class StreamSession:
         }
 
     def _report(self, now: float, fell: bool) -> None:
-        """Report measurements to planners, at most every `MEASURED_S` seconds unless it `fell`."""
-        if not fell and now - self._reported_at < MEASURED_S:
+        """Report measurements to planners, at most every `REPORT_INTERVAL_S` seconds unless the
+        link `fell`."""
+        if not fell and now - self._reported_at < REPORT_INTERVAL_S:
             return
         self._reported_at = now
         self._sessions.counts[FALLS] += fell
@@ -379,7 +380,7 @@ class Sessions:
 
     def _advise_some(self) -> None:
         """Advise as many sessions as one turn of the loop may take."""
-        for session in list(self._unadvised)[:ADVISED_AT_ONCE]:
+        for session in list(self._unadvised)[:MOST_ADVISED]:
             del self._unadvised[session]
             advice = session.advice
             if advice is not None:
