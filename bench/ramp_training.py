@@ -198,7 +198,7 @@ def _contenders(seen: Mapping[str, Seen]) -> dict[str, tuple[str, Callable[[Seen
 def _table(title: str, costs: Sequence[float], columns: Mapping[str, list[JudgedRows]]) -> Table:
     return Table(
         f"{title}: agrees / may leave at a loss of {LOSS:.0%}",
-        ("cost in front", *columns),
+        ("cost before", *columns),
         tuple(
             (
                 f"{cost:.0%}",

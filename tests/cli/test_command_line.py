@@ -182,7 +182,7 @@ PATHS = [
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected a path, got an empty text"),
+        ("", "expected a path, got an empty string"),
         ("s3://bucket/x", "expected a path, not a URL, got 's3://bucket/x'; copy the files to"),
         ("file:///a%20b/c", "expected a path, not a URL, got 'file:///a%20b/c'; write /a b/c"),
     ],
@@ -338,8 +338,8 @@ def test_a_file_states_lists_and_pairs_as_yaml_has_them(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"host: [a]", "--config: host: expected one value, got a list"),
-        (b"cores: {a: 1}", "--config: cores: expected one value, got keys and values"),
+        (b"host: [a]", "--config: host: expected a single value, got a list"),
+        (b"cores: {a: 1}", "--config: cores: expected a single value, got keys and values"),
         (b"allowed-hosts: {a: 1}", "--config: allowed-hosts: expected a list, got keys and values"),
         (b"a: [", "c.yaml: expected YAML: while parsing"),
         (b"a: \xff", "c.yaml: expected UTF-8"),

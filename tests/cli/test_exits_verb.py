@@ -39,7 +39,7 @@ def test_ramps_are_learnt_stored_and_shown(run: Run, mlp: Path, samples: Path) -
     text = " ".join(done.stdout.split())
     assert "mlp version 1" in text
     assert "learnt from 400 rows, tested on the last 50; revision 1" in text
-    assert "at most 2.0 % of the answers may change" in text
+    assert "and 2.0 % of the answers could change" in text
     assert re.search(r"0 │ \S+ │ [\d.]+ % │ \d+ │ [\d.]+ % │ [\d.]+ %", text)
     (definition,) = Repository(mlp.parent).read("mlp")
     manifest = read_manifest(mlp / "1" / "exits", model_sha256=model_hash(definition))
@@ -57,7 +57,7 @@ def test_ramps_are_learnt_stored_and_shown(run: Run, mlp: Path, samples: Path) -
 
 def test_a_model_that_states_no_early_exit_says_how(run: Run, mlp: Path, samples: Path) -> None:
     done = run("exits", "add", mlp, "--data", samples)
-    assert "once slacktide.yaml sets early_exit" in " ".join(done.stdout.split())
+    assert "set early_exit in slacktide.yaml" in " ".join(done.stdout.split())
 
 
 def test_ramps_of_before_that_cannot_be_used_are_replaced(
@@ -67,7 +67,7 @@ def test_ramps_of_before_that_cannot_be_used_are_replaced(
     (mlp / "1" / "exits" / "manifest.json").write_text("{}")
     done = run("exits", "add", mlp, "--data", samples)
     assert done.returncode == 0
-    assert "the previous ramps are replaced: manifest.json: manifest: missing schema" in done.stderr
+    assert "replacing the previous ramps: manifest.json: manifest: missing schema" in done.stderr
     assert read_manifest(mlp / "1" / "exits").revision == 1
 
 
@@ -86,11 +86,11 @@ def bad_rows(path: Path, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "sentence"),
     [
-        ("few", "ramps need 256 rows or more, there are 100"),
-        ("one class", r"the model answers the first 300 rows alike \(class \d\)"),
-        ("nan", r"not finite, in 150 of 300 rows"),
+        ("few", "ramps need at least 256 rows, got 100"),
+        ("one class", r"the model answers the first 300 rows equally \(class \d\)"),
+        ("nan", r"infinite values in 150 of 300 rows"),
         ("missing", "rows.npz has no array 'features'"),
-        ("other", "the model has no such input, only features"),
+        ("other", "no such input; the model has features"),
     ],
 )
 def test_samples_that_do_not_do_are_refused_in_a_sentence(

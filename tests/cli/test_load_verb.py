@@ -57,7 +57,7 @@ def test_falling_short_exits_1_after_the_report(run: Run, server: slacktide.Serv
     )
     assert done.returncode == 1
     assert json.loads(done.stdout)["total"]["goodput"] == 0.0
-    assert "goodput 0.0 % falls short of the 50.0 % of --min-goodput" in done.stderr
+    assert "goodput 0.0 % is below --min-goodput 50.0 %" in done.stderr
 
 
 def test_a_server_that_is_not_there_is_bad_usage(run: Run, server: slacktide.Server):

@@ -193,7 +193,7 @@ def test_a_folder_one_level_too_high_is_told_so(run: Run, example_models: Path):
     done = run("profile", example_models)
     assert done.returncode == 2
     name = example_models.name
-    assert f"there is none; {name} holds models itself, such as '{name}/mlp'" in done.stderr
+    assert f"there is none; {name} contains models itself, such as '{name}/mlp'" in done.stderr
 
 
 SHIFT = """

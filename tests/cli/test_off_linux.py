@@ -83,7 +83,7 @@ def test_a_scenario_is_simulated(name: str) -> None:
 def test_files_of_models_are_checked_and_the_models_not_loaded(example_models: Path) -> None:
     done = elsewhere(PROGRAM, "models", "check", example_models)
     assert done.returncode == 0, done.stderr
-    assert "models are loaded on Linux only" in done.stdout
+    assert "models load only on Linux" in done.stdout
     assert "1 model checked, no problems" in done.stdout
 
 
@@ -93,4 +93,6 @@ def test_what_runs_models_says_in_a_sentence_that_it_needs_linux(
 ) -> None:
     done = elsewhere(PROGRAM, verb, example_models / below)
     assert done.returncode == 2
-    assert done.stderr == "error: models run in processes that need Linux; this is darwin\n"
+    assert (
+        done.stderr == "error: models run in worker processes, which need Linux; this is darwin\n"
+    )

@@ -306,9 +306,9 @@ def test_check_says_what_is_not_known_of_a_family(run: Run, tmp_path: Path):
     (tmp_path / "m" / "stars" / "slacktide.yaml").write_text("max_batch: 2\nvariants: [32, 64]\n")
     done = run("models", "check", tmp_path / "m")
     assert done.returncode == 0, done.stdout
-    assert "the accuracy of 32, 64 is unknown and assumed to rise in their order" in done.stdout
+    assert "the accuracy of 32, 64 is unknown, and is assumed to rise in this order" in done.stdout
     assert "stars/1/model.onnx: no profile of this machine; times are measured" in done.stdout
     (tmp_path / "m" / "stars" / "slacktide.yaml").write_text("variants: {files: {a: a.onnx}}\n")
     done = run("models", "check", tmp_path / "m", "--files-only")
     assert done.returncode == 1
-    assert "stars/1/a.onnx: expected a regular file, there is none" in done.stdout
+    assert "stars/1/a.onnx: expected a regular file, found none" in done.stdout

@@ -106,7 +106,7 @@ def test_falling_short_exits_1_after_the_table():
     )
     assert done.exit_code == 1
     assert "goodput 0.0 %" in done.stdout
-    assert "goodput 0.0 % of 'all' falls short of the 90.0 % of --min-goodput" in done.stderr
+    assert "goodput 0.0 % of 'all' is below --min-goodput 90.0 %" in done.stderr
 
 
 @pytest.mark.parametrize(

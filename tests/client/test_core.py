@@ -127,7 +127,7 @@ def test_the_fallback_runs_what_has_not_reached_the_server():
     world.run(5)
     last = world.outcomes[11]
     assert 11 in [frame for _, frame, _ in world.sent]
-    assert (last.result, last.detail) == (FrameResult.FALLBACK, "it has not reached the server")
+    assert (last.result, last.detail) == (FrameResult.FALLBACK, "has not reached the server")
 
 
 def test_an_unmapped_client_runs_its_fallback_and_tries_now_and_then():

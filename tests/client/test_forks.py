@@ -27,7 +27,7 @@ def refused(*attempts):
         try:
             attempt()
         except ClientError as error:
-            assert "connect only after the fork" in str(error)
+            assert "connect in each process after the fork" in str(error)
         else:
             os._exit(3)
 

@@ -59,5 +59,5 @@ def test_without_a_cluster_it_is_said(monkeypatch):
 def test_the_environment_names_the_pod():
     told = {"POD_NAME": "slacktide-0", "POD_NAMESPACE": "vision", "CONTAINER_NAME": "server"}
     assert PodName.from_environment(told) == OURS
-    with pytest.raises(PodError, match="no POD_NAME and no CONTAINER_NAME"):
+    with pytest.raises(PodError, match="POD_NAME, CONTAINER_NAME;"):
         PodName.from_environment({"POD_NAMESPACE": "vision"})

@@ -108,5 +108,5 @@ def test_outside_a_cluster_it_says_what_is_missing(tmp_path):
     server = serve(tmp_path / "models", "--http-port=0", "--metrics-port=-1", **environment)
     _, said = server.communicate(timeout=PATIENCE_S)
     assert server.returncode == 2
-    assert "the environment has no POD_NAME" in said
+    assert "missing environment variables: POD_NAME" in said
     assert "Traceback" not in said

@@ -33,12 +33,12 @@ SAYS = {
     "control flow",
     "quantised": "the model has no position for an early exit: 'a' is at node 'it' "
     "(QuantizeLinear), a quantised operator",
-    "recurrent": "the model has no position for an early exit: 'a' is not one row for each row "
+    "recurrent": "the model has no position for an early exit: 'a' is without a row for each row "
     "of the input",
-    "pair": "primary: name the input that early exits follow (inputs: x, bias)",
-    "single": "output 'logits' has one class",
+    "pair": "primary: expected the input that ramps look at, one of: x, bias",
+    "single": "output 'logits' has only one class",
     "detached": "the model has no position for an early exit",
-    "embedding": "output 'logits' may not hold classes, as no Softmax produces it; set "
+    "embedding": "output 'logits' may not hold classes, because no Softmax produces it; set "
     "early_exit.output: logits if it does",
 }
 """By model, how its reason begins."""
@@ -194,7 +194,7 @@ def test_a_graph_that_cannot_be_left_is_told_by_its_node(house: Any, model: str)
 @pytest.mark.parametrize(
     ("model", "row", "sentence"),
     [
-        ("strange", np.nan, "the model's logits has values that are not finite, in "),
+        ("strange", np.nan, "the model's logits has NaN or infinite values in "),
         ("alike", 0.0, "the model answers the first "),
     ],
 )
@@ -209,7 +209,7 @@ def test_requests_from_which_nothing_can_be_learnt_are_told_of(
 
 def test_too_few_rows_are_told_by_their_number(house: Any) -> None:
     data = rows(8)
-    told = "ramps need 512 rows, there are "
+    told = "ramps need 512 rows, have "
     full = said(house, "few", told, lambda: ask(house, "few", x=data))
     assert 0 < int(full.removeprefix(told)) < 512
     served_as_it_is(house, "few", x=data)
@@ -218,10 +218,10 @@ def test_too_few_rows_are_told_by_their_number(house: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ("foreign", "manifest.json: model_sha256: these are the ramps of another model"),
+        ("foreign", "manifest.json: model_sha256: the ramps belong to another model"),
         ("torn", "manifest.json: expected a JSON object"),
         ("edited", "manifest.json: rows: expected "),
-        ("cut", "manifest.json: weights_sha256: ramps.1.npz is truncated or was changed"),
+        ("cut", "manifest.json: weights_sha256: ramps.1.npz was truncated or changed"),
     ],
 )
 def test_files_of_ramps_that_cannot_be_used_are_told_by_name(

@@ -374,7 +374,8 @@ def test_a_worker_that_takes_too_much_memory_is_replaced_and_that_is_told(fragil
     answer = ask(1 << 28)  # 1 GiB
     assert answer.status == 500
     assert (
-        "crashed or hung on this request (out of memory: a worker may take 192 MiB)" in answer.error
+        "crashed or hung on this request (out of memory: a worker may use at most 192 MiB)"
+        in answer.error
     )
     assert ask(1 << 28).status == 422
     assert ask(1 << 10).status == 200

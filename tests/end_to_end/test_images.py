@@ -36,18 +36,16 @@ WHOLE = jpeg(90, 200)
 FRAME = WHOLE.index(b"\xff\xc0") + 5
 SCAN = WHOLE.index(b"\xff\xda")
 DAMAGED = {
-    WHOLE[: len(WHOLE) // 2]: "got one that is cut short",
+    WHOLE[: len(WHOLE) // 2]: "got a truncated one",
     b"\x89PNG\r\n\x1a\n": "got PNG whose header is damaged",
     b"GIF89a": "got GIF; send JPEG, or its pixels as UINT8 [rows, height, width, 3]",
     b"text": "got something else",
-    WHOLE[:-4] + WHOLE: "got one that is cut short, and another behind it",
+    WHOLE[:-4] + WHOLE: "got a truncated one, followed by another",
     WHOLE[:-2] + WHOLE[SCAN:-2] * 600 + WHOLE[-2:]: "got one with more than 3 scans",
     WHOLE[:FRAME] + b"\xff\xff\xff\xff" + WHOLE[FRAME + 4 :]: (
         "expected at most 100000 pixels (limits.pixels), got 65535 × 65535"
     ),
-    WHOLE.replace(
-        b"\xff\xda", b"\xff\xfe"
-    ): "expected a JPEG as element 0, got one that is damaged",
+    WHOLE.replace(b"\xff\xda", b"\xff\xfe"): "expected a JPEG as element 0, got a damaged one",
 }
 
 
@@ -116,9 +114,7 @@ def test_a_damaged_image_costs_no_other_request_its_batch(house: Any) -> None:
     house.until(lambda app: app.driver.in_flight == 3, "all three are there")
     os.kill(worker, signal.SIGCONT)
     assert bad.result().status == 400
-    assert (
-        "input 'image': expected a JPEG as element 0, got one that is damaged" in bad.result().error
-    )
+    assert "input 'image': expected a JPEG as element 0, got a damaged one" in bad.result().error
     assert [answer.result().status for answer in good] == [200, 200]
 
 

@@ -55,4 +55,4 @@ def test_a_repository_and_a_file_at_such_a_path_are_checked_and_named(
     assert json.loads(CliRunner().invoke(app, words).stdout)["state_dir"].endswith("r\\xff")
     done = CliRunner().invoke(app, ["serve", str(odd(tmp_path, b"none\xff"))])
     assert done.exit_code == 2
-    assert "none\\xff: expected a repository folder, there is none" in done.stderr
+    assert "none\\xff: expected a repository folder, found none" in done.stderr

@@ -190,8 +190,8 @@ def test_a_stage_whose_worker_dies_runs_again(house: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("raises", "input 'image': its glue raised"),
-        ("nonsense", "input 'image': its glue returned"),
+        ("raises", "input 'image': its glue function raised"),
+        ("nonsense", "input 'image': its glue function returned"),
         ("hangs", ""),
     ],
 )

@@ -127,7 +127,9 @@ def test_what_fits_no_more_says_so_and_other_names_of_outputs_show(server: Any) 
     assert server.post(LOAD.format("tail")).status == 200
     ready, word, why = state(server)
     assert (ready, word) == (False, "UNAVAILABLE")
-    assert "chain/pipeline.yaml: edges[0].tensors.y: expected what the input 'x'" in why
+    assert (
+        "chain/pipeline.yaml: edges[0].tensors.y: expected an output that fits the input 'x'" in why
+    )
     tail(server.zoo, 2)
     assert server.post(LOAD.format("tail")).status == 200
     assert said(server)["b.z"] == [2, 4]

@@ -88,7 +88,7 @@ def test_a_broken_model_is_named_at_the_start_and_fails_readiness_only_if_all_mu
     (line,) = [text for text in caplog.messages if "serving " in text]
     assert line.startswith("listening on http ")
     assert ", not ready (--ready-when all): serving 1 of 3 models; unavailable: broken (" in line
-    assert ", none (expected a version folder such as '1', there is none)" in line
+    assert ", none (expected a version folder such as '1', found none)" in line
     assert not any(text.startswith("ready: ") for text in caplog.messages)
 
 

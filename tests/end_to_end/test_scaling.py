@@ -282,6 +282,6 @@ def test_models_on_one_lane_that_disagree_are_told(zoo: Any, serve: Any) -> None
     zoo.matmul("other", settings="lane: one\ncores: {min: 1, max: 2}\nscaling: static\n")
     with serve(zoo) as house:
         house.good()
-        assert "states other cores, replicas or scaling" in house.index()["other"]["reason"]
+        assert "differs from model" in house.index()["other"]["reason"]
         with pytest.raises(ControlError, match="lane 'one'"):
             house.server.load("other")

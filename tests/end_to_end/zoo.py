@@ -298,7 +298,7 @@ class Zoo:
         ahead.write_bytes(model.SerializeToString())
         return {
             "ahead": "pset",
-            "far": "far/slacktide.yaml: line 1: expected a character that exists",
+            "far": "far/slacktide.yaml: line 1: expected a valid character",
             "deep": "deep/slacktide.yaml: nested too deeply",
             "endless": "endless/slacktide.yaml: ",
             "sixty": "sixty/slacktide.yaml: ",

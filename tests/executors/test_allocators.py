@@ -138,7 +138,7 @@ def test_no_group_at_all_falls_back_and_says_so(
     with caplog.at_level(logging.WARNING, "slacktide.cores"):
         assert isinstance(choose_allocator(0.5), AffinityAllocator)
     (record,) = caplog.records
-    assert "affinity alone" in record.getMessage()
+    assert "only by affinity" in record.getMessage()
     assert "/app cannot be written" in record.getMessage()
     assert isinstance(choose_allocator(), AffinityAllocator)
 
@@ -152,7 +152,7 @@ def test_a_group_that_refuses_later_is_told_once(
     with caplog.at_level(logging.WARNING, "slacktide.cores"):
         for _ in range(2):
             assert granted(allocator, sleeper, ONE) == Grant(ONE, 1.0)
-    assert [r.getMessage().startswith("cores are limited by aff") for r in caplog.records] == [True]
+    assert [r.getMessage().startswith("cores are limited") for r in caplog.records] == [True]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 1.5])

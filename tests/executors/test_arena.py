@@ -151,7 +151,7 @@ def test_budget_caps_all_arenas_together_and_each_owner() -> None:
 
 
 def test_limits_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="more than 0"):
         Arena(0)
     with pytest.raises(ValueError, match="positive"):
         MemoryBudget(1, per_owner=0)

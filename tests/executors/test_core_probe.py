@@ -55,8 +55,8 @@ def test_a_program_that_runs_for_a_moment_does_not_count() -> None:
 def test_the_warning_says_how_much_others_used() -> None:
     assert busy_warning(0.9) == busy_warning(None) == ""
     assert busy_warning(0.4) == (
-        "These figures were measured while other programs used 60 % of these cores, so they say "
-        "little. Run this again when the machine is idle."
+        "These figures were measured while other programs used 60 % of these cores, so they are "
+        "unreliable. Run the command again when the machine is idle."
     )
 
 

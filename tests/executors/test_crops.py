@@ -138,9 +138,9 @@ async def test_a_jpeg_is_decoded_once_for_all_of_its_crops(
             crops(bad, WHOLE),
         ]
         assert isinstance(await case.run(1, *members, size=32), BatchFinished)
-        damage = "input 'image': expected a JPEG as frame, got one that is damaged"
+        damage = "input 'image': expected a JPEG as the frame, got a damaged one"
         assert case.faults[1] == case.faults[4] == damage
-        assert case.faults[3] == "input 'image': expected a JPEG as frame, got something else"
+        assert case.faults[3] == "input 'image': expected a JPEG as the frame, got something else"
         rows = [np.frombuffer(case.results[at][0], np.float32).reshape(-1, 4) for at in (0, 2)]
         assert np.allclose(rows[0][:, :3], 50, atol=2)
         assert np.allclose(rows[1][:, :3], 90, atol=2)
@@ -166,7 +166,7 @@ async def test_a_bad_box_costs_its_request_alone(models, kit, arena, frames, kin
         assert isinstance(await case.run(1, crops(frame, WHOLE), *members), BatchFinished)
         assert sorted(case.faults) == [1, 2, 3, 4, 5]
         assert not case.glue_faults
-        told = "input 'x': box 1 (1.5, 0, 2, 1) covers none of its frame"
+        told = "input 'x': box 1 (1.5, 0, 2, 1) lies outside its frame"
         assert case.faults[3] == told
         assert np.array_equal(pixels(case, 0)[0], expected(FRAME, WHOLE, 8, 8))
 
@@ -230,12 +230,13 @@ async def test_glue_of_a_user_costs_its_request_alone(
         ]
         assert isinstance(await case.run(1, *members), BatchFinished)
         assert case.faults == {
-            1: "input 'x': its glue raised RuntimeError: too small",
-            2: "input 'x': its glue returned float64 [27, 60, 3], not pixels [height, width, 3] "
-            "of uint8",
-            3: "input 'x': its glue cannot be used: AttributeError: module 'slack_glue' has no "
+            1: "input 'x': its glue function raised RuntimeError: too small",
+            2: "input 'x': its glue function returned float64 [27, 60, 3], expected uint8 "
+            "[h, w, 3]",
+            3: "input 'x': its glue function cannot be used: AttributeError: "
+            "module 'slack_glue' has no "
             "attribute 'missing'",
-            5: "input 'x': its glue returned str, not pixels [height, width, 3] of uint8",
+            5: ("input 'x': its glue function returned str, expected uint8 [h, w, 3]"),
         }
         assert case.glue_faults == [1, 2, 3, 5]  # not what their clients sent
         cut = FRAME[18:45, 12:72].copy()
@@ -286,4 +287,4 @@ async def test_models_without_an_image_input_take_no_crops(models, kit, arena, f
         case.handle.attach(4, frames, Glue())
         await case.ready()
         report = await case.run(1, crops(kit.put(frames, FRAME[None]), WHOLE))
-        assert "no input of images alone" in report.detail
+        assert "no image input for crops" in report.detail

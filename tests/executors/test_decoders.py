@@ -281,7 +281,9 @@ def test_a_function_decodes_the_outputs_that_it_names() -> None:
     assert half.tolist() == [[2, 2, 2]]
     assert extent.tolist() == [[20, 30]]
     arrays[1] = arrays[1].astype(np.float64)
-    with pytest.raises(FunctionError, match=r"decoder returned float64 \[1, 3\] as 'half', not"):
+    with pytest.raises(
+        FunctionError, match=r"decoder returned float64 \[1, 3\] as 'half', expected"
+    ):
         decoder.decode(arrays, WHOLE, (20, 30))
     missing = DecodeSource("mine", function=FunctionSource("nowhere:halves", interface))
     with pytest.raises(ModelError, match=r"^decode\.as: the function cannot be used: Module"):

@@ -86,9 +86,9 @@ async def test_a_damaged_image_fails_alone(models, kit, arena, kind) -> None:
         members.append(kit.put(arena, sent(b64encode(good))))
         members.append(kit.put(arena, sent(b64encode(good)[:-8] + b"_-+/ ==")))
         assert isinstance(await case.run(1, *members, size=32), BatchFinished)
-        expected = "input 'image': expected a JPEG as element 1, got one that is damaged"
+        expected = "input 'image': expected a JPEG as element 1, got a damaged one"
         assert case.faults[1] == expected
-        assert "element 0, got base64 with line breaks" in case.faults[5]
+        assert "element 0, got base64 with white space" in case.faults[5]
         for member in (0, 2, 3, 4):
             assert np.allclose(answer(case, member)[0, :3], [50, 60, 70], atol=2)
         assert isinstance(await case.run(2, members[0], size=32), BatchFinished)

@@ -54,7 +54,7 @@ def test_every_verb_that_runs_models_names_the_call_that_is_missing(
     assert result.exit_code == 2
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert name in line
-    assert f"({release}): {reason}; use a later kernel" in line
+    assert f"({release}): {reason}; use a newer kernel" in line
 
 
 def test_all_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

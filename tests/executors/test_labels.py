@@ -19,7 +19,7 @@ def test_a_file_has_a_label_in_each_line() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "expected a name in each line, there is none"),
+        (b"", "expected a name in each line, found none"),
         (b"cat\n\ndog\n", r"^line 2: expected a name of at most 256 characters, got ''"),
         (b"cat\ndog\ncat\n", r"^line 3: 'cat' is already the name in line 1"),
         (b"cat\n\xff\n", "expected UTF-8"),

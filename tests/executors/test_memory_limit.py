@@ -167,7 +167,7 @@ async def test_a_real_worker_that_takes_too_much_is_lost_for_that(
         small, large = np.array([1 << 20]), np.array([1 << 28])  # 4 MiB, 1 GiB
         assert isinstance(await case.run(1, kit.put(arena, small, rows=1)), BatchFinished)
         lost = await case.run(2, kit.put(arena, large, rows=1))
-        assert lost == ReplicaLost(0, "out of memory: a worker may take 192 MiB")
+        assert lost == ReplicaLost(0, "out of memory: a worker may use at most 192 MiB")
         assert case.out_of_memory
         assert [p for g in module._places(Path("/")) for p in g.folder.glob(f"*-{pid}")] == []
 

@@ -252,7 +252,7 @@ def test_external_data_may_not_leave_the_folder(
     path = external(tmp_path / "m" / "1" / "model.onnx", places[way], nested=nested)
     (path.parent / "w.bin").symlink_to(secret)
     (path.parent / "weights").symlink_to(tmp_path)
-    reason = "lies elsewhere, through a link" if "link" in way else "leads out of the folder"
+    reason = "is a link to another folder" if "link" in way else "is a link out of the folder"
     assert refusal(kit.source(path)) == f"the external data of tensor 'w' {reason}"
 
 
@@ -276,7 +276,7 @@ def test_external_data_that_is_missing_and_model_files_that_lead_out(tmp_path: P
     link = tmp_path / "n" / "1" / "model.onnx"
     link.parent.mkdir(parents=True)
     link.symlink_to(path)
-    assert refusal(kit.source(link)) == "the model file leads out of its folder"
+    assert refusal(kit.source(link)) == "the model file is a link out of its folder"
 
 
 def test_helpers_write_valid_models(models) -> None:

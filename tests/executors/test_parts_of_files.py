@@ -55,9 +55,9 @@ def test_what_cannot_be_a_part_is_told(tmp_path: Path) -> None:
     path = chain(tmp_path)
     with pytest.raises(ModelError, match="no output 'early'; it has y, late"):
         OnnxFile(path, tmp_path, {"early": "y"})
-    with pytest.raises(ModelError, match="'late' needs 'y', whose name it takes"):
+    with pytest.raises(ModelError, match="'late' cannot take the name of 'y', its input"):
         OnnxFile(path, tmp_path, {"late": "y"})
     apart = tmp_path / "apart"
     apart.mkdir()
-    with pytest.raises(ModelError, match="needs its weights in that file"):
+    with pytest.raises(ModelError, match="needs all of its weights in that file"):
         OnnxFile(chain(apart, external=True), apart, {"y": "y"})

@@ -95,7 +95,7 @@ async def test_strings(models, kit, arena) -> None:
         assert isinstance(await case.run(1, *(kit.put(arena, m) for m in members)), BatchFinished)
         assert [result[0] for result in case.results] == [data for _, data in members]
         bad = await case.run(2, kit.put(arena, ((1, 2), b"\x01\0\0\0\xff\0\0\0\0")))
-        assert bad == BatchFailed(2, "a BYTES element is not UTF-8, as ONNX strings must be")
+        assert bad == BatchFailed(2, "a BYTES element is not UTF-8, which ONNX strings must be")
 
 
 async def test_a_model_without_batch_axis_runs_one_request(models, kit, arena) -> None:
@@ -386,8 +386,8 @@ async def test_a_fork_server_that_hangs_is_replaced_and_its_workers_live_on(
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
         lost = await kit.Case(executor, models.matmul(), arena).next()
-        assert lost == ReplicaLost(0, "the process that starts workers does not answer")
-        assert f"process {stopped}): it is replaced" in caplog.text
+        assert lost == ReplicaLost(0, "the process that starts workers does not respond")
+        assert f"process {stopped}): replacing it" in caplog.text
         new = kit.Case(executor, models.matmul(), arena)
         await new.ready()
         assert executor.fork_server_pid not in (None, stopped)

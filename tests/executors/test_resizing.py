@@ -74,7 +74,7 @@ async def test_cores_that_do_not_exist_are_refused_with_what_it_has(models, kit,
         case.handle.resize((*OTHER, 10_000))
         kept = OTHER[0]
         assert await case.next() == Resized(
-            OTHER, f"asked for cores {kept}, 10000, may run on {kept} only"
+            OTHER, f"requested cores {kept}, 10000, but may run only on {kept}"
         )
 
 

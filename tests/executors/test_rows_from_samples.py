@@ -109,7 +109,7 @@ def test_rows_of_raw_bytes_as_triton_has_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"imag": np.zeros((1, 2, 2))}, "array 'imag' of rows.npz: the model has no such input"),
+        ({"imag": np.zeros((1, 2, 2))}, "array 'imag' of rows.npz: no such input"),
         ({"image": np.zeros((1, 2, 2))}, "'image' of rows.npz: expected float32, got float64"),
         ({"image": np.zeros((1, 3, 2), "f4")}, "expected a shape that fits [-1, 2, -1], got [1, 3"),
         ({"image": np.zeros((2, 2), "f4")}, "expected a shape that fits [-1, 2, -1], got [2, 2]"),
@@ -119,7 +119,7 @@ def test_rows_of_raw_bytes_as_triton_has_them(tmp_path: Path) -> None:
         ({"text": np.array([["a"]], object)}, "expected an .npz file without objects"),
         (
             {"image": np.zeros((2, 2, 2), "f4"), "rate": np.zeros(3, "i2")},
-            "expected as many rows of each input in rows.npz: {'image': 2, 'rate': 3}",
+            ("expected as many rows for each input in rows.npz, got {'image': 2, 'rate': 3}"),
         ),
     ],
 )
@@ -170,14 +170,14 @@ def test_a_header_that_promises_more_than_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("rate", 40000, "inputs.rate.value: expected one of INT16, got 40000"),
-        ("rate", 1.5, "expected one of INT16, got 1.5"),
-        ("rate", True, "expected one of INT16, got True"),
-        ("rate", "8", "expected one of INT16, got '8'"),
-        ("rate", 10**400, "expected one of INT16, got 1000"),
-        ("image", 1e39, "inputs.image.value: expected one of FP32, got 1e+39"),
-        ("image", 10**400, "expected one of FP32, got 1000"),
-        ("text", 5, "inputs.text.value: expected one of text, got 5"),
+        ("rate", 40000, "inputs.rate.value: expected INT16, got 40000"),
+        ("rate", 1.5, "expected INT16, got 1.5"),
+        ("rate", True, "expected INT16, got True"),
+        ("rate", "8", "expected INT16, got '8'"),
+        ("rate", 10**400, "expected INT16, got 1000"),
+        ("image", 1e39, "inputs.image.value: expected FP32, got 1e+39"),
+        ("image", 10**400, "expected FP32, got 1000"),
+        ("text", 5, "inputs.text.value: expected text, got 5"),
     ],
 )
 def test_a_value_beyond_the_datatype_is_named(name: str, value: Any, message: str) -> None:
@@ -195,7 +195,7 @@ def test_every_datatype_has_constants(datatype: Datatype) -> None:
     assert found.dtype == datatype.dtype
     for huge in (1e300, 2):
         if huge == 1e300 and datatype is not Datatype.FP64:
-            with pytest.raises(ValueError, match=f"expected one of {datatype.wire_name}, got"):
+            with pytest.raises(ValueError, match=f"expected {datatype.wire_name}, got"):
                 rows_of(interface, values={"x": huge})
 
 
@@ -205,7 +205,7 @@ def test_statements_that_contradict_each_other_are_named(archive: Any) -> None:
         ValueError, match=r"have shape \[2, 5\], but inputs\.image\.shape is \[2, 4"
     ):
         rows_of(samples=path, warmup_shapes={"image": (2, 4)})
-    with pytest.raises(ValueError, match=r"^inputs\.image\.value: expected none beside samples"):
+    with pytest.raises(ValueError, match=r"^inputs\.image\.value: not allowed with samples"):
         rows_of(samples=path, values={"image": 1.0})
     with pytest.raises(ValueError, match=r"^inputs\.image\.shapes: expected a shape that fits"):
         rows_of(more_shapes=({"image": (3, 5)},))
@@ -214,7 +214,7 @@ def test_statements_that_contradict_each_other_are_named(archive: Any) -> None:
     both = Padding({"image": PaddedInput(2), "other": PaddedInput(1)}, {})
     other = TensorSpec("other", Datatype.FP32, (-1, -1))
     path = archive(image=np.zeros((1, 2, 5), "f4"), other=np.zeros((1, 4), "f4"))
-    with pytest.raises(ValueError, match=r"^samples: expected one length of all padded inputs"):
+    with pytest.raises(ValueError, match=r"^samples: expected one length for all padded inputs"):
         rows_of(ModelInterface((IMAGE, other), (), 8), samples=path, padding=both)
 
 
@@ -267,8 +267,8 @@ def test_what_example_samples_write_is_read(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"rate": None}, "samples: rows.npz has no array 'rate'"),
-        ({"more": np.zeros(2)}, "array 'more' of rows.npz: the model has no such input"),
-        ({"rate": np.zeros(3, np.int16)}, "expected as many rows of each input"),
+        ({"more": np.zeros(2)}, "array 'more' of rows.npz: no such input"),
+        ({"rate": np.zeros(3, np.int16)}, "expected as many rows for each input"),
         ({"image.shapes": np.array([[2, 3], [2, 2]])}, r"'image.shapes' .* at most \[2, 2\]"),
         ({"image.shapes": np.array([[-1, 2], [2, 2]])}, "'image.shapes'"),
         ({"image.shapes": np.array([2, 2])}, "'image.shapes'"),

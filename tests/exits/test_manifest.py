@@ -103,7 +103,7 @@ def test_truncated_files_are_refused(
     data = file.read_bytes()
     file.write_bytes(data[: int(share * len(data))])
     named = (
-        r"weights_sha256: ramps\.3\.npz is truncated" if of_weights else "expected a JSON object"
+        r"weights_sha256: ramps\.3\.npz was truncated" if of_weights else "expected a JSON object"
     )
     with pytest.raises(ExitError, match=rf"^manifest\.json: {named}"):
         read_manifest(folder)
@@ -131,8 +131,8 @@ def test_edited_weights_are_refused(
         ({"revision": 1.5}, "revision: expected a whole number"),
         ({"rows": -1}, "rows: expected 1 to"),
         ({"source": "guess"}, "source: expected samples or traffic"),
-        ({"weights": "../ramps.3.npz"}, r"weights: expected a file like ramps\.1\.npz"),
-        ({"weights": "/etc/passwd"}, "weights: expected a file like"),
+        ({"weights": "../ramps.3.npz"}, r"weights: expected a file name such as ramps\.1\.npz"),
+        ({"weights": "/etc/passwd"}, "weights: expected a file name"),
         ({"outputs": "label"}, "outputs: expected a list"),
         ({"weights": 3}, "weights: expected a string"),
         ({"ramps": []}, "ramps: expected 1 to 120, got 0"),
@@ -153,7 +153,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, changes: dict[str, Any], named: 
     [
         ({"position": 2}, "position: expected 1, got 2"),
         ({"style": "mean"}, "style: expected 'mean and maximum', got 'mean'"),
-        ({"temperature": 0}, "temperature: expected above 0"),
+        ({"temperature": 0}, "temperature: expected more than 0"),
         ({"temperature": float("nan")}, "temperature: expected a finite number"),
         ({"agreement": 1.01}, "agreement: expected 0 to 1"),
         ({"cost": -0.1}, "cost: expected 0 to 1"),

@@ -125,8 +125,11 @@ def test_no_layer_runs_twice() -> None:
         (OwnExit({"z": "first/y"}, "first/quality"), r"\[0\].outputs: the model has no output 'z'"),
         (OwnExit({"y": "frist/y"}, "first/quality"), r"\[0\].outputs.y: .* no output 'frist/y'"),
         (OwnExit({"y": "first/y"}, "quality"), r"\[0\].quality: the model has no output 'quality'"),
-        (OwnExit({"y": "first/quality"}, "first/quality"), "another datatype or shape than 'y'"),
-        (OwnExit({"y": "first/y"}, "kind"), r"\[0\].quality: expected floats, 'kind' holds none"),
+        (OwnExit({"y": "first/quality"}, "first/quality"), "differs from 'y' in datatype or shape"),
+        (
+            OwnExit({"y": "first/y"}, "kind"),
+            r"\[0\].quality: expected an output of floats, got 'kind'",
+        ),
     ],
 )
 def test_what_is_named_wrongly_names_its_key(exit: OwnExit, message: str) -> None:

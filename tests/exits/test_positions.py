@@ -179,7 +179,7 @@ def test_what_depends_on_another_input_is_context() -> None:
     both = model(*nodes, inputs={"x": ["n", 8], "bias": ["n", 8]})
     assert tensors(find_positions(both, primary="x")) == ["b", "d"]
     assert tensors(find_positions(both, primary="bias")) == ["d"]
-    with pytest.raises(ExitError, match=r"^primary: name the input .* \(inputs: x, bias\)$"):
+    with pytest.raises(ExitError, match=r"^primary: expected the input .* one of: x, bias$"):
         find_positions(both)
     with pytest.raises(
         ExitError, match=r"^primary: the model has no input 'bia'; did you mean 'bi"
@@ -233,7 +233,7 @@ def test_add_and_forbid() -> None:
     ):
         find_positions(model(*CHAIN), forbid=["bb"])
     with pytest.raises(
-        ExitError, match="'logits' is not a tensor through which all data passes in"
+        ExitError, match="'logits' is not a tensor through which all data passes before"
     ):
         find_positions(model(*CHAIN), add=["logits"])
     with pytest.raises(ExitError, match=r"^the model has no position for an early exit$"):
@@ -270,22 +270,22 @@ YES = (numpy_helper.from_array(np.array(True), "yes"),)
         (model(node("MatMul", "x v", "logits")), "^the model has no position for an early exit$"),
         (
             model(*CHAIN[:4], node("MatMul", "d u", "logits"), weights=(weight("u", 8, 1),)),
-            "output 'logits' has one class",
+            "output 'logits' has only one class",
         ),
         (
             model(*CHAIN[:4], node("MatMul", "d v", "z"), node("Sigmoid", "z", "logits")),
-            "output 'logits' is produced by a Sigmoid: it may name several classes",
+            "output 'logits' is produced by a Sigmoid, which allows several classes",
         ),
         (
             model(*CHAIN, inputs={"x": ["n", 5, 8]}),
             r"output 'logits' is not a vector of classes: its shape is \[3, 5, 4\]",
         ),
-        (model(*CHAIN, opset=6), "opset_import is 6; early exits need 7 or above"),
+        (model(*CHAIN, opset=6), "opset_import: early exits need at least 7, got 6"),
         (
             model(*CHAIN[1:], inputs={"a": []}),
             "primary: input 'a' has no axis of rows",
         ),
-        (model(node("Identity", "w", "logits"), inputs={}), "primary: name the input"),
+        (model(node("Identity", "w", "logits"), inputs={}), "primary: expected the input"),
         (model(*CHAIN[:2], node("Relu", "b", "a"), *CHAIN[2:]), "tensor 'a' is produced twice"),
     ],
 )
@@ -322,7 +322,9 @@ def test_quantised_operators_and_states_are_no_places_to_cut() -> None:
         *recurrent, inputs={"x": ["n", 5, 8], "h": ["n", 1, 8]}, weights=weights, classes=4
     )
     assert tensors(find_positions(given, primary="x")) == ["s"]
-    with pytest.raises(ExitError, match=r"'t' is at node .* \(GRU\), whose state is an input"):
+    with pytest.raises(
+        ExitError, match=r"'t' is at node .* \(GRU\), which takes its state from an input"
+    ):
         find_positions(given, primary="x", add=["t"])
 
 

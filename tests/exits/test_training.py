@@ -242,11 +242,11 @@ def test_the_share_that_may_leave_holds_the_loss() -> None:
 
 def test_too_few_rows_are_refused_with_how_many_are_wanted() -> None:
     learner = trainer()
-    with pytest.raises(ExitError, match="ramps need 256 rows or more, there are 0"):
+    with pytest.raises(ExitError, match="ramps need at least 256 rows, got 0"):
         learner.train()
     features, logits = two_positions(LEAST_ROWS - 1)
     learner.add(features, logits)
-    with pytest.raises(ExitError, match="ramps need 256 rows or more, there are 255"):
+    with pytest.raises(ExitError, match="ramps need at least 256 rows, got 255"):
         learner.train()
     learner.add([one[:1] for one in features], logits[:1])
     assert len(learner.train()) == 2
@@ -257,9 +257,11 @@ def test_one_class_is_refused() -> None:
     logits[:, 2] = 100.0
     learner = trainer()
     learner.add(features, logits)
-    with pytest.raises(ExitError, match=r"the model answers the first 400 rows alike \(class 2\)"):
+    with pytest.raises(
+        ExitError, match=r"the model answers the first 400 rows equally \(class 2\)"
+    ):
         learner.train()
-    with pytest.raises(ExitError, match="answers are of one class"):
+    with pytest.raises(ExitError, match="the model has only one class"):
         trainer().add(features, logits[:, :1])
 
 
@@ -273,7 +275,7 @@ def test_values_that_are_not_finite_are_refused_and_named(where: int, named: str
     arrays[where][::5] = np.nan
     learner = trainer()
     learner.add(arrays[:2], arrays[2])
-    with pytest.raises(ExitError, match=f"{named} has values that are not finite, in 80 of 400"):
+    with pytest.raises(ExitError, match=f"{named} has NaN or infinite values in 80 of 400"):
         learner.train()
 
 
@@ -296,7 +298,7 @@ def test_features_of_another_size_are_refused_and_nothing_is_disturbed() -> None
         [features[1], features[0]],
         [features[0], features[1][:, :, None]],
     ):
-        with pytest.raises(ExitError, match=r"expected features of 2|other sizes"):
+        with pytest.raises(ExitError, match=r"expected features of 2|expected sizes"):
             learner.add(wrong, logits)
     assert learner.rows == 400
     with pytest.raises(ExitError, match="MiB of sums"):

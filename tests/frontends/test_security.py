@@ -272,7 +272,7 @@ def test_a_new_token_is_taken_and_a_bad_one_is_not(tmp_path, caplog):
     file.unlink()
     held.reload()
     assert verdict("another-horse-battery") is Verdict.PASS
-    assert caplog.text.count("the previous token stays in force") == 3
+    assert caplog.text.count("keeping the previous token") == 3
     assert "another-horse" not in caplog.text
 
 
@@ -282,7 +282,7 @@ def test_secrets_that_everybody_may_read_are_warned_about(tmp_path, caplog, mode
     tls.key.chmod(mode)
     Credentials(written(tmp_path / "token", TOKEN, mode), tls)
     for setting in ("token-file", "tls-key"):
-        assert caplog.text.count(f"{setting}: readable by every user of this machine") == warned
+        assert caplog.text.count(f"{setting}: every user of this machine can read it") == warned
 
 
 def test_a_certificate_and_a_key_that_do_not_belong_together_are_not_taken(tmp_path, caplog):
@@ -293,8 +293,8 @@ def test_a_certificate_and_a_key_that_do_not_belong_together_are_not_taken(tmp_p
     written(tls.certificate, authority.issue_cert("localhost").cert_chain_pems[0].bytes())
     held.reload()
     assert held.pem == pem
-    assert "cannot be used: they do not belong together" in caplog.text
-    assert "the previous certificate stays in force" in caplog.text
+    assert "cannot be used: they do not match" in caplog.text
+    assert "keeping the previous certificate" in caplog.text
     issued(tmp_path, authority)
     held.reload()
     assert held.pem == (tls.certificate.read_bytes(), tls.key.read_bytes(), None) != pem

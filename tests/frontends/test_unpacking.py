@@ -81,7 +81,7 @@ def test_a_black_frame_may_inflate_to_what_its_model_takes():
     assert Inflation(packed, b"deflate", 64 * MIB, largest=frame).step(frame + MIB)
     assert refusal_of(lambda: Inflation(packed, b"deflate", MIB, frame).step(64 * MIB))
     bomb = Inflation(zlib.compress(bytes(4 * frame)), b"deflate", 64 * MIB, frame)
-    with pytest.raises(WireError, match="when inflated, over 200 times its length; send it unc"):
+    with pytest.raises(WireError, match="over 200 times its length; send it unc"):
         bomb.step(64 * MIB)
     assert len(bomb.data) <= frame + FREE_BYTES + 1
 

@@ -108,8 +108,8 @@ def measured(path: Path, **stated: Any) -> Measurement:
 def test_free_axes_are_named_with_their_key(tmp_path: Path) -> None:
     image(tmp_path, yaml="max_batch: 2")
     assert findings(tmp_path) == [
-        "image/1/model.onnx: input 'x' is [-1, 3, 48, -1] (free axes: 3): rows of [3, 48, 320] are "
-        "assumed, which run; inputs.x.shape states what is typical"
+        "image/1/model.onnx: input 'x' is [-1, 3, 48, -1] (free axes: 3): rows of [3, 48, 320] run "
+        "and are assumed; state a typical shape as inputs.x.shape"
     ]
 
 
@@ -124,8 +124,8 @@ def test_sizes_that_are_stated_are_kept_and_the_open_ones_assumed(
         text = 'max_batch_size: 2 input { name: "x" dims: [3, 64, -1] }'
         (tmp_path / "image" / place).write_text(text)
     assert findings(tmp_path) == [
-        "image/1/model.onnx: input 'x' is [-1, 3, -1, -1] (free axes: 3): rows of [3, 64, 320] are "
-        "assumed, which run; inputs.x.shape states what is typical"
+        "image/1/model.onnx: input 'x' is [-1, 3, -1, -1] (free axes: 3): rows of [3, 64, 320] run "
+        "and are assumed; state a typical shape as inputs.x.shape"
     ]
 
 
@@ -152,7 +152,7 @@ def test_a_fixed_batch_is_told_how_to_be_exported(tmp_path: Path) -> None:
     image(tmp_path, "meant", batch=1, yaml="max_batch: 0\ninputs: {x: {shape: [1, 3, 48, 8]}}")
     assert findings(tmp_path) == [
         "one/1/model.onnx: the first axis of all inputs and outputs is always 1, so requests never "
-        "share a batch; export the model with a free one (torch.onnx.export: dynamic_axes={'x': "
+        "share a batch; export the model with a free axis (torch.onnx.export: dynamic_axes={'x': "
         "{0: 'batch'}, …}), or state 'max_batch: 0' if this is intended"
     ]
 
@@ -160,10 +160,9 @@ def test_a_fixed_batch_is_told_how_to_be_exported(tmp_path: Path) -> None:
 def test_a_model_of_which_no_row_runs_loads_and_names_the_keys(tmp_path: Path) -> None:
     path = voice(tmp_path)
     (message,) = findings(tmp_path)
-    assert message.startswith("voice/1/model.onnx: no row that could be made up runs (")
+    assert message.startswith("voice/1/model.onnx: no generated row runs (")
     assert message.endswith(
-        "): until it is known how long requests take, they are served one at a time; state "
-        "what runs as "
+        "): until run times are known, requests are served one at a time; state inputs that run as "
         "inputs.sound.shape or inputs.state.shape or inputs.rate.value or samples"
     )
     found = measured(path)
@@ -175,10 +174,10 @@ def test_a_model_of_which_no_row_runs_loads_and_names_the_keys(tmp_path: Path) -
 def test_with_its_value_the_model_runs(tmp_path: Path) -> None:
     voice(tmp_path, "inputs: {rate: {value: 16000}}")
     assert findings(tmp_path) == [
-        "voice/1/model.onnx: input 'sound' is [-1, -1] (free axes: 0, 1): rows of [1, 128] are "
-        "assumed, which run; inputs.sound.shape states what is typical",
-        "voice/1/model.onnx: input 'state' is [2, -1, 4] (free axes: 1): rows of [2, 1, 4] are "
-        "assumed, which run; inputs.state.shape states what is typical",
+        "voice/1/model.onnx: input 'sound' is [-1, -1] (free axes: 0, 1): rows of [1, 128] run "
+        "and are assumed; state a typical shape as inputs.sound.shape",
+        "voice/1/model.onnx: input 'state' is [2, -1, 4] (free axes: 1): rows of [2, 1, 4] run "
+        "and are assumed; state a typical shape as inputs.state.shape",
     ]
 
 
@@ -188,8 +187,8 @@ def test_a_single_number_is_named(tmp_path: Path) -> None:
     node = helper.make_node("Mul", ["x", "scale"], ["y"])
     write(tmp_path, "m", [node], [x, scale], [y], yaml="max_batch: 0")
     assert findings(tmp_path) == [
-        "m/1/model.onnx: input 'scale' is a single number, and a random one is assumed; "
-        "inputs.scale.value states a typical one"
+        "m/1/model.onnx: input 'scale' is a single number, and random values are assumed; "
+        "state a typical value as inputs.scale.value"
     ]
 
 

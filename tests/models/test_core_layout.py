@@ -40,7 +40,7 @@ def test_a_named_lane_is_shared_by_those_who_name_it():
 
 
 def test_models_that_disagree_on_a_lane_are_told_who_with():
-    with pytest.raises(LaneError, match="than model 'a'") as caught:
+    with pytest.raises(LaneError, match="differs from model 'a'") as caught:
         assign_lanes(
             {"a": settings(lane="v", cores=1), "b": settings(lane="v", cores=2)}, (0, 1, 2)
         )
@@ -87,7 +87,7 @@ def test_no_cores_left_is_an_error():
         ),
         (
             {"cores": 1, "replicas": {"max": 3}, "scaling": "static"},
-            "replicas.max: needs 3 cores, 1 for each of 3, but the server may use only 2",
+            "replicas.max: needs 3 cores (3 replicas with 1), but the server may use only 2",
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_wishes_beyond_the_machine_name_both_numbers_or_are_cut(fields, message)
 
 def test_too_many_replicas_are_the_least_that_are_stated_and_no_flag_serves_them():
     fields = {"cores": 1, "replicas": {"min": 3, "max": 5}, "scaling": "horizontal"}
-    message = "replicas.min: needs 3 cores, 1 for each of 3, but the server may use only 2"
+    message = "replicas.min: needs 3 cores (3 replicas with 1), but the server may use only 2"
     for allow_fewer in (False, True):
         with pytest.raises(LaneError) as caught:
             assign_lanes({"a": settings(**fields)}, (0, 1), allow_fewer=allow_fewer)
@@ -110,7 +110,7 @@ def test_too_many_replicas_are_the_least_that_are_stated_and_no_flag_serves_them
 
 
 def test_fewer_cores_than_replicas_are_an_error():
-    with pytest.raises(LaneError, match="cores: needs 2 for so many replicas, but states 1"):
+    with pytest.raises(LaneError, match="cores: expected at least 2, one a replica, got 1"):
         assign_lanes({"a": settings(cores=1, replicas=2)}, (0, 1))
 
 
@@ -159,7 +159,7 @@ def test_models_on_one_lane_must_agree_on_how_it_is_scaled():
     layout = assign_lanes({"a": settings(**both), "b": settings(**both)}, range(2))
     assert layout.scaled[0].models == ("a", "b")
     assert layout.lanes_of == {"a": ("v",), "b": ("v",)}
-    with pytest.raises(LaneError, match="other cores, replicas or scaling than model 'a'"):
+    with pytest.raises(LaneError, match="differs from model 'a' in cores, replicas or scaling"):
         assign_lanes({"a": settings(**both), "b": settings(**both, scaling="static")}, range(2))
 
 
@@ -297,8 +297,12 @@ def test_windows_make_a_timetable():
     ("other", "blamed", "wrong"),
     [
         (windowed(start="10ms", end="30ms"), "b", "overlaps that of model 'a'"),
-        (windowed(every="60ms", start="30ms", end="40ms"), "b", "window.every: expected that"),
-        (settings(), "b", "window: expected one, as model 'a'"),
+        (
+            windowed(every="60ms", start="30ms", end="40ms"),
+            "b",
+            "window.every: expected that",
+        ),
+        (settings(), "b", "window: required, as model 'a'"),
         (windowed(start="30ms", end="40ms", cores={"min": 1, "max": 2}), "b", "a range"),
     ],
 )
@@ -309,7 +313,7 @@ def test_windows_that_do_not_fit_together_are_refused(other, blamed, wrong):
 
 
 def test_a_window_that_cannot_be_names_its_key():
-    with pytest.raises(ValueError, match="expected start before end"):
+    with pytest.raises(ValueError, match="expected 'start' before 'end'"):
         windowed(start="30ms", end="20ms")
-    with pytest.raises(ValueError, match="no later than every"):
+    with pytest.raises(ValueError, match="at most 'every'"):
         windowed(end="60ms")

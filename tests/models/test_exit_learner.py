@@ -104,7 +104,7 @@ async def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository:
         await world.learner.begin(pool)
         await world.see(*world.rows(FIRST_TRAINING - 8))
         assert world.posted == []
-        assert pool.exits.refusal == "ramps need 512 rows, there are 504"
+        assert pool.exits.refusal == "ramps need 512 rows, have 504"
         assert not (repository / "m" / "1" / "exits").exists()
         await world.see(*world.rows(8))
         (learnt,) = world.posted
@@ -193,7 +193,7 @@ async def test_files_of_another_model_are_replaced_and_the_log_says_so(
         assert world.posted == []
         await world.see(*world.rows(FIRST_TRAINING), size=64)
         assert len(world.posted) == 1
-    assert "m: stored ramps are ignored: manifest.json: model_sha256: these are" in caplog.text
+    assert "m: stored ramps are ignored: manifest.json: model_sha256: the ramps" in caplog.text
 
 
 async def test_answers_that_are_all_alike_are_waited_out(
@@ -206,7 +206,7 @@ async def test_answers_that_are_all_alike_are_waited_out(
         logits[:, 1] = 50.0
         await world.see(features, logits, size=64)
         assert world.posted == []
-        assert pool.exits.refusal == "the model answers the first 512 rows alike (class 1)"
+        assert pool.exits.refusal == "the model answers the first 512 rows equally (class 1)"
         await world.see(*world.rows(FIRST_TRAINING), size=64)
         assert len(world.posted) == 1
         assert pool.exits.refusal == ""
@@ -221,7 +221,7 @@ async def test_rows_that_are_not_finite_are_told_of(repository: Path) -> None:
         features[0][:] = np.nan
         await world.see(features, logits, size=64)
         assert pool.exits.refusal == (
-            "tensor 'early' has values that are not finite, in 512 of 512 rows"
+            "tensor 'early' has NaN or infinite values in 512 of 512 rows"
         )
         assert world.posted == [], "others may come"
 

@@ -177,7 +177,7 @@ def test_files_may_differ_in_the_size_of_their_image_only() -> None:
     with pytest.raises(InterfaceMismatchError) as caught:
         check_alike(definition(file="b.onnx"), other, definition(), large)
     assert str(caught.value) == (
-        "m/1/b.onnx: outputs: expected 'scores' FP32 [-1, 10] as m/1/a.onnx has, got 'scores' FP32 "
+        "m/1/b.onnx: outputs: expected 'scores' FP32 [-1, 10] as in m/1/a.onnx, got 'scores' FP32 "
         "[-1, 11]"
     )
     gray = replace(INTERFACE, inputs=(replace(IMAGE, shape=(-1, 320, 320, 1)),))

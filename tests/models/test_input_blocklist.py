@@ -50,7 +50,7 @@ def test_the_same_input_is_refused_for_a_while_and_others_are_not(caplog: Any) -
         serve(bench, 7)
         assert reasons(bench)[-1] is Reason.ON_TIME
         assert bench.arena.bytes_in_use == 0
-        assert "its input is refused for 60 s" in caplog.text
+        assert "refusing its input for 60 s" in caplog.text
 
     on_loop(test)
 

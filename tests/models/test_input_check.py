@@ -72,7 +72,7 @@ def test_order_follows_the_model():
     [
         ([], "inputs: expected the input 'image'"),
         ([image(name="img")], r"inputs\[0\].name: expected one of 'image', got 'img'"),
-        ([image(), image()], "every input once"),
+        ([image(), image()], "each input once"),
         ([tensor("image", np.zeros((1, 3, 2), "u1"))], "'image' datatype: expected FP32, got"),
         ([tensor("image", np.zeros((1, 3, 3), "<f4"))], r"'image' shape: expected \[-1, 3, 2\]"),
         ([tensor("image", np.zeros((3, 2), "<f4"))], "'image' shape"),
@@ -92,7 +92,9 @@ def test_faults_are_named_by_field(inputs, message):
 
 
 def test_inputs_must_agree_on_rows():
-    with pytest.raises(BadField, match=r"'words' shape\[0\]: expected 2 rows as before"):
+    with pytest.raises(
+        BadField, match=r"'words' shape\[0\]: expected 2 rows as in the other inputs"
+    ):
         check_for(IMAGE, WORDS).check([image(2), words(3)])
 
 
@@ -328,7 +330,7 @@ def test_crops_are_as_the_model_takes_them():
         padded.crops(boxes(*[WIDE] * 129), 200, 100)
     with pytest.raises(BadField, match="1 to 128 rows, got 0"):
         padded.crops(boxes(), 200, 100)
-    with pytest.raises(TypeError, match="no input of images alone"):
+    with pytest.raises(TypeError, match="no input for images only"):
         check_for(IMAGE).crops(boxes(WIDE), 200, 100)
-    with pytest.raises(TypeError, match="no input of images alone"):
+    with pytest.raises(TypeError, match="no input for images only"):
         check_for(pixels(8, 6), WORDS).crops(boxes(WIDE), 200, 100)

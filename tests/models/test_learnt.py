@@ -105,7 +105,9 @@ def test_where_nothing_can_be_written_the_log_says_so_once(
         learn(version, seconds, length=9)
         asyncio.run(times.save([version]))
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("learnt times of m:1 cannot be stored: m/1: a record of what was learnt")
+    assert said.startswith(
+        "learnt corrections of m:1 cannot be stored: m/1: record of learnt corrections"
+    )
     assert "Permission denied; name a state folder (--state-dir)" in said
     version.arena.close()
 

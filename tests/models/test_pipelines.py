@@ -133,12 +133,14 @@ def test_a_model_that_fits_no_more_takes_it_along_as_well(
     house.put("first", interface("x", "y", width=5))
     assert house.host.serving == {}
     assert "edges[0].tensors" in (house.catalog.absence("chain", None) or "")
-    assert "chain no longer answers" in caplog.text
+    assert "pipeline chain is unavailable" in caplog.text
 
 
 def test_an_accuracy_is_wanted_of_variants_only(house: House) -> None:
     text = CHAIN.replace("a: first", "a: {model: first, accuracy: 0.5}")
-    with pytest.raises(SettingsError, match=r"stages.a.accuracy: expected none, its model has no"):
+    with pytest.raises(
+        SettingsError, match=r"stages.a.accuracy: cannot be stated: the model has no"
+    ):
         house.shelf.load(definition(text))
     sizes = (FamilyVariant("1", 0.4, 1), FamilyVariant("2", 0.7, 2))
     house.catalog.find("first", None).family = Family(sizes)
@@ -170,10 +172,10 @@ def test_a_pipeline_that_cannot_be_loaded_leaves_the_one_before(house: House) ->
 def test_a_pipeline_of_pipelines_is_refused(house: House) -> None:
     house.shelf.load(definition())
     with pytest.raises(
-        SettingsError, match=r"stages.a.model: expected a model, 'chain' is a pipel"
+        SettingsError, match=r"stages.a.model: expected a model, got the pipeline 'chain"
     ):
         house.shelf.load(definition(CHAIN.replace("first", "chain"), "other"))
-    with pytest.raises(SettingsError, match="expected a model, 'second' is a pipeline"):
+    with pytest.raises(SettingsError, match="expected a model, got the pipeline 'second'"):
         house.shelf.load(definition(name="second"))
 
 
@@ -190,7 +192,7 @@ def test_one_that_is_unloaded_stays_so(house: House) -> None:
 
 def test_where_nobody_takes_frames_none_is_loaded(house: House) -> None:
     house.shelf.host = None
-    with pytest.raises(ControlError, match="pipelines are not served here"):
+    with pytest.raises(ControlError, match="this server does not serve pipelines"):
         house.shelf.load(definition())
 
 
@@ -264,16 +266,16 @@ async def test_a_name_stays_a_models_or_a_pipelines_while_it_serves(
     manager = Manager(House())
     repository = Repository(tmp_path)
     await manager.load(repository, "chain")
-    with pytest.raises(ControlError, match="parameter 'config': expected none"):
+    with pytest.raises(ControlError, match="parameter 'config': cannot be used"):
         await manager.load(repository, "chain", config_override="{}")
     shutil.rmtree(tmp_path / "second" / "1")
     folder("second", "stages: {a: first}")
-    with pytest.raises(ControlError, match="a model of this name is loaded; unload it first"):
+    with pytest.raises(ControlError, match="a model with this name is loaded; unload it first"):
         await manager.load(repository, "second")
     (tmp_path / "chain" / "pipeline.yaml").unlink()
     (tmp_path / "chain" / "1").mkdir()
     (tmp_path / "chain" / "1" / "model.onnx").write_bytes(b"")
-    with pytest.raises(ControlError, match="a pipeline of this name is loaded; unload it firs"):
+    with pytest.raises(ControlError, match="a pipeline with this name is loaded; unload it fi"):
         await manager.load(repository, "chain")
     await manager.unload("chain")
     await manager.load(repository, "chain")
@@ -289,9 +291,9 @@ async def test_no_such_model_and_a_pipeline_in_its_place_are_told_apart(
     folder("m", CHAIN.replace("second", "secnd"))
     folder("z", CHAIN.replace("second", "a"))
     told = {
-        "a": "expected a model, 'z' is a pipeline",
+        "a": "expected a model, got the pipeline 'z'",
         "m": "there is no model 'secnd' in the repository; did you mean 'second'?",
-        "z": "expected a model, 'a' is a pipeline",
+        "z": "expected a model, got the pipeline 'a'",
     }
 
     house, repository = House(), Repository(tmp_path)

@@ -238,6 +238,6 @@ def test_glue_is_named_by_the_owner_or_an_entry_point(
         plugins.glue_target("os:remove")
     ServerSettings(glue={"flip": "numpy:fliplr"})
     assert plugins.glue_target("flip") == "numpy:fliplr"
-    for target, why in [("numpy:nothing", "no attribute"), ("numpy:pi", "it cannot be called")]:
+    for target, why in [("numpy:nothing", "no attribute"), ("numpy:pi", "expected a function")]:
         with pytest.raises(OptionError, match=f"glue.*flip: '{target}' cannot be used: .*{why}"):
             ServerSettings(glue={"flip": target})

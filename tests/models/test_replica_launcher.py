@@ -87,15 +87,15 @@ def test_drift_is_logged_once_when_it_comes_and_once_when_it_goes(house: Any, ca
     for _ in range(100):
         house.finished(0.020)
     assert [record.getMessage() for record in caplog.records] == [
-        "m: batch times drift from the profile"
+        "m: batch times differ from the profile"
     ]
     while house.times.drifted:
         house.finished(0.010)
     for _ in range(100):
         house.finished(0.010)
     assert [record.getMessage() for record in caplog.records] == [
-        "m: batch times drift from the profile",
-        "m: batch times fit the profile again",
+        "m: batch times differ from the profile",
+        "m: batch times match the profile again",
     ]
 
 
@@ -225,8 +225,8 @@ def test_new_stages_are_logged_and_features_go_to_what_learns(
     assert [record.getMessage() for record in caplog.records] == [
         "m: early exits: early, late",
         "m: early exits: none",
-        "m: early exits stay as they are: early is no tensor of the model",
-        "m: early exits run, but timing them failed: out of memory",
+        "m: early exits are unchanged: early is no tensor of the model",
+        "m: early exits work, but could not be timed: out of memory",
     ]
 
 

@@ -101,7 +101,7 @@ def test_lines_that_nothing_reads_are_lost_and_counted(
     assert writer.finish(30.0)
     pipe.writing.close()
     reader.join(30)
-    assert f"{lost} log lines were lost, because nothing read the log" in caplog.messages
+    assert f"lost {lost} log lines, because nothing read the log" in caplog.messages
 
 
 def test_a_reader_that_has_gone_is_no_error(pipe: Pipe) -> None:

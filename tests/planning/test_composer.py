@@ -209,7 +209,7 @@ class TestASlowPlanner:
         failed = replace(job, compute=lambda: 1 / 0).run()
         assert isinstance(failed.error, ZeroDivisionError)
         runtime.handle([failed, JobDone("another")], now=1.5)
-        assert faults == ["planning failed; the plan in force stays for 10 s"]
+        assert faults == ["planning failed: keeping the current plan for 10 s"]
         assert runtime.next_wakeup() == 11.5
         runtime.handle([], now=11.5)
         (job,) = runtime.take_jobs()

@@ -145,7 +145,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
         recorder.called((TimerFired(),), float(i), ())
         recorder.encode()
     recorder.close()
-    assert recorder.stopped == "it cannot be written: No space left on device"
+    assert recorder.stopped == "the file cannot be written: No space left on device"
     recorder.called((TimerFired(),), 1e9, ())
     recorder.encode()
     recording = Recording(path)
@@ -217,7 +217,7 @@ def test_the_last_line_of_a_killed_server_is_skipped_with_a_warning(
     recording = Recording(recorded.path)
     assert replay(recording).difference is None
     (warning,) = recording.warnings
-    assert warning.startswith(f"{recorded.path}:{lines}: the last line is incomplete")
+    assert warning.startswith(f"{recorded.path}:{lines}: skipping the incomplete last line")
 
 
 def test_what_is_no_recording_is_refused(tmp_path: Path, world: Any, happenings: Any) -> None:

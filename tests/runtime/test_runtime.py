@@ -105,7 +105,7 @@ def test_a_planner_that_fails_costs_no_events_and_is_asked_again_later(
     with monkeypatch.context() as patched:
         patched.setattr(ScalingPlanner, "observe", lambda *_, **__: 1 / 0)
         assert house.turn(timer, now=2.0) == (timer,)
-        assert house.faults == ["planning failed; the plan in force stays for 10 s"]
+        assert house.faults == ["planning failed: keeping the current plan for 10 s"]
         assert house.turn(timer, now=2.1) == (timer,)
         assert len(house.faults) == 1
     assert house.runtime.next_wakeup() == 2.0 + PAUSE_S
@@ -128,7 +128,7 @@ def test_a_planner_that_fails_keeps_no_other_from_planning(
     monkeypatch.setattr(Horizontal, "decide", lambda *_, **__: 1 / 0)
     made.serve(base, models, now=1.0)
     assert len(made.turn(TimerFired(), now=2.0)) == 1
-    assert made.faults == ["planning failed; the last target of a stays for 10 s"]
+    assert made.faults == ["planning failed: a keeps its last target for 10 s"]
     assert made.runtime.next_wakeup() == 1.0, "the other one waits to be asked"
     plan, _ = made.turn(TimerFired(), now=2.0)
     assert isinstance(plan, PlanChanged)
@@ -215,7 +215,7 @@ def test_sessions_are_heard_of_while_planning_is_paused(monkeypatch: pytest.Monk
     made.serve(BASE, STATED, now=1.0)
     monkeypatch.setattr(ScalingPlanner, "observe", lambda *_, **__: 1 / 0)
     made.turn(TimerFired(), now=2.0)
-    assert made.faults == ["planning failed; the plan in force stays for 10 s"]
+    assert made.faults == ["planning failed: keeping the current plan for 10 s"]
     refused = RampsRefused(PoolId("m", "1"), "it has no position")
     made.turn(SessionClosed("s:1"), refused, now=3.0)
     assert planner.heard == [SessionClosed("s:1"), refused]
@@ -227,9 +227,9 @@ def test_a_planner_that_cannot_hear_of_a_session_costs_no_events() -> None:
     made = House(planner)
     made.serve(BASE, {}, now=1.0)
     assert made.turn(SessionClosed("s:1"), TimerFired(), now=2.0) == (TimerFired(),)
-    assert made.faults == ["a planner could not take in what is said of sessions"]
+    assert made.faults == ["a planner could not handle events of sessions"]
     made.turn(RampsRefused(PoolId("m", "1"), "it has no position"), now=2.0)
-    assert made.faults[1:] == ["a planner could not take in what is said of early exits"]
+    assert made.faults[1:] == ["a planner could not handle events of early exits"]
 
 
 def test_planners_hear_of_exits_and_the_engine_does_not() -> None:

@@ -40,7 +40,7 @@ def test_every_state_can_be_left_for_an_end_and_reached():
 async def test_a_step_that_is_not_in_the_table_is_a_fault():
     bench = Bench()
     opened = bench.submit()
-    with pytest.raises(CallError, match="a call that is submitted cannot submit"):
+    with pytest.raises(CallError, match="a call in state submitted cannot submit"):
         opened._step(CallStep.SUBMIT)
     opened.cancel(Reason.DISCONNECTED)
     with pytest.raises(CallError):

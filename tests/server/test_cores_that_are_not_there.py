@@ -24,10 +24,10 @@ def test_more_cores_than_there_are_earn_a_warning(
     with caplog.at_level(logging.WARNING):
         found = open_cores(ServerSettings(cores=cores))
     assert len(found.numbers) == min(cores or 2, 2)
-    assert ("--cores 64: affinity and quota let this process use only 2" in caplog.text) is warned
+    assert ("--cores 64: affinity and quota limit this process to 2" in caplog.text) is warned
 
 
 def test_the_cores_of_this_process_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         open_cores(ServerSettings(cores=len(os.sched_getaffinity(0)) + 1))
-    assert "let this process use only" in caplog.text
+    assert "limit this process to" in caplog.text

@@ -358,7 +358,7 @@ async def test_where_no_plan_can_be_had_the_server_is_told_to_end(caplog: pytest
         with pytest.raises(ControlError):
             stage.driver.apply(planned(POOL))
         assert stage.driver.broken.is_set()
-        assert "no plan can be put in force (ZeroDivisionError" in caplog.text
+        assert "no plan can be applied (ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.replaces_parts

@@ -73,7 +73,7 @@ def test_observers_hear_of_every_answer_and_one_that_raises_is_removed(
         ask(server)
     assert observer.reasons == [("m", 2, Reason.ON_TIME)] * 2
     assert broken.reasons == [("m", 2, Reason.ON_TIME)]
-    assert "failed and will not be notified of requests any more" in caplog.text
+    assert "failed, and will no longer be notified of requests" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -309,7 +309,7 @@ def test_a_model_that_has_gone_keeps_what_its_sessions_were_told():
 def test_sessions_are_bounded_in_all_and_by_address():
     bench = Bench(most=6)
     kept = [bench.open("a") for _ in range(3)]
-    with pytest.raises(WireError, match="too many sessions"):
+    with pytest.raises(WireError, match="too many open sessions"):
         bench.open("a")
     for address in "bcd":
         bench.open(address)

@@ -248,7 +248,7 @@ def test_boxes_in_pixels_are_said_once_after_twenty_frames(caplog) -> None:
     def look(number: int, boxes: Any, times: int) -> int:
         for _ in range(times):
             if version.pixel_frames.get(number, 0) is not None:
-                payloads._look_at_units(number, edge, found(boxes=np.asarray(boxes, np.float32)))
+                payloads._warn_of_pixels(number, edge, found(boxes=np.asarray(boxes, np.float32)))
         return len(caplog.records)
 
     assert look(0, PIXELS, 19) == 0

@@ -330,7 +330,10 @@ def twice(request: ModelInferRequest) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: r.inputs[0].contents.uint_contents.append(1), "besides raw_input_contents"),
+        (
+            lambda r: r.inputs[0].contents.uint_contents.append(1),
+            "only raw_input_contents",
+        ),
         (lambda r: r.raw_input_contents.append(b""), "one entry for each of 1 inputs, got 2"),
         (lambda r: setattr(r.inputs[0], "name", ""), "inputs[0].name"),
         (twice, "inputs[1].name: expected a unique name"),

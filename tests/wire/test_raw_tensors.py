@@ -122,7 +122,7 @@ def test_few_floats_and_many_become_the_same_bytes_and_keep_to_the_same_range(co
 
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16])
 def test_half_floats_do_not_come_as_json(datatype: Datatype):
-    told = f"^d: {datatype.wire_name} cannot be sent as JSON; send it as binary data"
+    told = f"^d: {datatype.wire_name} cannot be sent as JSON; send binary data"
     with pytest.raises(WireError, match=told):
         from_json([1.0], datatype, (1,), "d")
 
@@ -239,5 +239,5 @@ def test_countless_strings_are_refused_before_they_are_walked():
 
 
 def test_text_that_no_utf_8_can_say_is_refused():
-    with pytest.raises(BadField, match="data: expected text without lone surrogates"):
+    with pytest.raises(BadField, match="data: expected a string without lone surrogates"):
         from_json(["ab", "\ud800"], Datatype.BYTES, (2,), "data")

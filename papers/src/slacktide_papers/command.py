@@ -47,7 +47,7 @@ reproduce = typer.Typer(
     name="reproduce",
     cls=_Publications,
     add_completion=False,
-    help="Rerun a published evaluation, and print our figures beside the published ones.",
+    help="Rerun a published evaluation, and compare our figures with the published ones.",
     no_args_is_help=True,
 )
 

@@ -20,7 +20,7 @@ ModelPath = Annotated[
 StateDir = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for the results if the model's folder is read-only.",
+        help="Folder for results if the model's folder is read-only.",
         envvar="SLACKTIDE_STATE_DIR",
     ),
 ]

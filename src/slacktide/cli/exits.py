@@ -30,8 +30,8 @@ def add(
     data: Annotated[
         Path,
         typer.Option(
-            help="An .npz file with rows like those that will be served, in order of arrival: "
-            "an array for each input, the batch axis first.",
+            help="An .npz file with rows like those of real requests, in order of arrival: "
+            "an array for each input, with the batch axis first.",
             exists=True,
             dir_okay=False,
         ),
@@ -39,17 +39,17 @@ def add(
     loss: Annotated[
         str | None,
         typer.Option(
-            help="Share of the answers that may change, for the last column; default: the "
-            "accuracy_loss of the model's settings, else 1%."
+            help="Share of answers that may change, for the column 'may leave'; default: the "
+            "model's setting accuracy_loss, or 1%."
         ),
     ] = None,
     state_dir: StateDir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Learn ramps for a model from samples, and store them beside the model.
+    """Learn ramps for a model from samples, and store them with the model.
 
-    A model whose settings have early_exit also learns from its requests; with samples it starts
-    with ramps. The last samples are held back to measure how often each ramp gives the model's
+    A model with early_exit in its settings also learns from its requests; samples give it ramps
+    from the start. The last samples are used to measure how often each ramp gives the model's
     answer. No labels are needed.
 
     Example: slacktide exits add models/residual --data frames.npz --loss 0.5%
@@ -81,7 +81,7 @@ def add(
                 try:
                     previous = await asyncio.to_thread(find_ramps, definition, place)
                 except ExitError as error:
-                    typer.echo(f"the previous ramps are replaced: {error}", err=True)
+                    typer.echo(f"replacing the previous ramps: {error}", err=True)
                     previous = None
                 with progress(shown=not json) as move:
                     ramps = await learn_from_samples(
@@ -110,7 +110,9 @@ def add(
     for number, version_ramps in learnt.items():
         _print(f"{name} version {number}", version_ramps, target_loss)
     if settings is None:
-        console().print("Requests leave early once slacktide.yaml sets early_exit, such as 1%.")
+        console().print(
+            "To let requests leave early, set early_exit in slacktide.yaml (such as 1%)."
+        )
 
 
 def _document(learnt: LearntRamps, loss: float) -> dict[str, object]:
@@ -141,7 +143,7 @@ def _print(title: str, learnt: LearntRamps, loss: float) -> None:
 
     from slacktide.domain.units import percent
 
-    headings = ("position", "tensor", "cost in front", "features", "agrees", "may leave")
+    headings = ("position", "tensor", "cost before", "features", "agrees", "may leave")
     table = Table(*headings, title=title)
     for ramp, judged in zip(learnt.manifest.ramps, learnt.judged, strict=True):
         table.add_row(
@@ -158,6 +160,6 @@ def _print(title: str, learnt: LearntRamps, loss: float) -> None:
     out.print(
         f"learnt from {manifest.rows} rows, tested on the last {newest}; "
         f"revision {manifest.revision}\n"
-        f"agrees: rows for which the ramp gives the model's answer; may leave: rows that could "
-        f"leave at this ramp alone, if at most {percent(loss)} of the answers may change"
+        "agrees: rows for which the ramp gives the model's answer; may leave: rows that could "
+        f"leave if this were the only ramp and {percent(loss)} of the answers could change"
     )

@@ -33,7 +33,7 @@ Glue = Annotated[
         "slacktide serve; may be repeated.",
     ),
 ]
-"""Option of verbs that read a repository without serving it."""
+"""The option for verbs that read a repository without serving it."""
 
 _METAVARS = {int: "N", float: "N", Path: "FILE"}
 

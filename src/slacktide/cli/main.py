@@ -25,13 +25,13 @@ INTERRUPTED = 128 + signal.SIGINT
 
 VERBS: Mapping[str, str] = {
     "serve": "Serve the models of a repository over HTTP and gRPC, on time.",
-    "profile": "Measure a model's latency by batch size and cores, and store it beside the model.",
+    "profile": "Measure a model's latency by batch size and cores, and store it with the model.",
     "load": "Send open-loop load with deadlines, and report how much was answered on time.",
-    "simulate": "Run a scenario under virtual time, with the server's own engine and schedulers.",
-    "demo": "Serve example models under bursty load with deadlines, once for each way of batching.",
+    "simulate": "Run a scenario in virtual time, with the server's own engine and schedulers.",
+    "demo": "Serve example models under bursty load with deadlines, once per batching policy.",
     "models": "Make example models; check a repository.",
     "exits": "Learn where a classifier can answer early.",
-    "reproduce": "Rerun a published evaluation, and print our figures beside the published ones.",
+    "reproduce": "Rerun a published evaluation, and compare our figures with the published ones.",
 }
 """All verbs, with the first sentence of their help."""
 

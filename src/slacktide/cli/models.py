@@ -50,7 +50,7 @@ def check(
         broken = {finding.model for finding in findings if finding.severity is Severity.ERROR}
         if sys.platform != "linux" and not files_only:
             findings.append(
-                Finding("", Severity.NOTE, "its files were read; models are loaded on Linux only")
+                Finding("", Severity.NOTE, "checked only files: models load only on Linux")
             )
         elif not files_only and "" not in broken:
             findings += asyncio.run(try_loading(repository, available_cores(), skip=broken))

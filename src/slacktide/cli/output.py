@@ -26,7 +26,7 @@ BAD_USAGE = 2
 PROGRESS_EVERY_S = 30.0
 """Seconds between lines of progress if stderr is not a terminal; shorter work prints none."""
 _NO_TERMINAL = 10_000
-"""Line width in a file or pipe: more than any table needs."""
+"""Line width in a file or pipe, wider than any table."""
 
 
 def option(panel: str, help: str, *names: str, **more: Any) -> Any:
@@ -76,7 +76,7 @@ def require_goodput(reached: float, least: float | None, of: str = "") -> None:
     from slacktide.domain.units import percent
 
     if least is not None and reached < least:
-        short = f"falls short of the {percent(least)} of --min-goodput"
+        short = f"is below --min-goodput {percent(least)}"
         fail(f"goodput {percent(reached)}{of} {short}", FELL_SHORT)
 
 

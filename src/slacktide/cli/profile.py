@@ -43,15 +43,16 @@ if TYPE_CHECKING:
 def profile(
     model: ModelPath,
     version: Annotated[
-        str | None, typer.Option(help="Only this version; default: all served versions.")
+        str | None, typer.Option(help="Measure only this version; default: all served versions.")
     ] = None,
     cores: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, help="Core count to measure; may be repeated; default: 1, 2, 4, … all."
+            min=1,
+            help="Number of cores to measure; may be given several times; default: 1, 2, 4, … all.",
         ),
     ] = None,
-    budget: Annotated[str, typer.Option(help="Time per version.")] = "10s",
+    budget: Annotated[str, typer.Option(help="Time to spend on each version.")] = "10s",
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Measure until every p99 has enough samples (200).")
     ] = False,
@@ -67,13 +68,13 @@ def profile(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="File for a page of plots of latency by cores and batch, measured and modelled."
+            help="HTML file for plots of measured and modelled latency by cores and batch size."
         ),
     ] = None,
     glue: Glue = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a model's latency by batch size and cores, and store it beside the model.
+    """Measure a model's latency by batch size and cores, and store it with the model.
 
     Example: slacktide profile models/residual --budget 20s --plot profile.html
     """
@@ -184,7 +185,7 @@ class _Session:
         self.accuracies: dict[str, tuple[VariantAccuracy, ...]] = {}
         """Accuracies of variants, by version."""
         self.stages: dict[str, list[str]] = {}
-        """Printed lines about early exits, by version."""
+        """Lines to print about early exits, by version."""
         self.assumptions: list[str] = []
         """Sentences about assumed inputs."""
         self._cores, self._groups = cores, groups
@@ -335,7 +336,7 @@ async def _stage_lines(
 
     assert source.exits is not None
     if not (source.exits.folder / "manifest.json").exists():
-        return ["early exits: no ramps have been learnt yet"]
+        return ["early exits: no ramps learnt yet"]
     try:
         manifest = read_manifest(source.exits.folder, model_sha256=model_sha256)
         ramps = tuple(range(len(manifest.ramps)))
@@ -347,7 +348,7 @@ async def _stage_lines(
     lines = []
     for rows, whole, stage_ends in zip(times.rows, times.whole_s, times.stage_s, strict=True):
         overhead = f"all ramps add {stage_ends[-1] / whole - 1:.1%}"
-        lines.append(f"early exits, batch {rows}, 1 core: {whole * 1e3:.2f} ms whole, {overhead}")
+        lines.append(f"early exits, batch {rows}, 1 core: model {whole * 1e3:.2f} ms, {overhead}")
         for tensor, end in zip(manifest.positions, stage_ends, strict=False):
             lines.append(f"  {end * 1e3:8.2f} ms ({end / whole:.0%})  {tensor}")
     return lines
@@ -433,7 +434,7 @@ def _print(out: Console, title: str, record: ProfileRecord) -> None:
     for line in [*(show.summary(table) if quiet else ()), show.FOOTNOTE]:
         out.print(line)
     if sizes := show.size_lines(record):
-        other_sizes = Table(*show.size_headings(record), title="rows of other sizes")
+        other_sizes = Table(*show.size_headings(record), title="other row sizes")
         for cells in sizes:
             other_sizes.add_row(*cells)
         out.print(other_sizes)

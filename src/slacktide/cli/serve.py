@@ -94,7 +94,7 @@ def _flag_value(flag: str, value: Any) -> Any:
     if origins.get(flag) is tuple and isinstance(value, list):
         return ",".join(map(str, value))
     kind = "a list" if isinstance(value, list) else "keys and values"
-    expected = "a list" if origins.get(flag) is tuple else "one value"
+    expected = "a list" if origins.get(flag) is tuple else "a single value"
     return fail(f"--config: {flag}: expected {expected}, got {kind}")
 
 
@@ -109,14 +109,14 @@ def serve(
     repository: Annotated[
         Path,
         typer.Argument(
-            help="Folder of models, in Triton's layout, or one ONNX file.",
+            help="Folder of models in Triton's layout, or one ONNX file.",
             envvar=f"{ENV}REPOSITORY",
         ),
     ],
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file with flags as keys; environment and flags take precedence.",
+            help="YAML file with flags as keys. Environment variables and flags override it.",
             envvar=f"{ENV}CONFIG",
             callback=values_from_file,
             is_eager=True,
@@ -130,16 +130,18 @@ def serve(
         Path | None, _file("Require client certificates signed by this CA.", "TLS_CLIENT_CA")
     ] = None,
     log_level: Annotated[
-        str, option(_LOGS, "debug, info, warning or error.", envvar=f"{ENV}LOG_LEVEL")
+        str, option(_LOGS, "Log level: debug, info, warning or error.", envvar=f"{ENV}LOG_LEVEL")
     ] = "info",
     log_format: Annotated[
         LogFormat,
         option(
-            _LOGS, "Log lines for people (text) or for machines (json).", envvar=f"{ENV}LOG_FORMAT"
+            _LOGS,
+            "Format of log lines: text (for people) or json.",
+            envvar=f"{ENV}LOG_FORMAT",
         ),
     ] = LogFormat.TEXT,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the settings in effect, and exit.")
+        bool, typer.Option("--print-config", help="Print the effective settings, and exit.")
     ] = False,
     **flags: Any,
 ) -> None:
@@ -156,7 +158,7 @@ def serve(
     settings = from_flags(ServerSettings, flags)
     if tls_cert is not None or tls_key is not None or tls_client_ca is not None:
         if tls_cert is None or tls_key is None:
-            fail("--tls-cert and --tls-key: both are needed")
+            fail("--tls-cert and --tls-key: expected both")
         settings = replace(settings, tls=TlsFiles(tls_cert, tls_key, tls_client_ca))
     if print_config:
         print_json(settings)
@@ -167,7 +169,7 @@ def serve(
         except ValueError as error:
             fail(f"--log-level: {error}")
         if context.obj:
-            log.info("ignored, because Kubernetes sets it for Services: %s", ", ".join(context.obj))
+            log.info("ignored, as set by Kubernetes for Services: %s", ", ".join(context.obj))
         raise typer.Exit(run(repository, settings))
 
 
@@ -207,8 +209,8 @@ def make_room_for_connections(settings: ServerSettings) -> str | None:
 
 
 CLOSE_S = 15.0
-"""Seconds after the drain limit at which the process ends. Workers, recordings and traces must
-finish within them."""
+"""Seconds between the drain limit and the end of the process, in which workers, recordings and
+traces must finish."""
 THREADS_S = 2.0
 """Seconds that threads may take to finish with files after everything else has ended."""
 
@@ -287,7 +289,7 @@ def run(repository: Path, settings: ServerSettings) -> int:
             async with asyncio.timeout(THREADS_S):
                 await asyncio.shield(loop.shutdown_default_executor())
         except TimeoutError:
-            log.warning("a thread is still waiting for a file; the server ends without it")
+            log.warning("a thread is still waiting for a file; exiting without it")
             leave(code)
         return code
 

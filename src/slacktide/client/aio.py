@@ -77,7 +77,7 @@ class AioConnection:
 
         host, _, port = target.rpartition(":")
         if not host or not port.isdigit() or "//" in target:
-            raise ClientError(f"target: expected HOST:PORT of the gRPC port, got {target!r}")
+            raise ClientError(f"target: expected HOST:PORT of the gRPC server, got {target!r}")
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.use_local_subchannel_pool", 1),

@@ -95,7 +95,7 @@ class ClientCore:
         self.uplink = Uplink(settings.most_bytes_in_flight, settings.bytes_per_s)
         self.advice: Advice | None = None
         self.patience = max(settings.slo, 1.0)
-        """Seconds after its deadline that a frame waits for an answer."""
+        """Seconds that a frame waits for an answer after its deadline."""
         self._rng = rng
         self._bytes = BytesPerPixel()
         self._link, self._connect_at, self._failures = _Link.DOWN, -inf, 0
@@ -111,7 +111,8 @@ class ClientCore:
         self._running: tuple[int, float] | None = None
         """The frame being encoded and the one the fallback is running, with their start times."""
         self._full = False
-        """Whether the last encoded frame had no room: none is encoded until a frame arrives."""
+        """Whether the link had no room for the last encoded frame: none is encoded until a frame
+        arrives."""
         self._delivered = 0
         self._answer_s = self._encode_s = 0.0
         self._fallback_s = settings.slo / 4
@@ -177,7 +178,7 @@ class ClientCore:
 
     def _captured(self, event: FrameCaptured, now: float) -> None:
         if event.id in self._frames:
-            raise ValueError(f"frame {event.id} has been captured before")
+            raise ValueError(f"frame {event.id} was already captured")
         deadline = event.captured_at + self.settings.slo
         frame = _Frame(event.id, event.width, event.height, event.captured_at, deadline)
         self._frames[event.id] = frame
@@ -187,7 +188,7 @@ class ClientCore:
         self._waiting[event.id] = frame
         if len(self._waiting) > self.settings.most_waiting:
             oldest = next(iter(self._waiting.values()))
-            self._fall_back(oldest, FrameResult.DROPPED, now, "newer frames took its place")
+            self._fall_back(oldest, FrameResult.DROPPED, now, "replaced by newer frames")
 
     def _encoded(self, event: FrameEncoded, now: float) -> None:
         if self._encoding is None or self._encoding[0] != event.id:
@@ -209,7 +210,7 @@ class ClientCore:
         if not frame.trial and now + self._needs(event.nbytes, now) > frame.deadline:
             smaller = self._choose(frame, now, below=frame.size)
             if smaller is None:
-                self._fall_back(frame, FrameResult.DROPPED, now, "it would have been late")
+                self._fall_back(frame, FrameResult.DROPPED, now, "would have been late")
             else:
                 self._encode(frame, smaller, now)
             return
@@ -218,7 +219,7 @@ class ClientCore:
         rate = self.uplink.bytes_per_s(now=now)
         self._actions.append(SendFrame(frame.id, now - frame.captured_at, rate))
         if frame.trial and self.settings.fallback:
-            self._fall_back(frame, FrameResult.LOST, now, "a trial of the link")
+            self._fall_back(frame, FrameResult.LOST, now, "sent only as a trial of the link")
 
     def _acknowledged(self, event: FrameAcknowledged, now: float) -> None:
         self._heard_at, self._full = now, False
@@ -297,7 +298,7 @@ class ClientCore:
         if self._link is _Link.CONNECTING and now >= self._heard_at + CONNECT_S:
             self._disconnected("the server does not answer", now)
         elif self._link is _Link.UP and now >= self._gone_at():
-            self._disconnected(f"nothing was acknowledged for {self._silence:g} s", now)
+            self._disconnected(f"no acknowledgement for {self._silence:g} s", now)
         if self._link is _Link.DOWN and now >= self._connect_at:
             self._link, self._heard_at = _Link.CONNECTING, now
             self._actions.append(Connect())
@@ -306,7 +307,7 @@ class ClientCore:
             if now >= frame.deadline + self.patience:
                 self._report(frame, frame.default_outcome[0], now, frame.default_outcome[1])
             elif self._is_open(frame) and self._start_at(frame) <= now < self._too_late(frame):
-                self._fall_back(frame, FrameResult.LOST, now, "it has not reached the server")
+                self._fall_back(frame, FrameResult.LOST, now, "has not reached the server")
         if not self.uplink.acknowledges:
             for late in self.uplink.expired(self.patience, now=now):
                 self._actions.append(GiveUp(late))
@@ -314,7 +315,7 @@ class ClientCore:
         self._try_link(now)
         for frame in list(self._waiting.values()):
             if now >= self._leaves_at(frame, now):
-                why = "no variant is on time" if self._unmapped() else "it would have been late"
+                why = "no variant is fast enough" if self._unmapped() else "would have been late"
                 if self._link is _Link.UP:
                     self._fall_back(frame, FrameResult.DROPPED, now, why)
                 else:

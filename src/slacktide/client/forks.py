@@ -29,9 +29,9 @@ def require_unforked() -> None:
     """Raise ClientError in a process where connections cannot work."""
     if _Forks.happened:
         raise ClientError(
-            "this process was forked from one that had a connection, which gRPC does not survive: "
-            "connect only after the fork, in each process, or start processes with the method "
-            "'spawn' or 'forkserver' of multiprocessing"
+            "this process was forked from one that had a connection, which gRPC does not survive; "
+            "connect in each process after the fork, or start processes with the method 'spawn' "
+            "or 'forkserver' of multiprocessing"
         )
 
 

@@ -40,7 +40,7 @@ def check_image(image: object) -> Pixels:
         got = f"{image.dtype} {list(image.shape)}"
         raise ValueError(f"image: expected uint8 [height, width, 3], got {got}")
     if not 1 <= min(image.shape) <= max(image.shape) <= LONGEST_SIDE:
-        raise ValueError(f"image: sides of 1 to {LONGEST_SIDE} pixels, got {list(image.shape)}")
+        raise ValueError(f"image: expected sides up to {LONGEST_SIDE}, got {list(image.shape)}")
     return image
 
 

@@ -31,12 +31,12 @@ class ClientSettings:
         for name, least in (("slo", 1e-4), ("rate", 0.0), ("bytes_per_s", 0.0)):
             value = getattr(self, name)
             if not least <= value < inf:
-                raise ValueError(f"{name}: must be finite and at least {least:g}, is {value!r}")
+                raise ValueError(f"{name}: expected {least:g} or more, got {value!r}")
         for name in ("most_waiting", "most_bytes_in_flight"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1, is {getattr(self, name)!r}")
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)!r}")
         if any(size < 1 for size in self.sizes):
-            raise ValueError(f"sizes: must be pixels, at least 1, are {self.sizes!r}")
+            raise ValueError(f"sizes: expected sides of at least 1 pixel, got {self.sizes!r}")
 
 
 class ClientError(Exception):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from slacktide.client.messages import ClientError, FrameOutcome
 
 Fallback = Callable[[NDArray[np.uint8]], Mapping[str, NDArray[Any]]]
-"""Runs a frame as captured and returns the outputs by name. Called on its own thread."""
+"""Runs a frame as captured and returns outputs by name. Called on its own thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SessionOptions:
     floor: float = 0.0
     """Lowest useful accuracy, 0 to 1."""
     weight: float = 1.0
-    """Weight of this client relative to others."""
+    """Weight of this client relative to other clients."""
     name: str = ""
     """Name shown to people who look at the server."""
     sizes: tuple[int, ...] = ()

@@ -73,7 +73,7 @@ class ServerConnection:
         if current_thread() is self._thread:
             work.close()
             raise ClientError(
-                "on_reply runs on the client's own thread, for which this call would wait"
+                "this call would wait for the client's own thread, on which on_reply runs"
             )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -103,7 +103,7 @@ class ClientSession:
         self._replies: SimpleQueue[FrameReply] = SimpleQueue()
         self._lock = Lock()
         self._unread = 0
-        """Frames submitted whose replies have not been read."""
+        """Submitted frames whose replies have not been read."""
         self._owns_connection = False
         self._closed = False
 

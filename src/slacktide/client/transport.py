@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from slacktide.wire.proto import messages as m
 
 KEEP_ALIVE_S = 1.0
-"""Seconds without a frame after which hello is sent again: the server ends a stream after 3 s of
+"""Seconds without a frame after which a hello is sent again: the server ends a stream after 3 s of
 silence."""
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -247,7 +247,7 @@ class PlainTransport:
         elif kind != "BYTES" or len(shape) > 2:
             named = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in inputs)
             expected = "one input, BYTES [rows] or UINT8 [rows, height, width, 3]"
-            raise ClientError(f"model {self._terms.model!r}: expected {expected}; it has {named}")
+            raise ClientError(f"model {self._terms.model!r}: expected {expected}, got {named}")
         return inputs[0]
 
     async def _ask(self, frame: OutgoingFrame) -> None:
@@ -302,7 +302,7 @@ def _outputs(response: m.ModelInferResponse) -> tuple[str, Outputs]:
             else:
                 outputs[spec.name] = np.frombuffer(raw, datatype.dtype).reshape(spec.shape)
     except (ValueError, KeyError) as error:
-        return f"corrupt answer: {error}", {}
+        return f"malformed answer: {error}", {}
     return "", outputs
 
 

@@ -38,9 +38,9 @@ class Hindrance(Enum):
     DEFERRED = "deferred"
     INFEASIBLE = "infeasible"
     IN_PROGRESS = "in_progress"
-    """Accepted, but not in force after `Times.patience`."""
+    """Accepted, but not in effect after `Times.patience`."""
     REFUSED = "refused"
-    """Refused by the API server, or the server cannot be reached."""
+    """Refused by the API server, which may also be unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class PodAllocator:
         """Cores that each process is bound to."""
         self._pending: dict[int, _Pending] = {}
         self._unmet: dict[int, _Pending] = {}
-        """Grants that were settled with fewer cores than requested."""
+        """Grants of fewer cores than requested."""
         self._failures = 0
         """Number of consecutive failures."""
         self._retry: asyncio.TimerHandle | None = None
@@ -92,7 +92,7 @@ class PodAllocator:
         self._resizing: asyncio.Task[None] | None = None
         self._lowering: asyncio.TimerHandle | None = None
         self._ceiling = math.inf
-        """Millicores to which the limit is being lowered; infinite if it is not."""
+        """Millicores to which the limit is being lowered; infinite otherwise."""
         self._not_before = 0.0
         self.hindrance: Hindrance | None = None
         """Why the pod does not have the requested CPU; None if it does."""
@@ -111,15 +111,15 @@ class PodAllocator:
         if self._fits(pid, len(cores)) or len(cores) <= len(self._cores.get(pid, ())):
             self._bind(pid, cores, confirm)
         elif asyncio.get_running_loop().time() < self._not_before:
-            self._make_do(pid, _Pending(cores, confirm))
+            self._grant_available(pid, _Pending(cores, confirm))
         else:
             self._pending[pid] = _Pending(cores, confirm)
-        self._pursue()
+        self._request_resize()
 
     def forget(self, pid: int) -> None:
         for table in (self._cores, self._pending, self._unmet):
             table.pop(pid, None)
-        self._pursue()
+        self._request_resize()
 
     async def close(self) -> None:
         """Make no further requests, and wait for the call in progress."""
@@ -166,7 +166,7 @@ class PodAllocator:
         self._cores[pid] = bound
         confirm(Grant(bound, float(len(bound)), detail or why))
 
-    def _make_do(self, pid: int, grant: _Pending) -> None:
+    def _grant_available(self, pid: int, grant: _Pending) -> None:
         """Settle a grant with the cores that fit the current limit, but no fewer than `pid` has."""
         room = self._room(pid)
         has = len(self._cores.get(pid, ()))
@@ -177,7 +177,7 @@ class PodAllocator:
 
     # Requests
 
-    def _pursue(self) -> None:
+    def _request_resize(self) -> None:
         """Enlarge the pod now, or shrink it later, if its CPU is not what is needed."""
         loop = asyncio.get_running_loop()
         if self._pending and self._resizing is None:
@@ -198,7 +198,7 @@ class PodAllocator:
             self._retry_later()
         elif self._unmet:
             self._pending, self._unmet = {**self._unmet, **self._pending}, {}
-            self._pursue()
+            self._request_resize()
 
     def _too_large(self) -> bool:
         if self._limit is None or not self._cores:
@@ -217,7 +217,7 @@ class PodAllocator:
         self._resizing, self._ceiling = None, math.inf
         if not task.cancelled():
             task.result()
-            self._pursue()
+            self._request_resize()
 
     async def _raise_limit(self) -> None:
         """Request the needed CPU until no grant is pending."""
@@ -234,7 +234,7 @@ class PodAllocator:
                         if fits:
                             self._bind(pid, grant.cores, grant.confirm)
                         else:
-                            self._make_do(pid, grant)
+                            self._grant_available(pid, grant)
 
     async def _settle(self, millicores: int) -> None:
         """Request a limit and wait until it is in force or has failed for now."""
@@ -245,40 +245,40 @@ class PodAllocator:
             while True:
                 self._record(cpu)
                 if cpu.state is ResizeState.SETTLED:
-                    self._unhindered()
+                    self._clear_hindrance()
                     return
                 if cpu.state is ResizeState.INFEASIBLE:
-                    self._hindered(Hindrance.INFEASIBLE, cpu.message)
+                    self._set_hindrance(Hindrance.INFEASIBLE, cpu.message)
                     break
                 deferred = cpu.state is ResizeState.DEFERRED
                 if deferred:
-                    self._hindered(Hindrance.DEFERRED, cpu.message)
+                    self._set_hindrance(Hindrance.DEFERRED, cpu.message)
                 if loop.time() >= deadline:
                     if not deferred:
-                        self._hindered(Hindrance.IN_PROGRESS, cpu.message)
+                        self._set_hindrance(Hindrance.IN_PROGRESS, cpu.message)
                     break
                 await asyncio.sleep(times.poll * (10.0 if deferred else 1.0))
                 cpu = await asyncio.to_thread(self._pod.read)
         except PodError as error:
-            self._hindered(Hindrance.REFUSED, str(error))
+            self._set_hindrance(Hindrance.REFUSED, str(error))
         except Exception as error:  # a bug or a malformed answer must not block the grants
             log.exception("resizing the pod")
-            self._hindered(Hindrance.REFUSED, f"unexpected {type(error).__name__}")
+            self._set_hindrance(Hindrance.REFUSED, f"unexpected {type(error).__name__}")
         self._not_before = loop.time() + times.again_after * min(2**self._failures, AGAIN_AT_MOST)
         self._failures += 1
 
     def _record(self, cpu: PodCpu) -> None:
         self._limit, self._desired = cpu.limit, cpu.desired or 0
 
-    def _hindered(self, by: Hindrance, message: str) -> None:
+    def _set_hindrance(self, by: Hindrance, message: str) -> None:
         """Record and log a hindrance, once."""
         self.hindrance = by
         why = f"{by.value.replace('_', ' ')}: {message}"
         if why != self.condition:
             self.condition = why
-            log.warning("the pod does not have its target CPU, %s", why)
+            log.warning("the pod does not have its target CPU: %s", why)
 
-    def _unhindered(self) -> None:
+    def _clear_hindrance(self) -> None:
         self._failures = 0
         if self.hindrance is not None:
             self.hindrance, self.condition = None, ""

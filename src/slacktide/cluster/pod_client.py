@@ -190,7 +190,7 @@ class PodName:
         missing = [name for name, value in variables.items() if not value]
         if missing:
             raise PodError(
-                f"the environment has no {' and no '.join(missing)}: "
+                f"missing environment variables: {', '.join(missing)}; "
                 "see deploy/kubernetes/slacktide.yaml"
             )
         return cls(variables["POD_NAME"], variables["POD_NAMESPACE"], variables["CONTAINER_NAME"])
@@ -274,7 +274,7 @@ class PodClient:
         except (HTTPError, OSError) as error:
             raise PodError(f"{operation}: the API server cannot be reached ({error})") from None
         except ValueError:
-            raise PodError(f"{operation}: the API server did not send JSON") from None
+            raise PodError(f"{operation}: expected JSON from the API server") from None
         return body
 
 

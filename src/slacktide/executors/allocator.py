@@ -32,7 +32,7 @@ class Grant:
     cores: tuple[int, ...]
     """Processors that the process's threads may run on, ascending."""
     amount: float
-    """CPU seconds per second that the process may use; at most its number of cores."""
+    """CPU seconds per second that the process may use, at most its number of cores."""
     detail: str = ""
     """Why the grant differs from the request; empty if it does not."""
 
@@ -90,7 +90,7 @@ def bind(pid: int, cores: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
         return allowed, f"cannot run on cores {_names(requested)}: {error.strerror}"
     if allowed == requested:
         return allowed, ""
-    return allowed, f"asked for cores {_names(requested)}, may run on {_names(allowed)} only"
+    return allowed, f"requested cores {_names(requested)}, but may run only on {_names(allowed)}"
 
 
 def _names(cores: tuple[int, ...]) -> str:
@@ -133,7 +133,7 @@ class QuotaAllocator:
         """
         group = next((g for g in control_groups("cpu", root=root) if g.folder.is_dir()), None)
         if group is None:
-            raise QuotaUnavailableError("there is no control group for CPU time")
+            raise QuotaUnavailableError("found no control group for CPU time")
         allocator = cls(group.folder, unified=group.unified, share=share)
         _remove_leftovers(group.folder)
         try:
@@ -161,7 +161,7 @@ class QuotaAllocator:
             except OSError as error:
                 self._affinity_only = True
                 log.warning(
-                    "cores are limited by affinity alone from now on: the control group in %s "
+                    "cores are limited only by affinity from now on: the control group in %s "
                     "cannot be written (%s)", self._folder, error.strerror,
                 )  # fmt: skip
         confirm(Grant(bound, amount, detail))
@@ -201,7 +201,7 @@ class QuotaAllocator:
         """CPU seconds per second. Raises OSError if the group has no quota."""
         quota = group_quota(ControlGroup(group, self._unified))
         if quota is None:
-            raise OSError(0, "the quota read back differs")
+            raise OSError(0, "the quota was not accepted")
         return quota
 
 
@@ -216,7 +216,7 @@ def choose_allocator(quota_share: float | None = None) -> CpuAllocator:
     try:
         return QuotaAllocator.in_own_group(share=quota_share)
     except QuotaUnavailableError as error:
-        log.warning("cores are limited by affinity alone, without a quota: %s", error)
+        log.warning("cores are limited only by affinity, without a quota: %s", error)
         return AffinityAllocator()
 
 

@@ -66,7 +66,7 @@ class Arranger:
         self._report = report
         self._state = threading.Lock()
         self._arrangement: Arrangement = ((), 0, False)
-        """The last arrangement that was tried, whether it could be made or not."""
+        """The last arrangement that was tried, whether it succeeded or not."""
         self._target: Arrangement = self._arrangement
         """The arrangement that the policy needs."""
         self._is_working = False
@@ -175,7 +175,7 @@ class Arranger:
         session, source = self._session, self._source
         exits = source.exits
         if exits is None or session.cold:
-            why = session.cold or "its model states none"
+            why = session.cold or "the model states no early exits"
             raise ExitError(f"early_exit: a worker cannot make stages: {why}")
         model = OnnxFile(source.path, source.root).with_weights()
         if source.own_exits:
@@ -201,9 +201,9 @@ class Arranger:
             manifest = read_manifest(exits.folder)
             if manifest.revision != policy.revision:
                 revisions = f"{manifest.revision}, not {policy.revision}"
-                raise ExitError(f"the ramps are of revision {revisions}")
+                raise ExitError(f"the ramps have revision {revisions}")
             if policy.ramps[-1] >= len(manifest.ramps):
-                raise ExitError(f"there is no ramp at position {policy.ramps[-1]}")
+                raise ExitError(f"no ramp at position {policy.ramps[-1]}")
             cut_model = with_ramps(model, graph, [manifest.ramps[ramp] for ramp in policy.ramps])
         positions = None
         if policy.features:
@@ -274,7 +274,7 @@ class Arranger:
             _compare([array[1:] for array in expected], run.end_outputs()[0])
         report = run.report()
         if not session.interface.batches and report is not None and len(report.left) != 1:
-            raise ExitError("early_exit: a model without a batch axis has more than one row")
+            raise ExitError("early_exit: a model without a batch axis gave more than one row")
 
 
 def _features_if_asked(model: Any) -> bool:
@@ -335,11 +335,11 @@ def _compare(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]]) -> N
 
     for reference, output in zip(expected, got, strict=True):
         if reference.shape != output.shape:
-            raise ExitError(f"stages give {output.shape} where the model gives {reference.shape}")
+            raise ExitError(f"stages give shape {output.shape}, the model {reference.shape}")
         if reference.dtype.kind == "f" and reference.size:
             tolerance = TOLERANCE * max(1.0, float(np.nan_to_num(np.abs(reference)).max()))
             if not np.allclose(reference, output, rtol=0.0, atol=tolerance, equal_nan=True):
-                raise ExitError("stages give other numbers than the model")
+                raise ExitError("stages and model give different numbers")
 
 
 def _trim_memory() -> None:

@@ -16,7 +16,7 @@ from slacktide.profiles import busy_note, is_quiet
 MOMENT_S = 0.1
 """Wall time of one look at a set of cores: about 20 turns of the kernel's scheduler."""
 PAUSES_S = (0.3, 1.0)
-"""Seconds before a second and a third look, in which our own processes finish their work."""
+"""Seconds before the second and third look, in which our own processes finish their work."""
 
 Compute = Callable[[Sequence[int]], float]
 
@@ -52,7 +52,8 @@ def busy_warning(share: float | None) -> str:
     if not (note := busy_note(share)):
         return ""
     return (
-        f"These figures were {note}, so they say little. Run this again when the machine is idle."
+        f"These figures were {note}, so they are unreliable. Run the command again when "
+        "the machine is idle."
     )
 
 

@@ -51,7 +51,7 @@ def decode_crops(body: bytes) -> dict[int, tuple[int, bytes]]:
     while at < len(body):
         head = to_words(body[at : at + _HEAD])
         if len(head) != 3 or not 0 <= head[2] <= len(body):
-            raise ProtocolError("crops are cut short")
+            raise ProtocolError("truncated crops")
         at += _HEAD + _BOX * head[2]
         crops[head[0]] = head[1], body[at - _BOX * head[2] : at]
     if at != len(body):

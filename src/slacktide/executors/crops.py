@@ -30,7 +30,7 @@ from slacktide.executors.ports import CropPayload, MemberFault, Payload, RowShap
 
 _PATIENCE = 5.0
 """Seconds that a batch waits for its arena, which was sent before it on another socket."""
-_NO_JPEG = "expected a JPEG as frame"
+_NO_JPEG = "expected a JPEG as the frame"
 _MOST_GLUED = 64 << 20
 """Maximum bytes that a glue function may return for one crop."""
 _ALONE = 64
@@ -95,7 +95,7 @@ class _Frame:
         self._pixels: Pixels | None = None
         if len(shape) == 4:
             if shape[0] != 1 or shape[3] != 3 or len(data) != np.prod(shape):
-                raise TensorError("the bytes of a frame do not fill its shape")
+                raise TensorError("the size of a frame does not match its shape")
             self._pixels = np.frombuffer(data, np.uint8).reshape(shape[1:])
             self.height, self.width = shape[1:3]
         else:
@@ -154,7 +154,7 @@ class CropGatherer:
         """Join the images. Returns the array, valid until the next call; the members with their
         new shapes; and the faults of members, whose rows are black. Raises TensorError."""
         if self._spec is None:
-            raise TensorError("the model has no input of images alone that crops could be made for")
+            raise TensorError("the model has no image input for crops")
         faults: dict[int, MemberFault] = {}
         cache: dict[tuple[int, TensorRef], _Frame] = {}
         pieces: list[list[Picture] | _Gathered | None] = []
@@ -239,7 +239,7 @@ class CropGatherer:
         if self._default is not None:
             return self._default[0], self._default[1]
         if len(shapes) > 1:
-            raise TensorError(f"input {self._spec.name!r}: unlike shapes in one batch")
+            raise TensorError(f"input {self._spec.name!r}: different shapes in one batch")
         return shapes.pop() if shapes else (_ALONE, _ALONE)
 
     def _gathered(self, member: Payload, arena: memoryview, size: int) -> _Gathered:
@@ -263,14 +263,14 @@ class CropGatherer:
         if (frame := cache.get((member.arena_number, tensor))) is None:
             data = arena.arena[tensor.offset : tensor.offset + tensor.nbytes]
             if len(data) != tensor.nbytes:
-                raise TensorError("a frame lies outside of its arena")
+                raise TensorError("a frame lies outside its arena")
             try:
                 frame = _Frame(data, tensor.shape)
             except ValueError as error:
                 raise CropError(f"{_NO_JPEG}, got {error}") from None
             cache[member.arena_number, tensor] = frame
         if arena.import_error:
-            raise GlueError(f"its glue cannot be used: {arena.import_error}")
+            raise GlueError(f"its glue function cannot be used: {arena.import_error}")
         boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)
         if len(boxes) != member.rows:
             raise TensorError(f"{len(boxes)} boxes for {member.rows} rows")
@@ -289,7 +289,7 @@ class CropGatherer:
             pixels = frame.pixels
         extent = crop_extent(box, frame.width, frame.height, arena.margin)
         if extent is None:
-            raise CropError(f"box {at} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) covers none of its frame")
+            raise CropError(f"box {at} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) lies outside its frame")
         left, top, right, bottom = extent
         if pixels is not None:
             pixels = pixels[top:bottom, left:right]
@@ -307,11 +307,11 @@ def _apply_glue(function: Callable[[Pixels], Any], crop: Pixels) -> Pixels:
     try:
         glued = function(crop)
     except BaseException as error:  # foreign code, which may call sys.exit
-        raise GlueError(f"its glue raised {type(error).__name__}: {error}") from None
+        raise GlueError(f"its glue function raised {type(error).__name__}: {error}") from None
     description = type(glued).__name__
     if isinstance(glued, np.ndarray):
         pixels = glued.dtype == np.uint8 and glued.ndim == 3 and glued.shape[2] == 3
         if pixels and 0 < glued.size <= _MOST_GLUED:
             return glued
         description = f"{glued.dtype} {list(glued.shape)}"
-    raise GlueError(f"its glue returned {description}, not pixels [height, width, 3] of uint8")
+    raise GlueError(f"its glue function returned {description}, expected uint8 [h, w, 3]")

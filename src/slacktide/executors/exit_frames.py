@@ -52,7 +52,7 @@ def decode_released(body: bytes, members: int) -> ReleasedMessage:
             raise ProtocolError(f"{count} members released of {members}")
         runs, at = read_runs(words, 5 + count, count, outputs)
     except (IndexError, ValueError):
-        raise ProtocolError("a message of released members is cut short") from None
+        raise ProtocolError("a truncated message of released members") from None
     if at != len(words):
         raise ProtocolError("released members with a wrong count")
     return ReleasedMessage(batch, ramp, file_bytes, places, runs)

@@ -25,7 +25,7 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (4, b"ORTM", "a model in ORT format; serve the ONNX file that it was made from"),
     (0, b"\x89HDF\r\n\x1a\n", f"an HDF5 file, as Keras writes; {_EXPORT}"),
     (0, b"\x80", f"a Python pickle; {_EXPORT}"),
-    (8, b'{"', f"a safetensors file, which holds weights alone; {_EXPORT}"),
+    (8, b'{"', f"a safetensors file, which holds only weights; {_EXPORT}"),
 )
 """Kinds of files: an offset, the bytes at that offset, and a description."""
 
@@ -61,7 +61,7 @@ def _kind_of(head: bytes, *, complete: bool) -> str:
 
 def _text_kind(text: bytes) -> str:
     start = text[:64].lower()
-    answered = "; the download was answered with that instead of the file"
+    answered = "; the download returned this instead of the file"
     if b"<html" in text.lower() or start.startswith(b"<!doctype html"):
         return f"an HTML page{answered}"
     if start.startswith((b"<?xml", b"<error")):

@@ -114,8 +114,8 @@ class ForkClient:
             call_later(self._loop, again, self._overdue, id)
             return
         self._is_abandoned = True
-        problem = "the process that starts workers does not answer"
-        log.error("%s (process %d): it is replaced", problem, self.pid)
+        problem = "the process that starts workers does not respond"
+        log.error("%s (process %d): replacing it", problem, self.pid)
         self._fail_requests(problem)
 
     async def close(self) -> None:

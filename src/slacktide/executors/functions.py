@@ -64,7 +64,7 @@ def checked_outputs(
     they are not as declared; `caller` is what the message calls that code."""
     arrays = returned if isinstance(returned, tuple | list) else (returned,)
     if len(arrays) != len(specs):
-        counts = f"{len(arrays)} arrays, not {len(specs)}"
+        counts = f"{len(arrays)} arrays, expected {len(specs)}"
         raise FunctionError(f"the {caller} returned {counts}")
     return [_checked(array, spec, caller) for array, spec in zip(arrays, specs, strict=True)]
 
@@ -76,4 +76,4 @@ def _checked(array: object, spec: TensorSpec, caller: str) -> NDArray[Any]:
         got = f"{array.dtype} {list(array.shape)}"
         if array.dtype == spec.datatype.dtype and fits(array.shape, spec.shape):
             return np.ascontiguousarray(array)
-    raise FunctionError(f"the {caller} returned {got} as {spec.name!r}, not {expected}")
+    raise FunctionError(f"the {caller} returned {got} as {spec.name!r}, expected {expected}")

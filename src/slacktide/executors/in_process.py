@@ -79,7 +79,7 @@ class LoopReplica:
 
     def publish(self, policy: ExitPolicy) -> None:
         """Refuse: early answers would have to wait for the loop, which the batch blocks."""
-        detail = "early_exit: only worker processes answer early"
+        detail = "early_exit: only worker processes can answer early"
         self.loop.call_soon(self.tell, Arranged(policy.revision, policy.ramps, detail))
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:

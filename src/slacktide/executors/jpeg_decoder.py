@@ -96,10 +96,8 @@ def _pixels(
             pixels = library.decode_jpeg(data, "RGB", buffer=buffer, strict=False, **least)
     except ValueError as error:
         if "subsampling" in str(error):
-            raise ValueError(
-                "one that is damaged, or of a subsampling that is not supported"
-            ) from None
-        raise ValueError("one that is damaged") from None
+            raise ValueError("a damaged one, or one with an unsupported subsampling") from None
+        raise ValueError("a damaged one") from None
     return pixels if buffer is None else buffer
 
 

@@ -28,8 +28,8 @@ _OTHER_KINDS = {
     "HEIF": re.compile(rb"....ftyp(hei|mif)", re.DOTALL),
 }
 """Beginnings of files that clients send instead of JPEG."""
-_BROKEN_LINES = "base64 with line breaks or other white space; send it without"
-_URL_SAFE = "base64 of the URL-safe alphabet; use + and / for - and _"
+_BROKEN_LINES = "base64 with white space; send it without line breaks or spaces"
+_URL_SAFE = "base64 in the URL-safe alphabet; use + and / instead of - and _"
 _CURE = "; send JPEG, or its pixels as UINT8 [rows, height, width, 3]"
 
 
@@ -72,7 +72,7 @@ def _picture(element: memoryview | bytes) -> memoryview | bytes:
     start = bytes(element[:18])
     if start[:2] != JPEG_BEGINS and not is_other(start):
         if start.startswith(b"data:"):
-            raise ValueError("a data: URI; send what follows its comma")
+            raise ValueError("a data: URI; send only the part after the comma")
         if start.startswith(b"_9j_"):
             raise ValueError(_URL_SAFE)
         if start.lstrip().startswith(_BASE64):
@@ -102,4 +102,4 @@ def _decoded(element: memoryview | bytes) -> bytes:
         raise ValueError(_BROKEN_LINES)
     if set(text) & set(b"-_"):
         raise ValueError(_URL_SAFE)
-    raise ValueError("base64 that is damaged")
+    raise ValueError("damaged base64")

@@ -82,8 +82,8 @@ def jpeg_header(data: memoryview | bytes) -> JpegHeader:
         if marker in _SOF:
             return _frame(data, start)
         if marker in _UNSUPPORTED_SOF:
-            raise ValueError(f"one of a kind that is not supported (frame 0x{marker:x})")
-    raise ValueError("one whose header is damaged")
+            raise ValueError(f"one of an unsupported kind (frame 0x{marker:x})")
+    raise ValueError("one with a damaged header")
 
 
 def upright_size(data: memoryview | bytes) -> tuple[int, int]:
@@ -118,7 +118,7 @@ def whole_picture(data: memoryview | bytes) -> WholePicture:
             joined = view[:end] if whole else b"".join([view[slice(*part)] for part in parts])
             return WholePicture(joined, header, orientation or 1)
         if marker == _SOI and scans:
-            raise ValueError("one that is cut short, and another behind it")
+            raise ValueError("a truncated one, followed by another")
         if marker == _SOS:
             scans += 1
             if scans > header.most_scans:
@@ -131,7 +131,7 @@ def whole_picture(data: memoryview | bytes) -> WholePicture:
             break
         if marker == _APP1 and not orientation and data[start + 4 : start + 10] == _EXIF:
             orientation = _orientation(bytes(data[start + 4 : end]))
-    raise ValueError("one that is damaged")
+    raise ValueError("a damaged one")
 
 
 def with_usual_fields(picture: WholePicture) -> WholePicture:
@@ -156,7 +156,7 @@ def _markers(data: memoryview | bytes, most: int) -> Iterator[tuple[int, int, in
     at = 2
     for _ in range(most):
         if at + 2 > size:
-            raise ValueError("one that is cut short")
+            raise ValueError("a truncated one")
         marker = data[at + 1]
         if data[at] != 0xFF or marker in (0x00, 0xFF):  # a stray byte or a fill byte
             at += 1
@@ -165,7 +165,7 @@ def _markers(data: memoryview | bytes, most: int) -> Iterator[tuple[int, int, in
         if marker not in _WITHOUT_SEGMENT:
             if marker not in (_SOI, _EOI):
                 if at + 4 > size:
-                    raise ValueError("one that is cut short")
+                    raise ValueError("a truncated one")
                 end += max(2, data[at + 2] << 8 | data[at + 3])
             if marker == _SOS:
                 scan_end = _SCAN_ENDS.search(data, end)
@@ -177,11 +177,11 @@ def _markers(data: memoryview | bytes, most: int) -> Iterator[tuple[int, int, in
 
 def _frame(data: memoryview | bytes, at: int) -> JpegHeader:
     if at + 10 > len(data):
-        raise ValueError("one that is cut short")
+        raise ValueError("a truncated one")
     bits, components = data[at + 4], data[at + 9]
     height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
     if bits != 8 or components not in (1, 3, 4):
-        raise ValueError(f"one of {components} colours with {bits} bits")
+        raise ValueError(f"one with {components} colours of {bits} bits")
     if not height or not width:
         raise ValueError("one without a size")
     return JpegHeader(width, height, components, data[at + 1] == _PROGRESSIVE)

@@ -16,7 +16,7 @@ def require_kernel() -> None:
     """Raise UnsupportedKernelError, naming every missing call, if there are any."""
     if sys.platform != "linux":
         raise UnsupportedKernelError(
-            f"models run in processes that need Linux; this is {sys.platform}"
+            f"models run in worker processes, which need Linux; this is {sys.platform}"
         )
     missing, reason = [], ""
     for call in ("pidfd_open (Linux 5.3)", "memfd_create (Linux 3.17)"):
@@ -34,5 +34,5 @@ def require_kernel() -> None:
             missing.append(call)
             reason = reason or getattr(error, "strerror", None) or str(error)
     if missing:
-        cure = "use a later kernel, or a sandbox or seccomp profile that allows it"
+        cure = "use a newer kernel, or a sandbox or seccomp profile that allows it"
         raise UnsupportedKernelError(f"this system lacks {' and '.join(missing)}: {reason}; {cure}")

@@ -62,7 +62,8 @@ SLOW = 0.05
 OPENING = 0.25
 """Share of the budget in which the sessions of a replica warm up."""
 GUESS_S = 0.05
-"""Assumed seconds of a row on one core if nothing is known. No request is judged by this guess."""
+"""Assumed seconds of a row on one core without a measurement. No request is judged by this
+guess."""
 _ARENA_LIMIT = 1 << 31
 """Bytes of address space for inputs. Only inputs that are written use memory."""
 
@@ -86,7 +87,7 @@ class Measurement:
     sessions: tuple[SessionSize, ...] = ()
     """Sessions of the replica."""
     guess: str = ""
-    """Why no synthetic row runs, so that the times are only a guess."""
+    """Why the times are only a guess: no synthetic row runs. Empty if they were measured."""
     dependence: str = ""
     """Why requests must not share a batch; empty if they may."""
 
@@ -285,7 +286,7 @@ class _Work:
             try:
                 seconds = await replica.run(size)
             except BatchError as error:
-                raise MeasuringError(f"a batch of {size} fails at times: {error}") from None
+                raise MeasuringError(f"a batch of {size} fails sometimes: {error}") from None
             samples[size].append(seconds)
             typical[size] += (seconds - typical[size]) / (len(samples[size]) + 1)
             done = sum(map(len, samples.values())) / (ENOUGH_SAMPLES * len(samples))

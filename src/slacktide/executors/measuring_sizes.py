@@ -33,9 +33,11 @@ EXTENTS = (0.5, 2.0)
 """Extents of rows to try, relative to the profile's, if the configuration names none."""
 VARIANT_SIZES = "variants.sizes"
 MOST_SIZES = 5
-"""Maximum image sizes of a family to measure if time is short. The law covers all other sizes."""
+"""Maximum number of image sizes of a family to measure if time is short. The law covers all other
+sizes."""
 GRAIN = 32
-"""Free extents of at least twice this become multiples of it: detectors halve images five times."""
+"""Free extents of at least twice this size become multiples of it: detectors halve images five
+times."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class OnnxFile:
         home = root.resolve()
         real = path.resolve()
         if not real.is_relative_to(home):
-            raise ModelError("the model file leads out of its folder")
+            raise ModelError("the model file is a link out of its folder")
         try:
             with open_file(path) as file:
                 self._model: Any = onnx.load_from_string(file.read())
@@ -93,7 +93,7 @@ class OnnxFile:
         except Exception as error:  # protobuf's errors share no useful base class
             if kind := misplaced_kind(path):
                 raise ModelError(f"not an ONNX model but {kind}") from None
-            damaged = f"not an ONNX model, or one that is cut off ({path.stat().st_size} bytes)"
+            damaged = f"not an ONNX model, or a truncated one ({path.stat().st_size} bytes)"
             raise ModelError(f"{damaged}: {client_detail(error, path, root)}") from None
         if not self._model.graph.node and not self._model.graph.output:
             kind = misplaced_kind(path)
@@ -115,7 +115,7 @@ class OnnxFile:
         not UTF-8, which ONNX Runtime cannot open."""
         if escaped(str(self.opened)) != str(self.opened):
             if self._external:
-                raise ModelError("a model with external data needs a path that is UTF-8")
+                raise ModelError("a model with external data needs a UTF-8 path")
             self.content = path.read_bytes()
         self.hidden: frozenset[str] = frozenset()
         """Outputs that are not exposed."""
@@ -125,7 +125,7 @@ class OnnxFile:
         """Cut the model to what is served, with tensors in place of maps."""
         graph = self._model.graph
         if outputs and self._external:
-            raise ModelError("a part of a file needs its weights in that file")
+            raise ModelError("a part of a file needs all of its weights in that file")
         is_changed = _maps_as_tensors(graph)
         names = [value.name for value in graph.output]
         for name in expose:
@@ -286,7 +286,7 @@ def _part(model: Any, outputs: Mapping[str, str]) -> Any:
     for value, (name, shown) in zip(part.graph.output, outputs.items(), strict=True):
         if name != shown:
             if shown in produced:
-                raise ModelError(f"variants: {name!r} needs {shown!r}, whose name it takes")
+                raise ModelError(f"variants: {name!r} cannot take the name of {shown!r}, its input")
             part.graph.node.append(onnx.helper.make_node("Identity", [name], [shown]))
             value.name = shown
     return part
@@ -398,10 +398,10 @@ def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
     except (OSError, ValueError, TypeError, RuntimeError):  # not a file name, or a loop of links
         raise ModelError(f"{data} is missing") from None
     if not name.is_relative_to(folder):
-        raise ModelError(f"{data} leads out of the folder")
+        raise ModelError(f"{data} is a link out of the folder")
     below = [place.relative_to(folder) for folder in folders if place.is_relative_to(folder)]
     if not below:
-        raise ModelError(f"{data} lies elsewhere, through a link")
+        raise ModelError(f"{data} is a link to another folder")
     if all(any(part.startswith(".") for part in path.parts) for path in below):
         # It may be a secret, if the model file lies in a home folder.
         raise ModelError(f"{data} is a hidden file")
@@ -414,7 +414,7 @@ def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
     if min(offset, length) < 0 or offset + length > place.stat().st_size:
         kind = misplaced_kind(place)
         reason = f": {place.name} is {kind}" if kind else ""
-        raise ModelError(f"{data} leads out of its file{reason}")
+        raise ModelError(f"{data} reaches beyond its file{reason}")
     return place
 
 
@@ -432,7 +432,7 @@ def _spec(value: Any, role: str) -> TensorSpec:
     """An input or output of a graph, without axes if its rank is not declared."""
     import onnx
 
-    kind = value.type.WhichOneof("value") or "value of no type"
+    kind = value.type.WhichOneof("value") or "value without a type"
     if kind == "tensor_type":
         element = value.type.tensor_type.elem_type
         datatype = onnx.TensorProto.DataType.DESCRIPTOR.values_by_number.get(element)

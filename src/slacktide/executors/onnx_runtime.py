@@ -69,7 +69,7 @@ def choose_providers(
     for name in names:
         if name != CPU and name not in available:
             raise ProviderMissingError(
-                f"{name} is requested, but this onnxruntime only has {', '.join(available)}"
+                f"{name} is requested, but this onnxruntime has only {', '.join(available)}"
             )
     ordered = [name for name in dict.fromkeys(names) if name != CPU]
     options = {"device_id": number or "0"}
@@ -148,9 +148,9 @@ says so, lost devices, and errors about the state of cuBLAS or cuDNN, not about 
 class Fault(Enum):
     """The cause of an error."""
 
-    MODEL = "the model's or its input's: the next batch may do"
-    MEMORY = "memory was short: fewer rows may do"
-    DEVICE = "the accelerator's: nothing more will do in this process"
+    MODEL = "the model's or its input's: the next batch may succeed"
+    MEMORY = "lack of memory: a smaller batch may succeed"
+    DEVICE = "the accelerator's: no batch will succeed in this process"
 
 
 def fault_of(error: BaseException | str) -> Fault:
@@ -187,7 +187,7 @@ def client_detail(error: BaseException | str, *private: Path) -> str:
 def _shortened(text: str, private: Sequence[Path]) -> str:
     calls = _CALL.findall(text)
     first, *more = text.splitlines() or [""]
-    text = " ".join((first, *(line.strip() for line in takewhile(_is_no_trace, more))))
+    text = " ".join((first, *(line.strip() for line in takewhile(_is_message_line, more))))
     if calls:
         text = "".join(first.rpartition("Status Message: ")[:2]) + calls[-1]
     text = _without_signatures(_TELLTALE.sub("", text))
@@ -200,7 +200,7 @@ def _shortened(text: str, private: Sequence[Path]) -> str:
     return f"{text[:_BEGINNING]}…{text[len(text) - (_LIMIT - _BEGINNING - 1) :]}"
 
 
-def _is_no_trace(line: str) -> bool:
+def _is_message_line(line: str) -> bool:
     return bool(line.strip()) and _TRACE.match(line) is None
 
 

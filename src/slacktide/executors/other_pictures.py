@@ -73,5 +73,5 @@ def decode_other(data: memoryview | bytes) -> Pixels:
         except cv2.error:
             pixels = None
     if pixels is None or sorted(pixels.shape[:2]) != sorted((header.height, header.width)):
-        raise ValueError("one that is damaged")
+        raise ValueError("a damaged one")
     return np.ascontiguousarray(pixels[..., ::-1])

@@ -36,7 +36,7 @@ class ProcessExecutor:
         require_kernel()
         self._allocator = AffinityAllocator() if allocator is None else allocator
         self._fork_clients: list[ForkClient] = []
-        """The last one is in use. Earlier ones were abandoned but still have workers."""
+        """The last is in use. Earlier ones were abandoned, but still have workers."""
         self._handles: set[WorkerHandle] = set()
         self._shared = SharedReplicas(self._start)
         self._numbers = count()
@@ -47,7 +47,7 @@ class ProcessExecutor:
         self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
     ) -> ReplicaHandle:
         if self._closed:
-            raise RuntimeError("this executor is closed")
+            raise RuntimeError("the executor is closed")
         start = self._shared.start if source.image_size else self._start
         return start(replica, source, arena, report)
 

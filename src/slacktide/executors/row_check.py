@@ -24,7 +24,7 @@ from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 
 ROUNDS: Final = 3
-RANDOM: Final = "one row has other answers each time (random operators)"
+RANDOM: Final = "the same row gets different answers (random operators)"
 _MOST_S: Final = (1.5, 0.5, 0.5)
 """Seconds since the beginning beyond which a round is the last, by round."""
 _PATIENCE_S: Final = 10.0
@@ -40,7 +40,7 @@ def dependence_warning(dependence: str) -> str:
     """The warning for the log."""
     return (
         f"requests run one at a time, never in a batch: {dependence}; state max_batch: 0 if the "
-        "first axis holds no rows of their own"
+        "first axis does not hold independent rows"
     )
 
 
@@ -78,7 +78,7 @@ async def find_dependence(
                     return ""
                 replica.patience_s = min(patience_s, _PATIENCE_S + took)
     except BatchError as error:
-        return f"rows that ran alone fail at times, or beside a copy of themselves ({error})"
+        return f"rows that ran alone sometimes fail, or fail next to a copy ({error})"
     except (MemoryLimitExceeded, MeasuringError):
         pass
     return ""
@@ -117,7 +117,7 @@ class _Comparison:
             try:
                 together = await self._run(*[self._members[row] for row in order])
             except BatchError as error:
-                return f"two rows run alone, but not together ({error})"
+                return f"two rows run alone but not together ({error})"
             differing = [
                 await self._differs(outputs, row)
                 for outputs, row in zip(together, order, strict=True)
@@ -132,9 +132,9 @@ class _Comparison:
                 continue
             swapped = zip(together, reversed(order), strict=True)
             if not any([await self._differs(outputs, row) for outputs, row in swapped]):
-                return "two rows of a batch come back swapped"
+                return "a batch returns two rows in the wrong order"
             name = differing[0] or differing[1]
-            return f"output {name!r} of a row is another in a batch than alone"
+            return f"output {name!r} of a row differs between a batch and the row alone"
         return ""
 
     async def _is_rounding(

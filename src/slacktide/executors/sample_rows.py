@@ -96,7 +96,7 @@ def _fitting(
         where = f"samples: array {name!r} of {path.name}"
         spec = inputs.get(name)
         if spec is None:
-            raise ValueError(f"{where}: the model has no such input, only {', '.join(inputs)}")
+            raise ValueError(f"{where}: no such input; the model has {', '.join(inputs)}")
         typed = _as_datatype(array, spec.datatype)
         if typed is None:
             expected = "text" if spec.datatype is Datatype.BYTES else spec.datatype.dtype.name
@@ -109,7 +109,9 @@ def _fitting(
         rows[name] = typed if interface.batches else typed[None]
     counts = {name: len(array) for name, array in rows.items()}
     if len(set(counts.values())) > 1:
-        raise ValueError(f"samples: expected as many rows of each input in {path.name}: {counts}")
+        raise ValueError(
+            f"samples: expected as many rows for each input in {path.name}, got {counts}"
+        )
     return rows
 
 

@@ -28,7 +28,7 @@ class SessionOpener:
     source: ModelSource
     providers: tuple[Provider, ...]
     free: bool
-    """Whether clients choose more of the input shapes than the number of rows."""
+    """Whether clients choose more than the number of rows in the input shapes."""
     shared_arena: bool
     image_sizes: Sequence[tuple[int, int]]
     """Heights and widths that the model's file names."""

@@ -74,7 +74,7 @@ class _Shared:
         self._attached: set[int] = set()
         self._cores = cores
         self._resized: Resized | None = Resized(cores)
-        """The last report of a move to `_cores`; None while the move is under way."""
+        """The last report of a move to `_cores`; None during the move."""
 
     def join(self, replica: Replica, size: int, report: Reporter) -> SizedReplica:
         member = self._members[replica.id] = SizedReplica(self, replica.id, size, report)
@@ -137,7 +137,7 @@ class _Shared:
                 shared = member is not ordered[-1]
                 member.tell(replace(event, replica=member.id, shared=shared), **more)
         elif isinstance(event, MembersReleased | Arranged | FeaturesSeen):
-            raise TypeError(f"{event} of a model without ramps")
+            raise TypeError(f"{event} from a model without ramps")
         elif (runner := self._running.pop(event.batch, None)) is not None:
             runner.tell(event, outputs, **more)
 

@@ -28,7 +28,7 @@ DEAR, CLEAR, AGAIN_S = 0.02, 0.5, 2.0
 """A chain is timed again after `AGAIN_S` seconds if the share of time that it adds exceeds `DEAR`
 per ramp but is below `CLEAR` in total."""
 ROOM, PAUSE_S = 1.2, 0.05
-"""Minimum length of a gap as a multiple of the run, and seconds between looks for a gap."""
+"""Minimum length of a gap as a multiple of the run, and seconds between checks for a gap."""
 BESIDE_S = 4.0
 """Seconds between runs that do not give way to batches, if gaps are too short for one row."""
 GIVE_UP_S = 60.0
@@ -45,7 +45,7 @@ class LaneTurn:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.lock = threading.Lock()
-        """Held during anything that must not happen beside a batch."""
+        """Held during work that must not run at the same time as a batch."""
         self._clock = clock
         self._gaps: deque[float] = deque(maxlen=GAPS)
         self._idle_since: float | None = clock()  # None: a batch runs
@@ -121,7 +121,7 @@ class StageTimer:
         """Wall time of the whole model's last run with a single row."""
         self._beside_at = time.perf_counter()
         self._has_waited = False
-        """Whether runs were so rare that other work on the machine could end in between."""
+        """Whether runs were so rare that other work of the machine could finish in between."""
 
     def measure(
         self, chain: StageChain, threads: int, most: int, report: Callable[[ChainTimes], object]

@@ -130,10 +130,10 @@ class SyntheticRows:
             keys += [f"inputs.{name}.value" for name in free if name in picky]
             keys = [*keys[:6], "samples"]
             stated = self._stated and not any(free.values())
-            row = "the stated row does not run" if stated else "no row that could be made up runs"
+            row = "the stated row does not run" if stated else "no generated row runs"
             return [
-                f"{row} ({guess}): until it is known how long requests take, they are served one "
-                f"at a time; state what runs as {' or '.join(keys)}"
+                f"{row} ({guess}): until run times are known, requests are served one "
+                f"at a time; state inputs that run as {' or '.join(keys)}"
             ]
         sentences = []
         for spec in specs:
@@ -143,13 +143,13 @@ class SyntheticRows:
                 listed = ", ".join(str(axis + lead) for axis in free[name])
                 sentences.append(
                     f"input {name!r} is {list(spec.shape)} (free axes: {listed}): rows of "
-                    f"{list(shapes[name])} are assumed, which run; inputs.{name}.shape states what "
-                    "is typical"
+                    f"{list(shapes[name])} run and are assumed; state a typical shape as "
+                    f"inputs.{name}.shape"
                 )
             elif name in single and len(axes) > 1:
                 sentences.append(
-                    f"input {name!r} is a single number, and a random one is assumed; "
-                    f"inputs.{name}.value states a typical one"
+                    f"input {name!r} is a single number, and random values are assumed; "
+                    f"state a typical value as inputs.{name}.value"
                 )
         return sentences
 
@@ -241,7 +241,7 @@ class SyntheticRows:
                 rows[spec.name] = read_row(path, spec, self._axes(spec))
         for name, array in rows.items():
             if name in self._values:
-                raise ValueError(f"inputs.{name}.value: expected none beside samples of this input")
+                raise ValueError(f"inputs.{name}.value: not allowed with its samples")
             shape = array.shape[1:]
             if not fits(shape, self._stated.get(name, shape)):
                 stated = f"inputs.{name}.shape is {list(self._stated[name])}"
@@ -252,7 +252,7 @@ class SyntheticRows:
         padded = self._padded.items()
         lengths = {name: rows[name].shape[pad.axis] for name, pad in padded if name in rows}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"samples: expected one length of all padded inputs, got {lengths}")
+            raise ValueError(f"samples: expected one length for all padded inputs, got {lengths}")
         return rows
 
     def _content(
@@ -312,7 +312,7 @@ def _element(spec: TensorSpec, value: Constant) -> Any:
             element = None
     if element is None:
         expected = "text" if datatype is Datatype.BYTES else datatype.wire_name
-        raise ValueError(f"inputs.{spec.name}.value: expected one of {expected}, got {value!r:.40}")
+        raise ValueError(f"inputs.{spec.name}.value: expected {expected}, got {value!r:.40}")
     return element
 
 

@@ -37,7 +37,7 @@ from slacktide.executors.synthetic_inputs import batch_of
 from slacktide.profiles import CpuShare
 
 _replica_ids = itertools.count(1_000_000_000)
-"""Far above a server's ids, which count from 0, because both may use one executor."""
+"""Far above a server's ids, which start at 0, because both may use one executor."""
 
 
 class MeasuringError(Exception):
@@ -76,7 +76,7 @@ class TimedReplica:
         self.faults = NO_FAULTS
         """Faults of the last batch."""
         self.cpu = CpuShare()
-        """CPU time of all batches. Replace it to start again."""
+        """CPU time of all batches. Replace it to reset."""
         self._clock = clock
         self.patience_s = patience_s
         """Longest duration of a start or a run."""

@@ -20,7 +20,7 @@ MOST_READ: Final = 1 << 16
 MOST_LINES: Final = 100
 """Maximum lines logged after one read."""
 MOST_WAITING: Final = 10_000
-"""Maximum lines that wait to be logged; further lines are lost."""
+"""Maximum lines waiting to be logged; further lines are lost."""
 REST_S: Final = 0.01
 """Seconds between two reads."""
 
@@ -101,7 +101,7 @@ class WorkerOutput:
         for _ in range(min(MOST_LINES, len(self._lines))):
             log.warning("%s", self._lines.popleft().decode("utf-8", "backslashreplace"))
         if self._lost_lines and not self._lines:
-            log.warning("%d lines of workers were lost: they print too much", self._lost_lines)
+            log.warning("lost %d lines printed by workers, which print too much", self._lost_lines)
             self._lost_lines = 0
 
     def _end(self) -> None:

@@ -75,7 +75,7 @@ class ExitManifest:
     revision: int
     """Starts at 1 and rises each time the ramps are learnt again."""
     rows: int
-    """Number of rows they were learnt from."""
+    """Number of rows from which they were learnt."""
     source: str
     """`samples` or `traffic`."""
     outputs: tuple[str, ...]
@@ -137,7 +137,7 @@ def _checked(folder: Path, document: object, model_sha256: str | None) -> ExitMa
         raise ProfileError(f"schema: expected {SCHEMA}, got {fields['schema']!r:.20}; learn again")
     trained_for = text(fields["model_sha256"], "model_sha256")
     if model_sha256 is not None and trained_for != model_sha256:
-        raise ProfileError("model_sha256: these are the ramps of another model; learn again")
+        raise ProfileError("model_sha256: the ramps belong to another model; learn again")
     revision = _ranged(fields["revision"], "revision", 1, 999_999_999)
     rows = _ranged(fields["rows"], "rows", 1, 1 << 53)
     source = text(fields["source"], "source")
@@ -146,13 +146,13 @@ def _checked(folder: Path, document: object, model_sha256: str | None) -> ExitMa
     outputs = items(fields["outputs"], "outputs", text)
     file = text(fields["weights"], "weights")
     if _WEIGHTS.fullmatch(file) is None:
-        raise ProfileError(f"weights: expected a file like ramps.1.npz, got {file!r:.40}")
+        raise ProfileError(f"weights: expected a file name such as ramps.1.npz, got {file!r:.40}")
     entries = items(fields["ramps"], "ramps", lambda entry, name: mapping(entry, name, _RAMP_KEYS))
     if not 1 <= len(entries) <= MOST_RAMPS:
         raise ProfileError(f"ramps: expected 1 to {MOST_RAMPS}, got {len(entries)}")
     data = _read(folder, file, MOST_WEIGHT_BYTES)
     if hashlib.sha256(data).hexdigest() != text(fields["weights_sha256"], "weights_sha256"):
-        raise ProfileError(f"weights_sha256: {file} is truncated or was changed")
+        raise ProfileError(f"weights_sha256: {file} was truncated or changed")
     arrays = read_npz(data, most_bytes=MOST_WEIGHT_BYTES, where=file)
     classes = 0
     ramps = []
@@ -168,7 +168,7 @@ def _checked(folder: Path, document: object, model_sha256: str | None) -> ExitMa
         classes = bias.size
         temperature = number(entry["temperature"], f"{where}.temperature")
         if not 0.0 < temperature <= 1e6:
-            raise ProfileError(f"{where}.temperature: expected above 0, got {temperature}")
+            raise ProfileError(f"{where}.temperature: expected more than 0, got {temperature}")
         ramps.append(
             Ramp(
                 position,

@@ -42,10 +42,10 @@ def check_own_exits(graph: Any, exits: Sequence[OwnExit]) -> None:
             early_type = output_type(f"{field}.outputs.{name}", early)
             if early_type.elem_type != whole.elem_type or not _alike(early_type, whole):
                 raise ExitError(
-                    f"{field}.outputs.{name}: {early!r} has another datatype or shape than {name!r}"
+                    f"{field}.outputs.{name}: {early!r} differs from {name!r} in datatype or shape"
                 )
         if output_type(f"{field}.quality", exit_.quality).elem_type not in _FLOATS:
-            raise ExitError(f"{field}.quality: expected floats, {exit_.quality!r} holds none")
+            raise ExitError(f"{field}.quality: expected an output of floats, got {exit_.quality!r}")
 
 
 def _alike(early: Any, whole: Any) -> bool:

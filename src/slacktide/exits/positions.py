@@ -25,7 +25,7 @@ from slacktide.exits.tensor_shapes import COSTLY, Shape, TensorShapes
 _CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _SELECTING = ("Softmax", "LogSoftmax", "Hardmax", "ArgMax", "TopK")
-"""Operators after logits, which order classes as the logits do."""
+"""Operators after the logits that keep the order of classes."""
 _TAIL = frozenset(
     (
         *_SELECTING,
@@ -44,7 +44,7 @@ _SPATIAL = frozenset(
 _FLOATS = (1, 10, 11, 16)  # TensorProto.FLOAT, FLOAT16, DOUBLE, BFLOAT16
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 MOST_FEATURES = 1024
-"""Maximum number of means and maxima: learning takes time proportional to their cube."""
+"""Maximum number of means and maxima: the time to learn grows with their cube."""
 _OLDEST_OPSET = 7  # the first with broadcasting operators
 
 
@@ -192,7 +192,7 @@ def _absence(
     if name in refused:
         return refused[name]
     if name in flow.data:
-        return "not a tensor through which all data passes in front of the last costly operator"
+        return "not a tensor through which all data passes before the last costly operator"
     return f"not a tensor of this model; {suggestion(name, usable, noun='possible')}"
 
 
@@ -209,7 +209,7 @@ def _primary(graph: Any, primary: str, mask: str) -> str:
         likely = [name for name in likely if not _secondary(name)]
     if len(likely) != 1:
         names = ", ".join(inputs) if inputs else "none"
-        raise ExitError(f"primary: name the input that early exits follow (inputs: {names})")
+        raise ExitError(f"primary: expected the input that ramps look at, one of: {names}")
     return likely[0]
 
 
@@ -220,7 +220,7 @@ def _secondary(name: str) -> bool:
 def _check_opset(model: Any) -> None:
     opset = opset_of(model)
     if opset < _OLDEST_OPSET:
-        raise ExitError(f"opset_import is {opset}; early exits need {_OLDEST_OPSET} or above")
+        raise ExitError(f"opset_import: early exits need at least {_OLDEST_OPSET}, got {opset}")
 
 
 def opset_of(model: Any) -> int:
@@ -264,7 +264,7 @@ def _answers(
             continue
         if not (selecting or output or sizes.dims[logits][1] in labels):
             reasons.append(
-                f"output {name!r} may not hold classes, as no Softmax produces it; set "
+                f"output {name!r} may not hold classes, because no Softmax produces it; set "
                 f"early_exit.output: {name} if it does"
             )
             continue
@@ -282,11 +282,11 @@ def _no_answer(flow: DataFlow, sizes: TensorShapes, logits: str) -> str:
     if maker is not None and maker.op_type in _CONTROL:
         return f"is {_obstacle(maker, ())}"
     if _op(flow, logits) == "Sigmoid":
-        return "is produced by a Sigmoid: it may name several classes"
+        return "is produced by a Sigmoid, which allows several classes"
     if len(dims) < 2 or dims[1] < 1 or any(size != 1 for size in dims[2:]):
         return f"is not a vector of classes: its shape is {sizes.text(logits)}"
     if dims[1] == 1:
-        return "has one class"
+        return "has only one class"
     return "" if sizes.elements.get(logits) in _FLOATS else "is not a float tensor"
 
 
@@ -337,7 +337,7 @@ def _obstacle(node: Any, inputs: Collection[str]) -> str:
     if any(word in node.op_type for word in ("uantize", "QLinear", "Integer")):
         return f"{where}a quantised operator"
     if node.op_type in _RECURRENT and any(name in inputs for name in node.input[5:7]):
-        return f"{where}whose state is an input"
+        return f"{where}which takes its state from an input"
     return ""
 
 
@@ -347,9 +347,9 @@ def _unfit(sizes: TensorShapes, tensor: str) -> str:
         return "not a float tensor"
     dims = sizes.dims.get(tensor, [])
     if len(dims) < 2 or -1 in dims[1:]:
-        return f"of unknown size: its shape is {sizes.text(tensor)}"
+        return f"a tensor of unknown size: its shape is {sizes.text(tensor)}"
     if dims[0] not in (sizes.rows, -1):
-        return f"not one row for each row of the input: its shape is {sizes.text(tensor)}"
+        return f"without a row for each row of the input: its shape is {sizes.text(tensor)}"
     return ""
 
 

@@ -35,7 +35,7 @@ class StageModel:
     received: tuple[str, ...]
     """Tensors from earlier stages, with a row for each row of the batch."""
     passed_on: tuple[str, ...]
-    """Tensors for later stages; they may also be outputs."""
+    """Tensors for later stages, some of which may also be outputs."""
     outputs: tuple[str, ...]
     """Outputs of the whole model, including those of ramps."""
 

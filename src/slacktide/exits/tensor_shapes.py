@@ -19,8 +19,8 @@ COSTLY = frozenset(
 """Operators that multiply matrices."""
 
 _ROWS, _PIXELS, _TOKENS = 3, 224, 64
-"""Assumed sizes of free axes for counting multiplications. A fixed first axis hardly ever has size
-3, so a first axis of 3 is the axis of rows."""
+"""Assumed sizes of free axes for counting multiplications. A fixed first axis rarely has size 3, so
+a first axis of 3 is the axis of rows."""
 
 Shape = list[int]
 
@@ -62,7 +62,7 @@ class TensorShapes:
                 )
         graph.output.extend(model.graph.output)
         self.dims: dict[str, Shape] = {}
-        """Sizes of axes by tensor, −1 if unknown. Tensors of unknown rank are missing."""
+        """Sizes of axes by tensor, −1 if unknown. Tensors of unknown rank are left out."""
         self.elements: dict[str, int] = {}
         """Datatypes by tensor, as in TensorProto.DataType."""
         self._infer(light)

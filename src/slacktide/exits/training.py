@@ -48,12 +48,12 @@ RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 _MIDDLE = 3
 """Index of the ridge that is tried first."""
 CLEARLY = 3.0
-"""Standard deviations by which a ramp must win to count as better: many are compared."""
+"""Standard deviations by which a ramp must be better to count as such: many are compared."""
 _BLOCK = 256
-"""Rows that move to the sums together: multiplying a block of rows costs little more than
+"""Number of rows added to the sums at once: multiplying a block of rows costs little more than
 multiplying one row."""
 _FLAT = 1e-12
-"""Share of its mean square below which a feature's variance counts as zero."""
+"""Variances below this share of the feature's mean square count as zero."""
 _MOST_UNUSABLE = 0.1
 _STILL = 1e-3
 """Precision of the logarithm of a fitted temperature."""
@@ -307,10 +307,10 @@ class RampTrainer:
         if not self._sums:
             classes = sizes.pop()
             if classes < 2:
-                raise ExitError("the model's answers are of one class: there is nothing to learn")
+                raise ExitError("the model has only one class: there is nothing to learn")
             nbytes = sum(8 * size * (size + classes) for size in sizes)
             if nbytes > MOST_SUM_BYTES:
-                most = f"at most {MOST_SUM_BYTES >> 20}: forbid some positions"
+                most = f"the limit is {MOST_SUM_BYTES >> 20} MiB: forbid some positions"
                 raise ExitError(
                     f"ramps of {classes} classes need {nbytes >> 20} MiB of sums; {most}"
                 )
@@ -318,18 +318,18 @@ class RampTrainer:
             self._answers = np.zeros(classes, np.int64)
             self._sizes = [*sizes, classes]
         elif sizes != self._sizes:
-            raise ExitError(f"features have other sizes than before: {sizes}, not {self._sizes}")
+            raise ExitError(f"features: expected sizes {self._sizes} as before, got {sizes}")
 
     def check_rows(self) -> None:
         """Raise ExitError if nothing can be learnt from these rows."""
         if self._unusable > _MOST_UNUSABLE * self.all_rows:
             count = f"{self._unusable} of {self.all_rows} rows"
-            raise ExitError(f"{self._unusable_source} has values that are not finite, in {count}")
+            raise ExitError(f"{self._unusable_source} has NaN or infinite values in {count}")
         if self.rows < LEAST_ROWS:
-            raise ExitError(f"ramps need {LEAST_ROWS} rows or more, there are {self.rows}")
+            raise ExitError(f"ramps need at least {LEAST_ROWS} rows, got {self.rows}")
         if (self._answers > 0).sum() < 2:
             answer = f"class {int(self._answers.argmax())}"
-            raise ExitError(f"the model answers the first {self.rows} rows alike ({answer})")
+            raise ExitError(f"the model answers the first {self.rows} rows equally ({answer})")
 
 
 def _joined(parts: Sequence[_Waiting] | deque[_Waiting]) -> _Waiting:

@@ -120,6 +120,6 @@ class Listener:
             try:
                 connection.check(now)
             except Exception:
-                log.exception("checking the time-outs of a connection failed")
+                log.exception("checking a connection's timeouts failed")
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._context.limits.tick_s, self._tick)

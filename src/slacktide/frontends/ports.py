@@ -67,7 +67,7 @@ class AccessRecord(NamedTuple):
     method: str
     """`POST`, or a method's full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
     target: str
-    """The path of an HTTP request, without its query; the model of a gRPC call."""
+    """The path of an HTTP request without its query, or the model of a gRPC call."""
     status: int | str
     """HTTP status (499: the client left before its answer), or the name of gRPC's (CANCELLED)."""
     seconds: float

@@ -26,21 +26,21 @@ class FrontEndSettings:
     """Seconds from the first byte of a request to the end of its headers; after that, 408 or
     GOAWAY."""
     min_body_rate: float = 16 * KIB
-    """Bytes/s: every such number of bytes received gives the body another second (like Apache's
+    """Bytes/s: each such amount of received bytes gives the body another second (like Apache's
     reqtimeout)."""
     write_timeout_s: float = 30.0
     """Seconds a client may leave its answer unread before the connection is cut."""
     linger_s: float = 2.0
-    """Seconds to keep reading and discarding after an early refusal, so that the client reads our
-    answer before the kernel resets the connection."""
+    """Seconds for which the rest of a refused body is read and discarded, so that the client reads
+    our answer before the kernel resets the connection."""
     tick_s: float = 0.5
-    """Seconds between checks of all these timeouts, hence their accuracy."""
+    """Seconds between checks of these timeouts, which is also their accuracy."""
     max_buffered_bytes: int = 256 * MIB
     """Maximum bytes, over all connections, of bodies received into private memory (chunked,
     control, gRPC) and of gRPC answers that clients have not read. Beyond that: 429 or
     RESOURCE_EXHAUSTED."""
     max_buffered_per_client: int = 128 * MIB
-    """Maximum of such bytes for one client address."""
+    """Maximum of these bytes for one client address."""
     write_high_bytes: int = 1 * MIB
     """Unsent bytes above which a connection is no longer read."""
     receive_bytes: int = 32 * KIB
@@ -51,7 +51,7 @@ class FrontEndSettings:
         for field in fields(self):
             value = getattr(self, field.name)
             if type(value) in (int, float) and not value > 0:
-                raise ValueError(f"{field.name} must be positive, got {value}")
+                raise ValueError(f"{field.name}: expected more than 0, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,6 @@ class GrpcSettings(FrontEndSettings):
     """Seconds between probes of a silent connection, which find clients that have vanished."""
     keepalive_timeout_s: float = 20.0
     health_poll_s: float = 0.5
-    """Seconds between Health/Watch's checks for a change."""
+    """Seconds between checks for a change by Health/Watch."""
     receive_bytes: int = 64 * KIB
     """Size of the receive buffer: a few frames, which have at most 16 KiB each."""

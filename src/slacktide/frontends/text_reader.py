@@ -37,7 +37,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
     while view:
         count = connection.recv_into(view)
         if not count:
-            raise ConnectionResetError("its socket has closed")
+            raise ConnectionResetError("its socket is closed")
         view = view[count:]
     return bytes(data)
 

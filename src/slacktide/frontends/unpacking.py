@@ -105,7 +105,7 @@ class Unpacker:
             return message
         if typed > MOST_TYPED:
             expected = (
-                f"at most {MOST_TYPED} bytes of typed contents (raw_input_contents take more)"
+                f"at most {MOST_TYPED} bytes of typed contents (raw_input_contents may be longer)"
             )
             raise BadField("message", expected, typed, Reason.TOO_LARGE)
         return (await self._read(GRPC, message, typed, client, urgent))[1]
@@ -133,7 +133,7 @@ class Unpacker:
         try:
             self._budget.charge(nbytes, client)
         except MemoryLimitExceeded as error:
-            raise WireError(error.reason, f"unpacking the body: {error}") from None
+            raise WireError(error.reason, f"the body cannot be unpacked: {error}") from None
 
     def close(self) -> None:
         """End the processes and start no further work."""
@@ -187,7 +187,7 @@ class Inflation:
             if len(self.data) > self._limit:
                 raise WireError(
                     Reason.TOO_LARGE,
-                    f"body: more than {self._limit} bytes when inflated{self._cure}",
+                    f"body: decompresses to more than {self._limit} bytes{self._cure}",
                 )
         if stream.eof and (stream.unused_data or self._at < len(self._body)):
             raise BadField("body", f"one {self._encoding} stream", "bytes after its end")

@@ -39,7 +39,7 @@ from slacktide.models.repository.errors import (
     Problem,
     RepositoryError,
     SettingsError,
-    only_fails,
+    as_repository_error,
 )
 from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.pipeline import PipelineDefinition
@@ -116,14 +116,14 @@ def _pipeline(
         problem_text = repository.stage_model_problem(stage.model)
         listed_model = listed.get(stage.model)
         if not problem_text and (listed_model is None or not listed_model.definitions):
-            problem_text = f"model {stage.model!r} would not be served"
+            problem_text = f"model {stage.model!r} cannot be served"
         elif listed_model is not None and not problem_text:
             model = listed_model.definitions[-1]  # the latest version answers
             try:
-                with only_fails(model.where):
+                with as_repository_error(model.where):
                     interface, _ = _declared(profiled_files(model)[0])
             except RepositoryError:
-                problem_text = f"model {stage.model!r} would not be served"
+                problem_text = f"model {stage.model!r} cannot be served"
             else:
                 unknown = unknown or interface is None
                 family = model.settings.variants
@@ -141,7 +141,7 @@ def _pipeline(
         if problems:
             raise SettingsError(pipeline.where, *problems)
         if unknown:
-            message = f"{pipeline.where}: tensors of undeclared rank were not checked"
+            message = f"{pipeline.where}: could not check tensors of undeclared rank"
             yield Finding(pipeline.name, Severity.WARNING, message)
         else:
             pipeline_interface(pipeline, stages)
@@ -155,10 +155,10 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
     first: tuple[ModelDefinition, ModelInterface] | None = None
     for file in profiled_files(definition):
         try:
-            with only_fails(file.where):
+            with as_repository_error(file.where):
                 interface, metadata = _declared(file)
                 if interface is None:
-                    message = "inputs or outputs of undeclared rank were not checked"
+                    message = "could not check inputs or outputs of undeclared rank"
                     yield Finding(file.name, Severity.WARNING, f"{file.where}: {message}")
                     continue
                 for warning in check_interface(file, interface):
@@ -228,12 +228,12 @@ def _positions(definition: ModelDefinition) -> Iterator[Finding]:
     try:
         file = OnnxFile(definition.model_path, definition.data_root)
         for position in positions_of(definition, file.model).positions:
-            share = f"{position.cost:.1%} of the multiplications in front"
+            share = f"after {position.cost:.1%} of the multiplications"
             shape = f"{position.tensor}, {position.features} features"
             message = f"position {position.number}: {shape}, {share}"
             yield Finding(name, Severity.NOTE, f"{where}: {message}")
     except ExitError as error:
-        message = f"{where}: early_exit: {error}; the model is served without"
+        message = f"{where}: early_exit: {error}; the model is served without early exits"
         yield Finding(name, Severity.WARNING, message)
 
 
@@ -329,9 +329,9 @@ async def try_loading(
 
 def _unmeasured(source: ModelSource) -> str:
     """Return a sentence about a family that has no profile of this machine."""
-    how = "measured when it is loaded"
+    how = "times are measured when the model is loaded"
     if len(source.image_sizes) > MOST_SIZES:
-        how += f" at {MOST_SIZES} of {len(source.image_sizes)} sizes, and for the others read off"
-        how += " the law over sizes"
+        how += f", at {MOST_SIZES} of {len(source.image_sizes)} sizes; the others are estimated"
+        how += " from these"
     name = source.path.name
-    return f"{source.name}/{source.version}/{name}: no profile of this machine; times are {how}"
+    return f"{source.name}/{source.version}/{name}: no profile of this machine; {how}"

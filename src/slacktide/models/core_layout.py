@@ -76,7 +76,7 @@ class Layout:
     unscaled: tuple[int, ...] = ()
     """All other processor numbers."""
     warnings: Mapping[str, str] = field(default_factory=dict)
-    """Cores that a model asked for but the machine lacks, by model, if that is allowed."""
+    """Warnings about cores that the machine lacks, by model, if that is allowed."""
 
     def scaled_lane(self, model: str) -> ScaledLane | None:
         """Return the scaled lane of `model`; None if its lanes are fixed."""
@@ -99,7 +99,7 @@ def assign_lanes(
     cores: Sequence[int],
     *,
     allow_fewer: bool = False,
-    remedy: str = "--allow-fewer-cores serves it with those",
+    remedy: str = "use --allow-fewer-cores to serve it with those",
 ) -> Layout:
     """Divide `cores` (processor numbers, ascending) among `models`. If a model asks for more cores
     than exist, raises LaneError, whose message ends in `remedy`; with `allow_fewer` the model gets
@@ -144,9 +144,7 @@ def assign_lanes(
         lanes_of.update(_own_lanes(whole, shared, total, lanes))
     if sharing:
         if not shared:
-            raise LaneError(
-                sharing[0], f"no core is left for it: all {total} are stated by other models"
-            )
+            raise LaneError(sharing[0], f"no core is left for it: other models state all {total}")
         lanes_of.update(_share(sharing, models, shared, lanes))
     used_cores = tuple(core for core in cores if core not in spare)
     lanes = [replace(lane, timetable=_timetable(lane.name, models, lanes_of)) for lane in lanes]
@@ -164,21 +162,21 @@ def _timetable(
         if window is None:
             without = name
         elif models[name].scaled:
-            raise LaneError(name, "window: expected none where cores or replicas have a range")
+            raise LaneError(name, "window: not allowed with a range of cores or replicas")
         else:
             windows.append((name, window))
     if not windows:
         return None
     first, period = windows[0][0], windows[0][1].every
     if without:
-        raise LaneError(without, f"window: expected one, as model {first!r} on its lane has one")
+        raise LaneError(without, f"window: required, as model {first!r} on the lane has one")
     windows.sort(key=lambda named_window: named_window[1].start)
     ends, before = 0.0, first
     for name, window in windows:
         if window.every != period:
-            raise LaneError(name, f"window.every: expected that of model {first!r} on its lane")
+            raise LaneError(name, f"window.every: expected that of model {first!r} on the lane")
         if window.start < ends:
-            raise LaneError(name, f"window: overlaps that of model {before!r} on its lane")
+            raise LaneError(name, f"window: overlaps that of model {before!r} on the lane")
         ends, before = window.end, name
     return Timetable(
         period, tuple(ModelWindow(name, window.start, window.end) for name, window in windows)
@@ -193,7 +191,7 @@ def _shares(settings: ModelSettings) -> bool:
 def lane_conflicts(models: Mapping[str, ModelSettings]) -> dict[str, str]:
     """Return, by model, why it cannot share its lane with an earlier model."""
     return {
-        name: f"lane {label!r}: states other cores, replicas or scaling than model {names[0]!r}"
+        name: f"lane {label!r}: differs from model {names[0]!r} in cores, replicas or scaling"
         for label, names in _owners(models).items()
         for name in names
         if _size(models[name]) != _size(models[names[0]])
@@ -234,15 +232,15 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
     fewest, many = copies.min, copies.max
     if copies.fixed:  # replicas divide `cores`; in a range of replicas each has `cores`
         if most < fewest:
-            raise LaneError(name, f"cores: needs {fewest} for so many replicas, but states {most}")
+            raise LaneError(name, f"cores: expected at least {fewest}, one a replica, got {most}")
         least, most = max(1, least // fewest), most // fewest
     elif many * least > total:
         field, needed = (
             ("replicas.min", fewest) if fewest * least > total else ("replicas.max", many)
         )
         short = (
-            f"{field}: needs {needed * least} cores, {least} for each of {needed}, but the server "
-            f"may use only {total}"
+            f"{field}: needs {needed * least} cores ({needed} replicas with {least}), "
+            f"but the server may use only {total}"
         )
         if shortage is None and needed == fewest:  # `allow_fewer` cannot help here
             raise LaneError(name, short)

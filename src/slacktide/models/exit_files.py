@@ -87,7 +87,7 @@ def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest
                     weights_file.unlink()
     except OSError as error:
         where = f"{definition.name}/{definition.version}"
-        advice = "if that folder is read-only, name a state folder (--state-dir)"
+        advice = "if the folder is read-only, name a state folder (--state-dir)"
         raise ExitError(f"{where}: ramps cannot be saved: {error.strerror}; {advice}") from None
 
 

@@ -44,7 +44,7 @@ STEADY_TRAINING = 8192
 """Rows after which ramps are trained every `TRAINING_ROWS` rows."""
 TRAINING_ROWS = 1024
 FORGET = 1 / STEADY_TRAINING
-"""Share of their weight that all earlier rows lose with each new row."""
+"""Share of their weight that earlier rows lose with each new row."""
 PAUSE = 20.0
 """Pause after a training as a multiple of its duration, which may be a minute (wide networks)."""
 MOST_BEHIND = 64
@@ -77,7 +77,7 @@ class _Pool:
     def refusal(self) -> str:
         """Why there are no ramps yet."""
         rows = 0 if self.trainer is None else self.trainer.all_rows
-        return self.hindrance or f"ramps need {self.next_training} rows, there are {rows}"
+        return self.hindrance or f"ramps need {self.next_training} rows, have {rows}"
 
     def find(self) -> None:
         """Read the stored ramps. Raises ExitError if they are unusable."""
@@ -244,7 +244,8 @@ class RampLearner:
             loaded.exits.learnt(manifest.revision, manifest.positions, manifest.outputs)
         best = max(ramp.agreement for ramp in manifest.ramps)
         log.info(
-            "%s: ramps at %d positions, revision %d, from %d rows of %s, agree on up to %.1f %%",
+            "%s: ramps at %d positions, revision %d, learnt from %d rows of %s; the "
+            "best agrees with the model on %.1f %%",
             *(loaded.version.name, len(manifest.ramps), manifest.revision, manifest.rows),
             *(manifest.source, best * 100),
         )
@@ -259,7 +260,7 @@ class RampLearner:
         expected = isinstance(error, ExitError)
         reason = str(error) if expected else f"unexpected {type(error).__name__}"
         name, traceback = pool.loaded.version.name, None if expected else error
-        log.error("%s: learning of early exits has stopped: %s", name, reason, exc_info=traceback)
+        log.error("%s: stopped learning early exits: %s", name, reason, exc_info=traceback)
         del self._pools[pool.loaded.id]
         if pool.manifest is None:
             if pool.loaded.exits is not None:

@@ -67,7 +67,7 @@ async def learn_from_samples(
     """Run every sample and learn a ramp for every position. Raises ExitError, and MeasuringError if
     the model cannot run."""
     if definition.own_exits:
-        raise ExitError(f"{definition.where}: early_exit.judged: it has exits of its own")
+        raise ExitError(f"{definition.where}: early_exit.judged: the model has its own exits")
     with tempfile.TemporaryDirectory(prefix="slacktide-exits-") as folder:
         graph = await asyncio.to_thread(_write_model, definition, Path(folder))
         trainer = RampTrainer(
@@ -89,7 +89,7 @@ async def learn_from_samples(
             except ValueError as error:
                 raise ExitError(str(error)) from None
             if len(samples) < LEAST_ROWS:
-                raise ExitError(f"ramps need {LEAST_ROWS} rows or more, there are {len(samples)}")
+                raise ExitError(f"ramps need at least {LEAST_ROWS} rows, got {len(samples)}")
             names = [spec.name for spec in interface.outputs]
             indices = [
                 names.index(f"{PREFIX}features/{position.number}") for position in graph.positions

@@ -180,8 +180,8 @@ def accuracies(
     if not unknown:
         return filled, []
     return filled, [
-        f"variants: the accuracy of {', '.join(unknown)} is unknown and assumed to rise in their "
-        "order; state variants.accuracy, or measure it with slacktide profile --accuracy"
+        f"variants: the accuracy of {', '.join(unknown)} is unknown, and is assumed to rise in "
+        "this order; state variants.accuracy, or measure it with slacktide profile --accuracy"
     ]
 
 
@@ -258,7 +258,7 @@ def check_alike(
         "batch axis": ("one" if mine.batches else "none", "one" if peer.batches else "none"),
     }
     problems = [
-        Problem(kind, f"expected {theirs} as {first.where} has, got {ours}")
+        Problem(kind, f"expected {theirs} as in {first.where}, got {ours}")
         for kind, (ours, theirs) in pairs.items()
         if ours != theirs
     ]

@@ -40,7 +40,7 @@ log = logging.getLogger("slacktide.profiles")
 PoolTimes: TypeAlias = ClassedTimes | ShapedTimes
 
 SAVE_S = 60.0
-"""Seconds between saves of changed predictions."""
+"""Interval between saves of changed predictions, in seconds."""
 
 
 def is_shaped(interface: ModelInterface, settings: ModelSettings) -> bool:
@@ -90,7 +90,7 @@ class LearntTimes:
     def __init__(self, store: ProfileStore) -> None:
         self._store = store
         self._warned: set[str] = set()
-        """Versions whose corrections could not be stored; each was warned about once."""
+        """Versions for which the log has warned that corrections cannot be stored."""
 
     def times(self, definition: ModelDefinition, profile: ProfiledModel) -> PoolTimes:
         """Return predictions of a profile with its stored corrections. Blocks: reads files. Bad
@@ -105,7 +105,7 @@ class LearntTimes:
         if document is None:
             return fresh()
         if document.get("record") != _digest(profile.record):
-            log.info("%s: corrections of an earlier profile are ignored", definition.name)
+            log.info("%s: ignoring the corrections of an earlier profile", definition.name)
             return fresh()
         return _restored(fresh, document, f"{definition.name}:{definition.version}")
 
@@ -128,7 +128,7 @@ class LearntTimes:
                 name = f"{version.name}:{version.version}"
                 if name not in self._warned:
                     self._warned.add(name)
-                    log.warning("learnt times of %s cannot be stored: %s", name, error)
+                    log.warning("learnt corrections of %s cannot be stored: %s", name, error)
 
     async def keep(self, versions: Callable[[], Iterable[LoadedVersion]]) -> None:
         """Save every minute, until cancelled."""
@@ -161,7 +161,7 @@ def _restored(fresh: Callable[[], PoolTimes], document: dict[str, Any], name: st
             times.point.load(document["correction"])
         times.load(document.get("learnt"))
     except (ProfileError, TypeError, ValueError, KeyError, OverflowError) as error:
-        log.warning("learnt times of %s are ignored: %s", name, error)
+        log.warning("learnt corrections of %s are ignored: %s", name, error)
         return fresh()
     return times
 

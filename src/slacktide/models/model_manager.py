@@ -57,10 +57,10 @@ class ModelManagerSettings:
     allow_fewer_cores: bool = False
     """Whether a model that asks for more cores than exist is served with fewer."""
     drain_s: float = 30.0
-    """Maximum seconds in which an unloaded version may answer its requests in flight."""
+    """Maximum seconds for an unloaded version to answer its requests in flight."""
     start_s: float = 330.0
-    """Maximum seconds in which a version must start on all of its lanes: a little more than the
-    engine's limit for a replica, so that the engine's reason is reported."""
+    """Maximum seconds for a version to start on all its lanes: a little more than the engine's
+    limit for a replica, so that the engine's reason is reported."""
     places: bool = False
     """Whether one of the driver's planners places pipelines."""
     scaling_policy: tuple[str, Mapping[str, object]] | None = None
@@ -110,7 +110,7 @@ class ModelManager:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._floors: dict[str, float] = {}
-        """Least accuracy that pipelines require of a model's variants, by model."""
+        """Minimum accuracy that pipelines require of a model's variants, by model."""
 
     # ── load and unload ──────────────────────────────────────────────────────────────────────
 
@@ -317,7 +317,7 @@ class ModelManager:
         was_pipeline = self.pipelines.knows(name)
         if is_pipeline != was_pipeline and (was_pipeline or self._catalog.serving(name)):
             serves = "pipeline" if was_pipeline else "model"
-            raise ControlError("bad_input", f"a {serves} of this name is loaded; unload it first")
+            raise ControlError("bad_input", f"a {serves} with this name is loaded; unload it first")
 
     async def _load_pipeline(
         self, repository: Repository, pipeline: PipelineDefinition, config_override: str | None
@@ -325,7 +325,7 @@ class ModelManager:
         """Load a pipeline, after those of its models that are not loaded. Raises RepositoryError
         and ControlError."""
         if config_override is not None:
-            raise ControlError("bad_input", "parameter 'config': expected none, for a pipeline")
+            raise ControlError("bad_input", "parameter 'config': cannot be used for a pipeline")
         missing: dict[str, str] = {}
         self._profiles.stages.update(pipeline.models)
         at_start = pipeline.name in self._catalog.loading  # its models were tried before
@@ -349,7 +349,7 @@ class ModelManager:
             log.warning("%s: %s", name, warning)
         layout = self._plan_builder.layout_with(name, definitions[0].settings)
         if name in layout.warnings:
-            log.warning("%s: %s; it gets all of them", name, layout.warnings[name])
+            log.warning("%s: %s; it gets all of these", name, layout.warnings[name])
         await self._profiles.learnt.save(self._catalog.serving(name).values())
         prepared: list[LoadedVersion] = []
         try:
@@ -405,7 +405,8 @@ class ModelManager:
             raise ControlError("unavailable", str(error.strerror)) from None
         if arena.limit < limit:
             log.warning(
-                "%s: limited address space (ulimit -v) leaves %d MiB for payloads, not %d",
+                "%s: the limit on address space (ulimit -v) leaves %d MiB for "
+                "payloads, instead of %d",
                 *(definition.name, arena.limit >> 20, limit >> 20),
             )
         before = self._catalog.find(definition.name, definition.version)
@@ -467,7 +468,7 @@ class ModelManager:
                         named = f"variant {pool.variant}: {problem}" if pool.variant else problem
                         raise ControlError("unavailable", named)
         except TimeoutError:
-            reason = f"it did not start within {self._settings.start_s:g} s"
+            reason = f"did not start within {self._settings.start_s:g} s"
             raise ControlError("unavailable", reason) from None
         finally:
             for pool in pools:

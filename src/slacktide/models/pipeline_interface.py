@@ -37,7 +37,8 @@ def pipeline_interface(
     pipeline = definition.pipeline
     problems = [
         Problem(
-            f"stages.{stage.name}.model", f"expected a model with a batch axis, {name} has none"
+            f"stages.{stage.name}.model",
+            f"expected a model with a batch axis, got {name} without one",
         )
         for stage in pipeline.stages
         if not models[stage.name].interface.batches and (name := repr(stage.model))
@@ -45,14 +46,12 @@ def pipeline_interface(
     if not problems:
         checks = [_EdgeCheck(definition, at, models) for at in range(len(pipeline.edges))]
         problems = [problem for check in checks for problem in check.problems()]
-        problems += _of_frames(definition, models)
-        problems += [] if problems else _of_inputs(definition, models, checks)
+        problems += _crop_problems(definition, models)
+        problems += [] if problems else _input_problems(definition, models, checks)
     outputs: dict[str, TensorSpec] = {}
     for stage, spec in _outputs(definition, models):
         if spec.name in outputs:
-            message = (
-                f"expected a model without an output {ROWS!r}: '{spec.name}' is the chosen rows"
-            )
+            message = f"expected a model without an output {ROWS!r}: '{spec.name}' is reserved"
             problems.append(Problem(f"stages.{stage}.model", message))
         outputs[spec.name] = spec
     if problems:
@@ -71,7 +70,7 @@ def _outputs(
             yield name, TensorSpec(f"{name}.{ROWS}", Datatype.INT64, (-1,))
 
 
-def _of_frames(
+def _crop_problems(
     definition: PipelineDefinition, models: Mapping[str, StageTensors]
 ) -> Iterator[Problem]:
     """Yield problems with cutting crops out of frames."""
@@ -80,20 +79,22 @@ def _of_frames(
     if any(edge.each for edge in pipeline.edges) and image_input(source) is None:
         key = f"stages.{pipeline.source}.model"
         expected = "one input of images, uint8 [rows, height, width, 3]"
-        message = f"expected a model with {expected}, as boxes are cut out of them"
+        message = f"expected a model with {expected}, to cut boxes out of"
         yield Problem(key, f"{message}; got {_listed(source.inputs)}")
     for number, edge in enumerate(pipeline.edges):
         upstream = edge.upstream
         while edge.each and pipeline.into[upstream]:
             before = pipeline.into[upstream][0]
             if before.each:
-                message = f"expected a stage that sees whole frames, {edge.upstream!r} sees boxes"
+                message = (
+                    f"expected a stage that gets whole frames, but {edge.upstream!r} gets boxes"
+                )
                 yield Problem(f"edges[{number}].each", message)
                 break
             upstream = before.upstream
 
 
-def _of_inputs(
+def _input_problems(
     definition: PipelineDefinition, models: Mapping[str, StageTensors], checks: Sequence[_EdgeCheck]
 ) -> Iterator[Problem]:
     """Yield problems with inputs that no edge or several edges feed."""
@@ -107,7 +108,7 @@ def _of_inputs(
                 message = f"no edge feeds the input {spec.name!r} of {name!r}"
                 yield Problem(f"{into[-1].key}.tensors", message)
             if len(by) > 1:
-                message = f"the input {spec.name!r} of {name!r} is fed by an edge before this one"
+                message = f"an earlier edge already feeds the input {spec.name!r} of {name!r}"
                 yield Problem(f"{by[-1].key}.tensors", message)
 
 
@@ -121,7 +122,7 @@ class _EdgeCheck:
         self.edge = edge = definition.pipeline.edges[number]
         self.key = f"edges[{number}]"
         self._stated = definition.settings.edges[number]
-        self._giver, self._taker = stages[edge.upstream].model, stages[edge.downstream].model
+        self._sender, self._receiver = stages[edge.upstream].model, stages[edge.downstream].model
         self._outputs = {s.name: s for s in models[edge.upstream].interface.outputs}
         self._downstream = models[edge.downstream].interface
         self._inputs = {s.name: s for s in self._downstream.inputs}
@@ -129,49 +130,55 @@ class _EdgeCheck:
 
     @property
     def pairs(self) -> dict[str, str]:
-        """Names of upstream outputs that are handed on, each with the input that takes it."""
+        """The inputs of the downstream by the upstream output that feeds them."""
         alike = {name: name for name in self._outputs if name in self._inputs}
         return dict(self.edge.tensors) or alike
 
     def problems(self) -> Iterator[Problem]:
-        of_rows = (*self._of_rows(), *self._handed_on()) if not self.edge.each else ()
-        for key, message in self._of_boxes() if self.edge.each else of_rows:
+        row_problems = (
+            (*self._row_problems(), *self._tensor_problems()) if not self.edge.each else ()
+        )
+        for key, message in self._box_problems() if self.edge.each else row_problems:
             yield Problem(f"{self.key}.{key}", message)
 
-    def _of_boxes(self) -> Iterator[tuple[str, str]]:
+    def _box_problems(self) -> Iterator[tuple[str, str]]:
         boxes = self._outputs.get(self.edge.boxes)
         if boxes is None or len(boxes.shape) != 3 or boxes.shape[2] not in (-1, 4):
             yield "boxes", self._expected(self.edge.boxes, "an output [rows, n, 4]")
         else:
             count = boxes.shape[1]
-            yield from self._of_numbers("boxes", _NUMBERS)
+            yield from self._type_problems("boxes", _NUMBERS)
             expected = f"[rows, {'n' if count < 0 else count}]"
             for key, datatypes in (("scores", _NUMBERS), ("classes", _CLASSES)):
                 spec = self._outputs.get(getattr(self.edge, key))
                 ranks = (2, 3) if key == "scores" else (2,)
-                yield from self._of_numbers(key, datatypes)
+                yield from self._type_problems(key, datatypes)
                 if spec is not None and not (
                     len(spec.shape) in ranks and (-1 in (count, n := spec.shape[1]) or n == count)
                 ):
                     yield key, self._expected(spec.name, f"an output {expected}")
-            yield from self._of_choice(of_classes=3)
+            yield from self._choice_problems(of_classes=3)
         if crop_input(self._downstream) is None:
             expected = "one input, of images, uint8 [rows, height, width, 3]"
-            message = f"expected a model that takes crops, with {expected}; {self._taker!r} has "
+            message = (
+                f"expected a model that takes crops, with {expected}, got {self._receiver!r} with "
+            )
             yield "to", message + _listed(self._downstream.inputs)
 
-    def _of_rows(self) -> Iterator[tuple[str, str]]:
+    def _row_problems(self) -> Iterator[tuple[str, str]]:
         if self.edge.when is None:
             return
         for key, datatypes in (("scores", _NUMBERS), ("classes", _CLASSES)):
-            yield from self._of_numbers(key, datatypes)
+            yield from self._type_problems(key, datatypes)
             spec = self._outputs.get(getattr(self.edge, key))
             ranks, shape = ((1, 2), "[rows] or [rows, n]") if key == "scores" else ((1,), "[rows]")
             if spec is not None and len(spec.shape) not in ranks:
                 yield key, self._expected(spec.name, f"an output {shape}")
-        yield from self._of_choice(of_classes=2)
+        yield from self._choice_problems(of_classes=2)
 
-    def _of_numbers(self, key: str, datatypes: tuple[Datatype, ...]) -> Iterator[tuple[str, str]]:
+    def _type_problems(
+        self, key: str, datatypes: tuple[Datatype, ...]
+    ) -> Iterator[tuple[str, str]]:
         """Check the datatype of an output, and that it exists if stated."""
         name = getattr(self.edge, key)
         spec = self._outputs.get(name)
@@ -181,7 +188,7 @@ class _EdgeCheck:
             kind = "of whole numbers" if datatypes is _CLASSES else "of FP32, FP16 or FP64"
             yield key, self._expected(name, f"an output {kind}")
 
-    def _of_choice(self, of_classes: int) -> Iterator[tuple[str, str]]:
+    def _choice_problems(self, of_classes: int) -> Iterator[tuple[str, str]]:
         """Check the choice of boxes or rows. `of_classes`: rank of scores per class."""
         when = self._stated.when
         if when is None:
@@ -197,12 +204,12 @@ class _EdgeCheck:
         count, total = scores.shape[-1], self._classes
         assert self.edge.when is not None
         if count >= 0 and total not in (0, count):
-            message = f"expected as many classes as 'stages.{self.edge.upstream}.classes', {total}"
-            yield "scores", f"{message}; got {_describe(scores)} of {self._giver!r}"
+            message = f"expected {total} classes as in 'stages.{self.edge.upstream}.classes'"
+            yield "scores", f"{message}; got {_describe(scores)} of {self._sender!r}"
         elif count >= 0 and max(self.edge.when.classes) >= count:
             yield "when.class", f"expected 0 to {count - 1}, got {max(self.edge.when.classes)}"
 
-    def _handed_on(self) -> Iterator[tuple[str, str]]:
+    def _tensor_problems(self) -> Iterator[tuple[str, str]]:
         for output, into in self.pairs.items():
             key = f"tensors.{output}" if self.edge.tensors else "tensors"
             gives, takes = self._outputs.get(output), self._inputs.get(into)
@@ -210,20 +217,20 @@ class _EdgeCheck:
                 yield key, self._expected(output, "an output")
             elif takes is None:
                 hint = suggestion(into, self._inputs, noun="there are")
-                yield key, f"{self._taker!r} has no input {into!r}; {hint}"
+                yield key, f"{self._receiver!r} has no input {into!r}; {hint}"
             elif not _fit(gives, takes):
-                expected = f"what the input {_describe(takes)} of {self._taker!r} takes"
-                yield key, f"expected {expected}, got {_describe(gives)} of {self._giver!r}"
+                expected = f"an output that fits the input {_describe(takes)} of {self._receiver!r}"
+                yield key, f"expected {expected}, got {_describe(gives)} of {self._sender!r}"
         if not self.pairs:
             offered, accepted = _listed(self._outputs.values()), _listed(self._inputs.values())
-            message = f"no output of {self._giver!r} ({offered}) has the name of an input of "
-            yield "tensors", f"{message}{self._taker!r} ({accepted})"
+            message = f"no output of {self._sender!r} ({offered}) has the same name as an input of "
+            yield "tensors", f"{message}{self._receiver!r} ({accepted})"
 
     def _expected(self, name: str, expected: str) -> str:
         if name in self._outputs:
-            return f"expected {expected}, got {_describe(self._outputs[name])} of {self._giver!r}"
+            return f"expected {expected}, got {_describe(self._outputs[name])} of {self._sender!r}"
         hint = suggestion(name, self._outputs, noun="there are")
-        return f"expected {expected}; {self._giver!r} has no output {name!r}; {hint}"
+        return f"expected {expected}; {self._sender!r} has no output {name!r}; {hint}"
 
 
 def _fit(gives: TensorSpec, takes: TensorSpec) -> bool:

@@ -63,9 +63,9 @@ class PipelineHost(Protocol):
 def accuracy_problems(stage: str, stated: float | None, most: float | None) -> Iterator[Problem]:
     """Yield a problem if a stage cannot be as accurate as stated. `most`: accuracy of its best
     variant; None: it has no variants."""
-    message = "expected none, its model has no variants to choose among"
+    message = "cannot be stated: the model has no variants"
     if most is not None:
-        message = f"expected at most {most:g}, the accuracy of its best variant"
+        message = f"expected at most {most:g}, the accuracy of the best variant"
     if stated is not None and (most is None or most < stated):
         yield Problem(f"stages.{stage}.accuracy", message)
 
@@ -96,7 +96,7 @@ class PipelineShelf:
         then the old pipeline still answers. With `wait` the new one is loaded once its models
         fit."""
         if self.host is None:
-            raise ControlError("unavailable", "pipelines are not served here")
+            raise ControlError("unavailable", "this server does not serve pipelines")
         try:
             loaded = self._build(definition, missing)
         except SettingsError:
@@ -127,7 +127,7 @@ class PipelineShelf:
                 loaded = self._build(definition)
             except RepositoryError as error:
                 if now is not None:
-                    log.error("%s no longer answers: %s", name, error)
+                    log.error("pipeline %s is unavailable: %s", name, error)
                 self._withdraw(name, str(error))
             else:
                 self._loaded[name] = loaded
@@ -135,7 +135,7 @@ class PipelineShelf:
                     self.host.serve(loaded)
 
     def floors(self) -> dict[str, float]:
-        """Return the least accuracy that pipelines ask of variants, by model."""
+        """Return the minimum accuracy that pipelines require of variants, by model."""
         floors: dict[str, float] = {}
         for name in self._loaded:
             for stated in self._definitions[name].settings.stages.values():

@@ -67,9 +67,9 @@ def admit_name(registry: Registry[Any], name: str, *, imports: bool) -> None:
     if ":" not in name:
         return
     if not imports:
-        why = "a file names what is built in or an installed entry point"
-        flag = "only the command line, or a scenario under --allow-imports, may name a class"
-        raise OptionError(("name", f"{name!r} would import code: {why}; {flag}"))
+        why = "a file may only name built-in policies and installed entry points"
+        flag = "only the command line, or a scenario with --allow-imports, may name a class"
+        raise OptionError(("name", f"{name!r} would import code; {why}; {flag}"))
     registry.offer(name, partial(_load, registry.kind, Extension(name)))
 
 
@@ -81,7 +81,7 @@ def offer_glue(name: str, target: str) -> None:
     OptionError."""
     try:
         if not callable(load_named(target)):
-            raise TypeError("it cannot be called")
+            raise TypeError("expected a function")
     except (Exception, SystemExit) as error:  # foreign code ran
         message = f"{name}: {target!r} cannot be used: {type(error).__name__}: {error}"
         raise OptionError(("glue", message)) from error

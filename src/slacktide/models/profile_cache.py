@@ -40,7 +40,7 @@ log = logging.getLogger("slacktide.profiles")
 
 Progress = Callable[[float, str], None]
 LEAST_ACCURACY = 1e-6
-"""Accuracy of a variant that was never right: planners need more than 0."""
+"""Accuracy of a variant without correct answers: planners need more than 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ProfiledModel:
     sessions: tuple[SessionSize, ...] = ()
     """Sessions of the replica that was measured."""
     guess: str = ""
-    """Why the record is a guess instead of a measurement; empty if it is not."""
+    """Why the record is a guess; empty if it was measured."""
     key: ProfileKey | None = None
     """Model and hardware that were measured."""
     dependence: str = ""
@@ -89,10 +89,10 @@ class ProfileCache:
         self._store = store
         self.learnt = LearntTimes(store)
         self.stages: set[str] = set()
-        """Models of pipelines. They keep their batch axis, because pipelines count rows."""
+        """Models used by pipelines. They keep their batch axis, because pipelines count rows."""
         self.budget_s = budget_s
         self.busy: dict[str, BusyProfile] = {}
-        """Profiles in use that are to be measured again, by model, version and variant."""
+        """Profiles in use that will be measured again, by model, version and variant."""
 
     async def find_or_measure(
         self,
@@ -113,7 +113,7 @@ class ProfileCache:
             dependence
             and profiled.interface.batches == self._drops_axis(definition, profiled.interface)
         ):
-            log.info("%s has no profile; measuring", label)
+            log.info("%s has no profile: measuring one", label)
             budget_s = self.budget_s
             profiled = await self.measure(
                 definition, source, executor, sets, budget_s=budget_s, dependence=dependence
@@ -129,7 +129,7 @@ class ProfileCache:
         self.busy.pop(label, None)
         if note := busy_note(profiled.record.cpu_share):
             log.warning(
-                "the profile of %s was %s: its times may be far too long. It will be measured "
+                "the profile of %s was %s: its times may be far too long. It is measured "
                 "again when the machine and this server are idle",
                 *(label, note),
             )
@@ -208,7 +208,7 @@ class ProfileCache:
             mismatch = "was measured with a batch axis"
         dependence = "" if definition.settings.max_batch == 0 else stored.get("dependence")
         if mismatch is None and not isinstance(dependence, str):
-            mismatch = "was measured before rows were compared with each other"
+            mismatch = "was measured without a check whether rows influence each other"
         if mismatch is not None:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None

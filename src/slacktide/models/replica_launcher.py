@@ -103,7 +103,7 @@ class ReplicaLauncher:
         self._awaited: dict[PoolId, asyncio.Future[str | None]] = {}
         self.plan_again: Callable[[], None] = lambda: None  # called when batches get smaller
         self.learn: Callable[[PoolId, FeaturesSeen], None] = lambda pool, report: None
-        """Called with features from which to learn ramps."""
+        """Called with features for learning ramps."""
         self.keep_dependence: Callable[[LoadedPool, str], None] = lambda pool, reason: None
         """Called to store why requests to a model may not share a batch."""
 
@@ -131,7 +131,7 @@ class ReplicaLauncher:
     def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
         pool = self._catalog.pool(replica.pool)
         if pool is None:
-            return "it is no longer wanted"
+            return "it is no longer needed"
         version = pool.version
         fits, planned = opened.interface.max_batch, version.interface.max_batch
         interface = replace(opened.interface, max_batch=planned if fits and planned else fits)
@@ -140,7 +140,7 @@ class ReplicaLauncher:
         if interface != version.interface and (
             not version.definition.any_image or any_size(interface) != version.interface
         ):
-            return "the model's inputs, outputs or batch axis are not those of its profile"
+            return "the model's inputs, outputs or batch axis differ from those of its profile"
         if fits < planned:
             name = version.name
             log.warning("%s: memory suffices for batches of %d rows, not %d", name, fits, planned)
@@ -185,7 +185,7 @@ class ReplicaLauncher:
             # The engine learns of this batch afterwards: only earlier ones count here.
             if pool.times.drifted != pool.drifting:
                 pool.drifting = not pool.drifting
-                how = "drift from the profile" if pool.drifting else "fit the profile again"
+                how = "differ from the profile" if pool.drifting else "match the profile again"
                 log.warning("%s: batch times %s", pool.version.name, how)
 
     def early_exits(self, replica: Replica, event: Arranged | FeaturesSeen) -> None:
@@ -195,9 +195,9 @@ class ReplicaLauncher:
         if isinstance(event, FeaturesSeen):
             self.learn(pool.id, event)
         elif event.detail:
-            log.warning("%s: early exits stay as they are: %s", pool.version.name, event.detail)
+            log.warning("%s: early exits are unchanged: %s", pool.version.name, event.detail)
         elif event.untimed:
-            message = "%s: early exits run, but timing them failed: %s"
+            message = "%s: early exits work, but could not be timed: %s"
             log.warning(message, pool.version.name, event.untimed)
         else:
             names = ", ".join(map(pool.exits.name, event.ramps)) or "none"

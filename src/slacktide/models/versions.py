@@ -107,8 +107,8 @@ class LoadedPool:
     cores: int = 1
     """Fewest cores of its lanes; 1 on an accelerator."""
     size: int = 0
-    """Number by which requests ask for this variant: the side of its images in pixels, or its place
-    among the files, from 1; 0 if it is no variant."""
+    """Number by which requests select this variant: the side of its images in pixels, or its place
+    among the files, from 1; 0 if it is not a variant."""
     at_first: bool = True
     """Whether to deploy it before a planner decides."""
     sessions: Sequence[SessionSize] = ()
@@ -166,7 +166,7 @@ class LoadedVersion:
     labels: tuple[str, ...] = ()
     """Names of its classes, once a replica has reported them."""
     dependence: str = ""
-    """Why requests do not share a batch although the model has a batch axis."""
+    """Why requests must not share a batch although the model has a batch axis."""
     in_flight: int = 0
     """Number of calls without an answer."""
     blocklist: InputBlocklist = field(default_factory=InputBlocklist)

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 log = logging.getLogger("slacktide.log")
 
 MOST_WAITING = 4 << 20
-"""Maximum bytes that wait to be written, some 20,000 lines of the access log."""
+"""Maximum bytes waiting to be written: about 20,000 lines of the access log."""
 MOST_WRITTEN = 1 << 16
 """Maximum bytes of one write, unless a single text is longer."""
 REST_S = 0.005
-"""Seconds between two writes, so that busy servers write many lines at a time."""
+"""Seconds between writes, so that busy servers write many lines at a time."""
 CLOSE_S = 1.0
 """Seconds without progress after which `finish` gives up."""
 
@@ -52,7 +52,7 @@ class LogWriter(io.TextIOBase):
         self._nbytes = 0
         """Bytes that wait or are being written."""
         self._lost = 0
-        """Lines lost since the log last reported them."""
+        """Lines lost since the last report of lost lines."""
         self._written = 0
         self._wake = threading.Event()
         self._ending = threading.Event()
@@ -121,7 +121,7 @@ class LogWriter(io.TextIOBase):
             lost = 0 if self._nbytes > self._limit // 2 else self._lost
             self._lost -= lost
         if lost:
-            log.warning("%d log lines were lost, because nothing read the log", lost)
+            log.warning("lost %d log lines, because nothing read the log", lost)
         return b"".join(texts)
 
     def _write_all(self, data: bytes) -> None:

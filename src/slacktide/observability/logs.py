@@ -60,7 +60,7 @@ def configure(
     if format == LogFormat.JSON:
         sys.excepthook = lambda *error: root.critical("uncaught exception", exc_info=error)
         threading.excepthook = lambda thread: root.error(
-            "a thread ended", exc_info=thread.exc_value
+            "uncaught exception in a thread", exc_info=thread.exc_value
         )
     logging.getLogger("slacktide").setLevel(level.upper())
     logging.getLogger(ACCESS).setLevel(logging.INFO)

@@ -31,7 +31,7 @@ class AnsweredRequest:
     rows: int
     outcome: Outcome
     has_result: bool
-    """Whether outputs are sent; also False for a late result that is discarded."""
+    """Whether outputs are sent; False also for a discarded late result."""
     stages: Mapping[str, Outcome] = field(default_factory=dict)
     """For a pipeline, the outcome of each stage's last request with a result."""
 
@@ -59,5 +59,5 @@ class Observers:
             try:
                 observer.answered(request)
             except Exception:
-                log.exception("%s failed and will not be notified of requests any more", observer)
+                log.exception("%s failed, and will no longer be notified of requests", observer)
                 self._observers = tuple(o for o in self._observers if o is not observer)

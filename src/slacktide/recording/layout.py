@@ -155,7 +155,7 @@ class Decoders:
         required = [name for name in names_of(type_) if name not in _defaults(type_)]
         unknown += [name for name in required if name not in names]
         if unknown:
-            raise LayoutError(f"{type_.__name__} has other fields: {', '.join(unknown)}")
+            raise LayoutError(f"{type_.__name__}: fields differ: {', '.join(unknown)}")
         decoders = [(name, self.of(hints[name])) for name in names]
         in_order = names == names_of(type_)
 

@@ -74,7 +74,7 @@ class Recording:
                 for number, text in enumerate(file, 2):
                     if not text.endswith(b"\n"):
                         self.warnings.append(
-                            f"{path}:{number}: the last line is incomplete and is skipped; "
+                            f"{path}:{number}: skipping the incomplete last line; "
                             "the server was killed"
                         )
                         return

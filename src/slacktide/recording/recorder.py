@@ -46,10 +46,10 @@ from slacktide.scheduling import PoolRecipe
 log = logging.getLogger("slacktide.recording")
 
 FLUSH_S = 1.0
-"""Seconds between writes; a killed server loses at most the lines of this time."""
+"""Seconds between writes: a killed server loses at most the lines of this time."""
 
 MOST_WAITING = 64 << 20
-"""Most bytes that may wait for a slow disk; beyond it recording stops."""
+"""Maximum bytes waiting for a slow disk; beyond it recording stops."""
 
 _JSON = orjson.OPT_APPEND_NEWLINE
 
@@ -233,7 +233,7 @@ class _Writer:
                 self._file = self._open()
             self._write_all(lines)
         except OSError as error:
-            self.fail(f"it cannot be written: {error.strerror}")
+            self.fail(f"the file cannot be written: {error.strerror}")
             self._waiting.clear()
         except RecordingError as error:
             self.fail(str(error))

@@ -294,14 +294,13 @@ def _stated(value: object, software: str) -> dict[str, list[str]]:
         for name, names in changed.items():
             gone = [field for field in names if field not in current_layout.get(name, ())]
             if gone:
-                raise LayoutError(f"{name} has other fields: {', '.join(gone)}")
+                raise LayoutError(f"{name}: fields differ: {', '.join(gone)}")
         decoders = Decoders(changed)
         for type_ in (*EVENTS.values(), *FRAMES.values(), EngineSettings):
             decoders.of(type_)
     except LayoutError as error:
         raise LayoutError(
-            f"layout: {error} in the version that recorded this ({software}) than in this one; "
-            "replay it with that version"
+            f"layout: {error}; replay it with the version that recorded it ({software})"
         ) from None
     return changed
 

@@ -8,8 +8,8 @@ events for the engine, and the engine's answers to stages into further events, u
 
 If `on_fault` is given, a failure costs as little as possible. If the engine cannot handle an event,
 only that event is lost: commands for the others are carried out, since they hold the answers of
-other clients. A plan that cannot be applied is taken back. A planner that raises is called again
-after a pause; until then its last target stays in force, as do the targets of other planners.
+other clients. A plan that cannot be applied is reverted. A planner that raises is called again
+after a pause; until then its last target stays in force, like those of other planners.
 """
 
 from __future__ import annotations
@@ -125,15 +125,15 @@ class Runtime:
         unframed: Sequence[Event | JobDone] = events  # type: ignore[assignment]  # unless found out
         for event in events:
             if type(event) in _NOT_FOR_ENGINE:
-                framed, unframed = self._after_planners(events, now)
+                framed, unframed = self._split_events(events, now)
                 break
         if self.frames is None:
             if not framed:
-                return self._handled(unframed, now)
+                return self._handle_events(unframed, now)
             self.frames = Frames(self.engine)
-        return self._handled_with_frames(self.frames, framed, unframed, now)
+        return self._handle_with_frames(self.frames, framed, unframed, now)
 
-    def _handled_with_frames(
+    def _handle_with_frames(
         self,
         frames: Frames,
         framed: Sequence[FrameEvent],
@@ -143,21 +143,21 @@ class Runtime:
         commands: list[RuntimeCommand] = []
         pending: list[Event | JobDone] = []
         for event in framed:
-            pending += self._framed(frames, event, "", (), now, commands)
+            pending += self._run_frames(frames, event, "", (), now, commands)
         pending += events
         while True:
             while pending:
-                handled = self._handled(pending, now)
+                handled = self._handle_events(pending, now)
                 commands += handled
                 ended = of_children(handled)
                 if not ended:
                     break
-                pending = [*self._framed(frames, None, "answers", ended, now, commands)]
+                pending = [*self._run_frames(frames, None, "answers", ended, now, commands)]
             if frames.next_deadline > now:
                 return commands
-            pending = [*self._framed(frames, None, "due", (), now, commands)]
+            pending = [*self._run_frames(frames, None, "due", (), now, commands)]
 
-    def _framed(
+    def _run_frames(
         self,
         frames: Frames,
         event: FrameEvent | None,
@@ -175,14 +175,14 @@ class Runtime:
         except Exception as error:
             if self._on_fault is None:
                 raise
-            self._on_fault("what has happened to a frame could not be taken in", error)
+            self._on_fault("frames could not handle an event", error)
             pending, done = frames.take_steps()
         if self._watch_frames is not None:
             self._watch_frames(event, trigger, now, done)
         commands += done
         return pending
 
-    def _after_planners(
+    def _split_events(
         self, events: Sequence[RuntimeEvent], now: float
     ) -> tuple[Sequence[FrameEvent], Sequence[Event | JobDone]]:
         """Pass events of sessions and early exits to the planners. Returns (events of frames,
@@ -210,20 +210,20 @@ class Runtime:
         except Exception as error:
             if self._on_fault is None:
                 raise
-            self._on_fault(f"a planner could not take in what is said of {topic}", error)
+            self._on_fault(f"a planner could not handle events of {topic}", error)
         return framed, unframed
 
-    def _handled(self, events: Sequence[Event | JobDone], now: float) -> list[Command]:
+    def _handle_events(self, events: Sequence[Event | JobDone], now: float) -> list[Command]:
         pending: Sequence[Event] = events  # type: ignore[assignment]  # JobDone only if computing
         plan = None
         if not self.composer.idle:
             if self.composer.computing:
                 pending = self.composer.jobs_done(events)
-            plan = self._planned(events, now)
+            plan = self._make_plan(events, now)
             if plan is not None:
                 self.plan_fault = None
                 pending = [plan, *pending]
-        commands = self._told(pending, now)
+        commands = self._run_engine(pending, now)
         if plan is not None and self.plan_fault is not None:
             self._paused_until = now + PAUSE_S
         engine = self.engine
@@ -260,7 +260,7 @@ class Runtime:
             self.composer.jobs = []
         return jobs
 
-    def _planned(self, events: Sequence[Event | JobDone], now: float) -> PlanChanged | None:
+    def _make_plan(self, events: Sequence[Event | JobDone], now: float) -> PlanChanged | None:
         """The planners' new plan, to apply before `events`; None if there is none."""
         if now < self._paused_until:
             return None
@@ -274,16 +274,16 @@ class Runtime:
             if model is None:
                 self._paused_until = now + PAUSE_S
             fallback = (
-                "the plan in force stays" if model is None else f"the last target of {model} stays"
+                "keeping the current plan" if model is None else f"{model} keeps its last target"
             )
-            self._on_fault(f"planning failed; {fallback} for {PAUSE_S:g} s", error)
+            self._on_fault(f"planning failed: {fallback} for {PAUSE_S:g} s", error)
             return None
         finally:
             self.planning_s += self._stopwatch() - begin
         self.plans += plan is not None
         return plan
 
-    def _told(self, events: Sequence[Event], now: float) -> list[Command]:
+    def _run_engine(self, events: Sequence[Event], now: float) -> list[Command]:
         """Have the engine handle `events`, skipping those that raise; return its commands."""
         engine, watch = self.engine, self._watch
         commands: list[Command] = []
@@ -306,15 +306,15 @@ class Runtime:
             if not handled:  # all events were handled: dispatching the lanes raised
                 return commands
             if isinstance(events[handled - 1], PlanChanged) and not engine.plan_done:
-                commands += self._taken_back(fault, now)
+                commands += self._revert_plan(fault, now)
             events = events[handled:]
 
-    def _taken_back(self, fault: Exception, now: float) -> list[Command]:
+    def _revert_plan(self, fault: Exception, now: float) -> list[Command]:
         """Return from a partly applied plan to the one before it; return the engine's commands."""
         if self.plan_fault is not None:
             assert self._on_fault is not None
-            message = f"no plan can be put in force ({fault!r}): the server cannot continue"
+            message = f"no plan can be applied ({fault!r}): the server cannot continue"
             self._on_fault(message, fault, fatal=True)
             return []
         self.plan_fault = fault
-        return self._told([PlanChanged(self.engine.plan)], now)
+        return self._run_engine([PlanChanged(self.engine.plan)], now)

@@ -59,7 +59,7 @@ from slacktide.wire.parameters import LOOK_ALIKES
 log = logging.getLogger("slacktide.server")
 
 _SHOWN = 8
-"""Maximum number of models that the log line at the start names."""
+"""Maximum number of models named in the log line at the start."""
 
 
 class App:
@@ -214,7 +214,7 @@ class App:
         if settings.exposed:
             log.warning(
                 "listening on %s without TLS and without a token: every client that can reach "
-                "this machine can use it",
+                "this machine can use the server",
                 settings.host,
             )
         if settings.control_exposed:
@@ -247,7 +247,7 @@ class App:
         """Log how many models serve, why others do not, and where to connect."""
         catalog, expected = self.catalog, sorted(self.catalog.expected)
         failed = [
-            f"{name} ({catalog.absence(name, None) or 'it is gone'})"
+            f"{name} ({catalog.absence(name, None) or 'unloaded'})"
             for name in expected
             if not catalog.serving(name)
         ]
@@ -309,7 +309,7 @@ class App:
 def _report_unmapped(model: str, unmapped: int, sessions: int) -> None:
     if unmapped:
         log.warning(
-            "%s: %d of %d sessions are mapped to no variant: no time is left for their frames",
+            "%s: %d of %d sessions are not mapped to a variant: no time is left for their frames",
             *(model, unmapped, sessions),
         )
     else:
@@ -342,7 +342,7 @@ def profiled_executor(catalog: Catalog) -> ProfiledExecutor:
 
 
 EXECUTORS = ("worker", "in_process", "profiled")
-"""Executors that models' settings may name."""
+"""Names of executors that models' settings may state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,9 +351,9 @@ class ServerParts:
     ValueError for an unknown executor name, TypeError for objects of the wrong kind."""
 
     executors: Mapping[str, Executor] = field(default_factory=dict)
-    """Replacements for the server's executors, by name. The server closes them."""
+    """Executors that replace the server's own, by name. The server closes them."""
     cpu_allocator: CpuAllocator | None = None
-    """Gives worker processes their cores, instead of the allocator that the settings name."""
+    """Gives worker processes their cores, instead of the allocator named in the settings."""
     observers: Sequence[RequestObserver] = ()
     """Notified of every answered request."""
 
@@ -405,7 +405,7 @@ def open_cores(settings: ServerSettings, allocator: CpuAllocator | None = None) 
         machine_cores = MachineCores(available_cores()[: settings.cores], choose_allocator(share))
     if settings.cores is not None and len(machine_cores.numbers) < settings.cores:
         log.warning(
-            "--cores %d: affinity and quota let this process use only %d, which models get",
+            "--cores %d: affinity and quota limit this process to %d cores, which models get",
             *(settings.cores, len(machine_cores.numbers)),
         )
     return machine_cores

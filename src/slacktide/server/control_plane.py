@@ -180,11 +180,11 @@ class ServerControlPlane:
             if files:
                 if self._staging is None:
                     raise ControlError(
-                        "forbidden", "uploads are off; start the server with --allow-uploads"
+                        "forbidden", "uploads are disabled; start the server with --allow-uploads"
                     )
                 if config is None:
                     raise ControlError(
-                        "bad_input", "parameter 'config': required where files are uploaded"
+                        "bad_input", "parameter 'config': required with uploaded files"
                     )
                 staged = await asyncio.to_thread(self._staging.stage, model, files, config)
                 await self._models.load(staged.repository(), model, cleanup=staged.discard)

@@ -84,7 +84,7 @@ class Server:
         """Start, and return when each model serves or has failed. Raises OSError if a port cannot
         be bound, and RuntimeError if called twice."""
         if self._thread is not None:
-            raise RuntimeError("the server has been started already")
+            raise RuntimeError("the server was already started")
         ready = threading.Event()
         failure: list[BaseException] = []
         self._thread = threading.Thread(

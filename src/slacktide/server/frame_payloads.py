@@ -92,7 +92,7 @@ class FramePayloads:
                 arrays = self._arrays(edge.upstream, outputs)
                 handed = HandedOn(chosen_boxes(edge, arrays))
                 if self.version.pixel_frames.get(number, 0) is not None:
-                    self._look_at_units(number, edge, arrays)
+                    self._warn_of_pixels(number, edge, arrays)
             handed_yield = self._boxes(edge, handed.chosen, frame)
         else:
             version = self.version.stages[edge.downstream]
@@ -101,7 +101,7 @@ class FramePayloads:
         self.handed[number, request] = handed
         return handed_yield
 
-    def _look_at_units(self, number: int, edge: Edge, arrays: StageArrays) -> None:
+    def _warn_of_pixels(self, number: int, edge: Edge, arrays: StageArrays) -> None:
         """Warn once if boxes are pixels frame after frame: no crop can be cut with them."""
         boxes, frames = arrays.get(edge.boxes), self.version.pixel_frames
         if boxes is None or (pixels := look_like_pixels(boxes)) is None:
@@ -219,7 +219,7 @@ class FramePayloads:
         """Return the frame's picture. Raises ValueError if it has none."""
         index = self.version.picture
         if index is None or frame is None:
-            raise ValueError("the frame has no picture to cut crops from")
+            raise ValueError("the frame has no image to cut crops from")
         return frame.tensors[index]
 
     def _size_of(self, frame: TensorRef) -> tuple[int, int]:

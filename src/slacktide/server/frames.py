@@ -86,8 +86,8 @@ class OpenFrame:
         self.children: dict[str, list[StageChild]] = {}
         """Requests with a result, by stage."""
         self.answered: list[StageChild] = []
-        """Requests with an outcome. They are counted together once the frame has ended: nothing
-        waits then, and counting earlier would evict the models from the caches."""
+        """Requests with an outcome, counted when the frame has ended: nothing waits then, and
+        counting earlier would evict the models from the caches."""
         self.ended = False
         self.loop_s = 0.0
 
@@ -138,7 +138,7 @@ class ServedFrames:
                 reason = error.reason
                 self.post(MemoryShort())
             else:
-                log.exception("the input of stage %r cannot be made", command.stage)
+                log.exception("could not make the input of stage %r", command.stage)
             child.payload = no_payload(record.version.stages[command.stage], command.request.rows)
             self.post(Cancelled(child.id, reason, f"stage {command.stage!r}: {error}"))
         self._requests.add(child)
@@ -203,7 +203,7 @@ class ServedFrames:
         outputs, frame_payload = child.outputs, record.call.payload
         try:
             if outputs is None:
-                raise ValueError("there are no outputs")
+                raise ValueError("the stage returned no outputs")
             return record.payloads.hand_on(edge, child.id, child.rows, outputs, frame_payload)
         except MemoryLimitExceeded as error:
             self.post(MemoryShort())  # makes room for the next frame if memory is reclaimable
@@ -270,7 +270,7 @@ def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | N
     """Return a frame's outputs in its pipeline's order; None for those of missing stages."""
     version, by_stage = record.version, record.children
     before: dict[int, int] = {}
-    """Number of rows of the same stage before a child's own rows, by the child's id."""
+    """Number of rows of the same stage before those of a child, by the child's id."""
     if sum(map(len, by_stage.values())) > len(by_stage):
         _sort(record)
     for children in by_stage.values():

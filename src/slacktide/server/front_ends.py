@@ -118,8 +118,8 @@ def address_of(host: str, port: int) -> str:
 
 
 _ADVICE = {
-    errno.EADDRINUSE: "name another port, or 0 for a free one",
-    errno.EACCES: "ports below 1024 are for processes with the right to bind them",
+    errno.EADDRINUSE: "choose another port, or 0 for any free port",
+    errno.EACCES: "ports below 1024 need the privilege to bind them",
     errno.EADDRNOTAVAIL: "this machine has no such address",
 }
 

@@ -27,9 +27,9 @@ QUIET_S = 5.0
 MOST_BUSY = 0.25
 """CPU utilisation above which the machine is not idle."""
 CANCEL_S = 0.01
-"""Maximum seconds until a measurement notices a request."""
+"""Maximum delay in seconds before a measurement notices a request."""
 MOST_PAUSE_S = 600.0
-"""Maximum pause after measurements that ended early or improved nothing, from `QUIET_S` up."""
+"""Maximum pause after measurements that ended early or improved nothing; the first is `QUIET_S`."""
 
 
 class QuietProfiler:
@@ -92,7 +92,7 @@ class QuietProfiler:
                 return False
             before, after = busy.profiled.record.table, profiled.record.table
             times = [1e3 * table.expected(1, table.cores[0]) for table in (after, before)]
-            log.info("%s was measured again: a row takes %.3g ms, not %.3g ms", label, *times)
+            log.info("%s was measured again: a row takes %.3g ms instead of %.3g ms", label, *times)
             await self._models.refresh(busy.definition.name)
         except (ControlError, MeasuringError, RepositoryError) as error:
             log.warning("%s cannot be measured again: %s", label, error)

@@ -45,72 +45,72 @@ class ServerSettings(Options):
     """All settings except those of models, in seconds and bytes. Raises OptionError."""
 
     host: str = _listen("127.0.0.1", "Address to listen on.", metavar="ADDRESS")
-    http_port: int | None = _listen(8000, "HTTP port; 0: a free one; -1: none.", **_PORT)
-    grpc_port: int | None = _listen(8001, "gRPC port; 0: a free one; -1: none.", **_PORT)
-    metrics_port: int | None = _listen(8002, "Port for metrics; 0: a free one; -1: none.", **_PORT)
+    http_port: int | None = _listen(8000, "HTTP port; 0: any free port; -1: off.", **_PORT)
+    grpc_port: int | None = _listen(8001, "gRPC port; 0: any free port; -1: off.", **_PORT)
+    metrics_port: int | None = _listen(8002, "Metrics port; 0: any free port; -1: off.", **_PORT)
     control_port: int | None = _access(
         None,
-        "HTTP port for loading and unloading only, token optional; 0: a free one; default: none.",
+        "HTTP port only for loading and unloading, token optional; 0: any free port; default: off.",
         **_PORT,
     )
     control_host: str = _access("127.0.0.1", "Address of the control port.", metavar="ADDRESS")
     allowed_hosts: tuple[str, ...] = _access(
         (),
-        "Further names accepted in Host, without port, comma-separated; checked on a loopback "
-        "address, and elsewhere if any are given.",
+        "Further names accepted in Host, without port, comma-separated; checked on loopback "
+        "addresses, and on others if any are given.",
         metavar="NAMES",
     )
     allowed_origins: tuple[str, ...] = _access(
-        (), "Origins of web pages that may use it, comma-separated.", metavar="ORIGINS"
+        (), "Origins of web pages that may send requests, comma-separated.", metavar="ORIGINS"
     )
     cores: int | None = _model(
-        None, "Most cores that models use; default: all this process may use.", least=1
+        None, "Maximum number of cores for models; default: all that this process may use.", least=1
     )
     allow_fewer_cores: bool = _model(
-        False, "If a model asks for more cores than the server has, serve it with those and warn."
+        False, "If a model asks for more cores than the server has, use all of these and warn."
     )
     cpu_allocator: CpuAllocatorName = _model(
         "affinity",
-        "How workers get their cores: affinity, cgroup (also a quota, where writable) or "
-        "kubernetes (the server's own pod is resized first).",
+        "How workers get their cores: affinity; cgroup (with a quota too, if writable); "
+        "kubernetes (resizes the server's own pod first).",
         metavar="NAME",
     )
     core_share: float = _model(
         1.0,
-        "With --cpu-allocator cgroup: share of each of its cores that a worker gets.",
+        "With --cpu-allocator cgroup: share that a worker gets of each of its cores.",
         unit=SHARE,
         least=0.1,
         most=1.0,
     )
     pod_overhead: int = _model(
         500,
-        "With --cpu-allocator kubernetes: CPU of the pod for the server's own event loop.",
+        "With --cpu-allocator kubernetes: the pod's CPU for the server's event loop.",
         metavar="MILLICORES",
         least=0,
     )
     scheduler: str | None = _model(
         None,
-        "One scheduler for every model, whatever its settings: a name, or module:Class.",
+        "Scheduler for every model, overriding its settings: a name, or module:Class.",
         metavar="NAME",
     )
     scheduler_options: Mapping[str, object] = _options_of("scheduler")
     scaling_policy: str | None = _model(
         None,
-        "One scaling policy for every model whose cores or replicas are a range: a name, or "
+        "Scaling policy for every model with a range of cores or replicas: a name, or "
         "module:Class.",
         metavar="NAME",
     )
     scaling_policy_options: Mapping[str, object] = _options_of("scaling_policy")
     placement: str = _model(
         "none",
-        "How the stages of pipelines that have a slo are placed on the lanes of their models, and "
-        "which variants they may use: pipeline, octopinf, …; none: as the models' settings say.",
+        "Placement policy for pipelines with an slo, which assigns stages to lanes and limits "
+        "variants: pipeline, octopinf, …; none: as the models' settings state.",
         metavar="NAME",
     )
     placement_options: Mapping[str, object] = _options_of("placement")
     glue: Mapping[str, object] = _model(
         {},
-        "NAME=MODULE:FUNCTION of a function that pipelines may name, which is given each crop; may "
+        "NAME=MODULE:FUNCTION of a function that pipelines may name to process crops; may "
         "be given several times.",
         metavar="NAME=TARGET",
         repeated=True,
@@ -123,52 +123,54 @@ class ServerSettings(Options):
     )
     ready_when: ReadyWhen = _model(
         "loaded",
-        "When the server is ready: loaded (no model of the start is still loading, and one "
-        "serves), all (every model of the start serves) or any (one serves).",
+        "When the server is ready: loaded (every model present at the start has "
+        "loaded or failed, and one "
+        "serves); all (every one serves); any (one serves).",
         metavar="WHEN",
     )
-    memory_limit: int = _size(
-        2048 * MIB, "Memory for payloads of requests in flight, all models together."
-    )
+    memory_limit: int = _size(2048 * MIB, "Memory for the payloads of all requests in flight.")
     client_memory_limit: int | None = _size(
-        None, "The same for one client address; default: half of --memory-limit."
+        None, "Memory for the payloads of one client address; default: half of --memory-limit."
     )
     max_in_flight_per_client: int | None = _limit(
-        None, "Most requests in flight of one client address.", least=1
+        None, "Maximum number of requests in flight per client address.", least=1
     )
-    max_connections: int = _limit(4096, "Most connections per port.", least=1)
+    max_connections: int = _limit(4096, "Maximum number of connections per port.", least=1)
     max_sessions: int = _limit(
-        4096, "Most streams of frames at a time; one client address has half at most.", least=1
+        4096, "Maximum number of open frame streams; half of them for one client address.", least=1
     )
     max_request_bytes: int = _size(
-        64 * MIB, "Largest request body, as sent and as inflated.", flag="max-request-size"
+        64 * MIB,
+        "Maximum size of a request body, compressed and decompressed.",
+        flag="max-request-size",
     )
-    header_timeout_s: float = _time(10.0, "Longest wait for a request's headers.", above=0)
+    header_timeout_s: float = _time(10.0, "Maximum wait for a request's headers.", above=0)
     body_timeout_s: float = _time(
-        30.0, "Longest wait for a request's body, beyond the time that its size allows.", above=0
+        30.0, "Maximum wait for a request's body, on top of the time allowed for its size.", above=0
     )
-    idle_timeout_s: float = _time(75.0, "Longest time that a connection may be idle.", above=0)
+    idle_timeout_s: float = _time(75.0, "Time after which an idle connection is closed.", above=0)
     drain_delay_s: float = _time(
-        0.0, "On SIGTERM: time from failing readiness to closing the ports.", least=0
+        0.0, "On SIGTERM: time between becoming unready and closing the ports.", least=0
     )
     drain_timeout_s: float = _time(
-        30.0, "After that: longest wait for requests in flight.", least=0
+        30.0, "After that: maximum wait for requests in flight.", least=0
     )
     allow_control: bool = _access(
         False,
-        "Let clients load and unload models on all ports; needs --token-file, or applies to "
+        "Let clients load and unload models on all ports. Needs --token-file; otherwise applies to "
         "--control-port only.",
     )
-    allow_uploads: bool = _access(False, "Let load calls contain model files.")
+    allow_uploads: bool = _access(False, "Let load calls upload model files.")
     triton_strict: bool = _model(
-        False, "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE)."
+        False, "Answer overload and missed deadlines with Triton's statuses (503, UNAVAILABLE)."
     )
     ignore_unknown_parameters: bool = _model(
-        False, "Ignore request parameters such as deadline_ms, instead of naming the right one."
+        False,
+        "Ignore look-alikes of request parameters, such as deadline_ms, instead of refusing them.",
     )
-    token_file: Path | None = _access(None, "File with the bearer token that calls must carry.")
+    token_file: Path | None = _access(None, "File with the bearer token that calls must send.")
     tls: TlsFiles | None = None
-    access_log: bool = _log_option(False, "Log a line for each request but health probes.")
+    access_log: bool = _log_option(False, "Log a line for each request except health probes.")
     access_log_health: bool = _log_option(False, "Log a line for each request and health probe.")
     trace_endpoint: str | None = _log_option(
         None, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL"
@@ -198,8 +200,8 @@ class ServerSettings(Options):
             raise OptionError(("core_share", "needs cpu_allocator 'cgroup'"))
         if self.allow_control and self.token_file is None and self.control_port is None:
             message = (
-                "needs a token (--token-file FILE) or a port of its own for control "
-                "(--control-port PORT); by itself it would let every web page open on this machine "
+                "needs a token (--token-file FILE) or a separate control port "
+                "(--control-port PORT); otherwise every web page open on this machine could "
                 "load models"
             )
             raise OptionError(("allow_control", message))
@@ -208,7 +210,7 @@ class ServerSettings(Options):
             raise OptionError(("allow_uploads", message))
         for name in self.allowed_hosts:
             if not host_name(name):
-                expected = f"expected names such as host.example, got {name!r}"
+                expected = f"expected host names such as host.example, got {name!r}"
                 raise OptionError(("allowed_hosts", expected))
         try:
             list(map(checked_origin, self.allowed_origins))

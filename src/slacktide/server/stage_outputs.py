@@ -27,9 +27,9 @@ class Chosen(NamedTuple):
     """Rows or boxes of one request that go on along one edge."""
 
     rows: Sequence[int]
-    """Upstream row from which each chosen row or box comes."""
+    """Upstream row of each chosen row or box."""
     places: Sequence[int] | None = None
-    """Place of each box among its row's boxes."""
+    """Index of each box among the boxes of its row."""
     boxes: bytes = b""
     """[n, 4] float32."""
     width: int = 1
@@ -60,7 +60,7 @@ class StageArrays:
             return None
         spec, (shape, data) = output
         if spec.datatype in (Datatype.BYTES, Datatype.BF16):
-            raise ValueError(f"output {name!r} is {spec.datatype.wire_name}, not of numbers")
+            raise ValueError(f"output {name!r} : expected numbers, got {spec.datatype.wire_name}")
         return np.frombuffer(data, spec.datatype.dtype).reshape(shape)
 
     def tensor(self, name: str) -> tuple[TensorSpec, OutputTensor] | None:
@@ -120,7 +120,7 @@ def _of_few(edge: Edge, arrays: StageArrays) -> Chosen | None:
 def _of_arrays(edge: Edge, arrays: StageArrays) -> Chosen:
     boxes = arrays.get(edge.boxes)
     if boxes is None:
-        raise ValueError(f"there is no output {edge.boxes!r}")
+        raise ValueError(f"no output {edge.boxes!r}")
     scores, classes = arrays.get(edge.scores), arrays.get(edge.classes)
     if scores is not None and scores.ndim == boxes.ndim:  # one score per class
         classes = scores.argmax(-1) if classes is None else classes

@@ -51,7 +51,7 @@ def take_bulk(
         while at < end:
             fields += 1
             if fields > MAX_FIELDS:
-                raise WireError(Reason.TOO_LARGE, f"message: more than {MAX_FIELDS} fields")
+                raise WireError(Reason.TOO_LARGE, f"message: expected at most {MAX_FIELDS} fields")
             start = at
             tag = view[at]
             at += 1

@@ -60,7 +60,7 @@ class CallContext:
     """Expected time of its last byte, in a session; None: estimated from the client's other
     bodies."""
     read_s: float = 0.0
-    """Seconds of its deadline spent on reading long JSON or typed contents."""
+    """Seconds of its deadline that were spent on reading long JSON or typed contents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class SizeAdvice:
     """Advice to a session on what to send."""
 
     size: int = 0
-    """Side of the images in pixels; 0: any size."""
+    """Side of its images in pixels; 0: any size."""
     variant: str = ""
     mapped: bool = True
     """Whether answers are expected in time."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from slacktide.domain import Reason
 
 _QUOTE_LIMIT = 60
-"""Maximum quoted characters of a client's value."""
+"""Maximum number of characters quoted from a client's value."""
 
 
 class WireError(Exception):

@@ -235,7 +235,7 @@ def _inputs(head: ModelInferRequest, raw: list[memoryview]) -> list[InputTensor]
         if not raw:
             data = raw_contents(tensor.contents, datatype, shape, where)
         elif typed:
-            raise BadField(f"{where}.contents", "nothing besides raw_input_contents", "values")
+            raise BadField(f"{where}.contents", "only raw_input_contents", "values")
         else:
             data = raw[index]
             check_raw(data, datatype, shape, f"raw_input_contents[{index}]")

@@ -18,8 +18,8 @@ from slacktide.wire.oip_json import AnswerFormat, parse_infer
 MAX_TEXT: Final = 2048
 """Longest cached JSON in bytes."""
 MAX_ENTRIES: Final = 512
-"""Maximum cached texts; a full cache is cleared. Clients that put a new id or deadline into every
-call cost an entry each, and gain nothing."""
+"""Maximum cached texts; a full cache is cleared. Calls with a new id or deadline each take an
+entry, and gain nothing."""
 
 _Place = tuple[str, Datatype, tuple[int, ...], int, int]
 """Name, type, shape, and the start and end of the bytes in the body."""

@@ -36,7 +36,7 @@ MAX_REST: Final = 64 * 1024
 
 _NO_JSON = re.compile(r"(nan|inf(inity)?)\b", re.IGNORECASE)
 _WITHOUT_THEM = (
-    "write null for NaN, or send the values as binary data (binary_data_size; in tritonclient, "
+    "use null for NaN, or send the values as binary data (binary_data_size; in tritonclient, "
     "binary_data=True)"
 )
 SHARED_MEMORY = "shared_memory_region"
@@ -140,7 +140,7 @@ def binary_form(body: Buffer, json_length: int | None) -> tuple[bytes, int]:
     }
     head = orjson.dumps(document)
     if len(head) > MAX_REST:
-        expected = f"at most {MAX_REST} bytes of JSON besides data"
+        expected = f"at most {MAX_REST} bytes of JSON without the data"
         raise BadField("body", expected, len(head), Reason.TOO_LARGE)
     return b"".join((head, *[tensor.data for tensor in call.inputs])), len(head)
 
@@ -154,7 +154,7 @@ def load_object(data: Buffer, part: str = "body") -> dict[str, Any]:
         text = f"invalid JSON at position {error.pos}: {str(error).split(': line', 1)[0]}"
         if _NO_JSON.match(error.doc, error.pos):
             text = (
-                f"NaN and Infinity are not JSON, got one at position {error.pos}: {_WITHOUT_THEM}"
+                f"NaN and Infinity are not JSON, got one at position {error.pos}; {_WITHOUT_THEM}"
             )
         raise WireError(Reason.BAD_INPUT, f"{part}: {text}") from None
     if type(document) is not dict:
@@ -288,19 +288,19 @@ def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:
         else:
             place = f"{where}.parameters.binary_data_size"
             if item.get("data") is not None:
-                raise BadField(f"{where}.data", "no data besides binary_data_size", "both")
+                raise BadField(f"{where}.data", "no data together with binary_data_size", "both")
             if tail is None and size:
-                raise BadField(place, "the header Inference-Header-Content-Length with it", None)
+                raise BadField(place, "the header Inference-Header-Content-Length", None)
             binary = tail or memoryview(b"")  # clients omit the header if no bytes follow
             if size > len(binary) - offset:
-                raise BadField(place, f"at most the {len(binary) - offset} bytes left", size)
+                raise BadField(place, f"at most the remaining {len(binary) - offset} bytes", size)
             data = binary[offset : offset + size]
             offset += size
             check_raw(data, datatype, shape, place)
         tensors.append(InputTensor(name, datatype, shape, data))
     if tail is not None and offset != len(tail):
         raise BadField(
-            "body", f"{offset} bytes of binary data, as binary_data_size says", len(tail)
+            "body", f"{offset} bytes of binary data, the sum of binary_data_size", len(tail)
         )
     return tensors
 

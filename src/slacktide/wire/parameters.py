@@ -29,7 +29,7 @@ MAX_LABEL = 256
 """Maximum characters of an application's name, which becomes a metrics label."""
 
 NEVER_S: Final = 365 * 86400.0
-"""Longest timeout in seconds. Some clients send the largest number there is."""
+"""Longest timeout in seconds. Some clients send the largest possible number."""
 MOST_NETWORK_US: Final = 86400e6
 """Maximum microseconds that a client may have spent before the first byte: a day."""
 MOST_HINT: Final = 1e12
@@ -83,7 +83,7 @@ _RIGHT_NAMES: Mapping[str, str] = {
 LOOK_ALIKES: Mapping[str, str] = {
     name: right for right, names in _RIGHT_NAMES.items() for name in names.split()
 }
-"""Parameters and headers that are mistaken for ours → the right name, with its unit or values.
+"""Parameters and headers that resemble ours → the right name, with its unit or values.
 docs/requests.md lists them."""
 LOOK_ALIKE_HEADERS = frozenset(
     name for name in LOOK_ALIKES if name.startswith(("slacktide-", "x-"))
@@ -269,7 +269,7 @@ def _number(name: str, value: object, most: float = math.inf) -> float:
     except OverflowError:
         number = math.inf
     if not 0.0 <= number < math.inf:
-        raise BadField(name, "a number that is finite and not negative", value)
+        raise BadField(name, "a finite number, 0 or more", value)
     if number > most:
         raise BadField(name, f"a number from 0 to {most:.0f}", value)
     return number

@@ -56,7 +56,7 @@ def check_shape(shape: object, field: str) -> tuple[int, ...]:
         raise BadField(field, f"a list of at most {MAX_RANK} dimensions", shape)
     for dimension in shape:
         if type(dimension) is not int or not 0 <= dimension <= MAX_ELEMENTS:
-            raise BadField(field, "dimensions that are integers, 0 or more", dimension)
+            raise BadField(field, "integers of 0 or more", dimension)
     if math.prod(shape) > MAX_ELEMENTS:
         raise BadField(field, f"at most {MAX_ELEMENTS} elements", shape)
     return tuple(shape)
@@ -79,10 +79,10 @@ def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
     if count > MAX_STRINGS:
         raise BadField(field, f"at most {MAX_STRINGS} strings", count)
     if count * 4 > size:
-        raise BadField(field, f"{count} strings with their lengths", f"{size} bytes")
+        raise BadField(field, f"{count} strings, each with its length", f"{size} bytes")
     if count == 0:
         if size:
-            raise BadField(field, "0 bytes for no strings", size)
+            raise BadField(field, "0 bytes for 0 strings", size)
         return []
     unpack = _U32.unpack_from
     stride = 4 + int(unpack(data, 0)[0])
@@ -100,7 +100,7 @@ def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
         offsets.append(offset + 4)
         offset += 4 + length
     if offset != size:
-        raise BadField(field, f"lengths of strings that add up to {size} bytes", offset)
+        raise BadField(field, f"string lengths that add up to {size} bytes", offset)
     return offsets
 
 
@@ -130,7 +130,7 @@ def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: s
     """Convert the JSON value of `data`, flat or nested, to raw bytes. Raises WireError naming
     `field`."""
     if datatype is _FP16 or datatype is _BF16:
-        message = "cannot be sent as JSON; send it as binary data, with binary_data_size"
+        message = "cannot be sent as JSON; send binary data, with binary_data_size"
         raise WireError(Reason.BAD_INPUT, f"{field}: {datatype.wire_name} {message}")
     flat = _flatten(data, field)
     count = math.prod(shape)
@@ -147,7 +147,7 @@ def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: s
         try:
             return encode_strings([text.encode() for text in flat])
         except UnicodeEncodeError as error:
-            raise BadField(field, "text without lone surrogates", ascii(error.object)) from None
+            raise BadField(field, "a string without lone surrogates", ascii(error.object)) from None
     if allowed is _NUMBERS[0]:
         if type(None) in kinds:
             flat = [math.nan if value is None else value for value in flat]
@@ -179,7 +179,7 @@ def _flatten(data: object, field: str) -> list[Any]:
         if depth > MAX_RANK:
             raise BadField(field, f"at most {MAX_RANK} levels of lists", "more")
         if set(map(type, data)) != {list} or len(set(map(len, data))) != 1:
-            raise BadField(field, "lists of equal length at each level", "unequal ones")
+            raise BadField(field, "lists of equal length at each level", "unequal lists")
         data = list(chain.from_iterable(data))
     return data
 

@@ -80,19 +80,19 @@ def status_of(
 
 _SENTENCES: Mapping[Reason, str] = {
     Reason.AFTER_DEADLINE: "the result came after the deadline and was discarded as requested",
-    Reason.SHORTER_THAN_ALONE: "the deadline is shorter than the model needs for this request",
+    Reason.SHORTER_THAN_ALONE: "the model needs more time for this request than is left",
     Reason.EXPIRED: "the deadline has passed",
-    Reason.HOPELESS: "the deadline could no longer be met",
-    Reason.CROWDED_OUT: "the work ahead took longer than expected and left this no time",
-    Reason.BEHIND_OVERRUN: "the batch ahead took longer than planned",
-    Reason.BEHIND_WORK: "the deadline cannot be met behind the waiting work",
+    Reason.HOPELESS: "the request can no longer be answered in time",
+    Reason.CROWDED_OUT: "earlier requests took longer than expected and left no time",
+    Reason.BEHIND_OVERRUN: "the batch ahead of this request took longer than planned",
+    Reason.BEHIND_WORK: "the request cannot be answered in time behind the waiting work",
     Reason.QUEUE_FULL: "the queue is full",
-    Reason.MEMORY_LIMIT: "the memory for requests in flight is used up",
+    Reason.MEMORY_LIMIT: "the memory for requests in flight is exhausted",
     Reason.CLIENT_LIMIT: "this client has too many requests in flight, or cancels too many",
     Reason.CRASHED_BEFORE: "the same input has just crashed the model",
     Reason.CONNECTION_BLOCKED: "several inputs from this connection have crashed the model",
-    Reason.UNMEASURED: "no request of this shape has been timed yet, and the model guarantees its "
-    "p99; without a deadline it is served",
+    Reason.UNMEASURED: "no request of this shape has been timed, as the p99 guarantee requires; "
+    "a request without a deadline is served",
     Reason.DRAINING: "the model is being unloaded",
     Reason.UNAVAILABLE: "the model is unavailable",
     Reason.CRASHED: "the model crashed or hung on this request",

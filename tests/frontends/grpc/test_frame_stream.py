@@ -434,7 +434,7 @@ async def test_a_client_that_is_silent_for_three_seconds_is_gone():
         Clock.now += 0.2
         (kind, code), details = await client.read(), await client.call.details()
     assert (kind, code) == ("end", grpc.StatusCode.CANCELLED)
-    assert details == "the client has been silent for 3 s"
+    assert details == "no message from the client for 3 s"
     assert data.sessions[0].closed
     assert data.announced[0].steps == ["announce", "cancel client_cancelled"]
 

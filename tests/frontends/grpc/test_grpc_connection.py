@@ -63,9 +63,9 @@ async def test_a_call_byte_by_byte():
         (framed(message()) + b"x", (), 3, "message: expected"),
         (framed(message()) + framed(message()), (), 3, "message: expected one, got 'more'"),
         (struct.pack(">BI", 0, 2**31), (), 8, "expected at most"),
-        (framed(message(), 2), (), 3, "message: expected 0 or 1 before its length"),
-        (framed(message(), 1), (), 13, "no grpc-encoding is named"),
-        (framed(message(), 1), ((b"grpc-encoding", b"identity"),), 13, "no grpc-encoding"),
+        (framed(message(), 2), (), 3, "message: expected 0 or 1 as compression flag"),
+        (framed(message(), 1), (), 13, "but grpc-encoding is missing"),
+        (framed(message(), 1), ((b"grpc-encoding", b"identity"),), 13, "grpc-encoding is missing"),
         (framed(message(), 1), ((b"grpc-encoding", b"gzip"),), 3, "gzip stream"),
         (framed(message()), ((b"grpc-encoding", b"br"),), 12, "identity, gzip or deflate"),
         (framed(message()), ((b"grpc-timeout", b"1.5S"),), 3, "grpc-timeout"),
@@ -486,7 +486,7 @@ async def test_calls_over_all_connections_are_limited():
         await data.until(lambda: data.held)
         data.release("7")
         after, left = await client.status(7), client.server._context.calls
-    assert refused == (8, "there are too many concurrent calls")
+    assert refused == (8, "too many concurrent calls")
     assert after[0] == 0
     assert left == 1
 

@@ -106,7 +106,7 @@ async def test_a_path_that_is_not_there_says_where_things_are(method, path, word
 
 def test_ports_of_one_purpose_say_what_they_are_for():
     metrics = Router(metrics_routes(lambda: (200, "text/plain", ())))
-    assert metrics.hint(b"/") == "not found; only GET /metrics is on this port"
+    assert metrics.hint(b"/") == "not found; this port serves only GET /metrics"
     control = Router([route for route in ROUTES if route.group is not EndpointGroup.INFERENCE])
     assert "inference is on the HTTP port" in control.hint(b"/v2/models/m/infer")
 

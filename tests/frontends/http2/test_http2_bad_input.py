@@ -115,7 +115,7 @@ def test_a_preface_cut_is_awaited_and_dated(http2):
 def test_the_first_frame_is_settings(http2):
     bench = http2.Bench(opened=False)
     bench.say(f.PREFACE + head(1))
-    assert bench.end() == (ErrorCode.PROTOCOL_ERROR, "expected SETTINGS first")
+    assert bench.end() == (ErrorCode.PROTOCOL_ERROR, "expected SETTINGS as the first frame")
     assert bench.streams == []
 
 

@@ -146,7 +146,7 @@ def test_a_model_that_is_cut_off_is_named_with_its_size(root: Path, add_model: B
     data = model().SerializeToString()
     add_model("m", data=data[:-20])
     (found,) = _messages(root)
-    assert f"not an ONNX model, or one that is cut off ({len(data) - 20} bytes)" in found
+    assert f"not an ONNX model, or a truncated one ({len(data) - 20} bytes)" in found
 
 
 def test_a_pointer_in_place_of_weights_or_samples_is_named(root: Path, add_model: Builder) -> None:
@@ -155,7 +155,7 @@ def test_a_pointer_in_place_of_weights_or_samples_is_named(root: Path, add_model
     (add_model("n", data=data, yaml="samples: rows.npz") / "rows.npz").write_bytes(POINTER)
     (add_model("o", data=data, yaml="samples: {rows: {x: row}}") / "row").write_bytes(POINTER[:9])
     weights, archive, row = _messages(root)
-    assert "'W' leads out of its file: weights.bin is a Git LFS pointer; run" in weights
+    assert "'W' reaches beyond its file: weights.bin is a Git LFS pointer; run" in weights
     assert "samples: rows.npz: expected an .npz file, got a Git LFS pointer; run" in archive
     assert "samples.rows.x: row: expected 16 bytes for shape [4] of FP32, got 9" in row
     assert row.endswith("; the file is a text file")
@@ -234,12 +234,12 @@ def test_external_data_beside_the_model(root: Path, add_model: Builder) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (_set("location", "../../../secret"), "leads out of the folder"),
-        (_set("location", "/etc/passwd"), "leads out of the folder"),
+        (_set("location", "../../../secret"), "is a link out of the folder"),
+        (_set("location", "/etc/passwd"), "is a link out of the folder"),
         (_set("location", ""), "is no regular file"),
         (_set("location", "nothing.bin"), "is missing"),
-        (_set("length", "100000"), "leads out of its file"),
-        (_set("length", "many"), "leads out of its file"),
+        (_set("length", "100000"), "reaches beyond its file"),
+        (_set("length", "many"), "reaches beyond its file"),
     ],
 )
 def test_external_data_that_is_not_there_or_elsewhere(
@@ -264,7 +264,7 @@ def test_external_data_behind_a_link(root: Path, tmp_path: Path, add_model: Buil
     (folder / "weights.bin").rename(tmp_path / "elsewhere.bin")
     (folder / "weights.bin").symlink_to(tmp_path / "elsewhere.bin")
     (found,) = _messages(root)
-    assert found.endswith("the external data of tensor 'W' lies elsewhere, through a link")
+    assert found.endswith("the external data of tensor 'W' is a link to another folder")
 
 
 def _link(at: Path, target: Path, absolute: bool) -> None:
@@ -321,7 +321,7 @@ def test_a_linked_file_has_its_data_beside_its_name_or_beside_itself_and_nowhere
     (root / "loose.bin").write_bytes(b"x" * 32)
     (folder / "weights.bin").symlink_to(root / "loose.bin")
     (finding,) = check_repository(link)
-    assert finding.message.endswith("lies elsewhere, through a link")
+    assert finding.message.endswith("is a link to another folder")
 
 
 def test_data_of_a_linked_file_in_a_folder_below_it(root: Path, add_model: Builder) -> None:
@@ -375,9 +375,9 @@ def test_rows_that_are_stated_are_held_against_the_model(root: Path, add_model: 
     np.savez(add_model("c", data=data, yaml="samples: rows.npz") / "1" / "rows.npz", y=np.ones(2))
     np.savez(add_model("d", data=data, yaml="samples: rows.npz") / "1" / "rows.npz", x=OK)
     assert _messages(root) == [
-        "error a/1/model.onnx: inputs.x.value: expected one of FP32, got 1e+39",
+        "error a/1/model.onnx: inputs.x.value: expected FP32, got 1e+39",
         "error b/1/model.onnx: samples: array 'x' of rows.npz: expected float32, got float64",
-        "error c/1/model.onnx: samples: array 'y' of rows.npz: the model has no such input, only x",
+        "error c/1/model.onnx: samples: array 'y' of rows.npz: no such input; the model has x",
     ]
 
 
@@ -398,12 +398,12 @@ def test_where_a_model_can_be_left_early(root: Path, add_model: Builder) -> None
     *notes, warning, unnamed = [text for text in messages if not text.startswith("note p/")]
     assert "early_exit: output 'logits' may not hold classes" in unnamed
     assert len(notes) == 9
-    first = "/stem/stem.2/Relu_output_0, 128 features, 1.2% of the multiplications in front"
+    first = "/stem/stem.2/Relu_output_0, 128 features, after 1.2% of the multiplications"
     assert notes[0] == f"note m/1/model.onnx: position 0: {first}"
     assert not any("blocks.3" in note for note in notes)
     assert warning == (
         "warning n/1/model.onnx: early_exit: the model has no position for an early exit; "
-        "the model is served without"
+        "the model is served without early exits"
     )
 
 
@@ -443,13 +443,14 @@ def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder)
         each.partition("pipeline.yaml: ")[2] for each in messages if "pipeline.yaml" in each
     ] == [
         "stages.b.model: there is no model 'thrid' in the repository; did you mean 'third'?",
-        "stages.a.model: model 'broken' would not be served",
-        "stages.b.model: model 'odd' would not be served",
-        "edges[0].tensors: expected what the input 'z', FP32 [-1, 3] of 'third' takes, got 'z', "
+        "stages.a.model: model 'broken' cannot be served",
+        "stages.b.model: model 'odd' cannot be served",
+        "edges[0].tensors: expected an output that fits the input 'z', FP32 [-1, 3] "
+        "of 'third', got 'z', "
         "FP32 [-1, 2] of 'first'",
-        "stages.b.model: expected a model, 'fits' is a pipeline",
-        "stages.a.accuracy: expected none, its model has no variants to choose among",
-        "stages.b.accuracy: expected at most 0.7, the accuracy of its best variant",
+        "stages.b.model: expected a model, got the pipeline 'fits'",
+        "stages.a.accuracy: cannot be stated: the model has no variants",
+        "stages.b.accuracy: expected at most 0.7, the accuracy of the best variant",
     ]
     assert messages[-1].startswith("error vain/pipeline.yaml: ")
 

@@ -86,20 +86,20 @@ def test_exits_of_the_model_itself_are_planned_as_stated(
         ("early_exit: {ramp_budget: 0}", "early_exit.ramp_budget: expected greater than 0"),
         ("early_exit: {feedback: 0%}", "early_exit.feedback: expected greater than 0"),
         ("early_exit: {mode: schrink}", "early_exit.mode: expected 'auto', 'release' or 'shrink'"),
-        ("early_exit: {primary: 3}", "early_exit.primary: expected a word, got 3"),
+        ("early_exit: {primary: 3}", "early_exit.primary: expected a string, got 3"),
         ("early_exit: {positions: {add: fc1}}", "early_exit.positions.add: expected a list"),
         ("early_exit: {positions: {add: ['']}}", "early_exit.positions.add[0]: expected"),
         (
             "early_exit: {positions: {add: [a, b], forbid: [b]}}",
-            "early_exit.positions.forbid: expected none of 'add', got 'b'",
+            "early_exit.positions.forbid: expected no tensor of 'add', got 'b'",
         ),
         (
             f"early_exit: {{accuracy_loss: 1%, judged: [{JUDGED}]}}",
-            "early_exit.accuracy_loss: expected none beside 'judged': no ramps are learnt",
+            "early_exit.accuracy_loss: not allowed with 'judged', which learns no ramps",
         ),
         (
             f"early_exit: {{judged: [{JUDGED}, {JUDGED.replace('{y:', '{z:')}]}}",
-            "early_exit.judged[1].outputs: expected those of the first: y",
+            "early_exit.judged[1].outputs: expected the outputs of the first exit: y",
         ),
         (
             f"early_exit: {{judged: [{JUDGED.replace('0.2', '2')}]}}",
@@ -107,10 +107,10 @@ def test_exits_of_the_model_itself_are_planned_as_stated(
         ),
         (
             f"early_exit: {{enlarge: true, mode: shrink, judged: [{JUDGED}]}}",
-            "early_exit.enlarge: expected 'mode: shrink' and two of 'judged' or more",
+            "early_exit.enlarge: needs 'mode: shrink' and two or more of 'judged'",
         ),
         ("early_exit: {judged: [{quality: q}]}", "early_exit.judged[0]: expected a key 'outputs'"),
-        ("early_exit: 1%\nvariants: [64]", "early_exit: expected none beside 'variants'"),
+        ("early_exit: 1%\nvariants: [64]", "early_exit: not allowed with 'variants'"),
     ],
 )
 def test_a_bad_value_names_its_key(text: str, message: str) -> None:

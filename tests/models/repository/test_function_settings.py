@@ -49,12 +49,12 @@ def test_a_folder_with_settings_alone_is_a_model_of_version_1(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (STATED + "file: other.onnx\n", "file: expected none beside 'function'"),
-        (STATED + "variants: [32, 64]\n", "variants: expected none beside 'function'"),
-        (STATED + "early_exit: 1%\n", "early_exit: expected none beside 'function'"),
-        (STATED + "versions: all\n", "versions: expected none beside 'function'"),
-        (STATED + "device: cuda\n", "device: expected 'cpu' beside 'function'"),
-        (STATED + "executor: in_process\n", "executor: expected 'worker' beside 'function'"),
+        (STATED + "file: other.onnx\n", "file: not allowed with 'function'"),
+        (STATED + "variants: [32, 64]\n", "variants: not allowed with 'function'"),
+        (STATED + "early_exit: 1%\n", "early_exit: not allowed with 'function'"),
+        (STATED + "versions: all\n", "versions: not allowed with 'function'"),
+        (STATED + "device: cuda\n", "device: expected 'cpu' with 'function'"),
+        (STATED + "executor: in_process\n", "executor: expected 'worker' with 'function'"),
         (STATED.replace("[-1]", "[2]") + "max_batch: 4\n", "max_batch"),
         (STATED.replace("BOOL", "BYTES"), "function.gives.c.datatype"),
         (STATED.replace("[-1, 3]", "[-2, 3]"), "function.takes.a.shape"),
@@ -72,5 +72,5 @@ def test_what_cannot_be_names_its_key(tmp_path: Path, text: str, told: str) -> N
 
 def test_a_version_folder_beside_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
-    with pytest.raises(RepositoryError, match="m/1: expected none beside 'function'"):
+    with pytest.raises(RepositoryError, match="m/1: not allowed with 'function'"):
         read(tmp_path, STATED)

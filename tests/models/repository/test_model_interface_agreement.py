@@ -42,7 +42,7 @@ output [ { name: "scores" data_type: TYPE_FP32 dims: [ 10 ] } ]
 def test_agreement(define: Define) -> None:
     definition = define(pbtxt=GOOD, yaml="inputs: {image: {shape: [3, 8, 8], finite: true}}")
     assert check_interface(definition, BATCHED) == (
-        "m/config.pbtxt: output 'n' is not listed but served anyway",
+        "m/config.pbtxt: output 'n' is not listed, but is served anyway",
     )
 
 
@@ -96,9 +96,9 @@ def test_a_reshape_that_the_model_does_not_agree_with(
         (
             ',\n  { name: "ids" data_type: TYPE_INT64 dims: [ 4 ] }',
             "",
-            "the model's input 'ids' is missing",
+            "input 'ids' of the model is missing",
         ),
-        ("max_batch_size: 8", "max_batch_size: 4", "max_batch: 4 is stated, the model allows 8"),
+        ("max_batch_size: 8", "max_batch_size: 4", "max_batch: expected 8 as in the model, got 4"),
     ],
 )
 def test_disagreement_with_config_pbtxt(define: Define, old: str, new: str, message: str) -> None:
@@ -119,7 +119,7 @@ def test_disagreement_with_config_pbtxt(define: Define, old: str, new: str, mess
         ("inputs: {image: {shape: [1, 2, 2]}}", "inputs.image.shape: expected a shape that fits"),
         ("inputs: {image: {shape: [3, 2]}}", "inputs.image.shape: expected a shape that fits"),
         ("inputs: {ids: {finite: true}}", "inputs.ids.finite: INT64 is always finite"),
-        ("max_batch: 0", "max_batch: 0 is stated, the model allows 8"),
+        ("max_batch: 0", "max_batch: expected 8 as in the model, got 0"),
         ("early_exit: {primary: id}", "early_exit.primary: the model has no input 'id'"),
         ("early_exit: {output: logit}", "early_exit.output: the model has no output 'logit'"),
     ],
@@ -173,12 +173,21 @@ def test_padding_without_effect_is_warned_of(define: Define) -> None:
         ("inputs: {words: {pad: {}}}", "inputs.words.pad.axis: BYTES cannot be padded"),
         ("inputs: {table: {pad: {}}}", "inputs.table.pad.axis: axis 1 has the fixed length 4"),
         ("inputs: {ids: {pad: {axis: 2}}}", "inputs.ids.pad.axis: expected 1 to 1 (axis 0 is the"),
-        ("inputs: {ids: {pad: {value: -1}}}", "inputs.ids.pad.value: expected one of UINT8"),
-        ("inputs: {ids: {pad: {value: 256}}}", "inputs.ids.pad.value: expected one of UINT8"),
-        ("inputs: {ids: {pad: {value: 0.5}}}", "inputs.ids.pad.value: expected one of UINT8"),
+        (
+            "inputs: {ids: {pad: {value: -1}}}",
+            "inputs.ids.pad.value: expected UINT8",
+        ),
+        (
+            "inputs: {ids: {pad: {value: 256}}}",
+            "inputs.ids.pad.value: expected UINT8",
+        ),
+        (
+            "inputs: {ids: {pad: {value: 0.5}}}",
+            "inputs.ids.pad.value: expected UINT8",
+        ),
         (
             "inputs: {table: {pad: {axis: 2, value: 1.0e+39}}}",
-            "inputs.table.pad.value: expected one of FP32",
+            "inputs.table.pad.value: expected FP32",
         ),
         (
             "inputs: {ids: {pad: {mask: masc}}}",
@@ -186,7 +195,10 @@ def test_padding_without_effect_is_warned_of(define: Define) -> None:
         ),
         (
             "inputs: {ids: {pad: {mask: table}}}",
-            "inputs.ids.pad.mask: expected numbers of shape [-1, -1], 'table' is FP32 [-1, 4, -1]",
+            (
+                "inputs.ids.pad.mask: expected numbers of shape [-1, -1], got 'table': "
+                "FP32 [-1, 4, -1]"
+            ),
         ),
         (
             "inputs: {ids: {pad: {mask: mask}}, mask: {pad: {}}}",
@@ -304,5 +316,5 @@ def test_models_that_name_a_lane_must_agree_on_it(
     add_model("d", yaml="lane: two")
     settings = {m.name: m.definitions[0].settings for m in Repository(root).scan()}
     assert lane_conflicts(settings) == {
-        "c": "lane 'one': states other cores, replicas or scaling than model 'a'"
+        "c": "lane 'one': differs from model 'a' in cores, replicas or scaling"
     }

@@ -79,7 +79,7 @@ def test_stages_are_counted(stages: int, told: str) -> None:
         ("brand: brand", "brand:", "stages.brand: expected keys and values, got nothing"),
         ("[car, taxi, dog]", "[]", "stages.street.classes: expected at least 1, got none"),
         ("[car, taxi, dog]", "['']", "classes[0]: expected at least 1 character, got ''"),
-        ("brand: brand", "brand: 3", "stages.brand.model: expected a word, got 3"),
+        ("brand: brand", "brand: 3", "stages.brand.model: expected a string, got 3"),
         ("brand: brand", "brand: {}", "stages.brand: expected a key 'model'"),
         ("brand: brand", "brand: ../m", "stages.brand.model: expected letters"),
         ("brand: brand", "br.and: m", "stages.br.and: expected letters"),
@@ -122,20 +122,20 @@ def test_stages_are_counted(stages: int, told: str) -> None:
             "when: {height: 1.5}",
             "edges[1].when.height: expected less than",
         ),
-        ("each: box, when: {class: t", "when: {class: t", "edges[1].when.height: expected 'each"),
+        ("each: box, when: {class: t", "when: {class: t", "edges[1].when.height: needs 'each"),
         ("when: {class: taxi, height: 0.1}", "whne: {class: taxi}", "edges[1].whne: unknown key"),
         ("each: box, when: {class: t", "when: {overlap: 0.9, class: t", "edges[1].when.overlap:"),
         (
             "each: box, when: {class: taxi, height: 0.1}",
             "boxes: b",
-            "edges[1].boxes: expected 'each: box'",
+            "edges[1].boxes: needs 'each: box'",
         ),
         (
             "each: box, when: {class: taxi, height: 0.1}",
             "each: row",
             "edges[1].each: expected 'box', got 'row'",
         ),
-        ("scores: quality", "tensors: {a: b}", "edges[1].tensors: expected none beside 'each: bo"),
+        ("scores: quality", "tensors: {a: b}", "edges[1].tensors: not allowed with 'each"),
         ("when: {class: taxi, height: 0.1}, ", "crop: 1, ", "edges[1].crop: unknown key"),
     ],
 )
@@ -190,12 +190,12 @@ def test_a_pipeline_has_no_other_settings_and_a_broken_one_is_its_own_problem(
     (root / "e" / "pipeline.yaml").write_text("stages: {x: good}")
     problems = [str(listed.problem) for listed in Repository(root).scan()]
     assert problems[:3] == [
-        "a/slacktide.yaml: expected none beside pipeline.yaml",
-        "b/config.pbtxt: expected none beside pipeline.yaml",
+        "a/slacktide.yaml: not allowed with pipeline.yaml",
+        "b/config.pbtxt: not allowed with pipeline.yaml",
         "c/pipeline.yaml: stages: expected keys and values, got 3",
     ]
     assert "leads out of the repository" in problems[3]
-    told = "e/10: expected no version folder beside pipeline.yaml: a pipeline has none"
+    told = "e/10: not allowed with pipeline.yaml: a pipeline has no versions"
     assert problems[4:] == [told, "None"]
 
 
@@ -207,7 +207,7 @@ def test_a_single_file_is_no_pipeline(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_pipeline_is_no_repository(root: Path) -> None:
     (root / "pipeline.yaml").write_text("stages: {x: m}")
-    with pytest.raises(RepositoryError, match="serve the folder that holds it"):
+    with pytest.raises(RepositoryError, match="serve its parent folder"):
         Repository(root).names()
 
 

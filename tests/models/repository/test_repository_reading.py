@@ -46,7 +46,7 @@ def test_several_versions(root: Path, add_model: Builder) -> None:
 
 def test_a_version_asked_for_must_exist(root: Path, add_model: Builder) -> None:
     add_model("m", yaml="versions: [7]")
-    with pytest.raises(NotFoundError, match=r"^m/7: expected a folder, there is none"):
+    with pytest.raises(NotFoundError, match=r"^m/7: expected a folder, found none"):
         Repository(root).read("m")
 
 
@@ -64,7 +64,7 @@ def test_the_file_may_have_another_name(root: Path, add_model: Builder) -> None:
     add_model("c", file="net.onnx")
     a, b, c = Repository(root).scan()
     assert a.definitions[0].model_path.name == b.definitions[0].model_path.name == "net.onnx"
-    assert "c/1/model.onnx: there is no such file; rename 'net.onnx'" in str(c.problem)
+    assert "c/1/model.onnx: no such file; rename 'net.onnx'" in str(c.problem)
 
 
 def test_a_broken_model_does_not_stop_the_others(root: Path, add_model: Builder) -> None:
@@ -118,7 +118,7 @@ def test_an_empty_repository_is_fine(root: Path) -> None:
     expected = "no models: expected folders such as NAME/1/model.onnx"
     assert repository.without_models() == expected
     (root / "net.onnx").write_bytes(b"x")
-    advice = "; move 'net.onnx' there, or serve that file alone"
+    advice = "; move 'net.onnx' there, or serve only that file"
     assert repository.without_models() == expected + advice
 
 
@@ -127,14 +127,14 @@ def test_an_empty_repository_is_fine(root: Path) -> None:
     [
         (
             "m/1/net.onnx",
-            "m/1/model.onnx: there is no such file; rename 'net.onnx' to model.onnx, "
+            "m/1/model.onnx: no such file; rename 'net.onnx' to model.onnx, "
             "or state 'file: net.onnx' in m/slacktide.yaml",
         ),
         ("m/1/my net.onnx", "…such file; rename 'my net.onnx' to model.onnx"),
-        ("m/1/net.pt", "m/1/model.onnx: expected a regular file, there is none"),
-        ("m/model.onnx", "…there is none; move 'model.onnx' to m/1/model.onnx"),
-        ("m/net.onnx", "…there is none; move 'net.onnx' to m/1/model.onnx"),
-        ("m/net.pt", "m: expected a version folder such as '1', there is none"),
+        ("m/1/net.pt", "m/1/model.onnx: expected a regular file, found none"),
+        ("m/model.onnx", "…found none; move 'model.onnx' to m/1/model.onnx"),
+        ("m/net.onnx", "…found none; move 'net.onnx' to m/1/model.onnx"),
+        ("m/net.pt", "m: expected a version folder such as '1', found none"),
     ],
 )
 def test_a_file_in_the_wrong_place_gets_advice(root: Path, file: str, advice: str) -> None:
@@ -149,7 +149,7 @@ def test_a_file_in_the_wrong_place_gets_advice(root: Path, file: str, advice: st
 def test_a_model_served_in_place_of_its_repository_is_told_where_that_is(root: Path) -> None:
     (root / "1").mkdir()
     (root / "1" / "net.onnx").write_bytes(b"x")
-    with pytest.raises(NotFoundError, match="if 1 is a version of a model, serve the folder that"):
+    with pytest.raises(NotFoundError, match="if 1 is a version folder, serve the folder that"):
         Repository(root).read("1")
 
 
@@ -160,9 +160,9 @@ def test_a_model_served_in_place_of_its_repository_is_told_where_that_is(root: P
             "model.onnx",
             "it holds model.onnx): move it to NAME/1/model.onnx, or name the file itself",
         ),
-        ("1/model.onnx", "it holds 1): serve the folder that holds it"),
-        ("slacktide.yaml", "it holds slacktide.yaml): serve the folder that holds it"),
-        ("config.pbtxt", "it holds config.pbtxt): serve the folder that holds it"),
+        ("1/model.onnx", "it holds 1): serve its parent folder"),
+        ("slacktide.yaml", "it holds slacktide.yaml): serve its parent folder"),
+        ("config.pbtxt", "it holds config.pbtxt): serve its parent folder"),
     ],
 )
 def test_a_models_folder_given_as_a_repository(root: Path, make: str, message: str) -> None:
@@ -175,7 +175,7 @@ def test_a_models_folder_given_as_a_repository(root: Path, make: str, message: s
 
 
 def test_a_repository_that_is_not_there(root: Path) -> None:
-    with pytest.raises(NotFoundError, match="expected a repository folder, there is none"):
+    with pytest.raises(NotFoundError, match="expected a repository folder, found none"):
         Repository(root / "nothing").scan()
     (root / "file").write_text("x")
     with pytest.raises(FolderError, match="expected a repository folder, got a file"):

@@ -109,7 +109,7 @@ def test_triton_warm_up_is_what_rows_are_made_of(define: Define, root: Path) -> 
     ("file", "message"),
     [
         ("../x", "model_warmup.inputs.input_data_file: expected letters"),
-        ("gone", "m: samples: expected a file 'gone' in m/1 or m or m/warmup, there is none"),
+        ("gone", "m: samples: expected a file 'gone' in m/1 or m or m/warmup, found none"),
     ],
 )
 def test_a_warm_up_file_that_is_not_there(define: Define, file: str, message: str) -> None:
@@ -203,7 +203,7 @@ def test_providers_and_the_device_of_the_other_file_must_agree(define: Define) -
 
 def test_replicas_beyond_the_one_that_a_device_has_are_said_to_be_in_vain(define: Define) -> None:
     (warning,) = define(pbtxt="instance_group { count: 2 kind: KIND_GPU gpus: 1 }").warnings
-    assert warning == "replicas: 2 are stated, and one serves: cuda:1 runs one batch at a time"
+    assert warning == "replicas: only one of 2 is used: cuda:1 runs one batch at a time"
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,14 @@ def test_replicas_beyond_the_one_that_a_device_has_are_said_to_be_in_vain(define
         ("version_policy { specific {} }", ModelConfigError, "expected versions from 1"),
         ("instance_group { kind: KIND_MODEL }", RefusedFieldError, "KIND_MODEL"),
         ("instance_group { count: -2 }", ModelConfigError, "count: expected 1 or more, got -2"),
-        ("instance_group { count: 999 }", ModelConfigError, "replicas: (as it amounts to)"),
-        ("instance_group { gpus: [0, 1] }", RefusedFieldError, "one GPU serves a model"),
+        (
+            "instance_group { count: 999 }",
+            ModelConfigError,
+            "replicas: (translated to slacktide.yaml)",
+        ),
+        ("instance_group { gpus: [0, 1] }", RefusedFieldError, "a model runs on one GPU"),
         ("instance_group [{kind: KIND_CPU}, {kind: KIND_GPU}]", RefusedFieldError, "cpu and cuda"),
-        ("dynamic_batching { priority_levels: 9 }", RefusedFieldError, "there are 5 priorities"),
+        ("dynamic_batching { priority_levels: 9 }", RefusedFieldError, "expected at most 5"),
         ("dynamic_batching { default_priority_level: 2 }", ModelConfigError, "expected 1 to"),
         ("dynamic_batching { preferred_batch_size: 0 }", ModelConfigError, "expected 1 or more"),
         ('default_model_filename: "../x"', ModelConfigError, "default_model_filename: expected"),

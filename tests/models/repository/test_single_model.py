@@ -66,7 +66,7 @@ def test_it_can_be_loaded_again_with_a_config_and_nothing_else_can(tmp_path: Pat
     with pytest.raises(NotFoundError, match="expected version 1, got 3"):
         repository.read("net", config_override=only)
     file.unlink()
-    with pytest.raises(NotFoundError, match=r"^net\.onnx: expected a regular file, there is none"):
+    with pytest.raises(NotFoundError, match=r"^net\.onnx: expected a regular file, found none"):
         repository.read("net")
 
 
@@ -110,11 +110,15 @@ def test_every_file_with_a_letter_or_digit_has_a_valid_name(stem: str) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("nothing", NotFoundError, "expected a repository folder, there is none"),
-        ("net.onnx", NotFoundError, "there is no such file"),
+        ("nothing", NotFoundError, "expected a repository folder, found none"),
+        ("net.onnx", NotFoundError, "no such file"),
         ("n" * 300, UnreadableError, "cannot be read: File name too long"),
         ("notes.txt", FolderError, "expected a folder of models, or one file that ends in .onnx"),
-        ("–.onnx", InvalidNameError, "expected a file's name that can be a model's: letters"),
+        (
+            "–.onnx",
+            InvalidNameError,
+            "expected a file name that is valid as a model's name: letters",
+        ),
     ],
 )
 def test_what_cannot_be_opened_is_named(

@@ -23,21 +23,21 @@ _HEAD = """\
 A model folder made for Triton can be served as it is. Each field of its `config.pbtxt` belongs to
 one of three classes:
 
-- **honoured**: it does what it does in Triton, or what its sentence says;
-- **harmless**: it has no effect here and changes no answer; one warning per model names all of
-  these that it states;
-- **refused**: it changes what the model means and is not supported; the model is not loaded, and
-  the error names the field.
+- **honoured**: it works as in Triton, or as the table says;
+- **harmless**: it has no effect and changes no answer; one warning per model names all such
+  fields;
+- **refused**: it is not supported and would change the model's meaning; the model is not loaded,
+  and the error names the field.
 
-A field that the format does not have is an error that names the nearest one that it has. An entry
-that is not honoured also covers the fields below it. `slacktide.yaml` takes precedence over
+An unknown field is an error that names the nearest valid one. A harmless or refused entry also
+covers the fields below it. `slacktide.yaml` takes precedence over
 `config.pbtxt`, and that over the defaults ([configuration](configuration.md)). The
 `config` parameter of a load call replaces `config.pbtxt` and is read by the same rules.
 
 The scheduler is `slack` unless `slacktide.yaml` names another, whatever `dynamic_batching` says:
 `scheduler: fifo` is Triton's own queue.
 
-| field | class | what it means here |
+| field | class | meaning |
 | --- | --- | --- |
 """
 

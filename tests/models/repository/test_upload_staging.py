@@ -75,7 +75,7 @@ def test_bad_model_names(staging: Staging, model: str) -> None:
 
 
 def test_limits(staging: Staging) -> None:
-    with pytest.raises(UploadError, match="expected at most 100 bytes in all, got 101"):
+    with pytest.raises(UploadError, match="expected at most 100 bytes in total, got 101"):
         staging.stage("m", {"file:1/a": b"x" * 60, "file:1/b": b"x" * 41})
     with pytest.raises(UploadError, match="expected at most 3 files, got 4"):
         staging.stage("m", {f"file:1/{number}": b"" for number in range(4)})
@@ -127,7 +127,7 @@ def test_parameters_of_a_load_call_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"config": 3}, "parameter 'config': expected JSON text"),
+        ({"config": 3}, "parameter 'config': expected a JSON string"),
         ({"file:1/model.onnx": "text"}, "expected bytes"),
         ({"confg": "{}"}, "unknown parameter 'confg'"),
     ],

@@ -79,12 +79,12 @@ def test_a_family_of_one_is_a_family() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("variants: {}", "variants: expected one of 'sizes', 'files' and 'depths'"),
-        ("variants: {sizes: [8], files: {a: a.onnx}}", "variants: expected one of 'sizes',"),
-        ("variants: {depths: {a: [x]}, files: {a: a.onnx}}", "variants: expected one of"),
+        ("variants: {}", "variants: expected exactly one of 'sizes', 'files' and 'depths'"),
+        ("variants: {sizes: [8], files: {a: a.onnx}}", "variants: expected exactly one of"),
+        ("variants: {depths: {a: [x]}, files: {a: a.onnx}}", "variants: expected exactly one of"),
         (
             "variants: {depths: {a: [x, y], b: [z]}}",
-            "variants.depths.a: expected as many outputs as the last variant lists, each once",
+            "variants.depths.a: expected as many different outputs as the last variant lists",
         ),
         ("variants: {depths: {a: [x, x], b: [y, z]}}", "variants.depths.a: expected as many"),
         ("variants: {depths: {a: []}}", "variants.depths.a: expected"),
@@ -100,16 +100,19 @@ def test_a_family_of_one_is_a_family() -> None:
         ("variants: {size: [128]}", "variants.size: unknown key; did you mean 'sizes'?"),
         (
             "variants: {sizes: [128], accuracy: {'129': 0.5}}",
-            "variants.accuracy.129: there is no such variant; did you mean '128'?",
+            "variants.accuracy.129: no such variant; did you mean '128'?",
         ),
         (
             "variants: {files: {a: a.onnx}, memory: {b: 1MiB}}",
-            "variants.memory.b: there is no such variant; valid: a",
+            "variants.memory.b: no such variant; valid: a",
         ),
         ("variants: {sizes: [128], accuracy: {'128': 0}}", "variants.accuracy.128: expected"),
         ("variants: {sizes: [128], accuracy: {'128': 1.1}}", "variants.accuracy.128: expected"),
-        ("variants: {sizes: [128], memory: {'128': 1MiB}}", "variants.memory: expected none"),
-        ("variants: {files: {a: a.onnx, b: a.onnx}}", "variants.files: expected each file once"),
+        ("variants: {sizes: [128], memory: {'128': 1MiB}}", "variants.memory: not allowed"),
+        (
+            "variants: {files: {a: a.onnx, b: a.onnx}}",
+            "variants.files: expected a different file for each",
+        ),
         ("variants: {files: {a: ../a.onnx}}", "variants.files.a.file: expected letters"),
         (
             "variants: {files: {a: a.bin}}",
@@ -129,11 +132,11 @@ def test_a_family_of_one_is_a_family() -> None:
         ("variants: {sizes: [128], planner: {period: 0.5}}", "variants.planner.period: expected"),
         (
             "variants: {sizes: [128], planner: {name: none, period: 1s}}",
-            "planner: expected no options beside 'none', got period",
+            "planner: expected no options with 'none', got period",
         ),
         ("variants: {sizes: [128], planner: {name: [1]}}", "variants.planner: expected 'variants'"),
         ("variants: {sizes: [128], resident: 0}", "variants.resident: expected greater than or"),
-        (f"file: x.onnx\n{FILES}", "file: expected none beside variants.files, got 'x.onnx'"),
+        (f"file: x.onnx\n{FILES}", "file: not allowed with 'variants.files', got 'x.onnx'"),
     ],
 )
 def test_what_cannot_be_is_named(text: str, message: str) -> None:
@@ -159,7 +162,7 @@ def test_every_file_is_found_and_the_first_stands_for_the_model(
 def test_a_file_that_is_missing_is_named(root: Path, add_model: Builder) -> None:
     add_model("m", file="small.onnx", yaml=FILES)
     with pytest.raises(
-        NotFoundError, match=r"m/1/large\.onnx: expected a regular file, there is none"
+        NotFoundError, match=r"m/1/large\.onnx: expected a regular file, found none"
     ):
         Repository(root).read("m")
 

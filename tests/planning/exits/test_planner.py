@@ -252,7 +252,7 @@ def test_a_computation_that_fails_lets_no_row_leave_and_is_reported(
     with monkeypatch.context() as broken:
         broken.setattr(ExitsQuestion, "answer", lambda _: 1 / 0)
         served.rows(*sure(70))
-    assert faults[0].startswith("planning failed; the last target of m stays")
+    assert faults[0].startswith("planning failed: m keeps its last target")
     assert "ZeroDivisionError" in faults[0]
     assert set(served.policies[-1].thresholds) == {0.0}
     served.rows(*sure(70))

@@ -281,7 +281,7 @@ class TestFaults:
         monkeypatch.setattr(SearchResult, "__init__", lambda *_: 1 / 0)
         family.wait(1.0)
         assert len(family.faults) == 1
-        assert "the last target of m stays" in family.faults[0]
+        assert "m keeps its last target" in family.faults[0]
         assert family.sizes == {"a": "608"}
         monkeypatch.undo()
         family.turn(measured("a", 2e5, fell=True), at=family.now + GAP)

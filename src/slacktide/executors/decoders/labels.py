@@ -33,7 +33,7 @@ def parse_labels(data: bytes) -> tuple[str, ...]:
         raise ValueError("expected UTF-8") from None
     labels = tuple(line.strip() for line in lines)
     if not any(labels):
-        raise ValueError("expected a name in each line, there is none")
+        raise ValueError("expected a name in each line, found none")
     lines_by_label: dict[str, int] = {}
     for number, label in enumerate(labels, 1):
         if not 0 < len(label) <= _MOST_NAME or not label.isprintable():

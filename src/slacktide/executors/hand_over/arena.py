@@ -52,7 +52,7 @@ class Arena:
         self, limit: int, *, name: str = "slacktide-inputs", budget: MemoryBudget | None = None
     ) -> None:
         if limit < 1:
-            raise ValueError(f"an arena's limit must be positive, got {limit}")
+            raise ValueError(f"limit: expected more than 0 bytes, got {limit}")
         self._limit = -(-limit // mmap.PAGESIZE) * mmap.PAGESIZE
         self._budget = budget
         self._fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -299,7 +299,7 @@ class MemoryBudget:
             owned = self._owners.get(owner, 0) + nbytes
             if self.per_owner is not None and owned > self.per_owner:
                 raise OwnerLimitExceeded(
-                    f"{nbytes} bytes do not fit: one client may hold {self.per_owner}"
+                    f"{nbytes} bytes do not fit: a client may hold at most {self.per_owner}"
                 )
             self._owners[owner] = owned
         self._in_use = total

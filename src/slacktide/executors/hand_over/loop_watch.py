@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 
 BEAT_S: Final = 0.1
 LATE_S: Final = 0.5
-"""Delay of a beat from which the loop is considered to have stood still."""
+"""Delay of a beat that counts as a standstill of the loop."""
 READ_S: Final = 0.5
-"""Seconds added to a standstill, in which the loop reads what has arrived."""
+"""Seconds added to a standstill, for the loop to read data that has arrived."""
 MOST_STALLS: Final = 256
 """Number of standstills remembered."""
 

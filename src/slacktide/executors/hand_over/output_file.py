@@ -29,8 +29,8 @@ from slacktide.executors.hand_over.tensor_io import (
 from slacktide.executors.ports import OutputRun, Outputs
 
 COPY_BYTES: Final = 1 << 20
-"""Maximum bytes of outputs copied in one turn of the loop. Takes under a millisecond, mostly for
-fresh memory."""
+"""Maximum bytes of outputs copied in one turn of the loop, in under a millisecond, mostly for fresh
+memory."""
 COPY_TURNS: Final = 128
 """Maximum turns of one copy. Longer outputs are copied in larger steps, so that a busy loop reports
 them before their worker seems to hang."""
@@ -72,7 +72,7 @@ class OutputReader:
         end = message.file_bytes
         if end > len(self._map):
             if os.fstat(self._fd).st_size < end:
-                raise ProtocolError(f"the output file has no {end} bytes")
+                raise ProtocolError(f"the output file is shorter than {end} bytes")
             self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
         end = len(self._map)
         for runs in message.outputs:

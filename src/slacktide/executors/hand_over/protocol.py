@@ -203,7 +203,7 @@ def decode_batch(body: bytes) -> BatchOrder:
             tensors, at = _tensors(words, at + 1, inputs)
             members.append(Payload(rows, tuple(tensors)))
     except (IndexError, ValueError):
-        raise ProtocolError("a batch is cut short") from None
+        raise ProtocolError("a truncated batch") from None
     final = words[at:]
     if at > len(words) or not all(0 <= place < count for place in final):
         raise ProtocolError("a batch with a wrong count")
@@ -264,7 +264,7 @@ def decode_finished(body: bytes) -> FinishedMessage:
         batch, file_bytes, members, count = words[0], *words[6:9]
         outputs, at = read_runs(words, 9, members, count)
     except (IndexError, ValueError):
-        raise ProtocolError("a result is cut short") from None
+        raise ProtocolError("a truncated result") from None
     exits = _read_report(words, at) if at != len(words) else None
     timing = BatchTiming(*[nanoseconds / 1e9 for nanoseconds in words[1:6]])
     return FinishedMessage(batch, timing, file_bytes, members, outputs, exits)
@@ -314,7 +314,7 @@ def _read_report(words: list[int], at: int) -> ExitReport:
             agrees.append(() if bits < 0 else tuple([bool(bits >> i & 1) for i in range(judged)]))
             lefts.append(stage)
     except ValueError:
-        raise ProtocolError("a report is cut short") from None
+        raise ProtocolError("a truncated report") from None
     if at != len(words):
         raise ProtocolError("a report with a wrong count")
     return ExitReport(positions, tuple(uncertainty), tuple(agrees), tuple(lefts), stage_s)

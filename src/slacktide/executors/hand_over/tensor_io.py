@@ -57,7 +57,7 @@ class InputGatherer:
             rows = 0
             for tensor in tensors:
                 if not tensor.shape or tensor.shape[1:] != tail:
-                    raise TensorError(f"input {self._spec.name!r}: unlike shapes in one batch")
+                    raise TensorError(f"input {self._spec.name!r}: different shapes in one batch")
                 rows += tensor.shape[0]
             shape = (rows, *tail)
         if self._spec.datatype is Datatype.BYTES:
@@ -65,7 +65,7 @@ class InputGatherer:
         dtype = self._spec.datatype.dtype
         expected = math.prod(shape) * dtype.itemsize
         if sum([tensor.nbytes for tensor in tensors]) != expected:
-            raise TensorError(f"input {self._spec.name!r}: its bytes do not fill its shape")
+            raise TensorError(f"input {self._spec.name!r}: its size does not match its shape")
         end = max([tensor.offset + tensor.nbytes for tensor in tensors])
         if end > len(arena):
             raise TensorError(f"input {self._spec.name!r} lies outside the arena")
@@ -96,7 +96,7 @@ class InputGatherer:
         for tensor in tensors:
             strings = decode_strings(arena[tensor.offset : tensor.offset + tensor.nbytes])
             if len(strings) != math.prod(tensor.shape):
-                raise TensorError(f"input {self._spec.name!r}: its elements do not fill its shape")
+                raise TensorError(f"input {self._spec.name!r}: its elements do not match its shape")
             elements += strings
         array = np.empty(len(elements), object)
         array[:] = elements
@@ -108,7 +108,7 @@ def decode_strings(data: memoryview | bytes) -> list[str]:
     try:
         return [str(element, "utf-8") for element in split_elements(data)]
     except UnicodeDecodeError:
-        raise TensorError("a BYTES element is not UTF-8, as ONNX strings must be") from None
+        raise TensorError("a BYTES element is not UTF-8, which ONNX strings must be") from None
 
 
 def split_elements(data: memoryview | bytes) -> Iterator[memoryview | bytes]:
@@ -117,7 +117,7 @@ def split_elements(data: memoryview | bytes) -> Iterator[memoryview | bytes]:
     while at < size:
         start = at + _LENGTH.size
         if start > size:
-            raise TensorError("a BYTES element ends within its length")
+            raise TensorError("a BYTES element is truncated within its length")
         at = start + _LENGTH.unpack_from(data, start - _LENGTH.size)[0]
         if at > size:
             raise TensorError("a BYTES element is longer than its tensor")
@@ -262,7 +262,7 @@ class PaddedGatherer:
                 continue
             part = joined[(slice(start, end), *self._before, slice(tensor.shape[axis]))]
             if part.shape != tensor.shape:
-                raise TensorError(f"input {self._name!r}: unlike shapes in one batch")
+                raise TensorError(f"input {self._name!r}: different shapes in one batch")
             if self._is_omitted(tensor):
                 part[...] = self._mask_element
             else:
@@ -275,7 +275,7 @@ class PaddedGatherer:
 
     def _bytes(self, tensor: TensorRef, arena: memoryview) -> memoryview:
         if tensor.nbytes != math.prod(tensor.shape) * self._dtype.itemsize:
-            raise TensorError(f"input {self._name!r}: its bytes do not fill its shape")
+            raise TensorError(f"input {self._name!r}: its size does not match its shape")
         if tensor.offset + tensor.nbytes > len(arena):
             raise TensorError(f"input {self._name!r} lies outside the arena")
         return arena[tensor.offset : tensor.offset + tensor.nbytes]

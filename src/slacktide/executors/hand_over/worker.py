@@ -64,7 +64,7 @@ from slacktide.executors.staged import StageChain, StagedBatch
 NICENESS = 5
 """Niceness added, so that the loop stays prompt while every core computes."""
 FIRST_RUN_S = 60.0
-"""Longest first run of a row in seconds. Slower models are of no use to a server with deadlines."""
+"""Maximum seconds of a row's first run. Slower models are useless to a server with deadlines."""
 _SLICE_NS = 1_000_000  # of CPU time; the kernel's default is 0.7 to 2.8 ms, by the number of cores
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 """Number of the system call, which Python and older C libraries lack."""
@@ -118,7 +118,10 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         confined=confined,
     )
     threading.Thread(
-        target=_watch_aside, args=(aborts, runner.abort, runner.frames), name="aborts", daemon=True
+        target=_watch_aborts,
+        args=(aborts, runner.abort, runner.frames),
+        name="aborts",
+        daemon=True,
     ).start()
     with contextlib.suppress(ConnectionError):  # the server has ended
         control.sendall(encode_ready(pool.opened()))
@@ -135,7 +138,7 @@ def _first_run(
         return None
 
     def give_up() -> None:
-        detail = f"its first run, of one row, was not done after {limit_s:g} s"
+        detail = f"its first run, of one row, took more than {limit_s:g} s"
         control.sendall(encode_text(FrameKind.BROKEN, 1, detail))
         os._exit(0)
 
@@ -340,7 +343,7 @@ def _with_notes(finished: bytes, batch: int, inputs: GatheredBatch) -> bytes:
     return encode_faults(batch, inputs.faults) + finished if inputs.faults else finished
 
 
-def _watch_aside(aside: socket.socket, abort: Callable[[int], None], frames: FrameArenas) -> None:
+def _watch_aborts(aside: socket.socket, abort: Callable[[int], None], frames: FrameArenas) -> None:
     """Handle aborts and frame arenas, which arrive on a socket of their own."""
     reader = FrameReader()
     descriptors: list[int] = []

@@ -90,7 +90,8 @@ class _State(Enum):
     STARTING = "starting"
     UP = "up"
     ENDING = "ending"
-    """Stopped or killed before the fork server has answered. The worker is killed when it does."""
+    """Stopped or killed before the fork server has answered. The worker is killed after the
+    answer."""
     DEAD = "dead"
 
 
@@ -128,7 +129,7 @@ class WorkerHandle:
         self._member_count = 0
         """Members of the last batch."""
         self._released_places: set[int] = set()
-        """Places of its members that ramps have answered."""
+        """Places of members that ramps have answered."""
         self._has_arenas = False
         """Whether a frame arena was ever attached. Without one, no member is a crop."""
         self._faults = NO_FAULTS
@@ -148,7 +149,7 @@ class WorkerHandle:
         self._pidfd: int | None = None
         self._status: int | None = None
         self._failure = ""
-        """Why the worker cannot continue."""
+        """Reason why the worker cannot continue."""
         self._permanent = self._out_of_memory = self._was_computing = False
         self._batch_start = 0.0, 0.0
         """Time at which the last batch was sent, and the worker's CPU time then."""
@@ -199,19 +200,19 @@ class WorkerHandle:
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
         self._has_arenas = True
-        self._send_aside(encode_attach(number, glue), frames)
+        self._send_on_abort_socket(encode_attach(number, glue), frames)
 
     def detach(self, number: int) -> None:
-        self._send_aside(encode_number(FrameKind.DETACH, number))
+        self._send_on_abort_socket(encode_number(FrameKind.DETACH, number))
 
-    def _send_aside(self, data: bytes, frames: Arena | None = None) -> None:
+    def _send_on_abort_socket(self, data: bytes, frames: Arena | None = None) -> None:
         """Send on the socket of aborts. If thousands of aborts are unread, send later."""
         if self._aborts.fileno() < 0 or (frames is not None and frames.fd < 0):
             return
         try:
             socket.send_fds(self._aborts, [data], [] if frames is None else [frames.fd])
         except BlockingIOError:
-            self._loop.call_later(_AGAIN, self._send_aside, data, frames)
+            self._loop.call_later(_AGAIN, self._send_on_abort_socket, data, frames)
         except OSError:  # dead; ReplicaLost follows
             return
 
@@ -352,7 +353,7 @@ class WorkerHandle:
         message = decode_released(body, self._member_count)
         got = len(message.outputs)
         if got != self._output_count or not self._released_places.isdisjoint(message.members):
-            raise ProtocolError(f"{got} outputs, or members that were released twice")
+            raise ProtocolError(f"{got} outputs, or members released twice")
         self._released_places.update(message.members)
         self._take_outputs(message)
 
@@ -490,7 +491,7 @@ class WorkerHandle:
         if limit is not None and self._pid is not None:
             breached = release_memory(self._pid) or breached
             if breached:
-                detail = f"out of memory: a worker may take {limit >> 20} MiB"
+                detail = f"out of memory: a worker may use at most {limit >> 20} MiB"
         if not self._silent:
             permanent = self._permanent and not breached
             lost = ReplicaLost(self._id, detail, permanent, self._was_computing)

@@ -56,7 +56,7 @@ class SharedState:
         self.draining = False
         most, per_client = settings.max_buffered_bytes, settings.max_buffered_per_client
         self.buffers = MemoryBudget(most, per_client)
-        """Memory of bodies and answers held outside shared memory, by client."""
+        """Bytes of bodies and answers held outside shared memory, by client."""
         self.scratch = memoryview(bytearray(settings.receive_bytes))
         """Receive buffer of all connections: filled and read within one callback of the loop."""
         self.turns = FairLoop()
@@ -105,7 +105,7 @@ class FrontEndConnection(ABC):
         self._now = shared.clock()
         """Time at which the last bytes came."""
         self._queued = False
-        """Whether the connection waits for a turn of the loop to process pending bytes."""
+        """Whether the connection waits for its turn to process pending bytes."""
         self._reading = True
         self._reading_since = self._now
         self._clogged_since: float | None = None

@@ -67,5 +67,5 @@ def refusal_in(reply: InferReply, *, triton_strict: bool = False, read_s: float 
     numbers = numbers_of(reply.outcome)
     if read_s and "budget_us" in numbers and reason in _FOR_LACK_OF_TIME:
         numbers["read_us"] = microseconds(read_s)
-        message += f"; {read_s * 1e3:.0f} ms of it went into reading its values: send binary data"
+        message += f"; reading its values took {read_s * 1e3:.0f} ms: send binary data"
     return Refusal(status, message, reason, reply.retry_after_s, numbers)

@@ -25,14 +25,14 @@ LOOK_S = 2.0
 """Seconds between checks of the files of `Credentials`."""
 MIN_TOKEN_CHARACTERS = 16
 OPEN_GROUPS = frozenset({EndpointGroup.HEALTH})
-"""Groups that need no token and take any Host. Probes learn only whether the server is live and
-ready, and whether a model that they name is ready."""
+"""Groups that need no token and accept any Host. Probes learn only whether the server is live and
+ready, and whether a named model is ready."""
 GATE_HEADERS = (b"authorization", b"content-type", b"host", b"origin", b"sec-fetch-site")
 """Headers that the gate reads."""
 _PAGE_CONTENT = frozenset(
     {b"text/plain", b"multipart/form-data", b"application/x-www-form-urlencoded"}
 )
-"""Content types that a browser lets any page send anywhere without asking the receiver first."""
+"""Content types that browsers let any page send anywhere without asking the receiver first."""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]*))(?::[0-9]{0,5})?")
 _MOST_HOST = 300
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s,]+")
@@ -48,13 +48,13 @@ class Verdict(Enum):
     PASS = "pass"
     NO_TOKEN = "a bearer token is required"
     WRONG_TOKEN = "the bearer token is not valid"
-    FOREIGN_PAGE = "the request comes from a web page of an origin that is not in --allowed-origins"
+    FOREIGN_PAGE = "the request comes from a web page whose origin is not in --allowed-origins"
     FOREIGN_HOST = (
-        "the Host header, or the request target, names neither this machine nor one of "
+        "the host in the Host header or request target is neither this machine nor in "
         "--allowed-hosts"
     )
     CONTROL_OFF = (
-        "loading and unloading is off here; start the server with --allow-control and "
+        "models cannot be loaded or unloaded here; start the server with --allow-control and "
         "--token-file, or with --control-port and use that port"
     )
     PAGE_CONTENT = "a load or unload call has a JSON body: expected Content-Type: application/json"
@@ -210,7 +210,7 @@ class TlsFiles:
         try:
             context.load_cert_chain(self.certificate, self.key)
         except OSError as error:
-            mismatch = "they do not belong together" if "MISMATCH" in str(error) else "expected PEM"
+            mismatch = "they do not match" if "MISMATCH" in str(error) else "expected PEM"
             reason = mismatch if isinstance(error, ssl.SSLError) else error.strerror
             files = f"--tls-cert {self.certificate} and --tls-key {self.key}"
             raise SecurityError(f"{files}: cannot be used: {reason}") from None
@@ -260,9 +260,9 @@ class Credentials:
         ):
             try:
                 if take() != held:
-                    log.info("the %s was reloaded", secret)
+                    log.info("reloaded the %s", secret)
             except SecurityError as error:
-                log.error("%s; the previous %s stays in force", error, secret)
+                log.error("%s; keeping the previous %s", error, secret)
 
     async def watch(self) -> None:
         """Reload whenever the files have changed and then stayed unchanged for one check: a pair of
@@ -291,7 +291,7 @@ class Credentials:
             pem, context = self._tls.read(), self._tls.context()
             http2_context = self._tls.context("h2")
             if self._tls.read() != pem:
-                raise SecurityError("--tls-cert, --tls-key: changed while they were read")
+                raise SecurityError("--tls-cert, --tls-key: the files changed while they were read")
             self.pem, self.context = pem, self.context or context
             self.http2_context = self.http2_context or http2_context
             # OpenSSL calls this at each handshake, even if the client names no server.
@@ -305,7 +305,7 @@ class Credentials:
 
 def _warn_if_open(setting: str, path: Path) -> None:
     if path.stat().st_mode & stat.S_IROTH:
-        log.warning("%s: readable by every user of this machine (chmod 600 prevents that)", setting)
+        log.warning("%s: every user of this machine can read it (use chmod 600)", setting)
 
 
 def _content(setting: str, path: Path) -> bytes:

@@ -90,7 +90,7 @@ class GrpcCall(MessageIntake):
                     name = "UNAUTHENTICATED" if verdict.status == 401 else "PERMISSION_DENIED"
                     raise Refusal(WireStatus(verdict.status, name), verdict.value)
             if state.calls > state.settings.max_calls:
-                message = "there are too many concurrent calls"
+                message = "too many concurrent calls"
                 raise Refusal(status_of(Reason.CLIENT_LIMIT), message, Reason.CLIENT_LIMIT)
             if call_head.error is not None:
                 self.fail(

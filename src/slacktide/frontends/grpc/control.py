@@ -204,7 +204,7 @@ def _tensor(spec: TensorSpec) -> m.ModelMetadataResponse.TensorMetadata:
 
 def _only_repository(name: str) -> None:
     if name:
-        raise ControlError("unsupported", "there is one repository; leave its name empty")
+        raise ControlError("unsupported", "there is only one repository; leave its name empty")
 
 
 class WatchCall(GrpcCall):

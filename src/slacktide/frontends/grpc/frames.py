@@ -94,7 +94,7 @@ class FrameRequest(InferRequest):
                 self._context.complete_at = now + expected_s
                 self.announce(session.terms.model, session.terms.version, length)
             elif length > len(self._slot):
-                raise BadField("bytes", f"about the frame's {length}", self.nbytes)
+                raise BadField("bytes", f"roughly the frame's {length} bytes", self.nbytes)
         except (WireError, Refusal) as error:
             self.fail(error)
             return False
@@ -236,7 +236,7 @@ class FrameStream(StreamRpc):
         session.rtt = self.connection.rtt
         frame = FrameRequest(self, announcement.id, now, announcement.age_us * 1e-6)
         if announcement.id in self._frames:
-            self.turned_away(frame, BadField("id", "an id that is not in use", announcement.id))
+            self.turned_away(frame, BadField("id", "an unused id", announcement.id))
             return
         self._frames[announcement.id] = frame
         frame.announced_at, frame.size = now, (announcement.width, announcement.height)
@@ -265,7 +265,7 @@ class FrameStream(StreamRpc):
         if frame is None or frame.arrived_at is not None:
             existing, frame = frame, FrameRequest(self, head.id, self.state.clock(), 0.0)
             if existing is not None:
-                frame.fail(BadField("id", "an id that is not in use", head.id))
+                frame.fail(BadField("id", "an unused id", head.id))
             else:
                 self._frames[head.id] = frame
         frame.start = head.start
@@ -377,7 +377,7 @@ class FrameStream(StreamRpc):
             self._session.idle(now)
         heard = max(self._last_byte_at, self.protocol.reading_since)
         if not self._backlog and waited(heard, now) >= SILENT_S:
-            message = f"the client has been silent for {SILENT_S:g} s"
+            message = f"no message from the client for {SILENT_S:g} s"
             self.fail(Refusal(status_of(Reason.NO_BODY), message, Reason.DISCONNECTED))
 
     def cancelled(self, reason: Reason) -> None:

@@ -206,9 +206,9 @@ class MessageIntake(Http2Stream, ABC):
             message = f"message: expected at most {limit} bytes, got {length}"
             raise Refusal(TOO_LONG, message, Reason.TOO_LARGE)
         if flag > 1:
-            raise BadField("message", "0 or 1 before its length", flag)
+            raise BadField("message", "0 or 1 as compression flag", flag)
         if flag and self.call_head.encoding not in ENCODINGS:
-            message = "message: compressed, but no grpc-encoding is named"
+            message = "message: compressed, but grpc-encoding is missing"
             raise Refusal(CONTROL_STATUS["internal"], message)
         if self.whole and not self.many:
             raise BadField("message", "one", "more")

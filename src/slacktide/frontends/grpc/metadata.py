@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REASON_KEY = "slacktide-reason"
 """Trailing metadata of a refusal: its reason. Its numbers have names of the same form."""
 LEAST_PUSHBACK_MS: Final = 100
-"""Shortest wait for clients that retry automatically: else all would retry at the same time."""
+"""Minimum wait for clients that retry automatically, so that they do not retry at the same time."""
 CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
     "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
@@ -65,7 +65,7 @@ class CallHead:
         self.encoding = headers.get(b"grpc-encoding", b"identity")
         self.http_status = 200
         self.error: Exception | None = None
-        """Why the call cannot be served. Reported only if the gate lets the call pass."""
+        """Why the call cannot be served; reported only if the gate admits the call."""
         self.budget_s: float | None = None
         """Seconds from the first byte to the deadline: the smallest timeout given."""
         self.parameters: dict[str, Parameter] = {}

@@ -23,8 +23,8 @@ _BEGINNINGS = {
 """Valid beginnings of a line, by kind."""
 _EXPECTED = {
     _SIZE: "a chunk size of at most 16 hexadecimal digits",
-    _END: "a line end after the data of a chunk",
-    _TRAILER: "a header in the trailer",
+    _END: "a line end after a chunk's data",
+    _TRAILER: "a trailer field",
 }
 _JUDGED: Final = 64
 """Bytes of an unfinished line that are checked: it may grow by one byte at a time."""
@@ -105,7 +105,7 @@ class ChunkedBody:
         self._kind = _END if self._missing else _TRAILER
         self._chunks += 1
         if self.filled + self._missing > limit:
-            self._refuse(413, Reason.TOO_LARGE, f"the body has more than {limit} bytes")
+            self._refuse(413, Reason.TOO_LARGE, f"the body is longer than {limit} bytes")
         elif self._chunks > self._limits[1]:
             self._refuse(413, Reason.TOO_LARGE, "the body has too many chunks")
 
@@ -116,7 +116,7 @@ class ChunkedBody:
             expected = f"malformed chunked body: expected {_EXPECTED[self._kind]}"
             self._refuse(400, Reason.BAD_INPUT, expected)
         elif self._framing + size > self._limits[0]:
-            self._refuse(431, Reason.BAD_INPUT, "too many bytes of trailers and chunk extensions")
+            self._refuse(431, Reason.BAD_INPUT, "the trailers and chunk extensions are too long")
         return None if self.refusal else match
 
     def _refuse(self, status: int, reason: Reason, message: str) -> None:

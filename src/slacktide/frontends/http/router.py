@@ -103,14 +103,14 @@ class Router:
         """The error message for an unknown target: where the endpoint may be."""
         path = _path_of(target)
         if self.match(b"/v2") is None:
-            return "not found; only GET /metrics is on this port"
+            return "not found; this port serves only GET /metrics"
         if path.startswith(b"/metrics"):
             return "not found; metrics are on a separate port (--metrics-port, default 8002)"
         if self.match(b"/v2/models/NAME/infer") is None:
-            message = "this one loads models: POST /v2/repository/models/NAME/load"
+            message = "this port loads models: POST /v2/repository/models/NAME/load"
             return f"not found; inference is on the HTTP port, {message}"
         if path.startswith(b"/v1"):
-            message = "this server speaks version 2 of the protocol, with a different body"
+            message = "this server speaks version 2 of the protocol, whose bodies differ"
             return f"not found; {message}: POST /v2/models/NAME/infer"
         message = "inference is POST /v2/models/NAME/infer, a model GET /v2/models/NAME"
         return f"not found; {message}, the server GET /v2, health GET /v2/health/ready"
@@ -140,7 +140,7 @@ def authority_of(target: bytes) -> bytes:
         return b""
     authority = _END_OF_AUTHORITY.split(target.partition(b"://")[2], maxsplit=1)[0]
     if b"@" in authority:
-        raise BadField("request target", "a host without a user", authority)
+        raise BadField("request target", "a host without user information", authority)
     return authority
 
 

@@ -243,7 +243,7 @@ def _repository(handlers: ControlHandlers) -> tuple[HttpRoute, ...]:
 def _shared_memory(kind: str) -> tuple[HttpRoute, ...]:
     """No region can be registered, so listing finds none and dropping does nothing."""
     base, group = f"/v2/{kind}sharedmemory", EndpointGroup.SHARED_MEMORY
-    register = unsupported(f"{kind} shared memory (there is no flag to allow it)")
+    register = unsupported(f"{kind} shared memory (no flag enables it)")
     return (
         HttpRoute("GET", f"{base}/status", fixed([]), group),
         HttpRoute("GET", f"{base}/region/{{region}}/status", absent("region", "region"), group),

@@ -33,12 +33,12 @@ from slacktide.frontends.http2.sending import (
 CONNECTION_WINDOW: Final = 1 << 24
 """Bytes of all bodies together that a client may send before the window is extended."""
 WORK_AT_ONCE: Final = 512
-"""Work of one call of `receive`, a millisecond or two in all. A frame costs 1."""
+"""Work of one call of `receive`, about a millisecond or two. A frame costs 1."""
 HEAD_WORK: Final = 16
 """Cost of a request, in addition to its header block (`heads.py`)."""
 SETTINGS_PER_WORK: Final = 10
 STREAMS_PER_WORK: Final = 16
-"""This many settings, or streams whose windows a setting changes, cost 1."""
+"""Number of settings, or of streams whose windows a setting changes, that cost 1."""
 _MOST_SKIPPED: Final = 16
 FEW_BYTES: Final = 64
 """Shorter data frames that do not end a body use up patience."""

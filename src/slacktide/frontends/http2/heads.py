@@ -61,23 +61,23 @@ class Head:
             self.size += len(name) + len(value) + FIELD_BYTES
             if name[:1] == b":":
                 if name not in _PSEUDO or name in headers:
-                    fault = "pseudo-headers: expected those of requests, each once"
+                    fault = "pseudo-headers: expected only those of requests, each once"
                 elif any(header[:1] != b":" for header in headers):
                     fault = "pseudo-headers: expected before all others"
             elif not _NAME.fullmatch(name):
                 fault = "header names: expected lower-case tokens"
             elif name in _OF_CONNECTIONS or (name == b"te" and value != b"trailers"):
-                fault = "headers: one of them belongs to HTTP/1.1 connections"
+                fault = "headers: connection headers of HTTP/1.1 are not allowed"
             elif name in _SINGLE and headers.get(name, value) != value:
                 fault = f"{name.decode()}: expected one value"
             if _BAD_VALUE.search(value):
-                fault = "header values: a control character or outer whitespace"
+                fault = "header values: expected no control characters or outer whitespace"
             headers[name] = value
         authority = headers.get(b":authority", b"").lower()
         if b"@" in authority or (
             authority and headers.get(b"host", authority).lower() != authority
         ):
-            fault = ":authority: expected the host alone, as in the host header"
+            fault = ":authority: expected only the host, as in the host header"
         length = headers.get(b"content-length")
         if length is not None:
             if not (length.isdigit() and len(length) <= 18):

@@ -86,7 +86,7 @@ class Http2Reader:
             if length > f.FRAME_BYTES:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
             if self._first:
-                expect(kind == f.SETTINGS, "expected SETTINGS first")
+                expect(kind == f.SETTINGS, "expected SETTINGS as the first frame")
             if kind == f.CONTINUATION or self._block is not None:
                 expect(
                     kind == f.CONTINUATION and self._block is not None and id == self._block_id,

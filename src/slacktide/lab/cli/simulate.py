@@ -161,7 +161,7 @@ def simulate(
         ),
     ] = False,
 ) -> None:
-    """Run a scenario under virtual time, with the server's own engine and schedulers.
+    """Run a scenario in virtual time, with the server's own engine and schedulers.
 
     A scenario with a grid or several seeds prints a table of means and standard errors, any other
     prints the report of `slacktide load`. Ctrl-C shows the results so far.

@@ -31,7 +31,7 @@ _SEVERAL_BATCHES = 64 << 20
 """Most bytes of a request of several batches, if `limits.rows` is not stated."""
 
 LEFT_OUT: Buffer = memoryview(b"")
-"""Data of a mask that the client left out: the worker makes it."""
+"""Data of a mask that the client omitted: the worker makes it."""
 
 
 class PaddedInputs:
@@ -126,11 +126,11 @@ class CheckedInputs:
     signature: Signature
     nbytes: int
     work_hint: float | None = None
-    """Size that the run time grows with; None if the model declares none."""
+    """Reads the size on which the run time depends; None if the model declares none."""
     image_size: int = 0
     """Longer side of an image that will be resized, in pixels; 0 if there is none."""
     decoding: float = 0.0
-    """Least seconds by which decoding its pictures takes longer than the profile includes."""
+    """Minimum seconds by which decoding its pictures takes longer than in the profile."""
 
 
 class InputCheck:
@@ -271,7 +271,7 @@ class InputCheck:
         if number in self._crops:
             return self._crops[number]
         if self._crop_tail is None:
-            raise TypeError("the model has no input of images alone")
+            raise TypeError("the model has no input for images only")
         spec, tail, image = self._specs[0], self._crop_tail, self._image
         rows = self._check_rows(spec.name, number, None) or 1
         free = -1 in tail and (image is None or not image.any_size)
@@ -324,7 +324,7 @@ class InputCheck:
             if name not in self._names:
                 raise BadField(f"inputs[{i}].name", f"one of {_listed(self._names)}", name)
         if len(by_name) != len(inputs):
-            raise BadField("inputs", "every input once", names)
+            raise BadField("inputs", "each input once", names)
         ordered = []
         for spec in self._specs:
             tensor = by_name.get(spec.name)
@@ -369,7 +369,7 @@ class InputCheck:
             expected = "1 row" if most == 1 else f"1 to {most} rows"
             raise BadField(f"input {name!r} shape[0]", expected, count)
         if rows is not None and rows != count:
-            raise BadField(f"input {name!r} shape[0]", f"{rows} rows as before", count)
+            raise BadField(f"input {name!r} shape[0]", f"{rows} rows as in the other inputs", count)
         return count
 
     @staticmethod
@@ -387,7 +387,7 @@ class InputCheck:
         if len(self._specs) != 1:
             raise BadField(
                 "Inference-Header-Content-Length",
-                f"a JSON header: the model has {len(self._specs)} inputs",
+                f"a JSON header, because the model has {len(self._specs)} inputs",
                 0,
             )
         spec, tail = self._specs[0], self._tails[0]
@@ -400,7 +400,7 @@ class InputCheck:
         if len(free) > 1 or size == 0:
             raise BadField(
                 "Inference-Header-Content-Length",
-                "a JSON header: the shape does not follow from the length",
+                "a JSON header, because the length does not determine the shape",
                 0,
             )
         row_bytes = math.prod(n for n in tail if n >= 0) * size

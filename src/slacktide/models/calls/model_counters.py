@@ -69,9 +69,9 @@ class StageCounters:
     def __init__(self) -> None:
         self.by_reason: dict[Reason, int] = {}
         self.request_s = Histogram(LATENCY_BOUNDS)
-        """Seconds from the moment a request's input was complete to its answer."""
+        """Seconds from a request's complete input to its answer."""
         self.slack_s = Histogram(LATENCY_BOUNDS)
-        """Seconds left of the stage's part of the deadline when it answers, at least 0."""
+        """Seconds left of the stage's share of the deadline when it answers, at least 0."""
 
 
 class ModelCounters:

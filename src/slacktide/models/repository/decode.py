@@ -71,7 +71,7 @@ class DecodeSettings(Section):
         keys = _KEYS.get(self.name, ("gives",))
         stated = self.model_fields_set - {"name", "outputs", *keys}
         if stated:
-            raise OptionError((min(stated), f"expected none beside 'as: {self.name}'"))
+            raise OptionError((min(stated), f"not allowed with 'as: {self.name}'"))
         if self.name in _KEYS:
             if len(self.outputs) > 1:
                 raise OptionError(("from", f"expected one output for {self.name!r}"))

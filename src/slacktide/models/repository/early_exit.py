@@ -29,72 +29,72 @@ Tensors = Annotated[tuple[Tensor, ...], Field(strict=False, max_length=64)]
 
 
 class PositionSettings(Section):
-    """Where the network may be left, beside where the server finds that it can be."""
+    """Changes to the positions for early exits that the server finds."""
 
     add: Tensors = ()
-    """Further tensors of the model's graph at which it may be left."""
+    """Additional tensors of the model's graph at which rows may leave."""
     forbid: Tensors = ()
-    """Tensors at which it may not be left."""
+    """Tensors at which rows may not leave."""
 
     @model_validator(mode="after")
     def _either(self) -> PositionSettings:
         if both := set(self.add) & set(self.forbid):
-            raise OptionError(("forbid", f"expected none of 'add', got {min(both)!r}"))
+            raise OptionError(("forbid", f"expected no tensor of 'add', got {min(both)!r}"))
         return self
 
 
 class JudgedExitSettings(Section):
-    """An exit that the model has of its own, as a detector may."""
+    """An exit built into the model, such as a detector's."""
 
     outputs: Annotated[dict[Tensor, Tensor], Field(min_length=1, max_length=64)]
-    """For each output of the whole model, the output of the file that takes its place. All exits
-    name the same ones. Other outputs of the file are not served."""
+    """The exit's replacement for each output of the whole model. All exits replace the same
+    outputs. Other outputs of the file are not served."""
     quality: Tensor
-    """Output with the quality of each row, from 0 to 1."""
+    """Output with the quality of each row, 0 to 1."""
     threshold: Annotated[float, Field(ge=0, le=1)]
-    """A row leaves if 1 − quality is below this. A higher threshold lets more rows leave."""
+    """A row leaves if 1 − quality is below the threshold. A higher threshold lets more rows
+    leave."""
 
 
 class EarlyExitSettings(Section):
-    """How easy answers of a classifier may leave the network early."""
+    """How a classifier may answer easy rows early."""
 
     accuracy_loss: Annotated[Percent, Field(gt=0, lt=1)] = 0.01
-    """Largest share of rows whose answer may differ from the model's own."""
+    """Largest share of rows whose answer may differ from the whole model's."""
     ramp_budget: Annotated[Percent, Field(gt=0, le=1)] = 0.05
-    """Largest share of a whole pass that early exits may add."""
+    """Largest time that early exits may add, as a share of a whole pass."""
     mode: Literal["auto", "release", "shrink"] = "auto"
-    """Treatment of rows that have their answer: `release` runs them on with their batch, `shrink`
-    takes them out of it. `auto` runs them on while no request waits for the lane, and otherwise
-    takes them out."""
+    """What happens to answered rows: `release` keeps them in the running batch, `shrink` removes
+    them. `auto` keeps them while no request waits for the lane, and removes them otherwise."""
     feedback: Annotated[Percent, Field(gt=0, le=1)] = 0.1
-    """Share of the batches that always run to the end, to check accuracy."""
+    """Share of batches that always run to the end, to check the accuracy of early answers."""
     primary: str | None = None
-    """The input that decides the answer, if the model has several."""
+    """The input that ramps look at, if the model has several."""
     output: Tensor | None = None
-    """The output that holds classes, if no Softmax makes it."""
+    """The output that holds classes, if no Softmax produces it."""
     positions: PositionSettings = PositionSettings()
     judged: Annotated[tuple[JudgedExitSettings, ...], Field(strict=False, max_length=64)] = ()
     """The model's own exits, front to end, instead of learnt ramps. Nothing guarantees their
     accuracy ([detectors](exits.md#detectors))."""
 
     enlarge: bool = False
-    """With `judged` and `mode: shrink`: batches end at the last exit, but if rows have left before,
-    the least sure of the others go on to the end in the time that this saves."""
+    """With `judged` and `mode: shrink`: batches end at the last exit, but the time saved by earlier
+    exits is used to run the least certain rows to the model's end."""
 
     @model_validator(mode="after")
     def _learnt_or_judged(self) -> EarlyExitSettings:
         if self.enlarge and (len(self.judged) < 2 or self.mode != "shrink"):
-            raise OptionError(("enlarge", "expected 'mode: shrink' and two of 'judged' or more"))
+            raise OptionError(("enlarge", "needs 'mode: shrink' and two or more of 'judged'"))
         if not self.judged:
             return self
         for name in ("accuracy_loss", "ramp_budget", "feedback", "primary", "output", "positions"):
             if name in self.model_fields_set:
-                raise OptionError((name, "expected none beside 'judged': no ramps are learnt"))
+                raise OptionError((name, "not allowed with 'judged', which learns no ramps"))
         for at, exit_ in enumerate(self.judged):
             if exit_.outputs.keys() != self.judged[0].outputs.keys():
                 names = ", ".join(self.judged[0].outputs)
                 raise OptionError(
-                    (f"judged[{at}].outputs", f"expected those of the first: {names}")
+                    (f"judged[{at}].outputs", f"expected the outputs of the first exit: {names}")
                 )
         return self
 

@@ -21,7 +21,7 @@ class Problem:
     field: str
     """Dotted path of the key, such as `limits.queue`; empty for the whole file."""
     message: str
-    """The expected value, and the value found."""
+    """The expected value and the actual one."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message
@@ -42,7 +42,7 @@ class RepositoryError(Exception):
 
 
 @contextlib.contextmanager
-def only_fails(where: str) -> Iterator[None]:
+def as_repository_error(where: str) -> Iterator[None]:
     """Turn unexpected exceptions of a parser into a RepositoryError, so that a bug in our code or a
     library fails one model only. The cause is kept for the log."""
     try:

@@ -70,7 +70,7 @@ Name = Annotated[str, BeforeValidator(_name)]
 def ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return `sizes`. Raises ValueError unless they ascend."""
     if list(sizes) != sorted(set(sizes)):
-        raise ValueError(f"expected ascending numbers, each once, got {list(sizes)}")
+        raise ValueError(f"expected ascending numbers without repetitions, got {list(sizes)}")
     return sizes
 
 
@@ -127,7 +127,7 @@ def read_choice(registry: Registry[Any], value: object, *, imports: bool = False
         return value
     section = name_to_section(value)
     if not isinstance(section, Mapping):
-        expected = f"expected a {registry.kind}'s name, or keys and values"
+        expected = f"expected the name of a {registry.kind}, or keys and values"
         raise ValueError(f"{expected}, got {shown(value)}")
     stated = {str(key): option for key, option in section.items() if key != "name"}
     name = section.get("name", "")
@@ -185,7 +185,7 @@ class Cores(_Range):
     min: Annotated[int, Field(ge=1)] = 1
     """Fewest cores."""
     max: Annotated[int, Field(ge=1)] | None = None
-    """Most cores. Without it, all that the server may use."""
+    """Most cores. Default: all that the server may use."""
 
 
 class ReplicaCount(_Range):
@@ -203,14 +203,14 @@ class WindowSettings(Section):
     every: Annotated[Seconds, Field(ge=0.001)]
     """The period. Models on one lane must agree on it."""
     start: Annotated[Seconds, Field(ge=0)]
-    """Start of the window, from the start of the period."""
+    """Start of the window, counted from the start of the period."""
     end: Seconds
-    """End of the window, after `start` and no later than the period's end."""
+    """End of the window: after `start`, and no later than the end of the period."""
 
     @model_validator(mode="after")
     def _fits(self) -> WindowSettings:
         if not self.start < self.end <= self.every:
-            raise ValueError("expected start before end, and end no later than every")
+            raise ValueError("expected 'start' before 'end', and 'end' at most 'every'")
         return self
 
 
@@ -218,7 +218,7 @@ def _named(value: Any, info: ValidationInfo) -> Any:
     section = name_to_section(value)
     if isinstance(section, Mapping) and (name := section.get("name")) is not None:
         if not isinstance(name, str):
-            raise ValueError(f"name: expected a word, got {name!r}")
+            raise ValueError(f"name: expected a string, got {name!r}")
         admit_name(SCALING_POLICIES, name, imports=may_import(info))
     return section
 

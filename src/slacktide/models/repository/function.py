@@ -30,22 +30,22 @@ class FunctionTensor(Section):
         "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
         "FP16", "FP32", "FP64",
     ]  # fmt: skip
-    """Type of its elements, as in the Open Inference Protocol."""
+    """Datatype of its elements, as in the Open Inference Protocol."""
     shape: Annotated[
         tuple[Annotated[int, Field(ge=-1, le=2**31)], ...],
         Field(strict=False, min_length=1, max_length=8),
     ]
-    """Its axes; -1 is free. If the first axis of all tensors is free, it counts rows, and requests
-    share calls."""
+    """Sizes of its axes; -1 is free. If the first axis of all tensors is free, it counts rows, and
+    requests are batched."""
 
 
 class FunctionSettings(Section):
     """A function instead of a model file."""
 
     name: str
-    """Name that [`serve --glue`](extending.md) or an entry point gave the function."""
+    """The function's name, as defined by [`serve --glue`](extending.md) or an entry point."""
     takes: Annotated[dict[TensorName, FunctionTensor], Field(min_length=1, max_length=64)]
-    """Its arguments, in order, by the names that clients and edges use."""
+    """Its arguments in order, under the names that clients and edges use."""
     gives: Annotated[dict[TensorName, FunctionTensor], Field(min_length=1, max_length=64)]
     """Its results: one array, or a tuple of them in this order."""
 

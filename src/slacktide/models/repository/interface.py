@@ -37,7 +37,7 @@ def check_interface(definition: ModelDefinition, interface: ModelInterface) -> t
     wrong_settings = list(_settings(definition, interface))
     if settings.max_batch is not None and settings.max_batch != interface.max_batch:
         problem = Problem(
-            "max_batch", f"{settings.max_batch} is stated, the model allows {interface.max_batch}"
+            "max_batch", f"expected {interface.max_batch} as in the model, got {settings.max_batch}"
         )
         (wrong_config if "max_batch_size" in stated else wrong_settings).append(problem)
     if wrong_config:
@@ -89,7 +89,7 @@ def _unnamed(stated: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec]) -
     named = {tensor.get("name") for tensor in stated}
     for spec in specs:
         if stated and spec.name not in named:
-            yield Problem("input", f"the model's input {spec.name!r} is missing")
+            yield Problem("input", f"input {spec.name!r} of the model is missing")
 
 
 def _inputs(
@@ -135,7 +135,7 @@ def _unlisted(definition: ModelDefinition, interface: ModelInterface) -> Iterato
     where = f"{definition.name}/{CONFIG_FILE}"
     for spec in interface.outputs:
         if stated and spec.name not in named:
-            yield f"{where}: output {spec.name!r} is not listed but served anyway"
+            yield f"{where}: output {spec.name!r} is not listed, but is served anyway"
 
 
 def _reshaped(definition: ModelDefinition) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _fixed_batch(definition: ModelDefinition, interface: ModelInterface) -> Iter
         axes = ", ".join(f"{spec.name!r}: {{0: 'batch'}}" for spec in interface.inputs[:3])
         yield (
             f"{definition.where}: the first axis of all inputs and outputs is always {rows}, so "
-            "requests never share a batch; export the model with a free one (torch.onnx.export: "
+            "requests never share a batch; export the model with a free axis (torch.onnx.export: "
             f"dynamic_axes={{{axes}, …}}), or state 'max_batch: 0' if this is intended"
         )
 
@@ -226,7 +226,7 @@ def _input(field: str, spec: TensorSpec, pad: InputPad) -> Iterator[Problem]:
     if (reason := unfit(spec, pad.axis)) is not None:
         yield Problem(f"{field}.axis", reason)
     elif pad_element(spec.datatype, pad.value) is None:
-        yield Problem(f"{field}.value", f"expected one of {spec.datatype.wire_name}: {pad.value}")
+        yield Problem(f"{field}.value", f"expected {spec.datatype.wire_name}, got {pad.value}")
 
 
 def _mask(field: str, pad: InputPad, inputs: Specs, settings: ModelSettings) -> Iterator[Problem]:
@@ -240,7 +240,7 @@ def _mask(field: str, pad: InputPad, inputs: Specs, settings: ModelSettings) -> 
     elif spec.datatype is Datatype.BYTES or len(spec.shape) != 2 or spec.shape[1] >= 0:
         yield Problem(
             f"{field}.mask",
-            f"expected numbers of shape [-1, -1], {pad.mask!r} is "
+            f"expected numbers of shape [-1, -1], got {pad.mask!r}: "
             f"{spec.datatype.wire_name} {list(spec.shape)}",
         )
 

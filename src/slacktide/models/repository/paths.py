@@ -50,7 +50,7 @@ def local_path(text: str | Path) -> Path:
     """Return `text` as a path. Raises ValueError for an empty text, which would be the working
     folder, and for a URL unless a file has this name."""
     if text == "":
-        raise ValueError("expected a path, got an empty text")
+        raise ValueError("expected a path, got an empty string")
     match = _URL.match(str(text))
     if match is not None and not os.path.lexists(text):
         is_file = match["scheme"].lower() == "file"
@@ -104,7 +104,7 @@ def resolve_inside(root: Path, path: Path, *, where: str, kind: PathKind) -> Pat
         real = path.resolve(strict=True)
         mode = real.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(where, f"expected {kind.value}, there is none") from None
+        raise NotFoundError(where, f"expected {kind.value}, found none") from None
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
         raise unreadable(where, error) from None
     if not real.is_relative_to(home):

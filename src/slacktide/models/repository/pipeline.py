@@ -52,7 +52,7 @@ def _stage_name(value: Any) -> Any:
 
 def is_a_pipeline(name: str) -> str:
     """Return the message for a stage whose model is a pipeline."""
-    return f"expected a model, {name!r} is a pipeline"
+    return f"expected a model, got the pipeline {name!r}"
 
 
 def _listed(value: Any) -> Any:
@@ -77,27 +77,26 @@ class CropSettings(Section):
     """Processing of crops before a stage's model."""
 
     margin: Annotated[float, Field(ge=0, le=4)] = 0.0
-    """Share of its width and height that is added to a box on each side."""
+    """Margin added on each side of a box, as a share of its width and height."""
     function: str = ""
-    """A function that gets each crop before it is resized, by the name that [`serve
-    --glue`](extending.md) or an entry point gave it."""
+    """Function that processes each crop before it is resized. Its name is defined by [`serve
+    --glue`](extending.md) or an entry point."""
 
 
 class StageSettings(Section):
     """A stage of a pipeline."""
 
     model: Name
-    """The model that answers: a model of the same repository, with a batch axis. It cannot be a
-    pipeline."""
+    """The model that runs: from the same repository, with a batch axis, and not a pipeline."""
     classes: Annotated[
         tuple[ClassName, ...], Field(strict=False, min_length=1, max_length=MOST_CLASSES)
     ] = ()
-    """Names of the classes that the model distinguishes, in its order, for `when.class`."""
+    """Names of the model's classes, in the model's order, for use in `when.class`."""
     crop: CropSettings | None = None
-    """How crops are cut, for a stage behind `each: box`."""
+    """How crops are cut. Only for a stage that gets boxes (`each: box`)."""
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
-    """For a model with `variants`: the server does not choose less accurate ones. A request that
-    would be late still moves to them."""
+    """Minimum accuracy of the variants that the server chooses, for a model with `variants`. A
+    request that would be late may still move to a less accurate one."""
 
     @model_validator(mode="after")
     def _each_class_once(self) -> StageSettings:
@@ -108,67 +107,68 @@ class StageSettings(Section):
 
 
 class WhenSettings(Section):
-    """Condition for boxes or rows to go on."""
+    """Which boxes or rows are passed on."""
 
     class_refs: Annotated[
         tuple[ClassRef, ...],
         BeforeValidator(_listed),
         Field(strict=False, alias="class", min_length=1, max_length=MOST_CLASSES),
     ] = ()
-    """Only boxes or rows of this class, or of one in a list: a name among the stage's `classes`, or
-    a number from 0. Without it all classes count."""
+    """Class or list of classes to pass on, each a name from the stage's `classes` or a number from
+    0. Default: all classes."""
     score: float | None = None
-    """Lowest score. Without it boxes need 0, and rows any score."""
+    """Minimum score. Default: 0 for boxes, no minimum for rows."""
     overlap: Annotated[float, Field(gt=0, le=1)] = 1.0
     """If two boxes of one class overlap by more than this share of their union, the one with the
-    lower score is left out. 1: none is."""
+    lower score is dropped. 1: no box is dropped."""
     most: Annotated[int, Field(ge=1, le=MOST_FAN_OUT)] | None = None
-    """Largest number of boxes of a frame, or rows of a request: those with the highest scores.
-    Without it 100 boxes, or all rows."""
+    """Maximum number of boxes per frame, or rows per request; the highest scores are passed on.
+    Default: 100 boxes, or all rows."""
     height: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Smallest height of a box, as a share of the frame's. Crops of smaller ones may be too
+    """Minimum height of a box, as a share of the frame's. Crops of smaller boxes may be too
     coarse."""
 
 
 class EdgeSettings(Section):
-    """Data that one stage hands to another."""
+    """Data that one stage passes to another."""
 
     upstream: str = Field(alias="from")
-    """The stage that hands on."""
+    """The stage that sends the data (the upstream)."""
     downstream: str = Field(alias="to")
-    """The stage that takes it."""
+    """The stage that receives it (the downstream)."""
     each: Literal["box"] | None = None
-    """`box`: the downstream gets a row for each box of the upstream, cut out of the frame. Without
-    it the downstream gets the outputs of the upstream, row by row."""
+    """`box`: the downstream gets one row for each box, cut out of the frame. Default: it gets the
+    upstream's outputs, row by row."""
     when: WhenSettings | None = None
-    """Which boxes or rows go on. Without it all rows, and at most 100 boxes."""
+    """Which boxes or rows are passed on. Default: all rows, or up to 100 boxes."""
     boxes: str | None = None
     """The upstream's output with boxes, [rows, n, 4]: x0, y0, x1, y1 in fractions of the frame.
-    Without it `boxes`."""
+    Default: `boxes`."""
     scores: str | None = None
-    """Its output with scores: of boxes [rows, n] or [rows, n, classes], of rows [rows] or [rows,
-    classes]. With scores of each class the highest counts. Without it `scores`, if there is one."""
+    """The upstream's output with scores: [rows, n] or [rows, n, classes] for boxes, [rows] or
+    [rows, classes] for rows. The highest of several scores counts. Default: `scores`, if it
+    exists."""
     classes: str | None = None
-    """Its output with classes, whole numbers, [rows, n] or [rows]. Without it `classes`, if there
-    is one."""
+    """The upstream's output with classes as whole numbers, [rows, n] or [rows]. Default: `classes`,
+    if it exists."""
     tensors: Annotated[dict[str, str], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
-    """For each output of the upstream, the downstream's input that takes it. Without it outputs go
-    to inputs of the same name."""
+    """The downstream's input for each of the upstream's outputs. Default: inputs of the same
+    names."""
 
     @model_validator(mode="after")
     def _belongs_together(self) -> EdgeSettings:
         problems = []
         if self.each is not None and self.tensors:
-            problems.append(("tensors", "expected none beside 'each: box', which hands on pixels"))
+            problems.append(("tensors", "not allowed with 'each: box', which passes on pixels"))
         if self.each is None:
-            expected = "expected 'each: box' beside it"
+            expected = "needs 'each: box' on the same edge"
             problems += [("boxes", expected)] if self.boxes is not None else []
             if self.when is not None:
                 problems += [("when.overlap", expected)] if self.when.overlap < 1 else []
                 problems += [("when.height", expected)] if self.when.height > 0 else []
             if self.when is None:
                 stated = {"scores": self.scores, "classes": self.classes}.items()
-                expected = "expected 'when' or 'each: box' beside it"
+                expected = "needs 'when' or 'each: box' on the same edge"
                 problems += [(name, expected) for name, value in stated if value is not None]
         if problems:
             raise OptionError(*problems)
@@ -179,19 +179,19 @@ class PipelineSettings(Section):
     """All settings of a pipeline."""
 
     slo: Duration | None = None
-    """Deadline of a frame that states none, counted from its first byte, for all stages together.
-    Without it such a frame is best effort."""
+    """Deadline of frames that state none, from the first byte to the end of all stages. Without it,
+    such frames are best effort."""
     max_slo: Duration | None = None
-    """Longest deadline of any frame."""
+    """Longest deadline that a frame may state."""
     stages: Annotated[
         dict[StageName, Annotated[StageSettings, short_for("model")]],
         Field(min_length=1, max_length=MOST_STAGES),
     ]
-    """The models, each under the name that prefixes its outputs: `STAGE.OUTPUT`. A word is short
-    for `{model: WORD}`."""
+    """The models by stage name, which prefixes their outputs: `STAGE.OUTPUT`. A word is short for
+    `{model: WORD}`."""
     edges: Annotated[tuple[EdgeSettings, ...], Field(strict=False, max_length=MOST_EDGES)] = ()
-    """Data between stages, without circles. Exactly one stage has no edge to it: it takes what the
-    client sends."""
+    """The data passed between stages, without cycles. Exactly one stage has no incoming edge: it
+    takes the client's inputs."""
 
     @model_validator(mode="after")
     def _is_a_pipeline(self) -> PipelineSettings:

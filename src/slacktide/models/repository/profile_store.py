@@ -1,4 +1,5 @@
-"""`ProfileStore`: keeps profiles beside the model, or in a state folder if that is read-only.
+"""`ProfileStore`: keeps profiles next to the model, or in a state folder if the model's folder is
+read-only.
 
     REPOSITORY/tiny_mlp/1/profile.<hardware>.json
     STATE_DIR/profiles/tiny_mlp/1/profile.<hardware>.json
@@ -113,7 +114,7 @@ Kind: TypeAlias = Literal["profile", "learnt", "accuracy"]
 """A profile, its learnt corrections, or accuracies of variants."""
 _CALLED: Mapping[Kind, str] = {
     "profile": "profile",
-    "learnt": "record of what was learnt",
+    "learnt": "record of learnt corrections",
     "accuracy": "record of accuracies",
 }
 
@@ -181,7 +182,7 @@ class ProfileStore:
         }
         data = json.dumps(wrapped, indent=1, allow_nan=False).encode()
         if len(data) > MAX_PROFILE_BYTES:
-            raise ValueError(f"{len(data)} bytes; expected {MAX_PROFILE_BYTES} at most")
+            raise ValueError(f"expected at most {MAX_PROFILE_BYTES} bytes, got {len(data)}")
         reason = ""
         for path in self._places(definition, key.hardware, kind):
             try:
@@ -196,7 +197,7 @@ class ProfileStore:
         advice = "" if self._state_dir is not None else "; name a state folder (--state-dir)"
         raise UnwritableError(
             f"{definition.name}/{definition.version}",
-            f"a {_CALLED[kind]} cannot be saved: {reason}{advice}",
+            f"{_CALLED[kind]} cannot be saved: {reason}{advice}",
         )
 
     def exits_folder(self, definition: ModelDefinition) -> Path:

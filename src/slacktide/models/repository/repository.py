@@ -32,7 +32,7 @@ from slacktide.models.repository.errors import (
     Problem,
     RepositoryError,
     SettingsError,
-    only_fails,
+    as_repository_error,
 )
 from slacktide.models.repository.paths import (
     PathKind,
@@ -75,8 +75,8 @@ class ModelDefinition:
     name: str
     version: str
     folder: Path
-    """Folder for its profile if writable: the version's folder, links followed; for a single file,
-    a folder below the state folder."""
+    """Folder of its profile, if writable: the version's folder with links followed, or a folder
+    below the state folder for a single file."""
     model_path: Path
     """The model file, links to its folder followed. It may be a link itself, with its target inside
     a repository folder. For a function, slacktide.yaml."""
@@ -87,7 +87,7 @@ class ModelDefinition:
     warnings: tuple[str, ...] = ()
     """Sentences for the log, once per model."""
     single_file: bool = False
-    """Whether the model is a single file: files beside it mostly do not belong to the model."""
+    """Whether the model is a single file, next to which other files mostly do not belong to it."""
     samples: Path | None = None
     """The .npz file that `samples` names, links followed."""
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
@@ -97,10 +97,10 @@ class ModelDefinition:
     labels: tuple[str, ...] = ()
     """Names in that file."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """Model files by variant, if variants are depths of one file or have files of their own. The
-    first file is `model_path`."""
+    """Model files by variant, if the family has `files` or `depths`. The first file is
+    `model_path`."""
     device_origin: str = ""
-    """File, line and key that state a GPU; empty on the CPU."""
+    """File, line and key that select a GPU; empty on the CPU."""
     variant: str = ""
     """Variant that this definition describes (`of_variant`); empty: the whole model."""
 
@@ -274,12 +274,12 @@ class Repository:
             settings = settings.model_copy(update={"file": next(iter(files.values()))})
         available = tuple(self._versions(model, folder))
         if settings.function is not None and available:
-            expected = f"expected none beside 'function' in {own_where}"
+            expected = f"not allowed with 'function' in {own_where}"
             raise FolderError(f"{model}/{available[0]}", expected)
         chosen = ("1",) if settings.function else settings.versions.choose(available)
         if not chosen:
             advice = _advice(model, folder)
-            expected = "expected a version folder such as '1', there is none"
+            expected = "expected a version folder such as '1', found none"
             raise NotFoundError(model, expected + advice)
         label_files = {
             version: self._beside(model, version, "labels", settings.labels) for version in chosen
@@ -322,11 +322,11 @@ class Repository:
         where = f"{name}/{PIPELINE_FILE}"
         for file in (SETTINGS_FILE, CONFIG_FILE):
             if self._has(name, file):
-                raise FolderError(f"{name}/{file}", f"expected none beside {PIPELINE_FILE}")
+                raise FolderError(f"{name}/{file}", f"not allowed with {PIPELINE_FILE}")
         if versions := sorted(self._versions(name, folder)):
-            expected = f"expected no version folder beside {PIPELINE_FILE}: a pipeline has none"
+            expected = f"not allowed with {PIPELINE_FILE}: a pipeline has no versions"
             raise FolderError(f"{name}/{versions[0]}", expected)
-        with only_fails(where):
+        with as_repository_error(where):
             real = resolve(self.root, name, PIPELINE_FILE, kind=PathKind.FILE)
             data = read_bounded(real, MAX_SETTINGS_BYTES, where=where)
             settings = parse_pipeline(data, where=where)
@@ -373,7 +373,7 @@ class Repository:
             advice = f"rename {shown(onnx_files[0])} to {file}"
             if is_name(onnx_files[0]):
                 advice += f", or state 'file: {onnx_files[0]}' in {model}/{SETTINGS_FILE}"
-            raise NotFoundError(error.where, f"there is no such file; {advice}") from None
+            raise NotFoundError(error.where, f"no such file; {advice}") from None
 
     def _labels(self, path: Path | None, where: str, config: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the labels in the stated file, else in the one that config.pbtxt names, if it is
@@ -404,11 +404,11 @@ class Repository:
             if os.path.lexists(self.root.joinpath(*folder, file)):
                 return resolve(self.root, *folder, file, kind=PathKind.FILE)
         places = " or ".join("/".join(folder) for folder in folders)
-        raise NotFoundError(model, f"{key}: expected a file {file!r} in {places}, there is none")
+        raise NotFoundError(model, f"{key}: expected a file {file!r} in {places}, found none")
 
     def _list(self, name: str) -> ListedModel:
         try:
-            with only_fails(name):
+            with as_repository_error(name):
                 if (pipeline := self.pipeline(name)) is not None:
                     return ListedModel(name, pipeline=pipeline)
                 return ListedModel(name, self.read(name))
@@ -426,7 +426,7 @@ class Repository:
                 ):
                     yield escaped(entry.name)
         except FileNotFoundError:
-            raise NotFoundError("", "expected a repository folder, there is none") from None
+            raise NotFoundError("", "expected a repository folder, found none") from None
         except NotADirectoryError:
             raise FolderError("", "expected a repository folder, got a file") from None
         except OSError as error:
@@ -441,9 +441,9 @@ class Repository:
         if not signs:
             return
         if "model.onnx" in signs:
-            advice = "move it to NAME/1/model.onnx, or name the file itself to serve it alone"
+            advice = "move it to NAME/1/model.onnx, or name the file itself to serve only that file"
         else:
-            advice = "serve the folder that holds it"
+            advice = "serve its parent folder"
         raise FolderError("", f"this is a model's folder (it holds {signs[0]}): {advice}")
 
     def _model_folder(self, model: str) -> Path:
@@ -464,7 +464,7 @@ class Repository:
     ) -> Mapping[str, Any]:
         """Parse a file; empty if there is none."""
         where = f"{model}/{file}"
-        with only_fails(where):
+        with as_repository_error(where):
             try:
                 real = resolve(self.root, model, file, kind=PathKind.FILE)
             except NotFoundError:
@@ -483,7 +483,7 @@ class Repository:
     def without_models(self) -> str:
         """Return the message for a repository without models."""
         examples = [shown(name) for name in _onnx(self.root)[:1]]
-        advice = "".join(f"; move {path} there, or serve that file alone" for path in examples)
+        advice = "".join(f"; move {path} there, or serve only that file" for path in examples)
         return f"no models: expected folders such as NAME/1/model.onnx{advice}"
 
 
@@ -491,12 +491,12 @@ def _advice(model: str, folder: Path) -> str:
     """Return a hint for a model's folder without versions."""
     for name in _onnx(folder):
         if is_version(model):
-            return f"; if {model} is a version of a model, serve the folder that holds the model"
+            return f"; if {model} is a version folder, serve the folder that contains its model"
         return f"; move {shown(name)} to {model}/1/model.onnx"
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
             if _onnx(path / "1"):
-                return f"; {model} holds models itself, such as {shown(f'{model}/{path.name}')}"
+                return f"; {model} contains models itself, such as {shown(f'{model}/{path.name}')}"
     return ""
 
 

@@ -69,9 +69,9 @@ class Versions(Section):
     list for `{only: [...]}`."""
 
     latest: Count | None = None
-    """Number of versions to serve, the highest ones."""
+    """Number of versions to serve, from the highest down."""
     all: Literal[True] | None = None
-    """True: every version is served."""
+    """true: serves every version."""
     only: Annotated[tuple[Version, ...], Field(strict=False, min_length=1)] | None = None
     """Versions to serve. Each must exist."""
 
@@ -93,60 +93,60 @@ class Limits(Section):
     """Limits of the model, besides those of the server."""
 
     queue: Count | None = None
-    """Largest number of waiting requests, under any scheduler (429). Without it only the server's
+    """Maximum number of waiting requests, under any scheduler (429). Default: only the server's
     limits apply."""
     payload: Size | None = None
-    """Largest size of one request (413). Without it only the server's limit applies."""
+    """Maximum size of a request (413). Default: only the server's limit applies."""
     memory: Size | None = None
-    """Largest total size of this model's requests in flight (429). Without it only the server's
-    limit applies."""
+    """Maximum total size of the model's requests in flight (429). Default: only the server's limit
+    applies."""
     rows: Count | None = None
-    """Largest number of rows in one request (400). Above `max_batch` they run in several batches,
-    with one deadline and one answer. Without it 32 × `max_batch` within 64 MiB, or `max_batch`."""
+    """Maximum number of rows in a request (400). More than `max_batch` run in several batches, with
+    one deadline and one answer. Default: 32 × `max_batch` within 64 MiB, or `max_batch`."""
     length: Count | None = None
-    """Longest request along the padded axes (400)."""
+    """Maximum length of a request along the padded axes (400)."""
     pixels: Count = 50 << 20
-    """Largest image, width × height, that is decoded or resized (400)."""
+    """Maximum pixels, width × height, of an image that is decoded or resized (400)."""
     worker_memory: Size | None = None
-    """Memory that a worker process may use for the model, beyond that of an empty one. A worker
-    that exceeds it is replaced, and this is reported as out of memory."""
+    """Memory that a worker process may use beyond an empty one. A worker that exceeds it is
+    replaced, which is reported as out of memory."""
 
 
 class Profiling(Section):
-    """Measuring of the model while it serves."""
+    """Measurements while the model serves."""
 
     online: Annotated[Percent, Field(le=0.5)] = 0.02
-    """Share of its lanes' time in which finished requests may run again, alone, to learn how long
-    they take. 50% at most; 0: never."""
+    """Share of the lanes' time for running finished requests again, alone, to measure how long they
+    take. 50% at most; 0: never."""
 
 
 class InputPad(Section):
-    """The axis along which an input may be padded to the length of others in its batch."""
+    """The axis along which an input may be padded to the longest request of its batch."""
 
     axis: Annotated[int, Field(ge=1, le=64)] = 1
     """The padded axis, which must be free in the model. The batch axis is 0."""
     value: float = 0
-    """The padding; it must fit the input's type."""
+    """The padding value; it must fit the input's datatype."""
     mask: str | None = None
-    """The input of shape [rows, length] that is 1 at content and 0 at padding. If clients leave it
-    out, the worker makes it."""
+    """The input [rows, length] that is 1 for content and 0 for padding. If a client omits it, the
+    worker makes it."""
 
 
 class OutputPad(Section):
     """The axis of an output that grows with the padded inputs and is cut back for each request."""
 
     axis: Annotated[int, Field(ge=1, le=64)] = 1
-    """The axis along which it is cut back. The batch axis is 0."""
+    """The axis along which the output is cut back. The batch axis is 0."""
     stride: Count | None = None
-    """Length of the inputs for each element of the output, such as 8 for a recogniser of text. The
-    warm-up finds it out, and whether the division rounds up or down."""
+    """Length of the inputs for each element of the output, such as 8 for a text recogniser. The
+    warm-up finds it and how to round."""
 
 
 def _constant(value: Any) -> Any:
     is_plain = value is None or isinstance(value, int | str)  # true and false are whole numbers
     if is_plain or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise ValueError("expected a number, a text, true or false")
+    raise ValueError("expected a number, a string, true or false")
 
 
 Shape = Annotated[
@@ -157,7 +157,7 @@ Shape = Annotated[
 def _axis(size: int) -> int:
     if size == -1 or size >= 1:
         return size
-    raise ValueError("expected 1 or more, or -1 where the size is open")
+    raise ValueError("expected 1 or more, or -1 for a free axis")
 
 
 OpenShape = Annotated[
@@ -170,68 +170,67 @@ class InputSettings(Section):
     """One input of the model, by name."""
 
     shape: OpenShape | None = None
-    """A typical shape of this input, without the batch axis: warm-up and profiling use it where the
-    model leaves an axis free. Without it, and for an axis of -1, common sizes are tried, and the
-    log says which one ran."""
+    """A typical shape of this input, without the batch axis, for warm-up and profiling where the
+    model leaves an axis free. Default, and for -1: common sizes are tried, and the log names the
+    one that ran."""
     shapes: Annotated[tuple[Shape, ...], Field(strict=False, max_length=16)] = ()
-    """Further typical shapes, for profiling. If several inputs state some, the first of each belong
-    together, then the second, and so on."""
+    """Further typical shapes, for profiling. If several inputs state them, their first shapes are
+    used together, then their second ones, and so on."""
     value: Annotated[bool | int | float | str | None, PlainValidator(_constant)] = None
     """Value of all elements of this input in warm-up and profiling, such as a sampling rate.
-    Without it they are random. Requests still send the input."""
+    Default: random values. Requests must still send the input."""
     image: Image | None = None
-    """Declares that this input takes [pictures](images.md): JPEG, or pixels of any size. A name is
+    """Declares that this input takes [images](images.md): JPEG, or pixels of any size. A name is
     short for `image.preset`."""
     finite: bool = False
-    """True: NaN and infinity in this input are refused (400)."""
+    """true: NaN and infinity in this input are refused (400)."""
     pad: InputPad | None = None
-    """Allows padding of this input. Not for BYTES, and only for models with a batch axis. Without
-    it only requests of equal shape share a batch."""
+    """Allows this input to be padded. Not for BYTES, and only for models with a batch axis.
+    Default: only requests of equal shape share a batch."""
 
 
 class OutputSettings(Section):
     """One output of the model, by name."""
 
     pad: OutputPad | None = None
-    """States that this output grows with the padded inputs. It is cut back. Needed only where the
-    warm-up finds more than one axis that grows."""
+    """Declares that this output grows with the padded inputs. Needed only if several axes grow."""
 
 
 class SampleSettings(Section):
-    """Rows of real data, for warm-up and profiling instead of random ones. A name is short for
-    `samples.file`. Files lie in the version's folder or the model's, and have 64 MiB at most."""
+    """Rows of real data for warm-up and profiling, instead of random ones. A name is short for
+    `samples.file`. Files lie in the version's folder or the model's, and have at most 64 MiB."""
 
     file: Name | None = None
-    """An .npz file with an array for some or all inputs, by name, in the input's own type. The
-    batch axis comes first, and all have equally many rows."""
+    """An .npz file with an array for some or all inputs, by name, of the input's datatype. The
+    batch axis comes first, and all arrays have the same number of rows."""
     rows: dict[str, Name] = {}  # noqa: RUF012  (pydantic copies it)
-    """For each input, a file with the bytes of one row: little-endian, in row-major order. It may
-    also lie in the folder `warmup` of the model, as in Triton."""
+    """A file for each input with the bytes of one row, little-endian and row-major. It may also lie
+    in the model's folder `warmup`, as in Triton."""
 
     @model_validator(mode="after")
     def _one_source(self) -> SampleSettings:
         if self.file is not None and self.rows:
-            raise ValueError("expected either 'file' or 'rows'")
+            raise ValueError("expected 'file' or 'rows', got both")
         return self
 
 
 class WorkHint(Section):
-    """The size of a request that its run time grows with. `rows` and `bytes` are short for `{of:
+    """The size of a request on which its run time depends. `rows` and `bytes` are short for `{of:
     rows}` and `{of: bytes}`."""
 
     of: Literal["rows", "bytes"] | None = None
     """`rows` or `bytes` of the request."""
     input: str | None = None
-    """The input whose size counts."""
+    """The input whose size is used."""
     axis: Annotated[int, Field(ge=1, le=64)] | None = None
-    """The axis of `work_hint.input` that counts. The batch axis is 0; without it axis 1 counts."""
+    """The axis of `work_hint.input` whose size is used. The batch axis is 0. Default: 1."""
 
     @model_validator(mode="after")
     def _one_source(self) -> WorkHint:
         if (self.of is None) == (self.input is None):
-            raise ValueError("expected either 'input' (and 'axis') or 'of'")
+            raise ValueError("expected exactly one of 'input' (with or without 'axis') and 'of'")
         if self.axis is not None and self.input is None:
-            raise ValueError("expected 'axis' together with 'input' only")
+            raise ValueError("'axis' needs 'input'")
         return self
 
 
@@ -251,45 +250,46 @@ class ModelSettings(Section):
     """All settings of a model."""
 
     slo: Duration | None = None
-    """Deadline of a request that states none, counted from its first byte. Without it such a
-    request is best effort: never dropped, never late."""
+    """Deadline of requests that state none, counted from their first byte. Without it, such
+    requests are best effort: never dropped, never late."""
     max_slo: Duration | None = None
-    """Longest deadline of any request."""
+    """Longest deadline that a request may state."""
     priority: Annotated[int, Field(ge=1, le=5)] = 3
-    """Priority of a request that states none, 1 (highest) to 5. Missing the deadline of priority p
-    costs 2^(3 − p)."""
+    """Priority of requests that state none, 1 (highest) to 5. A missed deadline of priority p costs
+    2^(3 − p)."""
     scheduler: SchedulerSettings = DEFAULT_SCHEDULER
     """The policy that orders this model's requests: a name (short for `scheduler.name`), or a name
     with options."""
     max_batch: Annotated[int, Field(ge=0, le=2**20)] | None = None
-    """Largest number of rows in one batch; 0: the model has no batch axis. Without it the model
-    file decides. If memory is too small, the largest of 1, 2, 4, … that fits is used, and the log
-    says so."""
+    """Maximum number of rows in a batch; 0: the model has no batch axis. Default: as in the model
+    file. If memory is short, the largest of 1, 2, 4, … that fits is used, and the log says so."""
     cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
-    """Gives the model a lane of its own with this many cores: a number, or a range such as `{min:
-    1, max: 4}` within which a planner changes it. Without it the model runs on the lane that all
-    such models share."""
+    """Cores of the model's own lane: a number, or a range such as `{min: 1, max: 4}` within which a
+    planner changes it. Default: the model shares a lane with all models that do not state
+    `cores`."""
     lane: Name | None = None
-    """Name of a lane of cores. Models that name the same one share it and must agree on its
-    `cores`, `replicas` and `scaling`. Not on a GPU, which is one lane."""
+    """Name of a lane. Models that name the same lane share it, and must agree on its `cores`,
+    `replicas` and `scaling`. Not on a GPU, which is one lane."""
     replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
-    """Copies of the model, each on a lane of its own. With a number each has ⌊cores ÷ replicas⌋
-    cores. With a range a planner decides how many there are; each has `cores`, which must be
+    """Number of copies of the model, each on its own lane. With a number, each has ⌊cores ÷
+    replicas⌋ cores. With a range, a planner chooses the number, and each has `cores`, which must be
     stated."""
     scaling: Scaling | None = None
-    """The policy, if `cores` or `replicas` have a range: a name (short for `scaling.name`), or a
-    name with options. The default is `vertical` for cores, `horizontal` for replicas, `joint` for
-    both."""
+    """The scaling policy, if `cores` or `replicas` is a range: a name (short for `scaling.name`),
+    or a name with options. The default is `vertical` for cores, `horizontal` for replicas, `joint`
+    for both."""
     sessions: Literal["ladder", "one"] = "ladder"
-    """With a range of `cores`: `ladder` opens the model once for each size, within a quarter of the
-    free memory; `one` opens it once, for `cores.max`."""
+    """With a range of `cores`: `ladder` opens the model once for each number of cores, within a
+    quarter of the free memory; `one` opens it once, for `cores.max`."""
     window: WindowSettings | None = None
-    """When this model comes first on its lane. The others of that lane must then state theirs."""
+    """When this model has priority on its lane. The lane's other models must then have windows
+    too."""
     share: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Weight of this model if several share a lane."""
+    """Weight of this model if models share a lane."""
     executor: Literal["worker", "in_process", "profiled"] = "worker"
-    """`worker`: a process for each replica. `in_process`: for tiny models; if one crashes, the
-    server goes with it. `profiled`: answers from the stored profile without running the model."""
+    """`worker`: a process for each replica. `in_process`: in the server's process, for tiny models;
+    a crash takes the server down. `profiled`: takes the time of the stored profile without running
+    the model."""
     device: Annotated[
         str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$"), AfterValidator(_one_name)
     ] = "cpu"
@@ -297,22 +297,22 @@ class ModelSettings(Section):
     providers: Annotated[
         tuple[Literal["cpu", "cuda", "tensorrt"], ...], Field(strict=False, max_length=3)
     ] = ()
-    """ONNX Runtime's execution providers, best first: `cpu`, `cuda`, `tensorrt`. The default suits
-    the device. `cuda` or `tensorrt` without a `device` means `cuda:0`. Providers that contradict
-    the device are refused."""
+    """ONNX Runtime's execution providers, best first: `cpu`, `cuda`, `tensorrt`. The default
+    depends on the device. `cuda` or `tensorrt` without a `device` means `cuda:0`. Providers that
+    contradict the device are refused."""
     versions: Annotated[Versions, BeforeValidator(_short_versions)] = Versions(latest=1)
-    """Which versions are served: exactly one of the keys below. `all` is short for `versions.all`,
-    a list for `versions.only`."""
+    """The versions to serve: exactly one of the keys below. `all` is short for `versions.all`, a
+    list for `versions.only`."""
     file: Name = "model.onnx"
     """Name of the model file in the version's folder."""
     function: FunctionSettings | None = None
-    """Your own Python function, instead of a model file."""
+    """Your own Python function instead of a model file."""
     variants: Annotated[VariantSettings, BeforeValidator(short_variants)] | None = None
-    """Several forms of the model that trade accuracy for time, which makes it a
-    [family](variants.md). A list of numbers is short for `variants.sizes`."""
+    """Variants of the model that trade accuracy for time, which makes it a [family](variants.md). A
+    list of numbers is short for `variants.sizes`."""
     early_exit: Annotated[EarlyExitSettings, short_for("accuracy_loss")] | None = None
-    """Lets easy answers of a classifier leave the network [early](exits.md). A percentage is short
-    for `early_exit.accuracy_loss`."""
+    """Lets a classifier answer easy rows [early](exits.md). A percentage is short for
+    `early_exit.accuracy_loss`."""
     limits: Limits = Limits()
     inputs: dict[str, InputSettings] = {}  # noqa: RUF012  (pydantic copies it)
     outputs: dict[str, OutputSettings] = {}  # noqa: RUF012
@@ -320,26 +320,25 @@ class ModelSettings(Section):
     """A [decoder](decoders.md) of the model's outputs, which replaces them. A name
     is short for `decode.as`."""
     labels: Name | None = None
-    """A text file with the name of each class in a line, in the folder of the version or the model.
-    Without it the names in the model's metadata apply, if it has any."""
+    """A text file in the folder of the version or the model, with the name of a class in each line.
+    Default: the names in the model's metadata, if any."""
     expose: Annotated[tuple[str, ...], Field(strict=False, max_length=64)] = ()
-    """Outputs that the model has for clients, checks and planners. The others are not computed.
-    Without it all are served."""
+    """The outputs that clients, checks and planners see. Others are not computed. Default: all."""
     samples: Annotated[SampleSettings, short_for("file")] = SampleSettings()
     padding: Literal["exact"] | None = None
-    """`exact`: padding does not change the answers, although no input is a mask."""
+    """`exact`: declares that padding does not change the answers although there is no mask."""
     lengths: Annotated[
         tuple[Annotated[int, Field(ge=1, le=2**31)], ...],
         Field(strict=False, max_length=16),
         AfterValidator(ascending),
     ] = ()
-    """Typical lengths along the padded axes, ascending: warm-up runs them, and profiling measures
-    what they cost."""
+    """Typical lengths along the padded axes, ascending. Warm-up runs them, and profiling measures
+    their times."""
     profiling: Profiling = Profiling()
     work_hint: Annotated[WorkHint, short_for("of")] | None = None
-    """Size of a request that its run time grows with: `rows`, `bytes` (short for `work_hint.of`),
-    or the size of an axis. Without it the request's own statement counts (the parameter
-    `work_hint`, or `slacktide-work-hint` as HTTP header or gRPC metadata)."""
+    """The size of a request on which its run time depends: `rows`, `bytes` (short for
+    `work_hint.of`), or the size of an axis. Default: as the request states (parameter `work_hint`,
+    or `slacktide-work-hint` as HTTP header or gRPC metadata)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -370,10 +369,10 @@ class ModelSettings(Section):
         trimmed = any(spec.pad is not None for spec in self.outputs.values())
         if not padded and (trimmed or self.padding is not None):
             key = "outputs" if trimmed else "padding"
-            raise ValueError(f"{key}: expected an input with 'pad' beside it")
+            raise ValueError(f"{key}: needs an input with 'pad'")
         if self.pads is None and (self.lengths or self.limits.length is not None):
             key = "lengths" if self.lengths else "limits.length"
-            raise ValueError(f"{key}: expected an input with 'pad', and a mask or 'padding: exact'")
+            raise ValueError(f"{key}: needs an input with 'pad', and a mask or 'padding: exact'")
         if self.limits.length is not None and any(n > self.limits.length for n in self.lengths):
             raise ValueError(f"lengths: expected at most limits.length, {self.limits.length}")
         return self
@@ -383,39 +382,39 @@ class ModelSettings(Section):
         counts = {name: len(spec.shapes) for name, spec in self.inputs.items() if spec.shapes}
         if len(set(counts.values())) > 1:
             counted = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
-            raise ValueError(f"inputs: expected as many 'shapes' of each input, got {counted}")
+            raise ValueError(f"inputs: expected as many 'shapes' for each input, got {counted}")
         for name in self.samples.rows:
             if name in self.inputs and self.inputs[name].value is not None:
-                raise ValueError(f"inputs.{name}.value: expected none beside samples.rows.{name}")
+                raise ValueError(f"inputs.{name}.value: not allowed with samples.rows.{name}")
         return self
 
     @model_validator(mode="after")
     def _one_image_input(self) -> ModelSettings:
         declared = [name for name, spec in self.inputs.items() if spec.image is not None]
         if len(declared) > 1:
-            expected = f"expected one input with 'image' at most, {declared[0]!r} has it too"
+            expected = f"expected at most one input with 'image', got it for {declared[0]!r} too"
             raise OptionError((f"inputs.{declared[1]}.image", expected))
         for name in declared:
             for key in ("shape", "shapes", "value", "pad", "finite"):
                 if key in self.inputs[name].model_fields_set:
-                    raise OptionError((f"inputs.{name}.{key}", "expected none beside 'image'"))
+                    raise OptionError((f"inputs.{name}.{key}", "not allowed with 'image'"))
             if self.function is not None or self.max_batch == 0:
                 key = "function" if self.function is not None else "max_batch: 0"
-                raise OptionError((f"inputs.{name}.image", f"expected none beside '{key}'"))
+                raise OptionError((f"inputs.{name}.image", f"not allowed with '{key}'"))
         return self
 
     @model_validator(mode="after")
     def _family_is_alone(self) -> ModelSettings:
         if self.variants is not None and self.variants.files and self.file != "model.onnx":
-            raise OptionError(("file", f"expected none beside variants.files, got {self.file!r}"))
+            raise OptionError(("file", f"not allowed with 'variants.files', got {self.file!r}"))
         if self.early_exit is not None and self.variants is not None:
-            raise OptionError(("early_exit", "expected none beside 'variants'"))
+            raise OptionError(("early_exit", "not allowed with 'variants'"))
         if self.early_exit is not None and self.decode is not None:
-            raise OptionError(("early_exit", "expected none beside 'decode'"))
+            raise OptionError(("early_exit", "not allowed with 'decode'"))
         if self.expose and self.early_exit is not None:
-            raise OptionError(("expose", "expected none beside 'early_exit'"))
+            raise OptionError(("expose", "not allowed with 'early_exit'"))
         if self.expose and self.variants is not None and self.variants.depths:
-            raise OptionError(("expose", "expected none beside 'variants.depths'"))
+            raise OptionError(("expose", "not allowed with 'variants.depths'"))
         return self
 
     @model_validator(mode="after")
@@ -425,28 +424,28 @@ class ModelSettings(Section):
         keys = ("file", "variants", "early_exit", "versions", "providers", "expose")
         for key in (*keys, "decode", "labels"):
             if key in self.model_fields_set:
-                raise OptionError((key, "expected none beside 'function'"))
+                raise OptionError((key, "not allowed with 'function'"))
         if not self.on_cpu:
-            raise OptionError(("device", "expected 'cpu' beside 'function'"))
+            raise OptionError(("device", "expected 'cpu' with 'function'"))
         if self.executor == "in_process":
-            raise OptionError(("executor", "expected 'worker' beside 'function'"))
+            raise OptionError(("executor", "expected 'worker' with 'function'"))
         self.function.interface(self.max_batch)
         return self
 
     @model_validator(mode="after")
     def _worker_and_scaling(self) -> ModelSettings:
         if self.limits.worker_memory is not None and self.executor != "worker":
-            raise ValueError("limits.worker_memory: expected 'executor: worker' beside it")
+            raise ValueError("limits.worker_memory: needs 'executor: worker'")
         if not self.replicas.fixed and (self.cores is None or not self.on_cpu):
-            expected = "'cores' beside it" if self.on_cpu else "a number"
+            expected = "a number without 'cores'" if self.on_cpu else "a number"
             raise ValueError(
                 f"replicas: expected {expected}, got min {self.replicas.min} and "
                 f"max {self.replicas.max} on {self.device}"
             )
         if self.scaling is not None and not self.scaled:
-            raise ValueError("scaling: expected 'cores' or 'replicas' with min below max beside it")
+            raise ValueError("scaling: needs a range of 'cores' or 'replicas' (min below max)")
         if self.sessions == "one" and (self.cores is None or self.cores.fixed):
-            raise ValueError("sessions: expected 'cores' with min below max beside it")
+            raise ValueError("sessions: needs a range of 'cores' (min below max)")
         if self.scaled:
             try:
                 scaling_policy_of(self.scaling or {}, self.cores, self.replicas)

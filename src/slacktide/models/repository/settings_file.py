@@ -62,7 +62,7 @@ def validate_settings(document: Document, *, where: str) -> ModelSettings:
         raise SettingsError(where, *problems) from None
 
 
-_DEEP = ("limits", "inputs", "outputs")
+_MERGED_KEYS = ("limits", "inputs", "outputs")
 """Keys that are merged part by part; others are replaced as a whole."""
 
 
@@ -74,7 +74,9 @@ def merge(
     try:
         validate_settings({**config.settings, **config.not_fifo}, where=config_where)
     except SettingsError as error:
-        problems = (Problem(p.field, f"(as it amounts to) {p.message}") for p in error.problems)
+        problems = (
+            Problem(p.field, f"(translated to {SETTINGS_FILE}) {p.message}") for p in error.problems
+        )
         raise ModelConfigError(config_where, *problems) from None
     scheduler = {"name": DEFAULT_POLICY, **name_to_section(own_settings.get("scheduler", {}))}
     document = dict(config.settings)
@@ -83,7 +85,7 @@ def merge(
     else:
         document |= config.not_fifo
     for key, value in own_settings.items():
-        document[key] = _deep(value, document.get(key)) if key in _DEEP else value
+        document[key] = _merged(value, document.get(key)) if key in _MERGED_KEYS else value
     return validate_settings({**document, "scheduler": scheduler}, where=own_where)
 
 
@@ -95,7 +97,7 @@ def warn_unused(settings: ModelSettings, config: Translation, *, where: str) -> 
         warnings = (f"early_exit: has no effect with 'executor: {settings.executor}'",)
     if not settings.on_cpu and (count := settings.replicas.min) > 1:
         reason = f"{settings.device} runs one batch at a time"
-        warnings += (f"replicas: {count} are stated, and one serves: {reason}",)
+        warnings += (f"replicas: only one of {count} is used: {reason}",)
     if settings.scheduler.name == "fifo" or not {"max_delay", "preferred"} & config.fifo.keys():
         return warnings
     return (
@@ -105,17 +107,17 @@ def warn_unused(settings: ModelSettings, config: Translation, *, where: str) -> 
     )
 
 
-def _deep(value: Any, below: Any) -> Any:
+def _merged(value: Any, below: Any) -> Any:
     """Merge `value` over `below`, recursively."""
     if not (isinstance(value, Mapping) and isinstance(below, Mapping)):
         return value
-    return {**below, **{key: _deep(inner, below.get(key)) for key, inner in value.items()}}
+    return {**below, **{key: _merged(inner, below.get(key)) for key, inner in value.items()}}
 
 
 _TYPES = {
     "int_type": "a whole number",
     "float_type": "a number",
-    "string_type": "a word",
+    "string_type": "a string",
     "bool_type": "true or false",
     "tuple_type": "a list",
 }
@@ -126,7 +128,7 @@ _SHORT_FORMS = {
     "versions": "all, a list such as [1, 2], or a key such as {latest: 2}",
     "variants": "a list of sizes such as [224, 320], or keys and values",
 }
-"""Values of keys whose sections have a short form."""
+"""Expected values of keys whose sections have a short form."""
 
 Path = tuple[int | str, ...]
 """Place of a value in a document: keys and indices from the top."""
@@ -148,7 +150,7 @@ def validation_problems(
     error: ValidationError, root: type[Section]
 ) -> tuple[ValidationProblem, ...]:
     """Return all problems of a document that should be a `root`, without repetitions."""
-    problems = (_complaints(dict(details), root) for details in error.errors(include_url=False))
+    problems = (_problems(dict(details), root) for details in error.errors(include_url=False))
     return tuple(dict.fromkeys(chain.from_iterable(problems)))
 
 
@@ -160,18 +162,16 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def _complaints(details: dict[str, Any], root: type[Section]) -> Iterable[ValidationProblem]:
+def _problems(details: dict[str, Any], root: type[Section]) -> Iterable[ValidationProblem]:
     path: Path = tuple(part for part in details["loc"] if part != "[key]")
     error = details.get("ctx", {}).get("error")
     if not isinstance(error, OptionError):
-        problem = _complaint(details, path, root)
+        problem = _problem(details, path, root)
         return () if problem is None else (problem,)
     return (ValidationProblem((*path, *name.split(".")), text) for name, text in error.problems)
 
 
-def _complaint(
-    details: dict[str, Any], path: Path, root: type[Section]
-) -> ValidationProblem | None:
+def _problem(details: dict[str, Any], path: Path, root: type[Section]) -> ValidationProblem | None:
     """Return the problem; None if another one covers it."""
     value, kind, context = details["input"], details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":

@@ -42,7 +42,7 @@ class SingleModel(Repository):
         if not is_name(file.stem):
             self.model = re.sub(r"[^A-Za-z0-9._-]+", "_", file.stem).strip("._-")[:128]
         if not is_name(self.model):
-            expected = f"expected a file's name that can be a model's: {NAME_RULE}"
+            expected = f"expected a file name that is valid as a model's name: {NAME_RULE}"
             raise InvalidNameError("", f"{expected}; got {shown(file.stem)}")
         path = hashlib.sha256(os.fsencode(self.file)).hexdigest()[:16]
         self.profile_folder = state_dir / "profiles" / f"{self.model}-{path}" / "1"
@@ -80,7 +80,7 @@ def open_repository(path: Path, state_dir: Path | None = None) -> Repository:
     which is meant for the server's owner, not for clients."""
     try:
         if path.suffix.lower() == ".onnx" and not os.path.lexists(path):
-            raise NotFoundError("", "there is no such file")
+            raise NotFoundError("", "no such file")
         if not os.path.isfile(path):
             repository = Repository(path)
             repository.names()

@@ -86,7 +86,7 @@ class Staging:
             raise UploadError("", f"expected at most {self._most_files} files, got {len(files)}")
         total = sum(memoryview(data).nbytes for data in files.values())
         if total > (most := self._most_bytes):
-            raise UploadError("", f"expected at most {most} bytes in all, got {total}")
+            raise UploadError("", f"expected at most {most} bytes in total, got {total}")
         return {_place(key): data for key, data in files.items()}
 
 
@@ -116,7 +116,7 @@ def split_parameters(parameters: Mapping[str, object]) -> tuple[dict[str, Bytes]
     for key, value in parameters.items():
         if key == "config":
             if not isinstance(value, str):
-                raise UploadError("", "parameter 'config': expected JSON text")
+                raise UploadError("", "parameter 'config': expected a JSON string")
             config = value
         elif key.startswith(FILE_PREFIX):
             if not isinstance(value, Bytes):

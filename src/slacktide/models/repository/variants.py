@@ -49,7 +49,7 @@ def _planner(value: Any) -> Any:
         if name == PLANNERS[0]:
             read_options(VariantsOptions, options, bare=False)
         elif options:
-            raise ValueError(f"expected no options beside {name!r}, got {', '.join(options)}")
+            raise ValueError(f"expected no options with {name!r}, got {', '.join(options)}")
     return section
 
 
@@ -81,58 +81,56 @@ class VariantSettings(Section):
         Field(strict=False, max_length=MOST_VARIANTS),
         AfterValidator(ascending),
     ] = ()
-    """Height and width, in pixels, at which one model file runs its image input, ascending. A
-    variant is named by its size, as in `"416"`."""
+    """Image sizes (height and width, in pixels) at which one model file runs, ascending. The size
+    is the variant's name, as in `"416"`."""
     files: Annotated[
         dict[Name, Annotated[VariantFile, short_for("file")]], Field(max_length=64)
     ] = {}  # noqa: RUF012
-    """Instead of `sizes`: for each variant a model file in the version's folder, the smallest
-    first. They take and give the same, except for the size of an image input. A file that differs
+    """Instead of `sizes`: each variant's model file in the version's folder, the smallest first.
+    All have the same inputs and outputs, except for the size of an image input. A file that differs
     in more states `image`, `output_names` or `decode`."""
     depths: Annotated[
         dict[Name, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]],
         Field(max_length=64),
     ] = {}  # noqa: RUF012
-    """Instead of `sizes`: for each variant the outputs of one model file that it answers with, the
-    shallowest first. Each lists equally many, in the same order. Clients see them under the names
-    of the last. A variant loads only the part of the file that its outputs need."""
+    """Instead of `sizes`: the outputs of one model file that each variant returns, the shallowest
+    first. All lists have the same length and order. Clients see the last variant's names. A variant
+    loads only the part of the file that its outputs need."""
     accuracy: dict[str, Annotated[float, Field(gt=0, le=1)]] = {}  # noqa: RUF012
-    """For each variant, how good its answers are: above 0, 1 at most. Without it the accuracy that
-    `slacktide profile --accuracy` measured applies, and without that, later variants count as
-    better."""
+    """Accuracy of each variant, above 0 and at most 1. Default: as measured by `slacktide profile
+    --accuracy`; if not measured, later variants count as better."""
     output: str | None = None
-    """For `slacktide profile --accuracy`: the output with a score for each class, if a classifier
-    has several."""
+    """For `slacktide profile --accuracy`: the output with class scores, if a classifier has several
+    outputs."""
     memory: dict[str, Size] = {}  # noqa: RUF012
-    """For each variant of `files` or `depths`, memory of a loaded copy. Without it, it is
-    measured."""
+    """Memory of a loaded copy of each variant, for `files` or `depths`. Default: as measured."""
     lane_memory: Size | None = None
-    """Largest memory of loaded copies on a lane, for variants of `files` or `depths`."""
+    """Maximum memory of all loaded copies on a lane, for `files` or `depths`."""
     resident: Annotated[int, Field(ge=1, le=MOST_VARIANTS)] = 5
-    """Largest number of loaded copies on a lane, for variants of `files` or `depths`."""
+    """Maximum number of loaded copies on a lane, for `files` or `depths`."""
     planner: Annotated[dict[str, Any], BeforeValidator(_planner)] = {"name": PLANNERS[0]}  # noqa: RUF012
-    """The planner that decides the variant of each client: `variants`, with its
-    [options](variants.md#how-clients-are-planned-for) beside its name. With `none` the scaling
-    planner's choice applies to every client."""
+    """The planner that chooses each client's variant: `variants`, with its
+    [options](variants.md#how-clients-are-planned-for) next to its name. With `none`, the scaling
+    planner chooses one variant for all clients."""
     rescue: bool = True
-    """Whether a request that would be late moves to a smaller variant that is on time."""
+    """Whether a request that would be late moves to a smaller variant that can answer in time."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> VariantSettings:
         if sum(map(bool, (self.sizes, self.files, self.depths))) != 1:
             raise ValueError(
-                "expected one of 'sizes', 'files' and 'depths', with one variant or more"
+                "expected exactly one of 'sizes', 'files' and 'depths', with at least one variant"
             )
         for name, outputs in self.depths.items():
             if len(set(outputs)) != len(tuple(self.depths.values())[-1]):
-                message = "expected as many outputs as the last variant lists, each once"
+                message = "expected as many different outputs as the last variant lists"
                 raise OptionError((f"depths.{name}", message))
         if len({variant.file for variant in self.files.values()}) < len(self.files):
-            raise OptionError(("files", "expected each file once"))
+            raise OptionError(("files", "expected a different file for each variant"))
         if self.memory and self.sizes:
-            raise OptionError(("memory", "expected none beside 'sizes', which share one copy"))
+            raise OptionError(("memory", "not allowed with 'sizes': these variants share one copy"))
         unknown = [
-            (f"{key}.{name}", f"there is no such variant; {suggestion(name, self.names)}")
+            (f"{key}.{name}", f"no such variant; {suggestion(name, self.names)}")
             for key, stated in (("accuracy", self.accuracy), ("memory", self.memory))
             for name in stated
             if name not in self.names
@@ -153,5 +151,5 @@ class VariantSettings(Section):
 
     @property
     def planner_options(self) -> dict[str, object]:
-        """Options stated beside the planner's name."""
+        """Options stated next to the planner's name."""
         return {key: value for key, value in self.planner.items() if key != "name"}

@@ -35,7 +35,7 @@ def parse_yaml_lines(text: str) -> tuple[Any, Lines]:
             try:
                 node = loader.get_single_node()
             except OverflowError:
-                message = f"line {loader.line + 1}: expected a character that exists"
+                message = f"line {loader.line + 1}: expected a valid character"
                 raise YamlError(message) from None
             document = None if node is None else loader.construct_document(node)
         finally:
@@ -95,7 +95,7 @@ class _PlainLoader(yaml.SafeLoader):
         seen_keys = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
-                why = "expected a key that is a word (quote it if it is a number)"
+                why = "expected a string as key (quote it if it is a number)"
                 raise _refusal(key_node, why)
             if key_node.value in seen_keys:
                 raise _refusal(key_node, f"key {key_node.value!r} is repeated")
@@ -106,7 +106,7 @@ class _PlainLoader(yaml.SafeLoader):
         """Return a whole number of at most 64 bits: reports show it as JSON."""
         value: int = self.construct_yaml_int(node)
         if value.bit_length() > 63:
-            raise _refusal(node, "expected a whole number of 64 bits at most")
+            raise _refusal(node, "expected a whole number of at most 64 bits")
         return value
 
 

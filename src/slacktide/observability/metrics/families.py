@@ -110,14 +110,14 @@ def escaped(text: str) -> str:
 
 # Name without `slacktide_`, kind, help.
 _TABLE = """
-build_info                       gauge    Always 1
+build_info                       gauge    Always 1; the labels describe the build
 model_ready                      gauge    1 if the version serves, else 0
 outcomes_total                   counter  Requests by outcome and reason
-crashes_total                    counter  Replicas that crashed
-out_of_memory_total              counter  Replicas that exceeded limits.worker_memory
-circuit_openings_total           counter  Times that crashes made a version unavailable
-damaged_pictures_total           counter  Pictures answered although they were damaged
-circuit                          gauge    1 for the state of the version's circuit, else 0
+crashes_total                    counter  Crashes of replicas
+out_of_memory_total              counter  Crashes of replicas that exceeded limits.worker_memory
+circuit_openings_total           counter  Times a version became unavailable after crashes
+damaged_pictures_total           counter  Damaged pictures that were answered nevertheless
+circuit                          gauge    1 for the current state of the version's circuit, else 0
 replicas                         gauge    Replicas by state
 payload_bytes                    gauge    Shared memory used by payloads, bytes
 payload_in_use_bytes             gauge    Shared memory used by payloads of all models, bytes
@@ -125,9 +125,9 @@ payload_limit_bytes              gauge    Limit on slacktide_payload_in_use_byte
 announced_requests               gauge    Requests whose body is still arriving
 queue_requests                   gauge    Requests waiting to run
 unmeasured_requests              gauge    Waiting requests whose run time is still unknown
-rescued_total                    counter  Requests moved to a smaller variant for lack of time
+rescued_total                    counter  Requests moved to a smaller variant to answer them in time
 running_requests                 gauge    Requests in a running batch
-in_flight_requests               gauge    Calls without an answer
+in_flight_requests               gauge    Calls that are not answered yet
 profiling_backlog                gauge    Answered requests that wait for a profiling run
 profiling_runs_total             counter  Answered requests run again alone to measure them
 isolated_requests_total          counter  Requests run alone, instead of in a batch, to measure them
@@ -137,7 +137,7 @@ profiling_delay_seconds_total    counter  Total delay of requests by profiling r
 unknown_run_keys                 gauge    Applications and hint bins with too few samples
 prediction_error_ratio           gauge    Recent mean of |observed − predicted| ÷ predicted
 drift_ratio                      gauge    Observed batch times ÷ those of the profile
-run_class_seconds                gauge    Mean time alone of a run class, seconds; absent with one
+run_class_seconds                gauge    Mean run time alone of a run class, seconds
 run_class_share                  gauge    Share of the run class in arrivals, 0 to 1
 queue_seconds                    histogram Arrival to start of the batch, requests with a result
 compute_seconds                  histogram Start of the batch to answer, requests with a result
@@ -146,32 +146,32 @@ budget_at_completion_seconds     histogram Budget left at the answer; negative: 
 batch_rows                       histogram Rows in each executed batch
 stage_requests_total             counter  Requests of a pipeline's stages, by outcome
 stage_seconds                    histogram From a stage's complete input to its answer
-stage_slack_seconds              histogram Time left of the stage's share of the deadline
+stage_slack_seconds              histogram Time left of a stage's share of the deadline
 stage_loop_seconds_total         counter  Event loop time spent between stages, seconds
 edge_rows                        gauge    Recent rows passed on per row of the stage
 edge_burstiness                  gauge    Coefficient of variation of the rows passed on per row
 session_bytes                    gauge    Memory of a replica's session by its threads, bytes
-client_sessions                  gauge    Clients that stream frames
-client_sessions_mapped           gauge    Clients that stream frames and can expect answers in time
+client_sessions                  gauge    Open sessions of clients that stream frames
+client_sessions_mapped           gauge    Open sessions that can expect answers in time
 client_sessions_opened_total     counter  Sessions opened
 client_sessions_refused_total    counter  Hellos refused: too many sessions, or too many at a time
 frames_on_time_total             counter  Frames of sessions answered in time
 frames_missed_total              counter  Frames of sessions refused, dropped, late or failed
 frames_of_other_size_total       counter  Frames whose size differs from the advice
-link_falls_total                 counter  Times that the bandwidth of a session fell
+link_falls_total                 counter  Times the bandwidth of a session fell
 missed_windows_total             counter  Windows without a batch although a request was waiting
 lane_busy                        gauge    1 while a batch runs on the lane
 lane_cores                       gauge    Confirmed cores of the lane
 lane_target_cores                gauge    Target cores of the lane
-lane_core_seconds_total          counter  Cores of the lane × time, busy or not, seconds
+lane_core_seconds_total          counter  Core-seconds held by the lane, busy or idle
 target_cores                     gauge    Planner's target: cores of each replica
 target_replicas                  gauge    Planner's target: number of replicas
-required_replicas                gauge    Replicas that the forecast requires, allowed or not
+required_replicas                gauge    Replicas that the forecast requires, ignoring limits
 planned_batch_rows               gauge    Planned limit on rows in a batch
 predicted_late_requests          gauge    Requests that would be late even with the target
-plan_reason                      gauge    1 for the reason of the target in force
+plan_reason                      gauge    1 for the reason for the current target
 expected_rows_per_second         gauge    Arrival rate that the planner expects
-expected_budget_seconds          gauge    Budget of arrivals that the planner expects
+expected_budget_seconds          gauge    Time budget that the planner expects of requests, seconds
 plan_condition                   gauge    1 if this condition keeps the model from its target
 plans_total                      counter  Plans made, except by loads and unloads
 planning_seconds_total           counter  Event loop time spent on planning, seconds
@@ -181,33 +181,33 @@ planned_accuracy                 gauge    Mean accuracy planned for the frames o
 capacity_room_ratio              gauge    Share of a lane's throughput used for planning
 bandwidth_room_ratio             gauge    Share of a link's bandwidth used for planning
 variant_plans_total              counter  Searches for the variants of lanes and sessions
-variant_planning_seconds_total   counter  Time of these searches beside the event loop, seconds
+variant_planning_seconds_total   counter  Time spent on these searches off the event loop, seconds
 variant_switches_total           counter  Lanes switched to another variant
 variant_mismatches_total         counter  Lanes switched to a variant that was not loaded yet
 placements_total                 counter  Computed placements of pipelines
 early_placements_total           counter  Placements computed before their regular time
-placement_seconds_total          counter  Time of placements beside the event loop, seconds
-placement_moves_total            counter  Times that a placement moved a model to other lanes
-placement_rebounds_total         counter  Times that the bounds of a model changed
-placement_expected_ratio         gauge    Share of the best possible that the placement should serve
+placement_seconds_total          counter  Time spent on placements off the event loop, seconds
+placement_moves_total            counter  Times a placement moved a model to other lanes
+placement_rebounds_total         counter  Times a placement changed the bounds of a model
+placement_expected_ratio         gauge    Expected share of the best possible placement result
 early_exits_total                counter  Requests answered by an early exit
 exit_judged_rows_total           counter  Rows whose early answer was compared with the model's
 exit_agreeing_rows_total         counter  Compared rows with the same answer
-exit_saved_seconds_total         counter  Time by which early answers preceded their batch's end
+exit_saved_seconds_total         counter  Time from early answers to their batch's end, seconds
 exit_accuracy                    gauge    Share of recent compared answers that agree
 exit_agreement                   gauge    Share of all rows reaching an early exit that agree
 exit_threshold                   gauge    Uncertainty below which rows leave; 0: none do
-exit_mode                        gauge    1 for what happens to rows that have their answer
+exit_mode                        gauge    1 for the current treatment of answered rows
 exit_feedback_ratio              gauge    Share of batches that run to the end for comparison
-exit_overhead_ratio              gauge    Measured share of a pass that early exits add
-exit_revision                    gauge    Revision of the learnt early exit state; 0: none
-exit_alarms_total                counter  Times that early exits were paused for wrong answers
+exit_overhead_ratio              gauge    Measured time that early exits add, as a share of a pass
+exit_revision                    gauge    Revision of the learnt early exits; 0: none
+exit_alarms_total                counter  Times early exits were paused because of wrong answers
 resizes_total                    counter  Resizes of lanes, by outcome
 resize_seconds                   histogram Decision to confirmation by all replicas, seconds
-pod_cpu_limit_cores              gauge    CPU limit of the server's pod in force
+pod_cpu_limit_cores              gauge    Current CPU limit of the server's pod
 pod_cpu_required_cores           gauge    CPU that the models and the server's loop require
 pod_condition                    gauge    1 for the condition that keeps the pod from its target
-worker_processes                 gauge    Living worker processes
+worker_processes                 gauge    Running worker processes
 worker_cpu_seconds_total         counter  CPU time of all workers, seconds
 worker_memory_bytes              gauge    Private memory of all workers, bytes
 recording                        gauge    1 while the engine's events are recorded

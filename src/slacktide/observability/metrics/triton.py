@@ -58,7 +58,7 @@ def model_families(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
         help = f"{help}, total microseconds of requests with a result"
         yield _counter(f"{name}_duration_us", help, views, _microseconds(seconds))
     yield _failures(views)
-    name, help = "nv_inference_pending_request_count", "Requests waiting to run, per model"
+    name, help = "nv_inference_pending_request_count", "Requests waiting to run"
     yield per_version(MetricFamily(name, "gauge", help), views, lambda view: view.waiting)
     yield from _first_response(views)
     load = MetricFamily("nv_model_load_duration_secs", "gauge", "Time to load, seconds")
@@ -117,7 +117,7 @@ def _failures(views: Sequence[VersionView]) -> MetricFamily:
 
 def _first_response(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     name = "nv_inference_first_response_histogram_ms"
-    help = "From arrival to the first and only answer, milliseconds"
+    help = "From arrival to the only answer, milliseconds"
     yield MetricFamily(name, "histogram", help)
     for view in views:
         family, end_to_end = MetricFamily(name, "histogram", help), view.counters.end_to_end_s

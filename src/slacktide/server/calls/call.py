@@ -270,7 +270,7 @@ class ServerCall(PendingRequest):
         """Go to the next state and release what it does not hold. Raises CallError."""
         transition = _TABLE[self.state].get(step)
         if transition is None:
-            raise CallError(f"a call that is {self.state} cannot {step}")
+            raise CallError(f"a call in state {self.state} cannot {step}")
         self.state, body, client, version = transition
         if body:  # the front end no longer writes into the slot
             self._plane.limits.arrived(self.context.client, self._length)
@@ -365,7 +365,7 @@ class ServerCall(PendingRequest):
         blocklist = version.blocklist
         blocklist.add(self._tensors(version), context.connection, now=driver.clock())
         log.warning(
-            "%s:%s crashed or hung on a request from %s; its input is refused for %g s",
+            "%s:%s crashed or hung on a request from %s: refusing its input for %g s",
             version.name if not self.crashed else f"stage {self.crashed!r} of {version.name}",
             version.version,
             context.client,

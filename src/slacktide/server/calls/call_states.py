@@ -19,7 +19,8 @@ class CallState(StrEnum):
     RECEIVING = "receiving"
     """Its body is written into its slot."""
     DROPPED = "dropped"
-    """The engine dropped the call while the body arrives; the answer waits for the body's end."""
+    """The engine dropped the call while its body was arriving; the answer waits for the end of the
+    body."""
     SUBMITTED = "submitted"
     """The engine has its request."""
     REFUSED = "refused"

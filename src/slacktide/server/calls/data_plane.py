@@ -20,12 +20,13 @@ from slacktide.wire.link_estimate import LinkEstimates
 from slacktide.wire.parameters import LOOK_ALIKES
 
 MOST_BODIES = 4096
-"""Maximum bodies that a client may be sending at a time, even small ones: each is queued."""
+"""Maximum number of bodies that a client may be sending at a time, however small: each is
+queued."""
 
 MOST_CANCELLED = 500.0
 """Early cancellations after which requests of an address are refused."""
 FORGIVEN_PER_S = 20.0
-"""Early cancellations forgotten each second; each served request also forgets one."""
+"""Early cancellations forgiven per second; each served request also forgives one."""
 MOST_ADDRESSES = 4096
 """Number of known addresses above which those without cancellations left are dropped."""
 

@@ -110,7 +110,7 @@ class Driver:
         self._next_id = 0
         self._closed = False
         self.broken = asyncio.Event()
-        """Set when a plan could neither be applied nor undone: the engine cannot go on."""
+        """Set when a plan could neither be applied nor reverted: the engine cannot continue."""
         self._plan = engine.plan
         self.on_plan: Callable[[Plan], None] = lambda plan: None
         """Called with each plan that takes effect."""

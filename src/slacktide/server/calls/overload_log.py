@@ -11,7 +11,7 @@ from slacktide.wire.status import STATUS
 
 PERIOD_S = 10.0
 UNRUN = 5
-"""Number of refusals after which the log warns of a model that has run nothing."""
+"""Number of refusals after which the log warns of a model that has not run yet."""
 _COUNTED = {
     Reason.UNMEASURED,
     *(reason for reason, status in STATUS.items() if status.http in (429, 503, 504)),

@@ -57,7 +57,7 @@ from slacktide.planning.exits import ExitsArranged
 log = logging.getLogger("slacktide.driver")
 
 START_AGAIN_S = 1.0
-"""Seconds until a replica that found no free file descriptor is started again."""
+"""Seconds until a replica without a file descriptor is started again."""
 
 
 def arranged(replica: Replica, event: Arranged) -> ExitsArranged:
@@ -125,7 +125,7 @@ class ReplicaSupervisor:
         self._mismatches: dict[int, str] = {}
         """Message about an output with the wrong number of rows, by running batch."""
         self._logged_pids: set[int | None] = set()
-        """Processes whose end is logged already. Several replicas may share one."""
+        """Processes whose end was already logged. Replicas may share a process."""
         self.resizes = ResizeTracker(clock, post)
 
     def descriptor(self, id: int) -> int | None:
@@ -144,7 +144,7 @@ class ReplicaSupervisor:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 # Clients use all descriptors: this is not one of the model's five crashes.
                 log.warning(
-                    "no file descriptor left for a replica of %s; it will start later", replica.pool
+                    "no file descriptor left for a replica of %s: starting it later", replica.pool
                 )
                 self._loop.call_later(START_AGAIN_S, self._start_again, replica.id)
                 return
@@ -165,7 +165,7 @@ class ReplicaSupervisor:
                 if handle.pid is not None:
                     self._logged_pids.add(handle.pid)
                 runs = any(batch.replica.id == replica.id for batch in self._batches.values())
-                why = "hung on a batch" if runs else "was not up in time"
+                why = "hung on a batch" if runs else "did not start in time"
                 log.warning("replica %d of %s %s: killing it", replica.id, replica.pool, why)
                 handle.kill()
             elif replica.id in self._replicas:  # waiting for a file descriptor

@@ -50,11 +50,11 @@ UNPLANNED_S: Final = (5.0, 15.0)
 UNPLANNED_GAPS: Final = 3.0
 """Silence after which a session leaves the plan, in gaps of its frames, within `UNPLANNED_S`."""
 SHORTEST_S: Final = 1e-4
-"""Shorter gaps between frames count as this many seconds in the rate."""
+"""Minimum gap between frames, in seconds, that the rate takes into account."""
 _MEMORY: Final = 0.9
 """Weight of earlier frames in the averages of rate, overhead and losses."""
 _HOPELESS: Final = 0.3
-"""Share of lost frames above which a session's late frames teach nothing about other links: its own
+"""Share of lost frames above which a session's late frames say nothing about other links: its own
 link is down, or its clock or its statements are wrong."""
 
 
@@ -105,7 +105,7 @@ class StreamSession:
         self.report_rate(terms.bytes_per_s)
         self.frames = self.answered_frames = self.missed = 0
         self.variant: str | None = None
-        """Variant that the session is mapped to; empty: to none; None: not decided yet."""
+        """The session's variant; empty: none can serve it; None: not decided yet."""
         self._family: Family | None = None
         self._advice: SizeAdvice | None = None
         """Last advice, without its bandwidth."""
@@ -321,7 +321,7 @@ class Sessions:
         self._count(address)
         if len(self) >= self._most or self._by_address[address] >= max(1, self._most // 2):
             self.counts[REFUSED] += 1
-            raise WireError(Reason.CLIENT_LIMIT, "too many sessions at a time")
+            raise WireError(Reason.CLIENT_LIMIT, "too many open sessions")
         self.counts[OPENED] += 1
         session = StreamSession(self, f"s:{self.counts[OPENED]}", terms, address, advise)
         self._sessions[session.id] = session
@@ -396,5 +396,5 @@ class Sessions:
             hellos.clear()
         if hellos[address] >= MOST_JOINS or hellos.total() >= 2 * MOST_JOINS:
             self.counts[REFUSED] += 1
-            raise WireError(Reason.CLIENT_LIMIT, "too many sessions start or change at a time")
+            raise WireError(Reason.CLIENT_LIMIT, "too many sessions are starting or changing")
         hellos[address] += 1

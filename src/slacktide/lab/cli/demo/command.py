@@ -27,7 +27,7 @@ def policies(
     cores: Cores = 1,
     json: Json = False,
 ) -> None:
-    """Serve example models under bursty load with deadlines, once for each way of batching.
+    """Serve example models under bursty load with deadlines, once per batching policy.
 
     Takes one to two minutes, prints goodput side by side, and writes demo-report.json and, if
     matplotlib is installed, demo-report.html into the current folder.

@@ -38,7 +38,7 @@ def parse_text(data: bytes, *, where: str) -> PlainConfig:
     except text_format.ParseError as error:
         line = f"line {error.GetLine()}: " if error.GetLine() is not None else ""
         reason = re.sub(r"^(\d+:\d+ : )+", "", str(error))
-        raise ModelConfigError(where, line + _in_our_words(reason)) from None
+        raise ModelConfigError(where, line + _reworded(reason)) from None
     except (ValueError, RecursionError) as error:
         raise ModelConfigError(where, _unreadable(error)) from None
     return _plain(message, where)
@@ -61,7 +61,7 @@ def parse_json(text: str, *, where: str) -> PlainConfig:
     try:
         json_format.Parse(text, message, descriptor_pool=pool)
     except json_format.ParseError as error:
-        raise ModelConfigError(where, _in_our_words(str(error))) from None
+        raise ModelConfigError(where, _reworded(str(error))) from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ModelConfigError(where, _unreadable(error)) from None
     return _plain(message, where)
@@ -79,7 +79,7 @@ def fields_of(message_name: str) -> tuple[str, ...]:
     return tuple(message_class(message_name).DESCRIPTOR.fields_by_name)
 
 
-def _in_our_words(reason: str) -> str:
+def _reworded(reason: str) -> str:
     if (match := _NO_FIELD.search(reason)) is not None:
         message, field = match[1], match[2]
         hint = suggestion(field, fields_of(message))

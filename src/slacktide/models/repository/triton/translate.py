@@ -101,7 +101,7 @@ class _Reader:
         devices = {self._device(group) for group in groups}
         if len(devices) > 1:
             listed_devices = " and ".join(sorted(devices))
-            self._refuse("instance_group", f"one device serves a model, got {listed_devices}")
+            self._refuse("instance_group", f"a model runs on one device, got {listed_devices}")
         counts = [group.get("count", 1) for group in groups]
         if min(counts) < 1:
             self._wrong("instance_group.count", f"expected 1 or more, got {min(counts)}")
@@ -114,13 +114,13 @@ class _Reader:
     def _device(self, group: Mapping[str, Any]) -> str:
         kind, gpus = group.get("kind", "KIND_AUTO"), sorted(set(group.get("gpus", [])))
         if kind == "KIND_MODEL":
-            self._refuse("instance_group.kind", "KIND_MODEL lets the model place itself")
+            self._refuse("instance_group.kind", "KIND_MODEL lets the model choose its devices")
         if kind == "KIND_CPU":
             if gpus:
-                self._wrong("instance_group.gpus", "expected none with KIND_CPU")
+                self._wrong("instance_group.gpus", "expected no GPUs with KIND_CPU")
             return "cpu"
         if len(gpus) > 1:
-            self._refuse("instance_group.gpus", f"one GPU serves a model, got {gpus}")
+            self._refuse("instance_group.gpus", f"a model runs on one GPU, got {gpus}")
         if gpus and not 0 <= gpus[0] <= 999:
             self._wrong("instance_group.gpus", f"expected the number of a GPU, got {gpus[0]}")
         if gpus:
@@ -139,7 +139,7 @@ class _Reader:
         levels = batching.get("priority_levels", 0)
         if levels > MAX_PRIORITY:
             path = "dynamic_batching.priority_levels"
-            self._refuse(path, f"there are {MAX_PRIORITY} priorities, got {levels}")
+            self._refuse(path, f"expected at most {MAX_PRIORITY}, got {levels}")
         if (level := batching.get("default_priority_level")) is not None:
             if not 1 <= level <= levels:
                 path = "dynamic_batching.default_priority_level"
