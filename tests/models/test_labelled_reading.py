@@ -236,7 +236,7 @@ def images_of(**changed: Any) -> dict[str, Any]:
         (images_of(file_name="../out.jpg"), "../out.jpg' in the data"),
         (images_of(file_name="link.jpg"), "file_name: there is no file"),
         (images_of(file_name="/etc/passwd"), "file_name: expected a .jpg"),
-        (images_of(file_name=None), "images[0].file_name: expected a word, got nothing"),
+        (images_of(file_name=None), "images[0].file_name: expected a string, got nothing"),
         (images_of(file_name="a\0.jpg"), "file_name: expected a path, got 'a"),
         (
             images_of(width=20, height=40),
