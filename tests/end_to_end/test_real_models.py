@@ -21,6 +21,11 @@ import tritonclient.http
 from bench.pinned_models import PINNED, PinnedModel, Size, Tensors, lay_out
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.executors.hand_over.tensor_io import lay_out as lay_out_rows
+from slacktide.executors.ports import ModelSource, Payload, TensorRef
+from slacktide.executors.session import ModelSession
+
 pytestmark = pytest.mark.network
 
 REQUESTS = [(name, size) for name, one in PINNED.items() for size in (*one.sizes, *one.later)]
@@ -137,6 +142,33 @@ def test_state_goes_back_and_forth_with_a_scalar_beside_it(
         state, wanted = answer.as_numpy("stateN"), values["stateN"]
     np.testing.assert_allclose(state, wanted, atol=1e-3)
     assert np.abs(state).max() > 0.0
+
+
+def test_the_stride_of_a_recogniser_is_found_and_lines_share_a_batch() -> None:
+    """It has (width + 3) // 8 positions. Its attention sees the padding, which the note says."""
+    model = PINNED["recogniser"]
+    padding = Padding({"x": PaddedInput(3)}, {})
+    source = ModelSource(
+        "r", "1", model.file(), model.file().parent, padding=padding,
+        warmup_shapes={"x": (3, 48, 320)},
+    )  # fmt: skip
+    session = ModelSession.open(source, threads=1)
+    session.warm_up()
+    assert session.note.startswith("padding changes answers")
+    lines = [model.inputs((48, width), np.random.default_rng(width))["x"] for width in (321, 100)]
+    refs, at = [], 0
+    for line in lines:
+        refs.append(Payload(1, (TensorRef(at, line.nbytes, line.shape),)))
+        at += line.nbytes
+    arena = memoryview(b"".join(line.tobytes() for line in lines))
+    result = session.run(refs, arena)
+    lengths = result.inputs.lengths
+    assert lengths is not None
+    (spec,) = session.interface.outputs
+    (array,) = result.arrays
+    _, parts = lay_out_rows(array, spec, [1, 1], True, lengths)
+    alone = [expected(model, {"x": line})[spec.name] for line in lines]
+    assert [part.shape for part in parts] == [array.shape for array in alone]
 
 
 def test_a_bare_folder_serves_or_says_which_key_is_missing(

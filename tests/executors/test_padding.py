@@ -209,3 +209,54 @@ def test_equal_lengths_are_used_where_they_lie(models: Any, kit: Any, arena: Are
     memory = arena.view(Slot(0, 4096))
     alone = gatherer.gather([payload.tensors[0]], memory)
     assert np.shares_memory(alone, np.frombuffer(memory, np.uint8))
+
+
+@pytest.mark.parametrize(("operator", "changes"), [("Abs", False), ("Softmax", True)])
+def test_padding_that_changes_answers_is_noted(
+    models: Any, kit: Any, operator: str, changes: bool
+) -> None:
+    path = kit.save(
+        models.path(operator),
+        [helper.make_node(operator, ["x"], ["y"])],
+        [kit.value("x", TensorProto.FLOAT, ["n", "length"])],
+        [kit.value("y", TensorProto.FLOAT, ["n", "length"])],
+    )
+    padding = Padding({"x": PaddedInput(1)}, {}, (4, 9))
+    session = ModelSession.open(kit.source(path, padding=padding), threads=1)
+    session.warm_up()
+    assert session.note.startswith("padding changes answers: output 'y'") is changes
+    assert session.opened().note == session.note
+
+
+def test_a_mask_hides_padding(models: Any, kit: Any) -> None:
+    path = masked_model(models, kit)
+    source = kit.source(path, padding=MASKED, warmup_shapes={"x": (4, 3)})
+    session = ModelSession.open(source, threads=1)
+    session.warm_up()
+    assert session.note == ""
+
+
+async def test_an_output_with_a_stride_is_cut_to_its_own_length(
+    models: Any, kit: Any, arena: Arena
+) -> None:
+    """Maxima of four positions; the last may cover fewer."""
+    path = kit.save(
+        models.path("pool"),
+        [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[4], strides=[4], ceil_mode=1)],
+        [kit.value("x", TensorProto.FLOAT, ["n", 2, "length"])],
+        [kit.value("y", TensorProto.FLOAT, ["n", 2, "pools"])],
+    )
+    padding = Padding({"x": PaddedInput(2, -9.0)}, {}, (8, 12))
+    xs = [np.random.default_rng(i).random((1, 2, i), np.float32) for i in (5, 8, 11, 4, 1)]
+    executor = InProcessExecutor()
+    try:
+        case = kit.Case(executor, path, arena, padding=padding, warmup_shapes={"x": (2, 8)})
+        await case.ready()
+        report = await case.run(1, *(kit.put(arena, x) for x in xs))
+        assert isinstance(report, BatchFinished), report
+        for (data,), x in zip(case.results, xs, strict=True):
+            pools = [x[..., at : at + 4].max(-1) for at in range(0, x.shape[2], 4)]
+            got = np.frombuffer(data, np.float32).reshape(1, 2, -1)
+            np.testing.assert_array_equal(got, np.stack(pools, -1))
+    finally:
+        await executor.close()

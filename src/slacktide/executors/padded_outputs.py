@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
-from slacktide.domain.padding import PaddedOutput, Padding
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.padding import PaddedOutput, Padding, pad_element
+from slacktide.domain.tensors import TensorSpec
 from slacktide.executors.onnx_runtime import ModelError
 
 MOST_STRIDE = 256
@@ -123,3 +128,38 @@ def telling_length(
     }
     best = min(groups, key=lambda length: (groups[length], -length), default=None)
     return None if best is None or groups[best] == len(candidates) else best
+
+
+def padded_feeds(
+    padding: Padding, specs: Sequence[TensorSpec], feeds: Mapping[str, NDArray[Any]], length: int
+) -> dict[str, NDArray[Any]]:
+    """Inputs `feeds`, padded to this length."""
+    padded = dict(feeds)
+    for spec in specs:
+        if (stated := padding.inputs.get(spec.name)) is not None:
+            array, axis = feeds[spec.name], stated.axis
+            shape = (*array.shape[:axis], length, *array.shape[axis + 1 :])
+            padded[spec.name] = np.full(shape, pad_element(spec.datatype, stated.value))
+            padded[spec.name][(slice(None),) * axis + (slice(array.shape[axis]),)] = array
+    return padded
+
+
+def largest_change(
+    alone: Mapping[str, NDArray[Any]],
+    padded: Mapping[str, NDArray[Any]],
+    outputs: Mapping[str, PaddedOutput],
+) -> tuple[float, str]:
+    """The output that padding changes most, after a share of its largest magnitude. `alone` and
+    `padded` have the outputs of one row; the padded ones are cut back here."""
+    changes = [(0.0, "")]
+    for name, array in alone.items():
+        other = padded[name]
+        if (cut := outputs.get(name)) is not None:
+            other = other[(slice(None),) * cut.axis + (slice(array.shape[cut.axis]),)]
+        if array.dtype == object or array.shape != other.shape or not array.size:
+            continue
+        wide, other = array.astype(np.float64), other.astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            change = np.nanmax(np.abs(wide - other), initial=0.0)
+            changes.append((float(change / max(np.nanmax(np.abs(wide)), 1e-30)), name))
+    return max(changes)

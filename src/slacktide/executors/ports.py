@@ -118,7 +118,8 @@ class OpenedModel:
     sessions: tuple[SessionSize, ...] = ()
     """Sessions in the order they were opened; empty if the executor does not say."""
     note: str = ""
-    """Requested sessions that were not opened, and why; empty if all were."""
+    """What the log should warn of: requested sessions that were not opened, padding that changes
+    answers."""
     row_shapes: RowShapes = field(default_factory=dict)
     """Shapes of a row that runs; empty if the executor does not say."""
     cold: str = ""

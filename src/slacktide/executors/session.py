@@ -50,7 +50,12 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
     to_value,
 )
-from slacktide.executors.padded_outputs import Shapes, find_padded_outputs
+from slacktide.executors.padded_outputs import (
+    Shapes,
+    find_padded_outputs,
+    largest_change,
+    padded_feeds,
+)
 from slacktide.executors.pictures import load_opencv
 from slacktide.executors.ports import (
     NO_FAULTS,
@@ -175,6 +180,8 @@ class ModelSession:
         self.cold = ""
         """Why no synthetic row runs; empty if one does."""
         self.tolerance = TOLERANCE
+        self.note = ""
+        """A warning for the log."""
         self.labels: tuple[str, ...] = ()
         """Names of the model's classes."""
         self._rows: SyntheticRows | None = None
@@ -428,7 +435,25 @@ class ModelSession:
                 runs[extra] = single
         stated = {} if self._source.padding is None else self._source.padding.outputs
         outputs = find_padded_outputs(padding, stated, runs, self._try_length)
-        self._lengths = LengthReader(replace(padding, outputs=outputs), self.interface)
+        padding = replace(padding, outputs=outputs)
+        self._lengths = LengthReader(padding, self.interface)
+        if len(runs) > 1 and not self._by_value:
+            self._compare_padded(padding, min(runs), max(runs))
+
+    def _compare_padded(self, padding: Padding, shorter: int, longer: int) -> None:
+        """Note whether a row gets another answer when it is padded."""
+        row = self._synthetic_rows().shapes(self.row_shapes, shorter)
+        feeds = self.synthetic(1, row)
+        alone, padded = (
+            dict(zip(self._outputs, self._infer(inputs, None), strict=True))
+            for inputs in (feeds, padded_feeds(padding, self.interface.inputs, feeds, longer))
+        )
+        change, name = largest_change(alone, padded, padding.outputs)
+        if change > self.tolerance:
+            self.note = (
+                f"padding changes answers: output {name!r} of a row of length {shorter} changes by "
+                f"{change:.1%} of its largest magnitude when padded to {longer}"
+            )
 
     def _run_length(self, length: int, rows: int = 1) -> Shapes:
         """Run rows of this length. Returns the shapes of the outputs."""
@@ -534,7 +559,7 @@ class ModelSession:
     def opened(self) -> OpenedModel:
         """The model as a worker reports it, without the sessions of a pool."""
         checks = (self.row_shapes, self.cold, self.tolerance)
-        return OpenedModel(self.interface, (), "", *checks, labels=self.labels)
+        return OpenedModel(self.interface, (), self.note, *checks, labels=self.labels)
 
     def detail(self, error: BaseException) -> str:
         """The text of an error of `run` that clients may see."""

@@ -94,7 +94,8 @@ class SessionPool:
     def opened(self) -> OpenedModel:
         """The model as reported when it is up."""
         model = self.session
-        return replace(model.opened(), sessions=self.sizes, note=self.note)
+        notes = "; ".join(filter(None, (model.note, self.note)))
+        return replace(model.opened(), sessions=self.sizes, note=notes)
 
     def use(self, cores: int) -> None:
         """Run the batches that follow in the session for this many cores."""
