@@ -107,6 +107,8 @@ def test_paddleocr_keeps_the_height_of_lines_and_the_shape_of_pages() -> None:
     assert lines.resize is Resize.HEIGHT
     assert lines.place(24, 48, (48, 192)) == (0, 0, 96, 48)
     assert lines.place(24, 480, (48, 192)) == (0, 0, 192, 48)
+    sized = completed(model(-1, 3, -1, -1), preset="paddleocr", size=(48, 192))
+    assert (sized.resize, sized.size, sized.multiple) == (Resize.HEIGHT, (48, 192), 1)
     pages = completed(model(-1, 3, -1, -1), preset="paddleocr")
     assert pages.extent(1000, 1400) == (736, 1056)  # 1,030.4 wide, in multiples of 32
 
@@ -114,6 +116,22 @@ def test_paddleocr_keeps_the_height_of_lines_and_the_shape_of_pages() -> None:
 def test_imagenet_keeps_the_middle_of_a_picture_of_256_pixels() -> None:
     about = completed(model(-1, 3, 224, 224), preset="imagenet")
     assert about.place(512, 1024, (224, 224)) == (-144, -16, 512, 256)
+
+
+def test_a_batch_is_as_wide_as_its_longest_line_if_the_model_allows() -> None:
+    about = completed(model(-1, 3, 48, -1), preset="paddleocr")
+    assert about.common_extent([(24, 48), (30, 100), (1, 4000)]) == (48, 64 * 48)
+    assert about.common_extent([(24, 48), (30, 100)]) == (48, 160)
+
+
+@pytest.mark.parametrize("sides", [(375, 500), (501, 400), (257, 256), (333, 1000)])
+def test_the_middle_is_cut_out_as_by_others(sides: tuple[int, int]) -> None:
+    """The short side has 256 pixels exactly; what cannot be halved is cut off at the end."""
+    about = completed(model(-1, 3, 224, 224), preset="imagenet")
+    scale = 256 / min(sides)
+    height, width = (round(side * scale) for side in sides)
+    expected = (-((width - 224) // 2), -((height - 224) // 2), width, height)
+    assert about.place(*sides, (224, 224)) == expected
 
 
 @given(SIDES, SIDES, st.tuples(st.integers(8, 700), st.integers(8, 700)))

@@ -88,6 +88,36 @@ def test_imagenet_cuts_the_middle_out_of_the_resized_picture(opened: Any) -> Non
     assert np.allclose(answer, ((middle / 255 - mean) / std).transpose(2, 0, 1), atol=0.02)
 
 
+@pytest.mark.parametrize(
+    ("interpolation", "way"),
+    [("linear", cv2.INTER_LINEAR), ("cubic", cv2.INTER_CUBIC), ("lanczos", cv2.INTER_LANCZOS4)],
+)
+@pytest.mark.parametrize("kind", [np.asarray, encode_jpeg])
+def test_pictures_are_resized_as_a_package_resized_them(
+    opened: Any, interpolation: str, way: int, kind: Any
+) -> None:
+    """The whole picture is resized, then cut, and JPEGs are not reduced before."""
+    session = opened("n", 3, 32, 32, resize="cover", crop=0.8, interpolation=interpolation)
+    frame = np.random.default_rng(1).integers(256, size=(90, 161, 3), dtype=np.uint8)
+    sent = kind(frame)
+    if isinstance(sent, bytes):
+        frame = cv2.imdecode(np.frombuffer(sent, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    expected = cv2.resize(np.ascontiguousarray(frame), (72, 40), interpolation=way)[4:36, 20:52]
+    answer = run(session, sent).arrays[0][0]
+    assert np.abs(answer - expected.transpose(2, 0, 1) / 255).max() < 0.02
+
+
+def test_ways_of_opencv_need_it(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = picture(50, 70)
+    expected = run(opened("n", 3, 16, 16, interpolation="linear"), frame).arrays[0].copy()
+    monkeypatch.setattr("slacktide.executors.pictures.load_opencv", lambda: None)
+    answer = run(opened("n", 3, 16, 16, interpolation="linear"), frame).arrays[0]
+    assert np.abs(answer - expected).max() <= 1.01 / 255
+    monkeypatch.setattr("slacktide.executors.onnx_file.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"image.interpolation: 'lanczos' needs OpenCV"):
+        opened("n", 3, 16, 16, interpolation="lanczos")
+
+
 def test_caffe_takes_blue_first_and_channels_last(opened: Any) -> None:
     session = opened("n", 16, 16, 3, preset="caffe", crop=1.0)
     frame = np.full((16, 16, 3), (200, 100, 50), np.uint8)

@@ -16,6 +16,8 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 
 _LONGEST = 4
 """Largest ratio of a picture's sides under `short_side`; longer pictures are squeezed."""
+_LONGEST_LINE = 64
+"""Largest ratio of width and height under `height` if the model leaves the width free."""
 _LEAST_SIDE = 8
 """Smallest height or width, in pixels, of an input that looks like pictures."""
 
@@ -63,11 +65,26 @@ class StatedPreprocessing:
     pad_value: int | None = None
     multiple: int | None = None
     """Height and width of the model's input are multiples of this."""
+    interpolation: str | None = None
+    """`area`, or how OpenCV resizes: `linear`, `cubic` or `lanczos`."""
 
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _DEFAULTS = StatedPreprocessing(
-    "", "", None, None, None, 1 / 255, (0.0,), (1.0,), "squash", 1.0, "centre", 114, 1
+    "",
+    "",
+    None,
+    None,
+    None,
+    1 / 255,
+    (0.0,),
+    (1.0,),
+    "squash",
+    1.0,
+    "centre",
+    114,
+    1,
+    "area",
 )
 PRESETS = {
     "ultralytics": StatedPreprocessing("", resize="letterbox"),
@@ -75,7 +92,13 @@ PRESETS = {
         "", mean=_IMAGENET_MEAN, std=_IMAGENET_STD, resize="cover", crop=0.875
     ),
     "paddleocr": StatedPreprocessing(
-        "", colour="bgr", mean=(0.5,), std=(0.5,), anchor="top_left", pad_value=127
+        "",
+        colour="bgr",
+        mean=(0.5,),
+        std=(0.5,),
+        anchor="top_left",
+        pad_value=127,
+        interpolation="linear",
     ),
     "mobilenet": StatedPreprocessing("", scale=1 / 127.5, mean=(1.0,), resize="cover", crop=0.875),
     "caffe": StatedPreprocessing(
@@ -83,7 +106,7 @@ PRESETS = {
     ),
 }
 """What families of models were trained with. `paddleocr` resizes to `short_side` (multiples of 32)
-where the model leaves both sides free, and by `height` elsewhere."""
+where the model leaves both sides free and `size` is none of a line, and by `height` elsewhere."""
 
 
 class PicturePlacement(NamedTuple):
@@ -114,9 +137,15 @@ class Preprocessing:
     multiple: int
     short_side: int
     """Length of the short side under `Resize.SHORT_SIDE`."""
+    interpolation: str
 
     def extent(self, height: int, width: int) -> tuple[int, int]:
         """Height and width to which a picture is resized if the batch decides the model's size."""
+        if self.resize is Resize.HEIGHT and self.size[0] > 0:
+            rows = self.size[0]
+            return rows, min(
+                _LONGEST_LINE * rows, max(_LEAST_SIDE, math.ceil(width * rows / height))
+            )
         if self.resize is not Resize.SHORT_SIDE:
             return height, width
         scale = self.short_side / min(height, width)
@@ -138,16 +167,16 @@ class Preprocessing:
             return PicturePlacement(0, 0, min(columns, extent[1]), min(rows, extent[0]))
         if self.resize is Resize.HEIGHT:
             columns = min(columns, max(1, math.ceil(width * rows / height)))
-        elif self.resize is not Resize.SQUASH:
+        rows, columns = round(rows / self.crop), round(columns / self.crop)
+        if self.resize in (Resize.LETTERBOX, Resize.COVER):
             least = self.resize is Resize.LETTERBOX
             scale = (min if least else max)(rows / height, columns / width)
             rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
-        rows, columns = round(rows / self.crop), round(columns / self.crop)
         left, top = extent[1] - columns, extent[0] - rows
         if not self.centred and min(left, top) >= 0:
             return PicturePlacement(0, 0, columns, rows)
-        # Half a pixel more goes to the right and below, as in Ultralytics' own letterbox.
-        return PicturePlacement(math.floor(left / 2), math.floor(top / 2), columns, rows)
+        # Half a pixel more is padded, or cut off, at the right and below.
+        return PicturePlacement(math.trunc(left / 2), math.trunc(top / 2), columns, rows)
 
 
 def complete(
@@ -193,6 +222,7 @@ def complete(
         stated.pad_value or 0,
         stated.multiple or 1,
         short_side,
+        stated.interpolation or "area",
     )
 
 
@@ -257,7 +287,7 @@ def _preset(
         return StatedPreprocessing("", scale=plain)
     preset = PRESETS[name]
     if name == "paddleocr":
-        free = max(axes) < 0
+        free = max(axes) < 0 and (stated.size is None or stated.size[0] == stated.size[1])
         resize, multiple = ("short_side", 32) if free else ("height", 1)
         preset = replace(
             preset, resize=resize, multiple=multiple, size=(736, 736) if free else None

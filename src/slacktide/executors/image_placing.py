@@ -19,6 +19,11 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """Weights of red, green and blue in grey, as in ITU-R BT.601 and JPEG."""
 
 
+_MOST_CUT = 8
+"""Pixels of a resized picture for each of the model's: a larger one is cut before it is resized,
+to fractions of a pixel."""
+
+
 class Picture(NamedTuple):
     """One picture: `pixels`, or else a whole `jpeg`."""
 
@@ -39,14 +44,15 @@ class Picture(NamedTuple):
             height, width = width, height
         return cls(height, width, None, jpeg)
 
-    def resize_into(self, out: Pixels) -> None:
+    def resize_into(self, out: Pixels, interpolation: str = "area") -> None:
         """Resize the whole picture to `out`. Raises the errors of `decode`."""
         if self.pixels is not None:
-            resize_into(self.pixels, out)
+            resize_into(self.pixels, out, interpolation)
         elif self.jpeg is not None:
-            pixels = decode(self.jpeg, out)
+            # Reduced JPEGs look like means of pixels, which is right for no other way.
+            pixels = decode(self.jpeg, out if interpolation == "area" else None)
             if pixels is not out:
-                resize_into(pixels, out)
+                resize_into(pixels, out, interpolation)
 
     def place_into(self, out: Pixels, preprocessing: Preprocessing) -> PicturePlacement:
         """Draw the picture where `preprocessing` places it in `out`, [height, width, 3], and pad
@@ -57,8 +63,15 @@ class Picture(NamedTuple):
         shown = out[max(0, top) : top + rows, max(0, left) : left + columns]
         if shown.shape != out.shape:
             out.fill(preprocessing.pad_value)
+        way = preprocessing.interpolation
         if shown.shape[:2] == (rows, columns):
-            self.resize_into(shown)
+            self.resize_into(shown, way)
+            return placement
+        if rows * columns <= _MOST_CUT * height * width:
+            whole = np.empty((rows, columns, 3), np.uint8)
+            self.resize_into(whole, way)
+            first_row, first_column = max(0, -top), max(0, -left)
+            shown[...] = whole[first_row:, first_column:][: shown.shape[0], : shown.shape[1]]
             return placement
         pixels = self.pixels
         if pixels is None:
@@ -67,7 +80,7 @@ class Picture(NamedTuple):
         high, wide = pixels.shape[:2]
         first_row, end_row = _source(top, rows, shown.shape[0], high)
         first_column, end_column = _source(left, columns, shown.shape[1], wide)
-        resize_into(pixels[first_row:end_row, first_column:end_column], shown)
+        resize_into(pixels[first_row:end_row, first_column:end_column], shown, way)
         return placement
 
 

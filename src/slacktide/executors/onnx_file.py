@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -182,6 +183,11 @@ class OnnxFile:
             preprocessing = complete(stated, interface, self.metadata, sizes)
         except ValueError as error:
             raise ModelError(str(error)) from None
+        if preprocessing.interpolation in ("cubic", "lanczos") and find_spec("cv2") is None:
+            raise ModelError(
+                f"inputs.{stated.input}.image.interpolation: {preprocessing.interpolation!r} needs "
+                "OpenCV: pip install 'slacktide[images]'"
+            )
         if not interface.batches:
             raise ModelError(
                 f"inputs.{stated.input}.image: expected a model whose first axes are all free, or "

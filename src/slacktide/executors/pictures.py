@@ -1,8 +1,9 @@
 """Resizes pixels as workers do, and encodes them as JPEG.
 
 OpenCV (the extra `images`) resizes by area means if an image shrinks, and linearly if it
-grows. Without OpenCV, NumPy does the same: each value is within one of OpenCV's. The client library
-includes this file, so it imports nothing else of Slacktide.
+grows. Without OpenCV, NumPy does the same: each value is within one of OpenCV's. Other ways than
+these two need OpenCV. The client library includes this file, so it imports nothing else of
+Slacktide.
 """
 
 from __future__ import annotations
@@ -31,18 +32,24 @@ def load_opencv() -> Any:
         return None
 
 
-def resize_into(image: Pixels, out: Pixels) -> None:
-    """Resize pixels to `out`."""
+_OPENCV_WAYS = {"linear": "INTER_LINEAR", "cubic": "INTER_CUBIC", "lanczos": "INTER_LANCZOS4"}
+"""Without `area`, which is linear for growing images."""
+
+
+def resize_into(image: Pixels, out: Pixels, interpolation: str = "area") -> None:
+    """Resize pixels to `out`. `interpolation`: `area`, `linear`, `cubic` or `lanczos`; the last
+    two need OpenCV."""
     height, width = out.shape[:2]
     cv2 = load_opencv()
     if image.shape == out.shape:
         out[...] = image
     elif cv2 is not None:
         shrinks = image.shape[0] > height or image.shape[1] > width
-        way = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+        area = "INTER_AREA" if shrinks else "INTER_LINEAR"
+        way = getattr(cv2, _OPENCV_WAYS.get(interpolation, area))
         cv2.resize(image, (width, height), dst=out, interpolation=way)
     else:
-        _resize_with_numpy(image, out)
+        _resize_with_numpy(image, out, linear=interpolation != "area")
 
 
 class _Way(Enum):
@@ -60,10 +67,12 @@ _Sources = tuple[NDArray[np.intp], NDArray[np.float32]]
 """For each resized pixel, the indices of its n sources and their weights: [n, pixels] each."""
 
 
-def _resize_with_numpy(image: Pixels, out: Pixels) -> None:
+def _resize_with_numpy(image: Pixels, out: Pixels, *, linear: bool = False) -> None:
     """Resize with NumPy: each row, then each column, is a weighted sum of a few others."""
     (height, width, colours), (down, across, _) = image.shape, out.shape
-    if down <= height and across <= width:
+    if linear:
+        way = _Way.LINES
+    elif down <= height and across <= width:
         way = _Way.MEANS
     else:
         way = _Way.LINES if down >= height and across >= width else _Way.STEPS

@@ -94,6 +94,10 @@ class ImageSettings(Section):
     """Sample of the padding, before scaling; 114 by default."""
     multiple: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Height and width must be multiples of this, the network's stride; 1 by default."""
+    interpolation: Literal["area", "linear", "cubic", "lanczos"] | None = None
+    """How pixels are resized: `area` by default, means of the pixels that a new one covers, as
+    Pillow does. The others are OpenCV's, which skip pixels of pictures that shrink a lot; `cubic`
+    and `lanczos` need `slacktide[images]`."""
 
     def stated(self, name: str) -> StatedPreprocessing:
         """Return the settings of the input `name` as the worker reads them."""
