@@ -21,6 +21,7 @@ class FakeServer:
     def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
         self._credentials = credentials
         self.size, self.mapped = 256, True
+        self.keeps_shape = False
         self.delay = 0.0
         self.silent = False
         """It takes frames, and says nothing."""
@@ -120,7 +121,11 @@ class FakeServer:
                 self.hellos.append(message.hello)
                 variants = [m.Variant(name=str(s), size=s, accuracy=s / 1000) for s in (128, 256)]
                 welcome = m.Welcome(
-                    session="s:1", variants=variants, advice=self._advice(), input="image"
+                    session="s:1",
+                    variants=variants,
+                    advice=self._advice(),
+                    input="image",
+                    keeps_shape=self.keeps_shape,
                 )
                 yield m.ServerMessage(welcome=welcome)
             elif kind == "announcement":

@@ -58,6 +58,16 @@ def test_frames_are_encoded_as_advised_and_answered(server):
     assert (hello.model, hello.rate, hello.slo_ms, hello.name) == ("street", 10, 20_000, "gate")
 
 
+@pytest.mark.parametrize("keeps_shape", [False, True])
+def test_frames_keep_their_shape_for_a_model_that_letterboxes(server, keeps_shape):
+    server.keeps_shape = keeps_shape
+    with connect(server.target, "street", **SLOW) as session:
+        replies = [session.submit(np.zeros((300, 640, 3), np.uint8)).result(30) for _ in range(4)]
+    assert replies[-1].outcome.size == 256
+    height, width = jpeg_in(server.frames[-1]).shape[:2]
+    assert (height, width) == ((120, 256) if keeps_shape else (256, 256))
+
+
 def test_colours_arrive_as_they_were(server):
     blue = np.zeros((480, 640, 3), np.uint8)
     blue[..., 0] = 255  # as OpenCV has it

@@ -147,6 +147,7 @@ class FakeSession:
     advice: SizeAdvice | None = None
     steps: list[tuple[Any, ...]] = field(default_factory=list)
     closed: int = 0
+    keeps_shape: bool = True
 
     def welcome(self) -> tuple[str, list[tuple[str, int, float]]]:
         return "x", [("128", 128, 0.5), ("256", 256, 0.75)]

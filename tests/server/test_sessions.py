@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slacktide.domain import InputSize, Outcome, Plan, Reason
+from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.planning.sessions import SessionClosed, SessionMeasured, SessionOpened
 from slacktide.planning.variants import Family, FamilyVariant
@@ -287,6 +288,28 @@ def test_a_model_without_planned_variants_is_streamed_to_as_it_is(family: Family
     name, variants = session.welcome()
     assert name == "image"
     assert len(variants) == (0 if family is None else 3)
+
+
+@pytest.mark.parametrize(
+    ("image", "keeps_shape"),
+    [
+        (None, False),
+        (StatedPreprocessing("image"), True),
+        (StatedPreprocessing("image", "ultralytics"), True),
+        (StatedPreprocessing("image", "imagenet"), False),
+        (StatedPreprocessing("image", "caffe"), False),
+        (StatedPreprocessing("image", "caffe", resize="letterbox"), True),
+        (StatedPreprocessing("image", "ultralytics", resize="squash"), False),
+    ],
+)
+def test_clients_of_models_that_letterbox_are_told_to_keep_the_shape(
+    image: StatedPreprocessing | None, keeps_shape: bool
+):
+    bench = Bench()
+    bench.version.definition = SimpleNamespace(settings=SimpleNamespace(preprocessing=image))
+    assert bench.open().keeps_shape is keeps_shape
+    bench.version = None  # type: ignore[assignment]
+    assert not bench.open().keeps_shape
 
 
 def test_a_welcome_names_variants_with_size_and_accuracy():

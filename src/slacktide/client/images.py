@@ -61,12 +61,16 @@ def encode(
     rgb: bool,
     pixels: bool,
     exact: tuple[int, int] | None = None,
+    keeps_shape: bool = False,
 ) -> EncodedImage:
     """Resize an image to sides of at most `size` (0: unchanged), or to `exact` (width, height), and
-    encode it as JPEG of `quality`, or as raw `pixels`. `rgb`: red comes first, not blue. Raises
-    ValueError."""
+    encode it as JPEG of `quality`, or as raw `pixels`. `rgb`: red comes first, not blue.
+    `keeps_shape`: both sides shrink alike. Raises ValueError."""
     most = size or LONGEST_SIDE
     width, height = exact or (min(image.shape[1], most), min(image.shape[0], most))
+    if keeps_shape and exact is None:
+        scale = min(1.0, most / max(image.shape[:2]))
+        height, width = (max(1, round(side * scale)) for side in image.shape[:2])
     small = resized(image, width, height)
     if not pixels:
         return EncodedImage(encode_jpeg(small, quality, rgb=rgb), width, height)

@@ -57,6 +57,8 @@ class FrameTransport(Protocol):
     """Whether frames are sent as raw pixels, not as JPEG."""
     exact: tuple[int, int] | None
     """Width and height that every frame must have."""
+    keeps_shape: bool
+    """Whether both sides of a frame shrink alike."""
 
     def __init__(
         self, channel: grpc.aio.Channel, terms: SessionOptions, metadata: Metadata, tell: Tell
@@ -81,6 +83,7 @@ class StreamTransport:
 
         self.pixels = False
         self.exact: tuple[int, int] | None = None
+        self.keeps_shape = False
         self._m, self._tell, self._metadata = messages, tell, metadata
         self._method: Any = channel.stream_stream(
             f"/{messages.FRAME_SERVICE}/StreamFrames",
@@ -176,6 +179,7 @@ class StreamTransport:
             variants = tuple(
                 (variant.name, variant.size, variant.accuracy) for variant in welcome.variants
             )
+            self.keeps_shape = welcome.keeps_shape
             advice = _advice(welcome.advice) if welcome.HasField("advice") else None
             self._tell(Connected(variants, advice), {})
         elif kind == "acknowledgement":
@@ -203,6 +207,7 @@ class PlainTransport:
 
         self.pixels = False
         self.exact: tuple[int, int] | None = None
+        self.keeps_shape = False
         self._m, self._tell, self._terms = messages, tell, terms
         service = f"/{messages.INFERENCE_SERVICE}/"
         self._call: Callable[[str, Any, Any], Any] = lambda method, request, answer: (

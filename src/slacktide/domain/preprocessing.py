@@ -68,6 +68,12 @@ class StatedPreprocessing:
     interpolation: str | None = None
     """`area`, or how OpenCV resizes: `linear`, `cubic` or `lanczos`."""
 
+    @property
+    def letterboxes(self) -> bool:
+        """Whether pictures are letterboxed, if nothing but metadata in the file says otherwise."""
+        resize = self.resize or (PRESETS[self.preset].resize if self.preset else "letterbox")
+        return resize == "letterbox"
+
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _DEFAULTS = StatedPreprocessing(

@@ -130,6 +130,10 @@ class FrameSession(Protocol):
     def advice(self) -> SizeAdvice | None:
         """The frame size to send; None until the session is planned for."""
 
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether the model sees images undistorted, so that clients should not squeeze them."""
+
     def welcome(self) -> tuple[str, Sequence[tuple[str, int, float]]]:
         """The input that takes the images, and the model's variants: name, size, accuracy."""
 

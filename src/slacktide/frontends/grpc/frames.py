@@ -226,6 +226,7 @@ class FrameStream(StreamRpc):
         welcome = m.Welcome(
             session=session.id,
             input=input,
+            keeps_shape=session.keeps_shape,
             variants=[m.Variant(name=n, size=s, accuracy=a) for n, s, a in variants],
             advice=None if advice is None else advice_message(advice),
         )

@@ -164,6 +164,12 @@ class StreamSession:
             self._advice = SizeAdvice(size, self.variant, bool(self.variant))
         return self._advice is not None and self._advice != before
 
+    @property
+    def keeps_shape(self) -> bool:
+        version = self._sessions.catalog.find(self.terms.model, self.terms.version)
+        stated = None if version is None else version.front.definition.settings.preprocessing
+        return stated is not None and stated.letterboxes
+
     def welcome(self) -> tuple[str, Sequence[tuple[str, int, float]]]:
         version = self._sessions.catalog.find(self.terms.model, self.terms.version)
         takes = None if version is None else version.front.interface

@@ -391,6 +391,7 @@ class Welcome(Message):
     variants: RepeatedCompositeFieldContainer[Variant]
     advice: Advice
     input: str
+    keeps_shape: bool
     def __init__(
         self,
         *,
@@ -398,6 +399,7 @@ class Welcome(Message):
         variants: Iterable[Variant] = ...,
         advice: Advice | None = ...,
         input: str = ...,
+        keeps_shape: bool = ...,
     ) -> None: ...
 
 class Variant(Message):
