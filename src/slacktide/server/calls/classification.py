@@ -61,8 +61,7 @@ def classified(
         ranks = values if values.dtype.kind == "f" else values.astype(np.float64)
         classes = best_classes(ranks, min(count, values.shape[1]))
         values = np.take_along_axis(values, classes, 1)
-    style = "%f" if values.dtype.kind == "f" else "%d"
-    names = version.labels
+    style, names = "%f" if values.dtype.kind == "f" else "%d", version.labels
     strings = []
     for row_values, row_classes in zip(values.tolist(), classes.tolist(), strict=True):
         row = []
@@ -96,6 +95,5 @@ def _strings(name: str, rows: Sequence[Sequence[str]], batches: bool) -> OutputV
     """An output of BYTES. Its strings are as long as their prefix says."""
     encoded = [text.encode() for row in rows for text in row]
     data = b"".join([_LENGTH.pack(len(text)) + text for text in encoded])
-    columns = len(rows[0]) if rows else 0
-    shape = (len(rows), columns) if batches else (columns,)
-    return OutputValue(name, Datatype.BYTES, shape, data)
+    shape = (len(rows), len(rows[0]) if rows else 0)
+    return OutputValue(name, Datatype.BYTES, shape if batches else shape[1:], data)
