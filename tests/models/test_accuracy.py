@@ -203,6 +203,7 @@ def test_sets_are_drawn_with_replacement_and_always_the_same() -> None:
     sets = resampled_sets(50)
     assert sets.shape == (SETS, 50)
     assert set(sets.sum(axis=1)) == {50}
+    assert set(sets.sum(axis=0, dtype=int)) == {SETS}
     assert (sets == resampled_sets(50)).all()
     assert len({row.tobytes() for row in sets}) == SETS
 
@@ -210,6 +211,22 @@ def test_sets_are_drawn_with_replacement_and_always_the_same() -> None:
 def test_the_interval_is_about_that_of_a_share() -> None:
     right = np.arange(400) < 320
     score = score_classes((~right).astype(int).tolist(), [0] * 400)
-    low, high = interval(score.resampled(resampled_sets(400)))
+    low, high = interval(score.resampled(resampled_sets(400)), 0.8)
     assert low == pytest.approx(0.8 - 1.96 * 0.02, abs=0.01)
     assert high == pytest.approx(0.8 + 1.96 * 0.02, abs=0.01)
+
+
+def test_an_interval_lies_around_what_was_measured() -> None:
+    """Average precision is higher on sets in which images repeat."""
+    generator = np.random.default_rng(0)
+    answers, images = [], []
+    for _ in range(60):
+        corner = generator.random((20, 2)) * 0.8
+        boxes, kinds = np.hstack([corner, corner + 0.1]), generator.integers(5, size=20)
+        images.append(Boxes(boxes[:3], kinds[:3]))
+        answers.append(Boxes(boxes, kinds, generator.random(20)))
+    score = score_detections(answers, images)
+    drawn = score.resampled(resampled_sets(60))
+    assert drawn.mean() > score.accuracy + 0.005
+    low, high = interval(drawn, score.accuracy)
+    assert (low + high) / 2 == pytest.approx(score.accuracy, abs=0.004)

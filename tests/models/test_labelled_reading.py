@@ -332,7 +332,11 @@ LINE = "0 0.5 0.5 0.5 0.5"
         ("val: images/val", [LINE], "data.yaml: names: expected a list of names, or names of 0"),
         ("names: {1: cat}\nval: x", [LINE], "data.yaml: names: expected a list of names"),
         ("names: [cat]", [LINE], "expected a folder of images as 'val', 'test' or 'train'"),
-        ("names: [cat]\nval: {}\ntest: [[1]]", [LINE], "test: expected a folder of images, got"),
+        (
+            "names: [cat]\nval: {}\ntest: [[1]]",
+            [LINE],
+            "test: expected the name of a folder",
+        ),
         ("names: [cat]\nval: images/x", [LINE], "val: there is no folder 'images/x' in the data"),
         ("names: [cat]\nval: outside", [LINE], "val: there is no folder 'outside' in the data"),
         (GOOD, ["2 0.5 0.5 0.5 0.5"], "a.txt line 1: expected the number of a class below 2 first"),
@@ -369,6 +373,16 @@ def test_what_is_wrong_in_yolo_is_named(
     assert message in str(caught.value)
 
 
+def test_lists_that_hold_each_other_many_times_are_never_spelt_out(tmp_path: Path) -> None:
+    bomb = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30))
+    for last in ("names: [cat]\nval: [*a29]", "names: [*a29]\nval: x",
+                 "names: [cat]\npath: *a29\nval: x"):  # fmt: skip
+        text = f"a0: &a0 [x]\n{bomb}\n{last}"
+        with pytest.raises(DataError) as caught:
+            read_labels(yolo(tmp_path, text, LINE))
+        assert len(str(caught.value)) < 200
+
+
 # ── folders ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -397,6 +411,16 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
         classes("ant", "cat")
     with pytest.raises(DataError, match="expected 2 folders at most"):
         classes("x", "y")
+
+
+def test_names_of_files_reach_no_terminal_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "cat" / "\x1b[2J\udcff.png"
+    path.parent.mkdir()
+    path.symlink_to("/etc/passwd")
+    with pytest.raises(DataError) as caught:
+        read_labels(tmp_path)
+    assert str(caught.value).startswith(r"cat/\x1b[2J\udcff.png: there is no file")
+    assert str(caught.value).isprintable()
 
 
 def test_folders_without_images_are_refused(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from slacktide.cli.output import (
 )
 
 _MOST_CLASSES = 25
-"""Rows of the table of classes."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -410,9 +409,10 @@ def _print_classes(out: Console, scores: Sequence[VariantAccuracy]) -> None:
     headings = [f"{score.variant} {metric}, F1" for score in scores]
     classes = Table("class", "count", *headings, title="classes")
     for name, common in ranked[:_MOST_CLASSES]:
-        parts = [score.classes[name] for score in scores]
-        cells = [f"{part.accuracy:.3f} {part.f1:.3f}" for part in parts]
-        classes.add_row(escape(name), str(common.count), *cells)
+        parts = (score.classes[name] for score in scores)
+        cells = (f"{part.accuracy:.3f} {part.f1:.3f}" for part in parts)
+        heading = escape(name if name.isprintable() else ascii(name))
+        classes.add_row(heading, str(common.count), *cells)
     out.print(classes)
     if len(ranked) > _MOST_CLASSES:
         out.print(f"{len(ranked) - _MOST_CLASSES} rarer classes are in the answer to --json")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, FailFast, Field
+from pydantic import AfterValidator, Field
 
 from slacktide.domain.suggestions import shown
 from slacktide.models.labelled import images as common
@@ -39,7 +39,7 @@ class _Image(common.LabelSection):
 class _Annotation(common.LabelSection):
     image_id: int
     category_id: int
-    bbox: Annotated[list[float], AfterValidator(_checked)]
+    bbox: Annotated[list[float], Field(fail_fast=True), AfterValidator(_checked)]
     iscrowd: int = 0
 
 
@@ -49,9 +49,9 @@ class _Category(common.LabelSection):
 
 
 class _Document(common.LabelSection):
-    images: Annotated[list[_Image], FailFast()]
-    annotations: Annotated[list[_Annotation], FailFast(), Field(min_length=1)]
-    categories: Annotated[list[_Category], FailFast()]
+    images: Annotated[list[_Image], Field(fail_fast=True)]
+    annotations: Annotated[list[_Annotation], Field(fail_fast=True, min_length=1)]
+    categories: Annotated[list[_Category], Field(fail_fast=True)]
 
 
 def coco_files(folder: Path) -> list[str]:

@@ -45,13 +45,17 @@ def compare(
         for number, of_class in score.classes.items():
             class_name = labelled.class_names.get(number, str(number))
             classes[f"{class_name} {number}" if class_name in classes else class_name] = of_class
-        differences = {smaller: interval(drawn - base) for smaller, base in resampled.items()}
+        differences = {
+            smaller: interval(drawn - base, score.accuracy - scores[smaller].accuracy)
+            for smaller, base in resampled.items()
+        }
+        low, high = interval(drawn, score.accuracy)
         resampled[name] = drawn
         accuracies.append(
             VariantAccuracy(
                 name,
                 score.accuracy,
-                interval(drawn),
+                (max(low, 0.0), min(high, 1.0)),
                 differences,
                 score.f1,
                 classes,

@@ -29,7 +29,13 @@ MISSING_DECODER = "images other than JPEG and .npy need OpenCV: pip install 'sla
 
 
 class DataError(Exception):
-    """Raised for errors in labels, images or the model's answers; the text names the place."""
+    """Raised for errors in labels, images or the model's answers; the text names the place, without
+    control characters of files' names."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
+        )
 
 
 class LabelSection(Section):

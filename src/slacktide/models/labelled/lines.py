@@ -35,8 +35,8 @@ _Class = Annotated[int, Field(ge=0, lt=1 << 31)]
 class _Line(common.LabelSection):
     image: str
     label: _Class | None = None
-    boxes: Annotated[list[_Box], Field(max_length=common.MOST_BOXES)] | None = None
-    classes: list[_Class] | None = None
+    boxes: Annotated[list[_Box], Field(fail_fast=True, max_length=common.MOST_BOXES)] | None = None
+    classes: Annotated[list[_Class], Field(fail_fast=True)] | None = None
 
 
 def read_lines(folder: Path, labels: Sequence[str], name: str = LABELS) -> common.LabelledSet:

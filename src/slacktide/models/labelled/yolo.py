@@ -39,8 +39,9 @@ def read_yolo(root: Path, name: str, labels: Sequence[str]) -> common.LabelledSe
     labelled = []
     for part in parts:
         if not isinstance(part, str):
-            raise common.DataError(f"{where}: expected a folder of images, got {shown(part)}")
-        folder = _folder(root, str(stated.get("path", "")), part, where)
+            raise common.DataError(f"{where}: expected the name of a folder of images")
+        home = stated.get("path")
+        folder = _folder(root, home if isinstance(home, str) else "", part, where)
         for image in common.images_under(root, folder):
             path, truth_file = common.image_in(root, image, image), _labels_of(image)
             truth = _truth(root, truth_file, classes, len(names))
@@ -49,7 +50,8 @@ def read_yolo(root: Path, name: str, labels: Sequence[str]) -> common.LabelledSe
 
 
 def _yaml_of(text: str, name: str) -> dict[str, Any]:
-    """Parse YAML with numbers as keys, which our settings do not have. All scalars become text."""
+    """Parse YAML with numbers as keys, which our settings do not have. All scalars become text.
+    Lists may hold each other many times over: never print them."""
     try:
         stated = yaml.load(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
