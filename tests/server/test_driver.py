@@ -774,9 +774,7 @@ async def test_a_field_with_two_owners_fails_the_load_and_what_serves_goes_on():
         one, other = Clockwork(math.inf), Clockwork(math.inf)
         other.name = "another"
         stage.driver.runtime.composer = Composer((one, other))
-        with pytest.raises(
-            ControlError, match="m: the planners 'planner' and 'another' would both"
-        ):
+        with pytest.raises(ControlError, match="m: the planners 'planner' and 'another' both"):
             stage.driver.apply(planned(POOL, cores=(1,)), {"m": None})
         assert stage.driver.engine.plan == planned(POOL)
         stage.driver.apply(planned(POOL), {})
