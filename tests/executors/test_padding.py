@@ -140,9 +140,15 @@ def test_masks_of_any_type_are_made(datatype: Datatype, one: int) -> None:
 @pytest.mark.parametrize(
     ("refs", "message"),
     [
-        ([TensorRef(0, 8, (1, 2, 2)), TensorRef(8, 6, (1, 3, 1))], "unlike shapes in one batch"),
-        ([TensorRef(0, 8, (1, 2, 2)), TensorRef(8, 2, (1, 2, 1))], "do not fill its shape"),
-        ([TensorRef(0, 8, (1, 2, 2)), TensorRef(1020, 8, (1, 2, 1))], "do not fill its shape"),
+        ([TensorRef(0, 8, (1, 2, 2)), TensorRef(8, 6, (1, 3, 1))], "different shapes in one batch"),
+        (
+            [TensorRef(0, 8, (1, 2, 2)), TensorRef(8, 2, (1, 2, 1))],
+            "its size does not match its shape",
+        ),
+        (
+            [TensorRef(0, 8, (1, 2, 2)), TensorRef(1020, 8, (1, 2, 1))],
+            "its size does not match its shape",
+        ),
         ([TensorRef(0, 8, (1, 2, 2)), TensorRef(1022, 4, (1, 2, 1))], "lies outside the arena"),
     ],
 )
