@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.decoders.labels import find_labels, names_in, parse_labels
 from slacktide.executors.onnx_runtime import ModelError
 
@@ -83,3 +84,16 @@ def test_heads_of_tasks_that_nothing_decodes_are_refused() -> None:
     ):
         find_labels(None, {"task": "pose"}, decodes=True)
     assert find_labels(None, {"task": "pose"}, decodes=False) == ()
+
+
+def test_a_classifier_has_as_many_labels_as_classes(tmp_path: Path) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_text("cat\ndog\n")
+    scores = TensorSpec("y", Datatype.FP32, (-1, 3))
+    with pytest.raises(
+        ModelError, match=r"^labels: expected 3 names, one for .* output 'y', got 2"
+    ):
+        find_labels(path, {}, [scores], decodes=False)
+    for other in ((-1, 1), (-1, 2), (-1, -1), (-1, 3, 4)):
+        find_labels(path, {}, [TensorSpec("y", Datatype.FP32, other)], decodes=False)
+    assert find_labels(path, {}, [scores, scores], decodes=False) == ("cat", "dog")

@@ -230,7 +230,8 @@ class ModelSession:
         preprocessing = None
         if image is not None:
             preprocessing = file.preprocessing(image, interface, source.image_sizes)
-        labels = find_labels(source.labels, file.metadata, decodes=source.decode is not None)
+        decodes, outputs = source.decode is not None, interface.outputs
+        labels = find_labels(source.labels, file.metadata, outputs, decodes=decodes)
         decoder: Decoder | None = None
         if source.decode is not None:
             decoder = make_decoder(source.decode, interface, labels)

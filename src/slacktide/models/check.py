@@ -257,7 +257,10 @@ def _declared(definition: ModelDefinition) -> tuple[ModelInterface | None, dict[
             raise ModelError(f"operators of {', '.join(domains)} need a library that is not loaded")
         interface = file.interface(definition.settings.max_batch, one_row=image is not None)
         decode, outputs = definition.settings.decode, None
-        labels = find_labels(definition.label_file, file.metadata, decodes=decode is not None)
+        specs = () if interface is None else interface.outputs
+        labels = find_labels(
+            definition.label_file, file.metadata, specs, decodes=decode is not None
+        )
         if decode is not None and interface is not None:
             outputs = make_decoder(decode.source, interface, labels).outputs
         if image is not None and interface is not None:

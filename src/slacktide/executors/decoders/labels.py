@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slacktide._files import open_file
+from slacktide.domain.tensors import TensorSpec
+from slacktide.executors.decoders.heads import check_labels
 from slacktide.executors.onnx_runtime import ModelError
 
 MOST_LABEL_BYTES = 4 << 20
@@ -68,11 +70,15 @@ def names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def find_labels(
-    path: Path | None, metadata: Mapping[str, str], *, decodes: bool
+    path: Path | None,
+    metadata: Mapping[str, str],
+    outputs: Sequence[TensorSpec] = (),
+    *,
+    decodes: bool,
 ) -> tuple[str, ...]:
     """The labels of a model: those in the owner's file, else those in its metadata, else none.
-    `decodes`: whether a decoder reads its outputs. Raises ModelError if the file is unreadable, or
-    contradicts the metadata."""
+    `decodes`: whether a decoder reads its `outputs`, and compares their number. Raises ModelError
+    if the file is unreadable, or contradicts the metadata or a classifier's only output."""
     task = metadata.get("task", "")
     if decodes and task not in _READ_TASKS:
         raise ModelError(f"decode.as: expected a model of task 'detect', its file says {task!r}")
@@ -88,6 +94,9 @@ def find_labels(
         raise ModelError(f"labels: {error}") from None
     if names:
         _check_alike(labels, names)
+    for spec in outputs if len(outputs) == 1 and not decodes else ():
+        if spec.datatype.is_float and len(spec.shape) == 2 and spec.shape[1] > 1:
+            check_labels(len(labels), spec.shape[1], spec)
     return labels
 
 
