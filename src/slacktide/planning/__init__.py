@@ -1,4 +1,4 @@
-"""Planners: they see what the engine sees, and each fills the fields of the plan that it owns."""
+"""Planners. Each sees what the engine sees, and writes the fields of the plan that it owns."""
 
 from slacktide.planning.composer import Composer as Composer
 from slacktide.planning.draft import Draft as Draft

@@ -1,8 +1,8 @@
 """`Composer`: asks planners when they are due, and makes one plan of their drafts.
 
 The runtime calls `before` with the events that the engine is about to handle, and puts the new
-plan, if any, in front of them. So a request that needs more cores finds its lane growing before
-admission looks at it.
+plan, if any, in front of them. So if a request needs more cores, its lane is already growing when
+the request reaches admission.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Composer:
     """The planners of one engine. Pure."""
 
     def __init__(self, planners: Sequence[Planner] = ()) -> None:
-        """Drafts pass through `planners` in their order. Raises PlannerError if two of them share a
-        name, or a field of one scope."""
+        """`planners` change the draft in this order. Raises PlannerError if two of them have the
+        same name, or own the same field of one scope."""
         self.planners = {planner.name: planner for planner in planners}
         if len(self.planners) < len(planners):
             names = [planner.name for planner in planners]
@@ -48,9 +48,9 @@ class Composer:
         self._owners = self._owners_of({})
         self._base = Draft(Plan(), {})
         self._plan = Plan()
-        """The plan in force, or about to be."""
+        """The plan in force, or about to come into force."""
         self._rebasing = False
-        """Whether a rebased plan is yet to be put in force."""
+        """Whether the plan of the last `rebase` is yet to come into force."""
         self._at_work: Planner | None = None
 
     @property
@@ -62,8 +62,8 @@ class Composer:
         """Return the plan to put in force for `base`, with the settings `stated` for its models.
 
         The driver must hand it to the engine; until then, nothing else is planned. Raises
-        PlannerError if a field would have two owners, or if a planner refuses its settings: then
-        call it again without the addition.
+        PlannerError if a field would have two owners, or if a planner refuses its settings. In that
+        case, call `rebase` again with the previous base and settings.
         """
         owners = self._owners_of(stated)
         for planner in self.planners.values():
@@ -74,12 +74,12 @@ class Composer:
         return self._plan
 
     def observe_sessions(self, events: Sequence[SessionEvent], *, now: float) -> None:
-        """Report sessions to every planner."""
+        """Pass events of sessions to every planner."""
         for planner in self.planners.values():
             planner.observe_sessions(events, now=now)
 
     def observe_exits(self, events: Sequence[ExitEvent], *, now: float) -> None:
-        """Report ramps to every planner."""
+        """Pass events of early exits to every planner."""
         for planner in self.planners.values():
             planner.observe_exits(events, now=now)
 
@@ -97,7 +97,7 @@ class Composer:
     def before(
         self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float
     ) -> PlanChanged | None:
-        """Return the plan that the engine must get before `events`; None: the present one stays."""
+        """Return a new plan that the engine must get before `events`; None: the plan stays."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -142,8 +142,8 @@ class Composer:
         return at if at < math.inf else None
 
     def put_off(self, until: float) -> str | None:
-        """Put planning off after `before` has raised. Returns the model at fault; None if no single
-        model is: then call `before` no earlier than `until`."""
+        """Postpone planning after `before` has raised. Returns the model at fault; None: no single
+        model is at fault, so do not call `before` again until `until`."""
         planner, self._at_work = self._at_work, None
         return None if planner is None else planner.put_off(until)
 

@@ -1,7 +1,7 @@
-"""`Draft`: the plan that planners hand to each other, with the bounds they set for one another.
+"""`Draft`: a plan that passes from planner to planner, with bounds for those that follow.
 
-A planner that sets bounds never fills in the fields that they limit, so no field of the plan has
-two owners. Bounds stay inside the composer: neither the engine nor a recording sees them.
+A planner never writes the fields that its own bounds limit, so no field of the plan has two owners.
+Bounds stay inside the composer: neither the engine nor a recording sees them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slacktide.domain import Plan
 
 @dataclass(frozen=True, slots=True)
 class ModelBounds:
-    """Limits for the planners of one model."""
+    """Limits that planners of one model must respect."""
 
     largest: str = ""
     """Largest variant that may be chosen; empty: any. All variants stay loaded: requests may still
@@ -22,10 +22,10 @@ class ModelBounds:
     smallest: str = ""
     """Smallest variant that may be chosen; empty: any."""
     cores: int | None = None
-    """Most cores of each lane, but never fewer than the settings' least; None: as the settings
+    """Maximum cores per lane, but never below the minimum in the settings; None: as the settings
     state."""
     exits: bool = True
-    """Whether rows may leave early."""
+    """Whether rows may leave at early exits."""
 
 
 UNBOUNDED = ModelBounds()
@@ -40,7 +40,7 @@ class Draft:
     """By model, for the planners that follow."""
 
     def bounded(self, bounds: Mapping[str, ModelBounds]) -> Draft:
-        """Return this draft with more bounds. A smallest variant set earlier stays."""
+        """Return this draft with `bounds` added. A smallest variant that was set earlier stays."""
         merged = dict(self.bounds)
         for model, model_bounds in bounds.items():
             smallest = self.bounds.get(model, UNBOUNDED).smallest or model_bounds.smallest

@@ -1,4 +1,4 @@
-"""`Planner`: the contract. A planner owns fields of the plan, sees events, and writes its fields.
+"""`Planner`: the base class. A planner owns fields of the plan, sees events, writes its fields.
 
 A plan begins with a *base*, which has the loaded models and their first lanes; each planner then
 writes the fields that it owns. A (scope, field) pair has at most one owner; the composer refuses a
@@ -83,7 +83,7 @@ class JobDone:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A computation for off the loop. It touches nothing but its own input."""
+    """A computation to run off the event loop. It only touches its own input."""
 
     planner: str
     compute: Callable[[], object]
@@ -120,16 +120,16 @@ class Planner(ABC):
     def observe_sessions(  # noqa: B027  # optional
         self, events: Sequence[SessionEvent], *, now: float
     ) -> None:
-        """Take in clients that stream frames: new, changed or gone. Also called while planning is
+        """Take in events of sessions (clients that stream frames). Also called while planning is
         paused, so that planners never hold outdated sessions."""
 
     def observe_exits(  # noqa: B027  # optional
         self, events: Sequence[ExitEvent], *, now: float
     ) -> None:
-        """Take in ramps that were learnt or arranged. Also called while planning is paused."""
+        """Take in events of early exits. Also called while planning is paused."""
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
-        """Return when it must be asked at the latest (absolute seconds); inf: only at events."""
+        """Return the latest time to ask it again (absolute seconds); inf: only when events come."""
         return math.inf
 
     def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
@@ -138,20 +138,20 @@ class Planner(ABC):
         return self.next_wakeup(snapshot) <= now
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
-        """Return a computation for off the loop that must precede its plan; None: there is none.
-        `snapshot` is of this moment: freeze it to use it later. Not asked again before the job is
-        done."""
+        """Return a computation that must end before it plans, to run off the event loop; None:
+        none is needed. `snapshot` is only valid during this call: freeze it to use it later. Not
+        called again before the job is done."""
         return None
 
     def meanwhile_at(self) -> float:
-        """Return when it must plan even while its job runs (absolute seconds); infinite: not before
+        """Return when it must plan even if its job still runs (absolute seconds); inf: not before
         the job is done."""
         return math.inf
 
     @abstractmethod
     def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
-        """Return `draft` with its own fields written. Called for every plan, also if another
-        planner is urgent or models are loaded: then it writes its last decisions again."""
+        """Return `draft` with its own fields written. Called for every plan: if only another
+        planner is urgent, or models were loaded, it writes its last decisions again."""
 
     def put_off(self, until: float) -> str | None:
         """React to its own exception: return the model at fault, and do not plan that model again

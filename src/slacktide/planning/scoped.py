@@ -1,8 +1,8 @@
 """`ScopedPlanner`: a planner that keeps a state for each of its scopes.
 
 A scope is a part that is planned independently: a scaled model, a family of variants, a pool with
-early exits. The planner asks its scopes when they are due, computes their answers in one job, and
-keeps a fault of one scope away from the others. Subclasses add the states and the decisions.
+early exits. The planner collects the questions of all scopes that are due and answers them in one
+job. A fault in one scope does not affect the others. Subclasses add the states and the decisions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ScopeState:
     """A planner's state for one scope."""
 
     error: Exception | None = None
-    """Error of its last computation, to be raised by the next plan."""
+    """Error of its last computation. The next call of `plan` raises it."""
 
     def __init__(self, model: str, stated: object) -> None:
         """`stated`: its settings. A scope whose settings change begins anew."""
@@ -41,8 +41,8 @@ class ScopeState:
         return math.inf
 
     def accept(self, answer: Any, seconds: float) -> None:
-        """Take the answer to its last question, or the exception that it raised. `seconds`: how
-        long the whole job took."""
+        """Take the answer to its last question, or the exception that the question raised.
+        `seconds`: how long the whole job took."""
 
     def put_off(self, until: float) -> None:
         """Do not plan this scope again before `until`: planning it failed."""
@@ -64,7 +64,7 @@ class Answers:
 def answer_all(
     questions: Mapping[Any, Callable[[], object]], stopwatch: Callable[[], float]
 ) -> Answers:
-    """Answer every question. An exception is the answer of its own scope only."""
+    """Answer every question. One that raises has the exception as its answer."""
     begin = stopwatch()
     answers: dict[Any, object] = {}
     for scope, question in questions.items():
@@ -82,9 +82,9 @@ class ScopedPlanner(Planner, Generic[Scope, State]):
         """`stopwatch`: a clock in seconds that times jobs."""
         self.states: dict[Scope, State] = {}
         self._computing: Mapping[Scope, State] = {}
-        """Scopes in the last job, with their states then."""
+        """The scopes in the last job, with the states that asked."""
         self._active: State | None = None
-        """State that is being planned, at fault if that raises."""
+        """The state being planned, which is at fault if planning raises."""
         self._stopwatch = stopwatch
 
     def keep_states(
@@ -140,7 +140,7 @@ class ScopedPlanner(Planner, Generic[Scope, State]):
 
     @abstractmethod
     def write(self, state: State, draft: Draft, snapshot: Snapshot, *, now: float) -> Draft:
-        """Return `draft` with the fields of one scope, after bringing its state up to date."""
+        """Bring `state` up to date, and return `draft` with the fields of its scope written."""
 
     def put_off(self, until: float) -> str | None:
         state, self._active = self._active, None

@@ -23,7 +23,7 @@ class SessionOpened:
     slo: float
     """Seconds from capture to the answer at the client."""
     floor: float = 0.0
-    """Least accuracy that it can use."""
+    """Lowest accuracy that is of use to it."""
     weight: float = 1.0
 
 
@@ -40,7 +40,7 @@ class SessionMeasured:
     bytes_per_pixel: float
     """Smoothed bytes per pixel of its encoded frames; 0: unknown."""
     pixels: float = 0.0
-    """Pixels of the frames behind `bytes_per_pixel`, which falls with size; 0: 128 × 128."""
+    """Pixels of the frames that gave `bytes_per_pixel`, which falls with size; 0: 128 × 128."""
     rate: float = 0.0
     """Frames per second that it sends, or would if it could; 0: as stated."""
     overhead: float = 0.0
@@ -48,9 +48,9 @@ class SessionMeasured:
     fell: bool = False
     """Whether the link has fallen, so that planning is urgent."""
     ended: int = 0
-    """Frames so far from which the needed headroom is learnt; 0: unknown."""
+    """Number of frames so far from which planners learn the headroom needed; 0: unknown."""
     lost_on_lanes: int = 0
-    """Frames among `ended` lost for want of time on a lane."""
+    """Frames among `ended` that were lost because their lanes lacked time."""
     lost_on_link: int = 0
     """Frames among `ended` that came too late, or not at all."""
 

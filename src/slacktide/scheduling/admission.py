@@ -11,7 +11,7 @@ the same as without admission. So every test errs on the side of admitting. Ther
    with the same penalty or a higher one, that *can themselves still be on time*: a request that
    will be dropped is no work, and counting it would refuse others for nothing. A few rows more than
    fit are admitted as spares: batch times vary, and a queue that holds only what fits on average
-   has no replacement when a slow batch makes its head late.
+   has nothing to run instead when a slow batch makes its first requests late.
 
 To find the requests that will not be served, the queue is walked in deadline order, skipping those
 that cannot be on time behind the ones served. For requests of equal length this is the rule of
@@ -43,10 +43,10 @@ SPARE_ROWS = 4
 0005)."""
 
 SPARE = 0.1
-"""Share of the rows that fit; this many spare rows are admitted if it exceeds SPARE_ROWS."""
+"""Spare rows as a share of the rows that fit, if that is more than SPARE_ROWS."""
 
 LOOKAHEAD = 256
-"""Most requests examined by a projection."""
+"""Maximum number of requests that a projection examines."""
 
 
 class AllWorkAhead:
@@ -65,7 +65,8 @@ class AllWorkAhead:
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        """(deadline, rows, least time left) of the first `LOOKAHEAD`, without lower penalties."""
+        """(deadline, rows, time that it must have left) of each of the first `LOOKAHEAD` requests
+        that has at least this penalty."""
         lead, kind = self.times.lead, self._queue.kind
         return (
             (deadline, request.rows, lead[kind(request)[0]])
@@ -176,10 +177,9 @@ class Admission:
         now: float,
         ahead: AllWorkAhead | ClassWorkAhead,
     ) -> tuple[float, float]:
-        """See `Scheduler.outlook`: the quantities of tests 1 and 3. The wait is all work ahead at
-        the best rate, stretched as in promises.py, although some of it may not be served. A request
-        that has time for both is refused to protect requests due later, so their work counts too.
-        """
+        """See `Scheduler.outlook`. The time needed is that of test 1. The wait is all work ahead at
+        the best rate, slowed as in promises.py, even work that may not be served. If the request
+        could wait so long, requests due later are the reason to refuse it, and count as well."""
         view, lead = self._view, times.lead[rows]
         wait = free = view.free_in(now=now)
         if not self._queue.rows:

@@ -4,10 +4,10 @@ A request is known before its body arrives. Holding a free lane for a body that 
 pays off if deadlines are tight, but delays all other requests if the body never comes. So
 
 - a notice is waited for only until its announced time, never after;
-- a client is waited for while it keeps its word: not after a body that took more than half as long
-  again as announced, or never came, until one is on time again;
-- there may be many clients, and each may break its word once: lane time lost in waiting for late
-  bodies is limited to a share of all time (`HoldBudget`).
+- a client is waited for while it keeps its word: if a body took more than 1.5 times as long as
+  announced, or never came, none of the client's bodies is waited for until one is on time again;
+- since each of many clients may break its word once, the lane time lost in waiting for late bodies
+  is limited to a share of all time (`HoldBudget`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_AT_ONCE = 4
 """Largest number of notices that a lane is held for at the same time."""
 
 LOOK = 64
-"""Most notices examined to find these; notices of late clients, which are skipped, may be first."""
+"""Maximum number of notices examined to find these, since those of late clients are skipped."""
 
 MOST_CLIENTS = 4096
 """Limit on clients remembered as late; beyond it, the one that was late longest ago is forgiven."""
@@ -45,9 +45,9 @@ class Announcements:
         self.by_id: dict[int, Notice] = {}
         """Read only."""
         self._ahead: list[tuple[float, int]] = []
-        """Sorted (complete_at, id) of notices with a deadline to plan with; some may be past."""
+        """Sorted (complete_at, id) of notices with a deadline to plan with; some times are past."""
         self._overdue: list[tuple[float, int]] = []
-        """Heap of (time at which it becomes late, id) of past notices; ids may be outdated."""
+        """Heap of (time when the body is late, id) of notices past `complete_at`; some are gone."""
         self._late: OrderedDict[str, None] = OrderedDict()
         """Clients that are not waited for; the one that was late longest ago comes first."""
 
@@ -120,7 +120,7 @@ def _late_at(notice: Notice) -> float:
 
 
 class HoldBudget:
-    """Limits lane time lost in waiting in vain to a share `WASTE` of all time."""
+    """Limits the lane time lost in waiting for missing bodies to a share `WASTE` of all time."""
 
     def __init__(self) -> None:
         self._again = -inf

@@ -5,9 +5,9 @@ They have an artificial deadline (arrival + window) that only orders them. Three
 - *Spare room.* They join a batch of requests with deadlines if that raises the batch's value per
   second. A request's value grows with its age, from 0 to its penalty at the end of its window.
 - *Idle lane.* If no request with a deadline is pending, they run in batches of their own, in order.
-- *Share.* A request older than its window leads a batch of its kind, but these take at most `share`
-  of the lane's time. A rule based on value alone would either let a steady overload of requests
-  with deadlines starve them, or let a flood of best-effort requests starve the others.
+- *Share.* A request older than its window leads a best-effort batch, but such batches take at most
+  `share` of the lane's time. A rule based on value alone would either let a steady overload with
+  deadlines starve best-effort requests, or let a flood of best-effort requests starve the others.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def worth(request: Request, *, now: float) -> float:
 
 
 def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) -> list[Request]:
-    """The first requests, in order, up to the smallest size with nearly the best rate. The very
-    first is always a member, whatever its rows. `entries` is not empty, `sizes` is ascending."""
+    """The first requests, in order, that fill the smallest of `sizes` with nearly the best rate; if
+    the very first exceeds all sizes, it alone. `entries` is not empty, `sizes` is ascending."""
     first = entries[0][2]
     options = [within_rows(entries, size) for size in sizes if size >= first.rows]
     if not options:
@@ -70,6 +70,6 @@ class BestEffortShare:
         return self._share > 0.0 and oldest.deadline <= now and now >= self._next
 
     def spend(self, seconds: float, *, now: float) -> None:
-        """A batch of best-effort requests that takes `seconds` starts at `now`."""
+        """Record that a batch of best-effort requests, which takes `seconds`, starts at `now`."""
         if self._share > 0.0:
             self._next = now + seconds / self._share

@@ -40,14 +40,14 @@ many times the time of its longest row, at the 90th percentile (decision 0005)."
 P90 = 0.9
 
 PAYS = 0.01
-"""Least saving per row for which a larger batch of one class is tried (decision 0005): its longest
-member delays all others, and it blocks the lane for longer."""
+"""Least saving per row for which a larger batch of one class is tried (decision 0005): such a batch
+blocks the lane for longer, and its longest member delays all others."""
 
 WIDTH = POINTS + 1
 """Columns of the table of compositions: the grid, and its last point again."""
 
 MOST_COMPOSITIONS = 4096
-"""Most compositions kept; 3 MiB. With four classes and sixteen rows there are 4,845 in all."""
+"""Limit on compositions kept; 3 MiB. With four classes and sixteen rows there are 4,845 in all."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -111,7 +111,7 @@ class ClassTables:
         self.limit = limit
         self._options = options
         self.mean_alone = classes.typical()
-        """A: the mean time of a request alone, over all arrivals."""
+        """Mean time of a request alone, over all arrivals (A in slack_classes.py)."""
         self.alone = tuple(classes.alone(of) for of in range(len(classes)))
         """Expected time of one row alone, by class."""
         self.worth = tuple(
@@ -145,7 +145,7 @@ class ClassTables:
         self.sparse_until = latency.c0 / (PART_FILLED * per_step) if latency.sizes else math.inf
         """Largest `p90_longest`, in grid steps, of a batch that may have empty places."""
         self.lead: TimeByRows = Lazy(self._lead)
-        """Least time left of a request of (rows, class); with less it is dropped."""
+        """Time that a request must have left, or it is dropped; by (rows, class)."""
 
     def _lead(self, kind: tuple[int, int]) -> float:
         rows, of = kind
@@ -155,8 +155,8 @@ class ClassTables:
         return classes.latency.seconds(rows, length)
 
     def _paying(self, of: int) -> list[bool]:
-        """Whether each of `sizes` saves PAYS of the time per row against the last smaller size that
-        does, for batches of one class. The smallest always pays."""
+        """Whether each of `sizes` saves PAYS of the time per row against the next smaller size for
+        which this is True, for batches of one class. It is True for the smallest."""
         classes = self.classes
         pays = []
         least = math.inf

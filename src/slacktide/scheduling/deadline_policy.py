@@ -107,10 +107,10 @@ class DeadlinePolicy(ABC):
                 self._best_effort.remove(ids)
 
     def ended(self, batch: Batch, *, now: float) -> None:  # noqa: B027  # optional
-        """Do nothing: the engine has predictions learn from the batch."""
+        """Do nothing: the engine itself updates the predictions."""
 
     def next_expiry(self) -> float | None:
-        """The earliest latest start of a request with a deadline."""
+        """When the first request with a deadline passes its latest start."""
         if not self._timed.order:
             return None
         return self._timed.next_expiry(self._lead_by_kind())

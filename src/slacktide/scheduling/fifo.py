@@ -6,7 +6,7 @@ only the queue's own timeout expires them, and late ones still run.
 A batch is the longest run of requests from the front that have one signature and fit in max batch
 (a different shape ends it, as in Triton). It starts if it cannot grow, because it is full or
 another shape follows, or if its oldest member has waited `max_delay`. Otherwise its longest prefix
-of a preferred size starts; if there is none, the lane waits, which only this policy does.
+of a preferred size starts; if there is none, the lane waits for more requests.
 
 The queue's timeout follows Triton's default queue policy: a request that has waited that long is
 dropped (`reject`), or runs after everything else (`delay`). It is the operator's rule for the

@@ -2,9 +2,9 @@
 
 The engine trusts built-in schedulers and runs their proposals unchecked. A foreign scheduler might
 raise, propose requests that are not queued, or name a request twice, and the engine's request table
-would no longer be consistent. So the guard keeps its own record of the queue. After the first
-breach it no longer calls the scheduler: all waiting and new requests end as `unavailable`, and
-`failed` is called with a sentence. Other pools are not affected.
+would no longer be consistent. So the guard keeps its own record of the queue. At the first breach,
+it calls `failed` with a description, and from then on never calls the scheduler: all waiting and
+new requests end as `unavailable`. Other pools are not affected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GuardedScheduler:
         max_queue: int | None,
         failed: Callable[[str], None] | None,
     ) -> None:
-        """`make` makes the foreign scheduler; `max_queue` applies whatever it does."""
+        """`make` makes the foreign scheduler. The guard itself enforces `max_queue`."""
         self._name = name
         self._failed = failed
         self._max_queue = max_queue

@@ -263,7 +263,7 @@ class Run:
     Requests of one kind share a curve (orloj_score.py) that rises and falls a few times. Between
     two turns of the curve the score grows or decreases with the deadline: a *run*. Its best request
     is at one end, the next best beside it. So the k best of ten thousand requests take a few
-    bisections and k steps, where the paper needs a convex hull that follows the time.
+    bisections and k steps, where the paper needs a convex hull that changes over time.
     """
 
     __slots__ = ("_end", "_scale", "_score", "_step", "at", "part")

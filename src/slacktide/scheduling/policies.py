@@ -69,9 +69,9 @@ def _options(name: str, values: Mapping[str, object]) -> QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class PoolRecipe:
-    """The recipe for a pool's parts, as plain data: scheduler by name, its options, pool's share. A
-    server, a replay of its recording and a simulation use the same recipe, so their parts are
-    equal."""
+    """How to make a pool's parts, as plain data: the scheduler's name, its options, the pool's
+    share. A server, a replay of its recording and a simulation use the same recipe, so their parts
+    are equal."""
 
     scheduler: str
     options: Mapping[str, object] = field(default_factory=dict)

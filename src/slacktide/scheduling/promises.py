@@ -8,7 +8,7 @@ late. *The plan*: requests run by deadline, each behind those of its own and sho
 a deadline is slack; a newcomer takes its own time from the slack of all requests due after it.
 
 A newcomer without a place may replace a request due earlier that arrived at most AT_ONCE before:
-otherwise the lane would idle sooner after a burst, whose last request is due last. After a refusal
+the last request of a burst is due last, and without it the lane would idle sooner. After a refusal
 or a loss, requests without a place are dropped at the next decision. If more than a share `late` of
 the refusals come after a wait, the slowdown rises.
 """
@@ -60,13 +60,13 @@ class Promises:
         self._deciding = False
         """Whether the next call of `give_up` precedes a decision and checks the plan."""
         self.tight = 0
-        """Number of decisions for which places count as scarce. At 0 nothing is recorded."""
+        """Number of further decisions with scarce places. At 0 nothing is recorded."""
         self._latest: deque[Request] = deque(maxlen=4)
         """The requests admitted last."""
         self._lost: list[int] = []
         """Requests that were replaced."""
         self._plan: dict[int, tuple[list[float], list[float]]] | None = None
-        """By class: ascending deadlines, and for each the least slack of requests due from then."""
+        """By class: ascending deadlines, and the least slack of requests due then or later."""
         self._plan_basis = (0.0, 0.0)
         """Least penalty of the requests in the plan, and the time at which it begins."""
         self._admitted_s = 0.0

@@ -159,7 +159,7 @@ class DeadlineQueue:
         self.removals = 0
         """Number of removals, by which a cache sees that it is stale."""
         self.index: Index | None = None
-        """An index that is notified of every change from now on; None: there is none."""
+        """An index to notify of every change; None: there is none."""
         self._entries: dict[int, Entry] = {}
         self._signatures: Partition[Signature] = Partition(self.order, signature_of)
         self.kind = by_rows
@@ -191,7 +191,7 @@ class DeadlineQueue:
         )
 
     def sort_by(self, kind: Callable[[Request], Kind]) -> None:
-        """Set the function that returns the kind of a request."""
+        """Split requests by `kind`, a function that returns the kind of a request, from now on."""
         self.kind = kind
         self.kinds = Partition(self.order, kind)
         self._timed_by = None
@@ -209,7 +209,7 @@ class DeadlineQueue:
         if self.index is not None:
             self.index.add(entry)
         if self.kinds.parts.get((request.rows, request.penalty)) is not order:
-            self.kinds.add(entry)  # by the classes of the index, if any
+            self.kinds.add(entry)  # after the index, which knows the classes, if any
         insort(order, entry)
         self.rows += request.rows
 
@@ -254,7 +254,7 @@ class DeadlineQueue:
         return [entry[2] for entry in gone]
 
     def next_expiry(self, lead: TimeByRows) -> float | None:
-        """The earliest latest start (see `expire`); None if the queue is empty."""
+        """When the first request passes its latest start (see `expire`); None: queue is empty."""
         parts = self.kinds.parts
         if len(parts) == 1:  # the usual case, cheaper than a look at the cache
             for (rows, _), part in parts.items():

@@ -11,7 +11,7 @@ Theory of operation. With run classes, slack_classes.py makes and prices the can
   have left if it waited for this batch and then ran alone. This is the value of answering it now
   less the value that it will probably still have later: urgent members count in full, patient ones
   as 1 − κ. τ = n × cost + alone is the likely wait behind n pending requests.
-- *score*: sum of the values / expected time of the batch. The highest runs; the smallest on ties.
+- *score*: sum of the values / expected time of the batch. The highest wins, the smallest if tied.
 
 A batch of n rows takes l(n), read from the profile (no padding to k on a CPU), so a partly filled
 candidate is priced at its own size, and is considered if it is larger than the next smaller size;
@@ -127,7 +127,7 @@ class Slack(DeadlinePolicy):
         return [*crowded, *gone] if crowded else gone
 
     def next_expiry(self) -> float | None:
-        """The earliest latest start of a request with a deadline, or when one lost its place."""
+        """When the first request passes its latest start, or when requests lost their places."""
         place_lost_at = self._promises.next_drop
         if place_lost_at is not None or not self._timed.order:
             return place_lost_at
@@ -211,7 +211,7 @@ class Slack(DeadlinePolicy):
             self._promises.freed(now=now)
 
     def _share(self, waiting: Request) -> tuple[int, float]:
-        """(class, least seconds of a lane) of a waiting request."""
+        """(class, least lane time in seconds) of a waiting request."""
         if not self._by_class.refresh():
             return 0, waiting.rows * self._row_times(self._view.cores).per_row
         return self._by_class.share(waiting)

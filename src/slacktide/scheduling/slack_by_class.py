@@ -72,7 +72,7 @@ class ClassChooser:
         return classes
 
     def share(self, waiting: Request) -> tuple[int, float]:
-        """(class, least seconds of a lane) of a waiting request."""
+        """(class, least lane time in seconds) of a waiting request."""
         of = self.index.class_of(waiting)
         return of, waiting.rows * least_share(self.tables(self._view.cores, self._max_batch), of)
 
@@ -128,7 +128,7 @@ class ClassChooser:
 
     @property
     def lead(self) -> TimeByRows:
-        """Least time left of a request, by (rows, class)."""
+        """Time that a request must have left, by (rows, class)."""
         return self.tables(self._view.cores, self._max_batch).lead
 
     def best(

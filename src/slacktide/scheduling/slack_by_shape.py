@@ -61,7 +61,7 @@ class ShapeChooser(UniformChooser):
         self._worth: dict[int, tuple[float, ...]] = {}
         self._before: dict[int, tuple[RowTimes, ClassWorkAhead]] = {}
         self.lead: TimeByRows = Lazy(self._lead_of)
-        """Least time left of a request, by (rows, class)."""
+        """Time that a request must have left, by (rows, class)."""
 
     def refresh(self) -> bool:
         """Follow the predictions, which always have classes."""
@@ -117,7 +117,7 @@ class ShapeChooser(UniformChooser):
         return self.table_of(members[0], cores).expected[rows]
 
     def share(self, waiting: Request) -> tuple[int, float]:
-        """(class, least seconds of a lane) of a waiting request."""
+        """(class, least lane time in seconds) of a waiting request."""
         of = self.classes.class_of(waiting)
         return of, waiting.rows * self._table(of, self._view.cores).per_row
 

@@ -30,7 +30,7 @@ class BatchTime:
     def __init__(self, time: TimeDistribution, needs: tuple[float, ...]) -> None:
         self.expected = time.expected
         self.needs = needs
-        """Start points: a candidate skips members with less time left; ascending."""
+        """Start points, ascending: a candidate skips requests with less time left."""
         self.low = time.quantile(TAIL)
         """Time below which P(on time) counts as 0."""
         self.high = max(self.low, time.quantile(1.0 - TAIL))
@@ -169,8 +169,8 @@ def clear_prefix(
                  = ((1 − κ) k + κ e^((T(k) − T(m)) / τ) · E(k)) / T(k),
         E(k) = Σ over i ≤ k of e^((now + T(m) + alone − deadline(i)) / τ)
 
-    where T(m) is the time of the largest. This takes one exponential per request and one per size,
-    while the full search takes one per request *and* size, and bisects for start points. Nearly all
+    where T(m) is the time of the largest batch. It takes one exponential per request and one per
+    size; the full search takes one per request *and* size, and bisects for start points. Nearly all
     decisions of a server without overload are of this kind, and for a model that takes 25 µs the
     search would take longer than the batch.
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from slacktide.profiles import BatchTimes, Classes
 
 MOST_KEPT = 4096
-"""Most times kept for batches by classes; queues need the same few mixtures again and again."""
+"""Maximum number of times kept per table; queues need the same few mixtures again and again."""
 
 
 class TimeByRows(Protocol):
@@ -63,8 +63,8 @@ class RowTimes:
         self.expected: TimeByRows = Lazy(expected)
         """Median time."""
         self.lead: TimeByRows = Lazy(lead)
-        """Least time left of a request, by rows, or by (rows, class) if there are `classes`; with
-        less it is dropped."""
+        """Time that a request must have left, or it is dropped: by rows, or by (rows, class) if
+        there are `classes`."""
         self.soonest = soonest
         """Part of a request's own lane time after which it may have its answer; 1: all of it."""
         self._max_batch = max_batch
@@ -121,8 +121,8 @@ def row_times(
     class_lead: ClassLead | None = None,
     classed: Callable[[Classes | None], None] = lambda classes: None,
 ) -> Cached[RowTimes]:
-    """Row times by number of cores, up to `max_batch` rows. `classed` is called with their classes
-    whenever new ones are made."""
+    """Row times by number of cores, up to `max_batch` rows. Whenever new ones are made, `classed`
+    is called with their classes."""
 
     def build(cores: int) -> RowTimes:
         def expected(rows: int) -> float:
