@@ -95,6 +95,16 @@ def test_stock_clients_send_jpeg_and_pixels_of_any_size(ask: Any) -> None:
         ask("fixed", np.zeros((1, 47, 48, 3), np.uint8))
 
 
+def test_more_images_than_a_batch_holds_are_split(ask: Any) -> None:
+    greys = [20 * n for n in range(1, 10)]
+    for images in ([jpeg(40, 30, grey) for grey in greys], [np.full((9, 48, 48, 3), 99, "u1")]):
+        answer = ask("fixed", *images)
+        expected = greys if len(images) == 9 else [99] * 9
+        assert answer.as_numpy("mean") == pytest.approx(expected, abs=2)
+    with pytest.raises(InferenceServerException, match="got a truncated one"):
+        ask("fixed", *[WHOLE] * 8, WHOLE[: len(WHOLE) // 2])
+
+
 @pytest.mark.parametrize("image", DAMAGED, ids=list(DAMAGED.values()))
 def test_a_bad_jpeg_is_the_clients_mistake_and_named(image: bytes, ask: Any, house: Any) -> None:
     before = house.counts("sizes").get("bad_input", 0)

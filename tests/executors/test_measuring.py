@@ -348,6 +348,14 @@ def test_one_slow_row_is_measured_whatever_it_takes() -> None:
     assert (found.record.skipped, found.note) == ((2, 4, 8), "a batch of 2 takes too long for 10 s")
 
 
+def test_sizes_of_a_model_of_medium_speed_are_all_measured() -> None:
+    wide = dataclasses.replace(IMAGES, max_batch=32)
+    executor = ScriptedExecutor(lambda rows, cores: 0.0125 * rows, wide)
+    found = run(executor, budget_s=2.0)
+    assert found.record.table.batches == (1, 2, 4, 8, 16, 32)
+    assert found.seconds < 4.0
+
+
 def test_the_budget_bounds_a_slow_model_and_says_what_it_would_need() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.3 * rows / cores, PICTURES)
     shapes = tuple({"x": (3, 32, 32 * n)} for n in range(1, 9))

@@ -7,8 +7,8 @@ included.
 
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Each size first gets two warm-up runs (one if
 it is slow). They do not count, except for the one of a slow size. If a size fails, or would exceed
-the budget together with the smaller ones (judged by twice the time of half the size), it and all
-larger sizes are skipped, and the table extrapolates. `thorough` skips only sizes that fail. If rows
+`TABLE` budgets with the smaller ones (judged by twice the time of half the size), it and all larger
+sizes are skipped, and the table extrapolates. `thorough` skips only sizes that fail. If rows
 may have other sizes, a few of these are measured in addition to the table (measuring_sizes.py), for
 half of the budget at most.
 
@@ -57,6 +57,8 @@ from slacktide.profiles import (
 from slacktide.profiles.latency_fit import SizeTime
 
 WARM_UPS = 2
+TABLE = 1.4
+"""Multiple of the budget that the fewest runs of all batch sizes may take."""
 SLOW = 0.05
 """Share of the budget above which a run is slow."""
 OPENING = 0.25
@@ -251,7 +253,7 @@ class _Work:
         for size in sizes:
             if warm and not self.thorough:
                 guess = 2 * next(reversed(warm.values()))
-                if self._least_s({**warm, size: guess}, core_counts) > self.budget_s:
+                if self._least_s({**warm, size: guess}, core_counts) > TABLE * self.budget_s:
                     self.note = f"a batch of {size} takes too long for {self.budget_s:g} s"
                     self.too_slow = guess / size
                     break

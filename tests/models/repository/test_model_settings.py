@@ -191,6 +191,15 @@ def test_short_forms() -> None:
             "executor: expected 'worker' on cuda:0, got 'in_process'",
         ),
         ("device: cuda:1\nlane: x", "lane: expected none on cuda:1: a device is one lane"),
+        ("expose: [y]\nearly_exit: 1%", "expose: not allowed with 'early_exit'"),
+        (
+            "expose: [y]\nvariants: {depths: {a: [x], b: [y]}}",
+            "expose: not allowed with 'variants.depths'",
+        ),
+        (
+            "inputs: {x: {pad: {}}}\noutputs: {y: {pad: {stride: 0}}}",
+            "outputs.y.pad.stride",
+        ),
         ("lane: ../x", "lane: expected letters, digits"),
         ("file: ../../secret", "file: expected letters, digits"),
         ("inputs: {x: {shape: [0]}}", "inputs.x.shape[0]: expected 1 or more, or -1 for"),
