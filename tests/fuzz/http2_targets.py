@@ -210,7 +210,7 @@ H2_ALONE = (
 )
 """Errors that h2 sees and we do not, each with the reason."""
 OURS_ALONE = (
-    "SETTINGS: initial window",  # the first of two, beyond 2^31 - 1: h2 looks at the last
+    "SETTINGS: window too large",  # the first of two, beyond 2^31 - 1: h2 looks at the last
     "a stream that was skipped",  # RFC 9113 §5.1.1; to h2 it is a closed one
     "an invalid table size update",  # the third in a block (RFC 7541 §4.2)
     "more padding than frame",  # of HEADERS that go on: h2 waits for the end of the block

@@ -270,7 +270,7 @@ def test_one_that_is_singled_out_is_told_of(world: Any, happenings: Any) -> None
     assert told
     for run in told:
         assert len(run.batch.members) == 1
-        assert "to learn its length, before the" in next(lines(run, begin=0.0))
+        assert "to learn its length; the rest of the" in next(lines(run, begin=0.0))
 
 
 def test_a_policy_that_waits_is_told_of(world: Any, happenings: Any) -> None:

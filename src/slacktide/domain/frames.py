@@ -18,8 +18,8 @@ from slacktide.domain.request import Notice, Request, Signature
 
 @read_only
 class Frame:
-    """One call of a pipeline, or a part of one. The request of its source inherits the fields that
-    both have."""
+    """One call of a pipeline, or a part of one. The request of its first stage gets the same values
+    in all fields that `Request` has too."""
 
     id: int
     pipeline: str
@@ -81,8 +81,8 @@ class FrameRefused:
 
 @read_only
 class FrameCancelled:
-    """A client cancelled, or the device that handed the part over did. Unknown and finished ids
-    are ignored."""
+    """A client cancelled its frame, or a device cancelled a part that it had handed over. Unknown
+    and finished ids are ignored."""
 
     id: int
     reason: Reason = Reason.CLIENT_CANCELLED
@@ -94,9 +94,9 @@ class Yield:
     """The rows that a child's outputs pass to one edge."""
 
     rows: int
-    """0: nothing goes on, and the stages behind this edge are complete."""
+    """0: the child passes nothing on, and the stages behind this edge are complete."""
     signature: Signature = ()
-    """Shapes of the inputs that it feeds, in their order."""
+    """Shapes of the inputs that the edge feeds, in the order of these inputs."""
     work_hint: float | None = None
     nbytes: int = 0
     """Bytes of these rows, to predict their transfer; 0: unknown."""
@@ -107,7 +107,7 @@ class Yield:
 @read_only
 class StageYielded:
     """The outputs of an answered child were read: one yield for each edge out of its stage, in the
-    pipeline's order. Due for every child with a result whose stage has such edges."""
+    pipeline's order. Required for every child with a result, if its stage has such edges."""
 
     request: int
     yields: tuple[Yield, ...]
@@ -115,7 +115,7 @@ class StageYielded:
 
 @read_only
 class PartAnswered:
-    """A part that was handed over has its outcome, or was given up."""
+    """The other device answered a part, or the driver stopped waiting for it."""
 
     id: int
     reason: Reason
@@ -161,8 +161,8 @@ class Feed:
 
 @read_only
 class PreparePayload:
-    """Make the payload of a child that is about to be submitted. Comes before its RunBatch; its
-    FreeSlots ends it."""
+    """Make the payload of a child that is about to be submitted. Comes before the child's RunBatch;
+    the child's FreeSlots releases the payload."""
 
     request: Request
     """Its `parent` is the frame."""

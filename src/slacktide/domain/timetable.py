@@ -1,8 +1,8 @@
 """`Timetable`: recurring time windows in which a model has priority on a lane.
 
-OctopInf (§III-C) calls it an inference stream: a *period* (its duty cycle) with *windows* (its
-portions) of one model each. Pure arithmetic; engine/windows.py applies it. Periods count from time
-0 of the driver's clock, so lanes with equal periods are in step.
+Every *window* of the *period* belongs to one model. In OctopInf (§III-C) a timetable is called an
+inference stream, its period a duty cycle and a window a portion. Pure arithmetic; engine/windows.py
+applies it. Periods count from time 0 of the driver's clock, so equal periods are in step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The state that the parts of the engine share.
 
 Each part (`requests`, `batches`, `replicas`, `deploying`) handles some events and changes this
-state through its few methods, so that an outcome is counted, answered and freed in one place.
+state through its few methods, so that all requests are counted, answered and freed in one place.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from slacktide.engine.settings import EngineSettings
 
 
 class RouteTable:
-    """Routes by (model, version), narrowed by client, then application. Within a family, a request
-    goes to the variant that it names, or else to its client's route, or to its image's size."""
+    """Routes by (model, version), narrowed by client, then application. A request to a family gets
+    the variant that it names, else that of its client's route, else one that fits its image."""
 
     __slots__ = ("_by_application", "_by_client", "_by_size", "_plain", "_pools")
 
@@ -58,7 +58,7 @@ class RouteTable:
             self._by_size.setdefault((id.model, id.version, id.generation), []).append(pools[id])
 
     def clients_unlike(self, table: RouteTable) -> set[str] | None:
-        """Clients with another route in `table`; None if other routes differ as well."""
+        """Clients whose routes differ in `table`; None if routes not bound to a client differ."""
         if self._plain != table._plain or self._by_application != table._by_application:
             return None
         mine, theirs = self._by_client, table._by_client
@@ -110,7 +110,7 @@ FOR_LACK_OF_TIME = frozenset(
         Reason.QUEUE_FULL,
     )
 )
-"""Reasons that are explained to the client by predictions (`needed_s`, `wait_s`)."""
+"""Reasons for which the answer includes the predicted times `needed_s` and `wait_s`."""
 
 
 class EngineState:
@@ -163,13 +163,13 @@ class EngineState:
         return (e for e in self.request_table.entries.values() if e.state in WAITING)
 
     def end(self, entry: Entry, reason: Reason, detail: str = "") -> None:
-        """End a request that is not running without a result."""
+        """End a waiting request, without a result. It is not blamed for its crash, if any."""
         self.judge(entry, convicted=False)
         if not entry.answered:
             self.answer_waiting(entry, reason, detail)
 
     def answer_waiting(self, entry: Entry, reason: Reason, detail: str = "") -> None:
-        """Like `end`, but the request's crash, if any, is still to be judged."""
+        """Like `end`, but without a verdict on the request's crash."""
         request, now = entry.request, self.now
         self.request_table.end(request.model, reason)
         best_effort = request.best_effort
@@ -195,8 +195,9 @@ class EngineState:
         self.commands.append(answer)
 
     def _outlook(self, entry: Entry, reason: Reason) -> tuple[float | None, float | None]:
-        """The policy's explanation of a refusal, if any; none for a request of unknown shape. A
-        request that the policy itself refused had a known shape at that time."""
+        """The policy's `needed_s` and `wait_s` for a refusal; None if it predicts nothing or the
+        request's shape is unmeasured. The policy only gets requests of measured shapes, so its own
+        refusals need no check."""
         request, pool = entry.request, entry.pool
         unmeasured = pool.unmeasured
         if unmeasured is not None and (
@@ -214,7 +215,8 @@ class EngineState:
     def end_running(
         self, entry: Entry, batch: Batch, reason: Reason, detail: str = "", ramp: int | None = None
     ) -> None:
-        """End a member of `batch` for `reason`, or as late. `ramp`: the exit that answered it."""
+        """End a member of `batch` for `reason`; a result after the deadline makes it late. `ramp`:
+        the exit that answered it."""
         if entry.crash is not None:
             convicted = entry.crashes >= self.settings.crashes_per_request_count
             self.judge(entry, convicted=convicted)
@@ -224,7 +226,7 @@ class EngineState:
     def answer_running(
         self, entry: Entry, batch: Batch, reason: Reason, detail: str = "", ramp: int | None = None
     ) -> None:
-        """Like `end_running`, but the member's crash, if any, is still to be judged."""
+        """Like `end_running`, but without a verdict on the member's crash."""
         request, now, started = entry.request, self.now, batch.started
         budget_s = None if request.best_effort else request.deadline - now
         if budget_s is not None and budget_s < 0.0 and reason.kind is OutcomeKind.SERVED:
@@ -247,7 +249,7 @@ class EngineState:
         self.commands.append(answer)
 
     def judge(self, entry: Entry, *, convicted: bool, by_input: bool = False) -> None:
-        """Decide whether the request is to blame for its crash, if it had one. `by_input`: its
+        """Record whether the request is to blame for its crash, if it had one. `by_input`: its
         input is known to crash the model."""
         crash = entry.crash
         if crash is not None:
@@ -261,8 +263,8 @@ class EngineState:
         self.commands.append(FreeSlots((id,), self.cause))
 
     def turn_away(self, id: int, model: str, reason: Reason, detail: str) -> None:
-        """Count and answer a request that ends as soon as it is known. Raises ValueError if its id
-        is in use."""
+        """Count and answer a request that is refused before it gets an entry. Raises ValueError if
+        its id is in use."""
         if id in self.request_table.entries:
             raise ValueError(f"request id {id} is already in use")
         self.request_table.turned_away(model, reason)

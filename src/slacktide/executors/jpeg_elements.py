@@ -1,7 +1,7 @@
 """Finds the pictures in a BYTES tensor. They are binary, or base64 if they came in JSON.
 
-A tensor of one row may also be a bare JPEG, without the length that precedes BYTES elements, so
-that a request body that is a JPEG is never copied.
+A tensor of one row may also be a bare picture, without the length prefix of BYTES elements. A
+request body that is just a picture is therefore never copied.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from slacktide.executors.other_pictures import is_other, other_header
 _BASE64 = (b"/9j/", b"iVBORw0K", b"UklGR")
 """The beginnings of JPEG, PNG and WebP in base64."""
 _PREFIX, _LONG_PREFIX = 64 << 10, 1 << 20
-"""Bytes of base64 that are decoded to find the frame header; the second number is for headers
-behind large colour profiles."""
+"""Bytes to decode from base64 in order to find a JPEG's size. The second number is for files with
+large colour profiles."""
 _OTHER_KINDS = {
     "GIF": re.compile(rb"GIF8[79]a"),
     "BMP": re.compile(rb"BM"),
@@ -45,8 +45,8 @@ def jpeg_elements(data: memoryview | bytes) -> Iterator[memoryview | bytes]:
 
 
 def element_header(element: memoryview | bytes) -> JpegHeader:
-    """The header of one element. Only the beginning of base64 is decoded. Raises ValueError, which
-    says what the element is instead, and what to send."""
+    """The header of one element. Only the beginning of base64 is decoded. If the element is no
+    picture, raises ValueError, which says what it is and what to send instead."""
     if not bytes(element[:8]).startswith(_BASE64):
         return _header(_picture(element))
     try:

@@ -6,14 +6,14 @@ sessions, with 1, 2, 4, … threads, and a batch runs in the smallest one that h
 core.
 
 **Memory.** The largest session always opens, and first: without it the replica could not use all
-its cores. The other sessions open from the smallest up, because a replica usually has few cores,
-until together they would take over a quarter of the memory that was free after the first. The
-second is expected to take as much as the first, each further one as much as the largest from the
-second on. The memory that each takes is measured, and reported when the replica is ready.
+its cores. A replica usually has few cores, so the others open from the smallest up. Together they
+may use a quarter of the memory that was free after the first; opening stops before one that is
+expected to exceed this. The second is expected to use as much as the first, later ones as much as
+the largest so far, not counting the first. Measured sizes are reported when the replica is ready.
 
-Only one session runs at a time, so all share one arena for their computations, as do the stages of
-a model with early exits: a further session costs its weights, in ONNX Runtime's layout, and little
-else.
+Only one session runs at a time, so all share one arena for their computations. A further session
+therefore costs its weights, in ONNX Runtime's layout, and little else. The stages of a model with
+early exits share an arena too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SessionPool:
 
     def __init__(self, session: ModelSession, sizes: tuple[SessionSize, ...], note: str) -> None:
         self.session = session
-        """The model. Batches run in the session that `use` chose."""
+        """The model, opened once per number of threads; batches run in the session set by `use`."""
         self.sizes = sizes
         """Sessions in the order they were opened."""
         self.note = note
@@ -58,8 +58,8 @@ class SessionPool:
         one for `cores`.
 
         Without such numbers, or on an accelerator, one session is opened. `free`: bytes of free
-        memory, for tests. `first_run`: see `ModelSession.warm_up`. If the first session fails,
-        raises its error, like ModelSession; further sessions that fail are omitted.
+        memory, for tests. `first_run`: see `ModelSession.warm_up`. Raises the errors of
+        `ModelSession.open` for the first session. After another fails, no more are opened.
         """
         thread_counts = source.threads if device == "cpu" and source.threads else (max(1, cores),)
         most, smaller = thread_counts[-1], thread_counts[:-1]
@@ -76,7 +76,9 @@ class SessionPool:
             used = sum(size.nbytes for size in sizes[1:])
             expected = max((size.nbytes for size in sizes[1:]), default=sizes[0].nbytes)
             if used + expected > room:
-                note = _left_out(smaller[at:], f"{used + expected >> 20} of {room >> 20} MiB")
+                note = _left_out(
+                    smaller[at:], f"need {used + expected >> 20} MiB, may use {room >> 20}"
+                )
                 break
             before = own_memory()
             try:
@@ -98,7 +100,7 @@ class SessionPool:
         return replace(model.opened(), sessions=self.sizes, note=notes)
 
     def use(self, cores: int) -> None:
-        """Run the batches that follow in the session for this many cores."""
+        """Select the session for this many cores. Later batches run in it."""
         self.session.use(covering(self._threads, cores))
 
 

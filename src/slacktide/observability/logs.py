@@ -147,10 +147,10 @@ def _plain(value: object) -> object:
 
 class AccessLogger:
     """The access log: one line per answer, over HTTP and gRPC (docs/logs.md). Pass it to front ends
-    as `access_log`. Strings from clients are made printable here too, for other handlers."""
+    as `access_log`. It escapes clients' strings itself, because other handlers may not."""
 
     def __init__(self, *, health: bool = False) -> None:
-        """`health`: whether to log health probes too, often most of all requests."""
+        """`health`: whether to log health probes too. They are often the bulk of all requests."""
         self._log = logging.getLogger(ACCESS)
         self._health = health
 

@@ -15,7 +15,7 @@ import numpy as np
 from slacktide.profiles.distribution import Floats
 
 WINDOW = 1000
-"""Most samples in the window."""
+"""Maximum number of samples in the window."""
 NEWEST = 50
 """After this many new samples, they are compared with the older ones."""
 LEVEL = 0.001
@@ -24,7 +24,8 @@ _CRITICAL = math.sqrt(-0.5 * math.log(LEVEL / 2.0))
 
 
 class LengthWindow:
-    """At most `WINDOW` samples. The length of one depends on c0: gross − fixed · factor."""
+    """At most `WINDOW` samples. A sample's length is gross − fixed · factor, where `factor` is the
+    current c0 as a multiple of the profile's."""
 
     __slots__ = ("_fixed", "_gross", "_hints", "_next", "_since", "count")
 
@@ -37,9 +38,9 @@ class LengthWindow:
         self.count = 0
 
     def add(self, gross: float, fixed: float, hint: float) -> bool:
-        """Add a sample: `gross` = seconds / (c1 · k), `fixed` = c0 / (c1 · k); NaN: no hint.
-        Seconds and c0 refer to the machine's speed when it was profiled. Returns whether the window
-        has drifted: then only its newest samples remain."""
+        """Add a sample: `gross` = seconds / (c1 · k), `fixed` = c0 / (c1 · k), `hint` = work
+        hint or NaN. Seconds and c0 refer to the machine's speed when it was profiled. Returns
+        whether the window has drifted: then only its newest samples remain."""
         at = self._next
         self._gross[at] = gross
         self._fixed[at] = fixed

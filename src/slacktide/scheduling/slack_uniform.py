@@ -33,7 +33,7 @@ class DecisionContext:
     tau: float
     """Likely wait of a request that is not chosen."""
     held: float = 0.0
-    """Time that the lane would be held idle before the batch starts at `now`."""
+    """Idle time before the batch starts. If not 0, `now` is a future start, not the present."""
 
 
 class UniformPricer:
@@ -185,7 +185,7 @@ def _best_filling(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best batch of one size if requests may have several rows: one is filled per start."""
+    """The best batch of one size if requests may have several rows: fills a batch per start."""
     best: Candidate | None = None
     for start in starts:
         members = within_rows(entries[start : start + 4 * size], size)
@@ -243,7 +243,7 @@ class UniformChooser:
             weight = self.worth_of(group[0][2], cores)
             pricer = UniformPricer(context, alone=table.expected)
             for among in self._choices(group, limit, context.now + table[1].needs[0]):
-                # A request of many rows may fit only a size that saves nothing, so try all sizes.
+                # A request of many rows may fit only a size that saves no time per row: try all.
                 sizes = (
                     table.prefixes(min(limit, len(among))).sizes
                     if single
@@ -261,7 +261,7 @@ class UniformChooser:
     ) -> Iterator[Sequence[Entry]]:
         """Sorted lists of requests from which candidates are made: the whole group and, if
         penalties differ, the costliest of its first LOOK × `limit` requests due at `earliest` or
-        later. A list for each penalty did not do better in every measurement."""
+        later. One list per penalty was better in some measurements only."""
         yield group
         penalties = self._queue.penalties()
         if len(penalties) > 1:

@@ -159,7 +159,7 @@ def test_warnings_are_for_what_a_reader_should_know() -> None:
     assert link.warnings(0.005) == ()
     link.carried = Carried(3, 2, 10, 10, 0.006)
     late, unreachable = link.warnings(0.005)
-    assert "the emulated link was late: 6.0 ms at p99 (warned above 5 ms)" in late
+    assert "the emulated link was late: 6.0 ms at p99 (threshold: 5 ms)" in late
     assert "did not accept 2 connections" in unreachable
 
 

@@ -1,8 +1,9 @@
 """One run with all five mechanisms, or some of them: engines, planners and links in virtual time.
 
-Each device's own planners start from the placement and work alone until the next one: `joint` and
-`vertical` (variants, cores) and the planner of early exits. The usual variant is placed, and frames
-are sent in its size. They may choose larger ones only at the cameras, where frames are whole.
+Each device has its own planners: `joint` and `vertical` for variants and cores, and a planner of
+early exits. They start from a placement and work alone until the next placement. The placed variant
+is the usual one, and frames are sent to other devices in its size. Only the device of a camera has
+whole frames, so only its planners may choose larger variants.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class PlayedFive:
 
 
 def play_five(switches: FiveSwitches, data: OctopInfData, seed: int, duration: float) -> PlayedFive:
-    """Play one run. Every call gives the same result, except for `cpu_s`."""
+    """Play one run. Equal arguments give equal results, except for `cpu_s`."""
     return _Run(switches, data, seed, duration).played()
 
 
@@ -166,8 +167,8 @@ class _Run:
         return plan, stated
 
     def _largest(self, plans: DevicePlans, name: str) -> int:
-        """Side of the largest variant that the device has frames for: the family's largest where
-        the camera is, else the variant that frames are sent for."""
+        """Side of the largest variant that the device has frames for: at the camera the family's
+        largest, elsewhere the placed variant, since frames are sent in its size."""
         largest = 0
         for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
             if placed[0].device == name:
@@ -177,7 +178,7 @@ class _Run:
         return largest
 
     def _changed(self, now: float) -> None:
-        """When a placement comes into force: resize what boxes send, and count moved stages."""
+        """Called when a placement takes effect: resize the frames sent, and count moved stages."""
         plans = self.control.plans
         assert plans is not None
         shrink_frames(self.devices, plans)
@@ -194,7 +195,8 @@ class _Run:
 
 
 def _with_family(plan: Plan, names: Sequence[str]) -> Plan:
-    """The plan with all variants on the lanes of the placed one; all clients are routed to it."""
+    """Put the variants `names` on each lane with a detector, and route all clients to the placed
+    variant."""
     detectors = [deployment for deployment in plan.deployments if deployment.pool.model == DETECTOR]
     stages = [deployment for deployment in plan.deployments if deployment.pool.model != DETECTOR]
     pool = detectors[0].pool

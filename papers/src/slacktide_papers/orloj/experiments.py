@@ -57,7 +57,7 @@ ORLOJ = OrlojContender("orloj", "orloj")
 PUBLISHED = (CLIPPER, NEXUS, CLOCKWORK, ORLOJ)
 ORLOJ_TEXT = OrlojContender("orloj_text", "orloj_text")
 ORLOJ_BY_CLASS = OrlojContender("orloj, by class", "orloj", (("times", "by_class"),))
-"""The strongest reading of the printed line 16; gains over Orloj are gains over this one."""
+"""Line 16 as printed, with the strongest reading of batch times. Goals are gains over this one."""
 SLACK = OrlojContender("slack", "slack")
 ORACLE = OrlojContender(YARDSTICK, YARDSTICK)
 NOTICED = OrlojContender("slack, notice 0.2", "slack", notice=0.2)
@@ -74,7 +74,7 @@ SWEEP_CASE = "three-modal"
 """Figures 13 and 14 take the distribution of Figure 8c."""
 
 P99_MS = (500.0, 200.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0, 2.0)
-"""Figure 14: P99s on the paper's axis, as far as it is described, and shorter ones."""
+"""Figure 14: P99s that the paper names for its axis, and shorter ones."""
 
 OVERHEAD_MS = 1.0
 """Figure 14: time of each batch beyond its run time; every real server has some."""
@@ -160,8 +160,6 @@ _Places: TypeAlias = Iterable[tuple[OrlojContender, float, dict[str, float]]]
 
 
 def _figure(name: str, places: _Places) -> Callable[[OrlojScope], Iterator[Point[OrlojCell]]]:
-    """The points of a figure."""
-
     def points(scope: OrlojScope) -> Iterator[Point[OrlojCell]]:
         for setting in scope.settings:
             seeds = scope.seeds_of(setting)[:FEW_SEEDS]

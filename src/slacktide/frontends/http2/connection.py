@@ -5,8 +5,8 @@ Bytes and `now` go in (`receive`), bytes come out (`out`). The parts of a reques
 
 Limits on a peer. A call of `receive` does a bounded amount of `work`; the remaining bytes wait for
 a later turn. Frames that advance no request (PING, SETTINGS, resets, updates, empty data) use up
-`patience`, which answers and time restore; without patience the connection ends. Windows are
-extended as data is processed, so the owner of a stream must bound what it keeps.
+`patience`, which grows with time and with every answer; without it the connection ends. Windows
+are extended as data is processed, so the owner of a stream must bound what it keeps.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ HEAD_WORK: Final = 16
 """Cost of a request, in addition to its header block (`heads.py`)."""
 SETTINGS_PER_WORK: Final = 10
 STREAMS_PER_WORK: Final = 16
-"""Number of settings, or of streams whose windows a setting changes, that cost 1."""
+"""Settings that are processed, and streams whose windows are changed, for one unit of work."""
 _MOST_SKIPPED: Final = 16
+_BAD_UPDATE: Final = "WINDOW_UPDATE: zero, or beyond the largest window"
 FEW_BYTES: Final = 64
 """Shorter data frames that do not end a body use up patience."""
 
@@ -74,7 +75,7 @@ class Http2Connection(SendingHalf):
         """The stream whose data is arriving."""
         self._credit = f.WINDOW
         self.closed = False
-        """Whether nothing more is processed."""
+        """Whether the connection has ended: further bytes are ignored."""
         self.orphans: list[Http2Stream] = []
         """Streams of a lost client that `drop` still has to abort."""
         values = (
@@ -258,7 +259,7 @@ class Http2Connection(SendingHalf):
         fault = ErrorCode.FLOW_CONTROL_ERROR if more else ErrorCode.PROTOCOL_ERROR
         if not id:
             self.send_window += more
-            expect(more and self.send_window <= f.LARGEST_WINDOW, "an impossible window", fault)
+            expect(more and self.send_window <= f.LARGEST_WINDOW, _BAD_UPDATE, fault)
             return
         self._expect_used(id)
         stream = self.streams.get(id)
@@ -278,13 +279,13 @@ class Http2Connection(SendingHalf):
         for name, value in f.SETTING.iter_unpack(payload):
             if name == f.INITIAL_WINDOW:
                 if value > f.LARGEST_WINDOW:
-                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: initial window")
+                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: window too large")
                 window = value
             elif name == f.MAX_FRAME:
-                expect(f.FRAME_BYTES <= value <= f.LARGEST_FRAME, "SETTINGS: frame size")
+                expect(f.FRAME_BYTES <= value <= f.LARGEST_FRAME, "SETTINGS: invalid frame size")
                 self._max_frame = min(value, MOST_FRAME)
             elif name == f.ENABLE_PUSH:
-                expect(value <= 1, "SETTINGS: push")
+                expect(value <= 1, "SETTINGS: ENABLE_PUSH is not 0 or 1")
             elif name == f.TABLE_SIZE:
                 self._table_prefix = f.SHRINK_TABLE
         if window != self.initial_window:
@@ -300,7 +301,7 @@ class Http2Connection(SendingHalf):
         for stream in self.streams.values():
             stream.send_window += more
             if stream.send_window > f.LARGEST_WINDOW:
-                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: an impossible window")
+                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: a window grows too large")
 
     def _expect_used(self, id: int) -> None:
         expect(id & 1 and id <= self.last_id, "a frame for no stream")
@@ -346,7 +347,7 @@ class Http2Connection(SendingHalf):
     def lose(self) -> None:
         """Close the connection; the client is gone. `drop` aborts its streams."""
         self.closed = self.closing = True
-        # These refer back to this connection or its owner.
+        # Break reference cycles: these refer back to this connection or its owner.
         self._open_stream, self._data_stream = _open_none, None
         self.can_resume = False
         self.blocked.clear()

@@ -59,7 +59,7 @@ class Prepared:
 
 
 async def prepare(spec: LoadSpec) -> Prepared:
-    """Ask the server for the models, draw and encode all payloads, and draw the schedule. Raises
+    """Ask the server about the models, encode all payloads, and draw the schedule. Raises
     LoadError."""
     served: dict[tuple[str, str | None], RemoteModel] = {}
     requests: list[Request] = []
@@ -244,7 +244,7 @@ def _lateness_warning(spec: LoadSpec, lateness: Percentiles | None) -> tuple[str
     if lateness is None or lateness.p99 <= spec.lateness_warning:
         return ()
     return (
-        f"the load generator was late: {lateness.p99 * 1e3:.1f} ms at p99 (warned above "
+        f"the load generator was late: {lateness.p99 * 1e3:.1f} ms at p99 (threshold: "
         f"{spec.lateness_warning * 1e3:g} ms). Latencies include this, so the server looks "
         "slower than it is; give the generator its own core or lower the rate",
     )

@@ -87,9 +87,9 @@ class LinkProcess:
         said = []
         if done.lateness_p99 > lateness_limit:
             said.append(
-                f"the emulated link was late: {done.lateness_p99 * 1e3:.1f} ms at p99 (warned "
-                f"above {lateness_limit * 1e3:g} ms), so the network looks slower than it is; give "
-                "it a core of its own or less traffic"
+                f"the emulated link was late: {done.lateness_p99 * 1e3:.1f} ms at p99 "
+                f"(threshold: {lateness_limit * 1e3:g} ms), so the network looks slower than it "
+                "is; give it a core of its own or less traffic"
             )
         if done.unreachable:
             said.append(f"the server did not accept {done.unreachable} connections of the link")

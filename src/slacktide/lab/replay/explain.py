@@ -20,21 +20,21 @@ from slacktide.lab.replay.decisions import (
 MEMBERS_SHOWN = 8
 
 _WHY = {
-    Reason.SHORTER_THAN_ALONE: "it had less time left than it needs by itself",
+    Reason.SHORTER_THAN_ALONE: "it had less time left than it needs when run alone",
     Reason.EXPIRED: "its deadline has passed",
     Reason.HOPELESS: "it could hardly be on time any more, even if it ran alone at once",
-    Reason.BEHIND_WORK: "it could not be on time behind the work ahead of it",
+    Reason.BEHIND_WORK: "there was too much work ahead of it for it to be on time",
     Reason.CROWDED_OUT: "the work ahead of it took longer than planned and left it no time",
     Reason.QUEUE_FULL: "the queue was full",
     Reason.CRASHED_BEFORE: "the same input had just crashed its worker twice",
     Reason.CONNECTION_BLOCKED: "its connection had sent several inputs that crash its worker",
-    Reason.UNMEASURED: "no batch time was known for its shape, and its model guarantees the p99",
+    Reason.UNMEASURED: "its shape was not measured yet, and its model guarantees the p99",
     Reason.UNAVAILABLE: "its model was not available",
     Reason.DRAINING: "its model was being unloaded",
     Reason.CLIENT_CANCELLED: "its client withdrew it",
     Reason.DISCONNECTED: "its client hung up",
     Reason.NO_BODY: "its body never arrived",
-    Reason.CRASHED: "its worker died under it twice",
+    Reason.CRASHED: "its worker crashed twice while running it",
     Reason.RUNTIME_ERROR: "its model raised an error",
 }
 
@@ -58,8 +58,8 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
     elif isinstance(decision, Waited):
         until = decision.asked.wait_until or 0.0
         yield (
-            f"{at}lane {decision.asked.replica.lane} stays free: {decision.asked.pool} waits "
-            f"{_ms(until - decision.now)} for more requests than its {decision.asked.pending}"
+            f"{at}lane {decision.asked.replica.lane} stays free for {_ms(until - decision.now)}: "
+            f"{decision.asked.pool} has {decision.asked.pending} waiting and expects more"
         )
     elif isinstance(decision, Finished):
         yield (
@@ -88,8 +88,8 @@ def _ran(ran: Ran) -> str:
         return f"batch {batch.id} on {lane}: {first}, {why}"
     chosen, head = record.chosen, f"batch {batch.id} of {record.pool} on {lane}"
     if ran.isolated:
-        remainder = f"the {chosen.requests - 1} proposed with it"
-        return f"{head}: {first}, to learn its length, before {remainder}"
+        remainder = f"the rest of the proposed batch ({chosen.requests - 1}) waits"
+        return f"{head}: {first}, to learn its length; {remainder}"
     return f"{head}: {chosen.requests} of {record.pending} waiting, {chosen.rows} rows"
 
 
@@ -100,7 +100,7 @@ def _reasons(ran: Ran) -> Iterator[str]:
         return
     yield (
         f"expected {_ms(record.chosen.expected)}, p99 {_ms(record.p99)}; "
-        f"{record.chosen.on_time:.2f} expected on time; worth {record.chosen.worth:.3g}"
+        f"{record.chosen.on_time:.2f} requests expected on time; worth {record.chosen.worth:.3g}"
     )
     for member in record.members[:MEMBERS_SHOWN]:
         request = member.request
@@ -157,8 +157,8 @@ def _exits_seen(changed: ExitsChanged) -> str:
 
 def _other(choice: PricedBatch) -> str:
     return (
-        f"{choice.requests} in {_ms(choice.expected)}, {choice.on_time:.2f} on time, "
-        f"worth {choice.worth:.3g}"
+        f"batch of {choice.requests} in {_ms(choice.expected)}, "
+        f"{choice.on_time:.2f} expected on time, worth {choice.worth:.3g}"
     )
 
 

@@ -109,14 +109,14 @@ class ServerCall(PendingRequest):
         self._call_id = ""
         """The client's id of the call."""
         self._reply: Reply | None = None
-        """Receives the answer; None while it may not yet, and after the call has ended."""
+        """Called with the answer; None while no answer may be sent, and after the call's end."""
         self._answer: InferReply | None = None
         self._version: LoadedVersion | None = None
         self._route: CallRoute
         """Set together with the version."""
         self._options = PLAIN_OPTIONS
         self._classification: Mapping[str, int] | None = None
-        """Requested numbers of classes, by output; None: no output's classes are requested."""
+        """Number of classes requested, by output; None if none are."""
         self._output_indices: Sequence[int] = ()
         """Indices of the requested outputs."""
         self._rows = 1
@@ -249,7 +249,7 @@ class ServerCall(PendingRequest):
         if kind is _SERVED:
             self._plane.limits.served(self.context.client)
         if kind is not _SERVED and kind is not _LATE:
-            self.outputs = None  # the call was withdrawn in the turn in which its result came
+            self.outputs = None  # cancelled in the same turn of the loop as its result came
         if (outcome.reason is Reason.CRASHED or self.crashed) and self.payload is not None:
             self._block_inputs(version)
         elif version.blocklist.inputs and self.outputs is not None:
@@ -296,8 +296,8 @@ class ServerCall(PendingRequest):
         return version
 
     def _check_blocklist(self, version: LoadedVersion, checked: CheckedInputs | None) -> None:
-        """Raise WireError if this input, once it is known, or several inputs of this connection
-        crashed `version` recently."""
+        """Raise WireError if the input (`checked`; None before it is read) crashed `version`
+        recently, or if several inputs of this connection did."""
         blocklist = version.blocklist
         now = self._plane.driver.clock()
         if not blocklist.is_active(now=now):
@@ -359,8 +359,8 @@ class ServerCall(PendingRequest):
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
     def _block_inputs(self, version: LoadedVersion) -> None:
-        """For a while, refuse inputs that crashed `version`, including waiting requests with
-        them."""
+        """For a while, refuse the inputs that crashed `version`. Waiting requests with the same
+        inputs are cancelled."""
         driver, context = self._plane.driver, self.context
         blocklist = version.blocklist
         blocklist.add(self._tensors(version), context.connection, now=driver.clock())

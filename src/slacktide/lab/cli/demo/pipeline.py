@@ -37,12 +37,12 @@ FRAMES, STREETS, PROBES = 24, 4, 40
 """Number of different frames, of streets that they show, and of frames that measure the capacity.
 """
 AT_ONCE, CONNECTIONS = 3, 24
-"""Frames in flight while capacity is measured; most frames in flight later."""
+"""Frames in flight while capacity is measured; maximum number in flight under load."""
 PATIENT_US = 20_000_000
 """Deadline (µs) of the frames that measure capacity."""
 ANSWERED = ("complete", "partial", "late")
 SHOWN = 6
-"""Most boxes shown of the example frame."""
+"""Maximum number of boxes shown of the example frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class JudgedBox(NamedTuple):
     said: Mapping[str, str]
     """Answers by stage."""
     true: Mapping[str, str | None]
-    """Right answers by stage; None if the box shows no road user that has one."""
+    """Right answers by stage; None if there is none, such as for a box without a road user."""
 
 
 class JudgedFrame(NamedTuple):
@@ -191,8 +191,8 @@ def pipeline_report(
     played: Mapping[float, Sequence[JudgedFrame]],
     actions: Sequence[tuple[str, str, int]] = (),
 ) -> Document:
-    """Return the report. `capacity`: frames per second; `played`: frames by load, as a share of
-    capacity. Seconds count from due to answered. `actions`: the result of `counted`."""
+    """Return the report. `capacity`: frames per second; `played`: frames by load, where 1.0 is the
+    capacity; `actions`: the result of `counted`."""
     judged = [frame for frames in played.values() for frame in frames]
     complete = [frame for frame in judged if frame.reason == "complete"]
     shown = max(complete, key=lambda frame: len(frame.boxes), default=JudgedFrame(0.0, ""))
@@ -238,7 +238,7 @@ def _load(load: float, rate: float, frames: Sequence[JudgedFrame]) -> Document:
 
 
 def show_pipeline(report: Document) -> Iterator[Part]:
-    """Yield three tables, and the conditions of the run."""
+    """Yield the tables of outcomes, boxes and actions (if any), and the conditions of the run."""
     loads = report["loads"]
     behind = sorted({*report["right"], *(stage for load in loads for stage in load["missing"])})
     lines = []
