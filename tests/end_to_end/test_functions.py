@@ -128,7 +128,7 @@ def test_a_function_is_a_model_like_others(house: Any) -> None:
     [
         (1, "the function raised RuntimeError: no"),
         (2, "the function returned 1 arrays, not 2"),
-        (3, "output 'image' has not one row for each"),
+        (3, "output 'image' does not have one row per input row"),
         (4, "ValueError: assignment destination is read-only"),
     ],
 )

@@ -67,7 +67,7 @@ def test_an_axis_that_only_looks_like_one_is_found_by_the_warm_up(models, kit) -
     )
     interface = opened(kit.source(path)).interface
     assert interface.max_batch == 0
-    assert "a batch of 1 fails: output 'y' has not one row" in refusal(
+    assert "a batch of 1 fails: output 'y' does not have one row" in refusal(
         kit.source(path, max_batch=8)
     )
 
@@ -294,7 +294,7 @@ def test_a_missing_gpu_is_reported_with_the_line_that_asks_for_it(
     with pytest.raises(ProviderMissingError) as missing:
         ModelSession.open(source, threads=1, device=device)
     assert "is requested, but" in str(missing.value)
-    assert "(m/config.pbtxt, line 6, instance_group); state the CPU there" in str(missing.value)
+    assert "(m/config.pbtxt, line 6, instance_group); choose the CPU there" in str(missing.value)
 
 
 def test_a_model_and_its_data_behind_links_into_a_folder_of_blobs(models, kit) -> None:
@@ -351,7 +351,7 @@ def test_an_output_that_has_one_row_has_no_batch_axis(models: Any, kit: Any) -> 
     assert session.interface.max_batch == 0
     assert session.interface.outputs[0].shape == (1, 3)
     assert session.row_shapes == {"x": (1, 3)}
-    message = "max_batch is 4, but a batch of 2 fails: output 'y' has not one row"
+    message = "max_batch is 4, but a batch of 2 fails: output 'y' does not have one row"
     assert message in refusal(kit.source(path, max_batch=4))
 
 

@@ -204,7 +204,7 @@ def test_lengths_that_the_model_cannot_do_are_named(models: Any, kit: Any) -> No
     padding = Padding({"x": PaddedInput(1)}, {"z": PaddedOutput(1)}, (4, 9))
     source = kit.source(path, padding=padding, warmup_shapes={"x": (4,)})
     session = ModelSession.open(source, threads=1)
-    with pytest.raises(ModelError, match="lengths names 9, but a row of it fails"):
+    with pytest.raises(ModelError, match="lengths names 9, but one row fails at that length"):
         session.warm_up()
 
 

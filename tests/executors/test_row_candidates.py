@@ -157,7 +157,7 @@ def test_the_model_runs_its_own_samples_or_is_refused(models: Any, kit: Any, tmp
     assert (session.row_shapes, session.cold) == ({"x": (3, 8, 8)}, "")
     np.savez(samples, x=np.ones((2, 3, 6, 6), np.float32))
     message = refusal(kit.source(joined(models, kit), samples=samples))
-    assert message.startswith("samples: a row of them fails: ")
+    assert message.startswith("samples: a row fails: ")
     np.savez(samples, x=np.ones((2, 3, 6, 6)))
     message = refusal(kit.source(joined(models, kit), samples=samples))
     assert message == "samples: array 'x' of rows.npz: expected float32, got float64"

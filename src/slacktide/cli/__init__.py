@@ -1,6 +1,6 @@
 """The command line: a thin layer of flags, tables and exit codes. Each verb is a file.
 
-It can do nothing that a Python program could not.
+Everything it does can also be done from Python.
 """
 
 from __future__ import annotations

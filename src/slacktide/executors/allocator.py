@@ -5,10 +5,10 @@ the process really has. There are three backends: affinity (the default), affini
 control group, and Kubernetes pods (in a higher package).
 
 With a quota a replica gets `share` of the time of each core, so cores may be fractional: half a
-core is a lane of one core with a share of 0.5. Whole cores should have no quota: a quota of one
-core spread over two costs 39 % at the median and more at the tail. So threads are always bound, and
-the quota comes on top. Both versions of control groups work: 1 (`cpu.cfs_quota_us`) and 2
-(`cpu.max`).
+core is a lane of one core with a share of 0.5. Whole cores should have no quota: with a quota of
+one core spread over two, batches take 39 % longer at the median and more at the tail. So threads
+are always bound, and the quota comes on top. Both versions of control groups work: 1
+(`cpu.cfs_quota_us`) and 2 (`cpu.max`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`ModelSession`: a model opened in ONNX Runtime, warmed up, and run with members of a batch.
 
 Workers and the in-process executor share it. It knows no socket and no process. A model may be open
-in several sessions with different numbers of threads: they share the buffers in which batches are
-gathered, and one is in use at a time.
+in several sessions with different numbers of threads, of which one is in use at a time. They share
+the buffers in which batches are gathered.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class GatheredBatch(NamedTuple):
     rows: list[int]
     """Number of rows of each member."""
     lengths: MemberLengths | None
-    """Lengths of the members if they differ: the outputs have to be cut."""
+    """Lengths to which padded outputs are cut, by member; None if nothing was padded."""
     faults: Mapping[int, MemberFault]
-    """Members without rows, by their place. Ignore their outputs."""
+    """Why members have no rows, by their place in the batch. Ignore their outputs."""
     begin: float
     """Time at which gathering began, by `time.perf_counter`."""
     input_s: float
@@ -110,7 +110,7 @@ class RunResult:
     infer_s: float
     """Seconds in ONNX Runtime."""
     mismatch: str = ""
-    """Output whose number of rows differs from that of the only member; empty if none does."""
+    """How the number of a single member's output rows is wrong; empty if it is right."""
 
 
 class ModelSession:
@@ -125,10 +125,10 @@ class ModelSession:
         preprocessing: Preprocessing | None = None,
         decoder: Decoder | None = None,
     ) -> None:
-        """`interface`: of the file. `preprocessing`: how pictures become one of its inputs.
-        `decoder`: what makes its outputs into those for clients."""
+        """`interface`: inputs and outputs of the file. `preprocessing`: how pictures become one of
+        these inputs. `decoder`: turns these outputs into the ones that clients get."""
         self._converter: ImageConverter | None = None
-        """Converts pictures to the file's image input, if it is declared."""
+        """Converts pictures for the file's image input; None if no image input is declared."""
         self._decoder = decoder
         self._file_inputs, self._file_outputs = interface.inputs, interface.outputs
         self._file_names = [spec.name for spec in interface.outputs]
@@ -174,9 +174,9 @@ class ModelSession:
         """Inputs, outputs and batch limit of the model as clients see it: a declared image input
         takes uint8 pictures. Final once `warm_up` has returned."""
         self._declared_outputs = interface.outputs
-        """Outputs as the file declares them; some claim one row."""
+        """Outputs as the file declares them; some files fix the first axis at 1."""
         self.row_shapes: RowShapes = {}
-        """Shapes of a row that has run, or of the last attempt if none does."""
+        """Shapes of a row that has run, or of the last attempt if none has."""
         self.cold = ""
         """Why no synthetic row runs; empty if one does."""
         self.tolerance = TOLERANCE
@@ -209,7 +209,7 @@ class ModelSession:
         except ProviderMissingError as error:
             if not source.device_origin:
                 raise
-            cure = "state the CPU there, or install what is missing"
+            cure = "choose the CPU there, or install what is missing"
             raise ProviderMissingError(f"{error} ({source.device_origin}); {cure}") from None
         file = OnnxFile(source.path, source.root, source.outputs, source.own_exits, source.expose)
         declared = file.shapes
@@ -226,7 +226,7 @@ class ModelSession:
         )
         whole = (len(source.warmup_shapes.get(s.name, ())) == len(s.shape) for s in plain.inputs)
         if source.max_batch is None and plain.outputs != interface.outputs and any(whole):
-            interface = plain  # rows are stated with their axis
+            interface = plain  # the configured shapes include the first axis
         preprocessing = None
         if image is not None:
             preprocessing = file.preprocessing(image, interface, source.image_sizes)
@@ -290,12 +290,12 @@ class ModelSession:
         row.
 
         This also proves the batch axis. If a batch of several rows fails, a configured max_batch is
-        wrong (ModelError), and one read from the model is withdrawn: there is no batch axis. If
-        memory runs out, the last size that fitted becomes the largest. Errors are raised again if
-        not even one row fits in memory, or if the device fails. Unless free axes are configured,
-        `candidate_rows` are tried. A model that refuses every synthetic row is left `cold`, but its
-        own samples must run (ModelError). If axes are padded, the declared lengths run as well, and
-        the padded outputs are checked.
+        wrong (ModelError); without one, the model counts as having no batch axis. If memory runs
+        out, the last size that fitted becomes the largest. If not even one row fits in memory, or
+        if the device fails, that error is raised. Free axes that are not configured get the first
+        sizes of `candidate_rows` that run. A model that refuses every synthetic row is left `cold`,
+        but its own samples must run (ModelError). If axes are padded, the declared lengths run as
+        well, and the padded outputs are checked.
         """
         if self._source.warm_up_s is not None:
             self._warm_by = time.perf_counter() + self._source.warm_up_s
@@ -324,7 +324,7 @@ class ModelSession:
             except ModelError:
                 raise
             except Exception as error:  # whatever a model may raise
-                if self._fits_before(rows, error):
+                if self._lower_limit(rows, error):
                     break
                 false_axis = isinstance(error, TensorError)
                 if not self.interface.batches or (rows == 1 and not false_axis):
@@ -397,11 +397,12 @@ class ModelSession:
     def _leave_cold(self, error: Exception) -> None:
         self.cold = self.detail(error)
         if self._source.samples is not None or self._source.sample_rows:
-            raise ModelError(f"samples: a row of them fails: {self.cold}")
+            raise ModelError(f"samples: a row fails: {self.cold}")
 
-    def _fits_before(self, rows: int, error: Exception) -> bool:
-        """Whether `error` means that this many rows do not fit in memory. If so, the next smaller
-        size becomes the largest. Raises the error if one row does not fit, or the device failed."""
+    def _lower_limit(self, rows: int, error: Exception) -> bool:
+        """Lower max_batch to the next smaller size if `error` means that this many rows do not fit
+        in memory, and return whether it does. Raises the error if one row does not fit, or if the
+        device failed."""
         fault = self.fault(error)
         if fault is Fault.DEVICE or (fault is Fault.MEMORY and rows <= 1):
             raise error
@@ -422,12 +423,13 @@ class ModelSession:
                 try:
                     shapes = self._run_length(length, rows)
                 except Exception as error:  # whatever a model may raise
-                    if self._fits_before(rows, error):
+                    if self._lower_limit(rows, error):
                         self._warm_up_lengths(padding, min(most_rows, self.interface.max_batch))
                         return
-                    failing = "a row of it fails" if rows == 1 else f"{rows} rows of it fail"
+                    failing = "one row fails" if rows == 1 else f"{rows} rows fail"
                     detail = self.detail(error)
-                    raise ModelError(f"lengths names {length}, but {failing}: {detail}") from None
+                    message = f"lengths names {length}, but {failing} at that length: {detail}"
+                    raise ModelError(message) from None
                 runs.setdefault(length, shapes)
         name, padded = next(iter(padding.inputs.items()))
         length = self.row_shapes[name][padded.axis - 1]
@@ -463,7 +465,7 @@ class ModelSession:
         return {name: array.shape for name, array in zip(self._outputs, arrays, strict=True)}
 
     def _try_length(self, length: int) -> Shapes | None:
-        """Shapes of the outputs for one row of a length that may not run; None if it does not."""
+        """Shapes of the outputs for one row of this length; None if the model refuses it."""
         try:
             return self._run_length(length)
         except Exception as error:  # whatever a model may raise
@@ -503,7 +505,7 @@ class ModelSession:
         return GatheredBatch(feeds, rows, lengths, faults, begin, input_s, damaged, placements)
 
     def _converted(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Inputs for the file, from those of `interface`."""
+        """Convert the inputs of `interface` to those of the file."""
         converter = self._converter
         if converter is None:
             return feeds
@@ -602,7 +604,7 @@ class ModelSession:
         for array, spec in zip(arrays, self._file_outputs, strict=True):
             if batches and array.shape[:1] != (rows,):
                 raise RowCountError(
-                    f"output {spec.name!r} has not one row for each of the {rows} given"
+                    f"output {spec.name!r} does not have one row per input row; expected {rows}"
                 )
         extent = extent_of(array.shape for array in feeds.values())
         whole = PicturePlacement(0, 0, extent[1] or 1, extent[0] or 1)
@@ -614,9 +616,9 @@ class ModelSession:
             return
         for array, name in zip(arrays, self._outputs, strict=True):
             if array.shape[:1] != (rows,):
-                # A function has declared its outputs, so this is an error of its batch.
+                # A function's outputs are declared, so this is an error in the function.
                 kind = TensorError if self._source.function is not None else RowCountError
-                raise kind(f"output {name!r} has not one row for each of the {rows} given")
+                raise kind(f"output {name!r} does not have one row per input row; expected {rows}")
 
     def _synthetic_rows(self) -> SyntheticRows:
         """Make the source of rows. Raises ModelError if their configuration is impossible."""
@@ -628,8 +630,8 @@ class ModelSession:
         return self._rows
 
     def synthetic(self, rows: int, shapes: RowShapes | None = None) -> dict[str, NDArray[Any]]:
-        """Synthetic inputs with this many rows. By default, their shapes are those that run, unless
-        the model is `cold`. Raises MemoryError if they would exceed a gibibyte."""
+        """Synthetic inputs with this many rows of `shapes`, by default `row_shapes`. Raises
+        MemoryError if they would exceed a gibibyte."""
         shapes = shapes or self.row_shapes
         nbytes = sum(row_bytes(spec, shapes[spec.name]) for spec in self.interface.inputs)
         if rows > 1 and rows * nbytes > MOST_ROW_BYTES:

@@ -4,7 +4,7 @@ Variants of a file by image size need no sessions of their own, because each bat
 So the first such replica on a lane starts a real one, and later ones join it. To a driver each is a
 separate replica: it starts, runs batches, moves and stops independently. But if the real replica is
 lost, or any replica that shares it is killed, all are lost. The loss is blamed on the replica that
-ran a batch, or else on any one.
+ran a batch or, if none did, on the last that joined.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Shared:
             self.handle.stop()
 
     def report(self, event: Report, outputs: BatchOutputs = (), **more: Any) -> None:
-        """Pass on a report of the real replica. A `Reporter`."""
+        """Pass on a report of the real replica. Implements `Reporter`."""
         members = tuple(self._members.values())
         if isinstance(event, ReplicaUp):
             self._opened = opened = more["opened"]

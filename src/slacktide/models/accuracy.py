@@ -3,9 +3,10 @@
 Detections are matched and averaged by pycocotools (extra `accuracy`), COCO's reference code: AP50
 counts a detection that overlaps a true box of its class by at least half of their union; AP50:95 is
 the mean over ten such limits up to 0.95. Only classes that have boxes count. An overlap in
-fractions of a picture equals that in pixels. F1 is the highest over all score thresholds, at 0.5.
+fractions of a picture equals that in pixels. F1 counts overlaps of at least 0.5, and is the highest
+over all score thresholds.
 
-Both scores can be computed again for resampled images (`resampled`), which pycocotools cannot do.
+`resampled` computes the accuracy for resampled images, which pycocotools cannot do.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ MISSING_SCORER = "scoring detectors needs pycocotools: pip install 'slacktide[ac
 _RECALLS = np.linspace(0.0, 1.0, 101)
 """Recalls at which precision is read, as in pycocotools."""
 _MOST_DETECTIONS = 100
-"""Detections of a class that count in an image, the likeliest first, as in COCO."""
+"""Maximum detections per image and class; those with the highest scores count, as in COCO."""
 _BLOCK = 64
-"""Resampled sets scored at a time: each has a weight for each detection."""
+"""Resampled sets scored at a time. This limits memory: a set needs a weight per detection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Boxes:
     scores: Numbers | None = None
     """[n]; None for true boxes."""
     crowds: NDArray[np.bool_] | None = None
-    """[n]: whether a true box holds a crowd. Detections in it count neither way. None: no box."""
+    """[n]: whether a true box holds a crowd. Detections in a crowd count neither way. None: no box
+    does."""
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -56,11 +58,11 @@ class ClassScore:
     """Accuracy on one class, 0 to 1."""
 
     count: int
-    """True boxes, without crowds, or images."""
+    """Number of true boxes (without crowds) or, for classifiers, of images."""
     accuracy: float
     """AP50:95, or the share of the images that are answered right."""
     f1: float
-    """At the threshold of the whole."""
+    """F1 at `ImageScores.threshold`."""
     ap50: float | None = None
 
 
@@ -71,10 +73,10 @@ class ImageScores:
     accuracy: float
     """AP50:95 (mean over classes), or top-1."""
     f1: float
-    """Over all detections together, or the mean over classes."""
+    """F1 over all detections together, or a classifier's mean over classes."""
     classes: dict[int, ClassScore]
     resampled: Callable[[Counts], Numbers]
-    """Returns the accuracy for each row of [sets, images]: how often each image is in each set."""
+    """Takes how often each image is in each set, [sets, images]; returns each set's accuracy."""
     ap50: float | None = None
     threshold: float | None = None
     """Score threshold at which `f1` is reached. None for a classifier, as `ap50` is."""
@@ -86,8 +88,8 @@ def can_score_boxes() -> bool:
 
 
 def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> ImageScores:
-    """Score detections against the true boxes of the same images. Raises ValueError if no image has
-    a box that is no crowd, and ImportError without pycocotools."""
+    """Score detections against the true boxes of the same images. Raises ValueError if, crowds
+    aside, no image has a box, and ImportError without pycocotools."""
     kinds = [boxes.classes[boxes.counted] for boxes in truth]
     classes = np.unique(np.concatenate([np.zeros(0, np.int64), *kinds]))
     if not len(classes):
@@ -146,7 +148,7 @@ class _Matches(NamedTuple):
     image: NDArray[np.intp]
     scores: Numbers
     right: NDArray[np.bool_]
-    """[limits, n]: whether a detection has its true box."""
+    """[limits, n]: whether a detection matches a true box."""
     counted: NDArray[np.bool_]
     """[limits, n]: False for detections in crowds."""
     positives: NDArray[np.int64]
@@ -159,13 +161,13 @@ class _Matches(NamedTuple):
         return float(2.0 * true / (counted + self.positives.sum()))
 
     def average_precisions(self, weights: Counts) -> Numbers:
-        """AP50:95 for each row of [sets, images], as pycocotools has it for images that occur so
-        often; NaN for sets without a box."""
+        """AP50:95 of each set. `weights`: how often each image is in each set, [sets, images].
+        Equals pycocotools' result for images repeated that often; NaN for sets without a box."""
         positives = (weights * self.positives).sum(axis=1, dtype=np.float64)[:, None]
         drawn = weights.take(self.image, axis=1).astype(np.float32)
         total = np.zeros(len(weights))
         for right, counted in zip(self.right, self.counted, strict=True):
-            # Precision rises, and recall changes, at right detections alone.
+            # Only at right detections does precision rise and recall change.
             places = np.flatnonzero(right)
             seen = np.cumsum(drawn * counted, axis=1).take(places, axis=1)
             true = np.cumsum(drawn.take(places, axis=1), axis=1, dtype=np.float64)
@@ -178,7 +180,7 @@ class _Matches(NamedTuple):
 
 
 def _matches(evaluated: Sequence[Any], images: int) -> _Matches:
-    """Join what pycocotools says of each image about one class."""
+    """Join the results of pycocotools for one class over all images."""
     parts = [part for part in enumerate(evaluated) if part[1] is not None]
     positives = np.zeros(images, np.int64)
     for at, part in parts:
@@ -225,8 +227,8 @@ def _evaluated(detections: Sequence[Boxes], truth: Sequence[Boxes], classes: NDA
 
 
 def _coco_set(coco: Any, images: Sequence[Boxes], classes: NDArray[Any]) -> Any:
-    """Return the boxes of these classes as pycocotools has them. Numbers of boxes begin with 1: 0
-    is its sign for no match."""
+    """Return the boxes of these classes as a COCO data set. Ids of boxes begin at 1, because
+    pycocotools uses 0 for "no match"."""
     annotations: list[dict[str, Any]] = []
     for number, image in enumerate(images):
         boxes = np.asarray(image.boxes, float).reshape(-1, 4)

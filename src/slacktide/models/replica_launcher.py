@@ -246,8 +246,8 @@ class ReplicaLauncher:
             log.info("%s passed its trial; all of its replicas start", name)
 
     def _report_if_up(self, loaded: LoadedPool) -> None:
-        """Report a pool as up once all its replicas in the current plan are: there may be fewer
-        than when it was loaded, and none of a variant that a planner removed."""
+        """Report a pool as up once all its replicas in the current plan are up. The plan may have
+        fewer than when the pool was loaded, and none for a variant that a planner removed."""
         needed = self.planned_replicas(loaded.id)
         if needed <= len(loaded.replicas_up) and (needed or loaded.version.family is not None):
             self._report_problem(loaded.id, None)
@@ -272,8 +272,8 @@ def executor_for_measuring(
 
 
 def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> ModelSource:
-    """Return the source from which an executor opens a version or variant. `threads`: one session
-    for each number."""
+    """Return the source from which an executor opens a version or variant. `threads`: numbers of
+    threads, each of which gets a session."""
     variants, function = definition.settings.variants, definition.settings.function
     stated = None
     if function is not None:

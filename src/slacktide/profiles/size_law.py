@@ -5,15 +5,15 @@ is the cost of a row, in rows as profiled. Both are 1 for the profiled row. The 
 
     L(s) = (a + b · s + d · s²) · left(s)          a, b, d ≥ 0
 
-a, b and d are the least squares of relative errors, solved exactly (amdahl.py); a covers the part
-that does not depend on the size, d the quadratic part (attention). `left` is the residual factor:
-known ÷ fitted at a known size, linear in the logarithms of both between two sizes, constant beyond
-the ends. So measured values stay as they are, and the fit extrapolates them. Between two known
-sizes the work is bounded by theirs.
+a, b and d minimise the squared relative errors, exactly (least_squares.py); a covers the part that
+does not depend on the size, d the quadratic part (attention). `left` is the residual factor. At a
+known size it is the known work ÷ the fitted work; between two known sizes its logarithm is linear
+in that of the size; beyond the ends it is constant. So measured values stay as they are, and the
+fit extrapolates them. Between two known sizes the work lies between their works.
 
 A few known sizes close together say little about distant sizes, where the square grows fastest. So
-the square has a small penalty, one more error to minimise: `_CAUTION` × its value at the end of the
-reach ÷ the work there if work were proportional to size.
+the fit also minimises a penalty on the square: `_CAUTION` × d · s² ÷ the work if it were
+proportional to size, where s is the largest size within reach.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SizeLaw:
         return cls((a, b / scale, d / scale**2), tuple(sizes), tuple(works))
 
     def work(self, size: float) -> float:
-        """Work of a row of `size` > 0; above 0. Constant below the reach."""
+        """Return the work of a row of `size`; both are above 0. Constant below the reach."""
         sizes, works = self.sizes, self.works
         size = max(size, sizes[0] / REACH)
         after = bisect_left(sizes, size)

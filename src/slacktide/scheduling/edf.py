@@ -4,8 +4,9 @@ The request due first leads; the batch is the largest that keeps it on time. Thi
 overload: heads that are nearly late force small batches, and small batches make more of them late.
 With `guarantee: p99` the batch must fit at its p99 instead of its median.
 
-If predictions have run classes, the time of a batch is the forecast for its members. Requests join
-in order unless they would make the head late; a long one is skipped, as is one with many rows.
+If the profile has run classes, the time of a batch is predicted from the classes of its members.
+Requests join in deadline order; one that would make the head late, because it runs long or has many
+rows, is skipped.
 
 A best-effort request is ordered by its artificial deadline, but this never limits a batch: a batch
 must be on time for the first member with a real deadline.
@@ -39,7 +40,7 @@ class EdfOptions(DeadlineOptions):
     """Options of `edf`."""
 
     guarantee: Literal["expected", "p99"] = option(
-        "expected", "Predicted time of a batch that must fit before its first deadline."
+        "expected", "Which predicted batch time must fit before the batch's first deadline."
     )
 
     @property
@@ -75,12 +76,12 @@ class Edf(DeadlinePolicy):
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
         """The batch led by the request due first. Changes nothing."""
         limit = min(self._max_batch, replica.max_batch)
-        # `lead` is the guaranteed time of a batch by rows, or by rows and classes of its members.
+        # `needs` maps rows, or rows and the members' classes, to the batch time that must fit.
         times = self._row_times(max(1, len(replica.cores)))
         classes, needs = times.classes, times.lead
         timed = self._timed
         if classes is None and not self._best_effort.order and timed.uniform:
-            # One row each, all alike: take the first ones, as many as fit.
+            # Requests are alike and have one row each: take as many from the front as fit.
             fitting = max(1, _fitting(min(limit, timed.rows), needs, timed.order[0][0] - now))
             first = tuple([entry[2] for entry in timed.order[:fitting]])
             return Proposal(first, len(first))

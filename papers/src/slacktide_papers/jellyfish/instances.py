@@ -32,7 +32,7 @@ from slacktide_papers.harness.state import ReproduceError
 
 MOST_BYTES = 16 << 20
 EXACT_S = 60.0
-"""Solver seconds for the optimum, which is sought for at most `EXACT_WORKERS` workers."""
+"""Seconds that the solver may take. Above `EXACT_WORKERS` workers it only finds a bound."""
 EXACT_WORKERS = 2
 BOUND_S = 10.0
 
@@ -41,7 +41,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class ProfiledVariant(Section):
-    """One form of the model, smallest first."""
+    """One variant of the model; a file lists them smallest first."""
 
     name: Annotated[str, Field(max_length=100)]
     accuracy: Share
@@ -51,7 +51,7 @@ class ProfiledVariant(Section):
 
 
 class GivenClient(Section):
-    """One client."""
+    """A client that sends `rate` frames per second over a link of `mbps` Mbit/s."""
 
     rate: Positive
     slo_ms: Positive
@@ -61,7 +61,7 @@ class GivenClient(Section):
 
 
 class GivenInstance(Section):
-    """Workers and clients."""
+    """A fleet: the number of workers, and the clients to map to them."""
 
     name: Annotated[str, Field(max_length=100)] = ""
     workers: Annotated[int, Field(ge=1, le=1024)]
@@ -69,7 +69,7 @@ class GivenInstance(Section):
 
 
 class InstanceFile(Section):
-    """The whole document."""
+    """The content of an instance file."""
 
     profile: Annotated[
         tuple[ProfiledVariant, ...], Field(strict=False, min_length=1, max_length=64)

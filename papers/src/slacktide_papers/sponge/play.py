@@ -52,7 +52,7 @@ WARM_S = 30.0
 QUEUE = "slack"
 """Policy of every queue. `edf` collapses here: nearly late heads of queues force small batches."""
 RESIZE_S = 0.02
-"""Seconds from a request for other cores until they are there: the limit for live resizes."""
+"""Seconds that a resize takes: the limit for live resizes."""
 _ANSWERED = (OutcomeKind.SERVED, OutcomeKind.LATE)
 
 
@@ -66,7 +66,7 @@ class Played:
     unavoidable: int
     """Violations of requests that would be late even alone on all cores."""
     p99_ms: float
-    """Latency of answered requests, from sending on; 0 if none was answered."""
+    """Latency of answered requests since they were sent; 0 if none was answered."""
     cores: Sequence[float]
     """Mean cores allocated to all instances of all models, by second."""
     late: Sequence[int]
@@ -273,7 +273,7 @@ def _replicas(setting: SpongeSetting, contender: SpongeContender) -> int:
 
 
 def _base(setting: SpongeSetting, contender: SpongeContender) -> Plan:
-    """The first plan: one instance with the most cores, or all instances if of one core."""
+    """The first plan: one instance with the most cores, or all if they have one core each."""
     _, most = contender.cores or (1, CORES)
     share = min(CORES, setting.machine // len(setting.models))
     count = _replicas(setting, contender) if most == 1 else 1

@@ -1,8 +1,8 @@
 """`GrpcConnection`: a client's HTTP/2 connection on the loop; `GrpcState`: what a port shares.
 
 Bytes from the socket go through `Http2Connection`, which hands each request to a `GrpcCall`. Output
-is written after a piece of input has been processed, and after each answer; all answers of a turn
-of the loop are written together.
+is written after each piece of input. Answers that come later are written together, once per turn of
+the loop.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class GrpcConnection(FrontEndConnection):
         scheduled."""
         self._pinged_at: float | None = None
         self._busy_with = 0
-        """Id of the latest call at the last check of the clock."""
+        """Id of the latest call when `check` last found the connection busy."""
         self._busy_at = self._now
-        """Time of the last such check that found a call."""
+        """Time of that check. Busy: a call is open, or one has come since the previous check."""
 
     @property
     def now(self) -> float:
@@ -81,7 +81,7 @@ class GrpcConnection(FrontEndConnection):
 
     @property
     def reading_since(self) -> float:
-        """Time at which it last began to read. Before that, the client was not late."""
+        """Time at which reading last resumed. Earlier delays are not the client's fault."""
         return self._reading_since
 
     # ---------------------------------------------------------------- the transport's callbacks
@@ -152,7 +152,7 @@ class GrpcConnection(FrontEndConnection):
         return self.http2.can_resume and self._clogged_since is None
 
     def update_reading(self) -> None:
-        """Read only while the client reads its answers and no pending bytes can be processed."""
+        """Stop reading while the client does not read its answers or bytes wait to be processed."""
         if self.http2.can_resume:
             self.wait_for_turn()
         self.set_reading(self._clogged_since is None and not self.http2.can_resume)

@@ -27,7 +27,7 @@ _EXPECTED = {
     _TRAILER: "a trailer field",
 }
 _JUDGED: Final = 64
-"""Bytes of an unfinished line that are checked: it may grow by one byte at a time."""
+"""Bytes of an unfinished line to check. Only a few: the check repeats whenever the line grows."""
 
 
 class HttpRefusal(NamedTuple):
@@ -59,8 +59,8 @@ class ChunkedBody:
 
     def take(self, raw: bytes, at: int, *, limit: int, lines: int) -> tuple[int, int]:
         """Decode `raw` from `at` on, at most `lines` lines. Returns where it stopped (also at the
-        end of the body or at a `refusal`) and how many lines are left. `limit`: maximum bytes of
-        data."""
+        end of the body or at a `refusal`) and how many more lines it may decode. `limit`: maximum
+        bytes of data."""
         end = len(raw)
         while at < end and not self.done and self.refusal is None:
             if self._missing:

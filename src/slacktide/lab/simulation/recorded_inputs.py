@@ -1,10 +1,10 @@
-"""Events from outside in a recording: arrivals, withdrawals, failures.
+"""External events in a recording: arrivals, withdrawals, failures.
 
 Outcomes are read for comparison. Batch times are not read, because they are to be predicted.
 
 An item happens at the instant when it reached the engine. A live server reads its sockets some time
-after the first byte, and later still while it shares its core with a model. That delay is treated
-as part of the outside, because it hardly depends on what is predicted.
+after the first byte, and later still while it shares its core with a model. A simulation repeats
+that delay instead of predicting it, because it hardly depends on anything that is predicted.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Reader:
     def _event(self, event: Event, now: float) -> None:
         inputs = self.inputs
         match event:
-            case Announced() if event.notice.id >= 0:  # requests of stages (< 0) are predicted
+            case Announced() if event.notice.id >= 0:  # requests of stages (id < 0) are simulated
                 self._known[event.notice.id] = _RecordedRequest(event.notice, now)
             case Submitted() if event.request.id >= 0:
                 record = self._known.setdefault(event.request.id, _RecordedRequest())

@@ -10,13 +10,13 @@
 Fields come in order or by name (`gamma:100:cv=3` is `gamma:rate=100:cv=3`). Rates are plain
 numbers, requests per second; durations always carry a unit (us, ms, s, m or h).
 
-    links      5Mbit/s, 800kbit/s, 2MB/s: the same for ever
-               4g, 5g: drawn, 4g:seed=3:length=10m
-               FILE: recorded, ghent.csv or irish.csv:only=4:column=uplink_mbps
+    links      5Mbit/s, 800kbit/s, 2MB/s (constant)
+               4g, 5g, 4g:seed=3:length=10m (random)
+               FILE, irish.csv:only=4:column=uplink_mbps (recorded)
 
-Behind drawn and recorded links `:offset=30s` begins that far into the trace.
+Add `:offset=30s` to a random or recorded link to begin that far into the trace.
 
-Arrival processes of other distributions (`ARRIVALS`) are named like those above, or as
+Arrival processes of other packages (`ARRIVALS`) are named like those above, or as
 `module:Class:…`; the fields are their options.
 """
 
@@ -58,7 +58,7 @@ _LENGTHS = ("constant", "modes", "exponential", "trace", "sample")
 _Read = TypeVar("_Read")
 
 ARRIVALS: Registry[Arrivals] = Registry("arrival process", {}, group="arrivals")
-"""Arrival processes of other distributions, by name; each is made from its options."""
+"""Arrival processes of other packages, by name; each is made from its options."""
 
 Admit = Callable[[Registry[Arrivals], str], None]
 """Makes a name known to a registry, if that is allowed. Raises OptionError."""

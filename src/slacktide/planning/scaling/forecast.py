@@ -2,19 +2,20 @@
 
 `MinuteForecast`: the load of the next minute, from the last one.
 
-A replica takes seconds to start, so more than the last second must justify its start. The rate is
-the largest of
+A replica takes seconds to start, so one busy second must not start it. The rate is the largest of
 
 - the rate of the last five seconds, so that a step is followed soon. Shorter bursts end before a
-  replica could help. Time before any view counts as idle, so the first requests start no replica;
+  replica could help. Time before the first view counts as idle, so the first requests start no
+  replica;
 - a high quantile of the rates in the five-second pieces of the last minute, for recurring bursts;
-- the rate of the last piece, extrapolated over the start time by the lower quartile of the steps
-  between pieces, to at most twice the highest rate: it meets a steady rise on time and ignores
-  single steps and chance.
+- the rate of the last piece plus its growth while a replica starts, at most twice the highest rate.
+  Growth per piece is the lower quartile of the steps between pieces, so a steady rise is met on
+  time, while single steps and chance are ignored.
 
-The budget is the median of the last minute's budgets, weighted by how long each was in force. Time
-without a known budget counts as having the longest one. So a short budget counts only if it lasts;
-more cores handle one that passes within seconds. Budgets that no plan could keep are left out.
+The budget is the time that a request has left on arrival: the median of the last minute, weighted
+by how long each budget was in force. Time without a known budget counts as having the longest one.
+So a short budget counts only if it lasts; if it passes within seconds, more cores are enough.
+Budgets that no plan could keep are left out.
 
 `replicas_needed`: how many replicas carry a steady load, in closed form.
 
@@ -24,13 +25,13 @@ of b. They carry λ rows a second within a budget of q seconds if for some b
 
     n · b / l(b) ≥ λ + z · √(B · λ / q)    and    (1 + 1 / n) · l(b) ≤ q, or b = 1
 
-Single rows run even if there is no time to wait for a replica: a request that finds one idle is on
-time, and nothing better can be done.
+b = 1 is allowed even if there is no time to wait for a replica, because batches cannot be smaller:
+a request is then on time only if it finds a replica idle.
 
 The square root is the headroom for chance. If arrivals vary D times as much as a Poisson process,
 their count in the time q varies by √(D λ q), and the excess must be served within that time
-(square-root staffing). B is D times the square of the number of standard deviations in the view's
-`burst` (`RateOptions.burst_deviations`).
+(square-root staffing). B is D · k², where k is the number of standard deviations that the view's
+`burst` allows for (`RateOptions.burst_deviations`).
 """
 
 from __future__ import annotations
@@ -169,8 +170,8 @@ class ReplicaHistory:
         """(start, {number of replicas: (cores of all together, whether enough)}), oldest first."""
 
     def note(self, cores: Mapping[int, int | None], most_cores: int, *, now: float) -> None:
-        """Add `cores` of each replica, by number of replicas; None: even `most_cores` are too
-        few."""
+        """Add a sample: the `cores` that each replica would need, by number of replicas; None if
+        even `most_cores` are too few."""
         by_count = {}
         for n, c in cores.items():
             peak = self._peaks.setdefault(n, WindowMax(self._patience))

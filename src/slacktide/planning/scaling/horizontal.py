@@ -39,7 +39,9 @@ class HorizontalOptions(Options):
         unit=SECONDS,
         least=0,
     )
-    headroom: float = option(1.0, "Margin above the forecast rate, × the expected burst.", least=0)
+    headroom: float = option(
+        1.0, "Margin above the forecast rate, as a multiple of the expected burst.", least=0
+    )
     p99: bool = option(
         True, "Whether to plan with the 99th percentile of batch times, not the typical time."
     )

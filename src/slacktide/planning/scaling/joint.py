@@ -1,11 +1,11 @@
 """`joint`: replicas, cores, batch and variant together, on the fewest cores (n · c).
 
-It works at two speeds. Cores change within milliseconds, so they follow the next second: `vertical`
-chooses them, for serving replicas and, from the moment they will serve, for starting ones. A
-replica takes seconds to start, so the number of replicas follows the next minute:
+It works at two speeds. Cores change within milliseconds, so they follow the load of the next
+second: `vertical` chooses them, and counts starting replicas from the moment they will be up. A
+replica takes seconds to start, so the number of replicas follows the load of the next minute:
 
-- **Forecast**: never fewer replicas than the load forecast for the next minute needs if each has
-  the most cores allowed (`forecast`). Missing ones are started immediately.
+- **Forecast**: at least as many replicas as the forecast load requires if each has the most cores
+  allowed (`forecast`). Missing ones are started immediately.
 - **Economy**: among the numbers of replicas that suffice, the one that would have cost the fewest
   core-seconds over the last `window` seconds if vertical scaling had followed the load. The number
   changes only if that saves the share `gain` on top of the cost of starting, and at least
@@ -45,7 +45,7 @@ class JointOptions(VerticalOptions):
     )
     cool_down: float = option(
         60.0,
-        "Shortest time between two changes of the number that save cores. Replicas that the load "
+        "Shortest time between changes in replica count made to save cores. Replicas that the load "
         "needed also stay this long.",
         unit=SECONDS,
         least=0,
@@ -56,12 +56,14 @@ class JointOptions(VerticalOptions):
         least=0,
         below=1,
     )
-    headroom: float = option(1.0, "Margin above the forecast rate, × the expected burst.", least=0)
+    headroom: float = option(
+        1.0, "Margin above the forecast rate, as a multiple of the expected burst.", least=0
+    )
 
 
 SHORT_SHARE = 0.05
-"""Largest extra share of the time, compared with the best number of replicas, for which a chosen
-number may have been too small."""
+"""Tolerance, as a share of the window: a number of replicas is enough if it was too small for no
+longer than the best number, plus this."""
 
 
 class Joint(ScalingPolicy):

@@ -5,10 +5,10 @@ target is the cheapest configuration that `Search` finds. The policy asks for mo
 immediately. It gives cores back only once no plan of the last `scale_down_delay` seconds needed
 them: doing so too early misses deadlines, too late costs a few core-seconds.
 
-**Guarantee.** If batches take the predicted time, arrivals come as expected, and the model has its
-lane for itself, then no waiting, announced or expected request is late before the next plan unless
-`late` in the target counts it. It counts requests only if no number of cores within the limits
-saves all of them, or if the rate exceeds what the most cores can serve. Requests whose budget lies
+**Guarantee.** Suppose that batches take the predicted time, arrivals come as expected, and the
+model has its lane to itself. Then no waiting, announced or expected request is late before the next
+plan, except those that the target counts as `late`. There are such requests only if no number of
+cores saves all, or if the rate exceeds what the most cores can serve. Requests whose budget lies
 between the typical time and the 99th percentile keep the cores that they need (`p50_rescue`).
 `queue_projection` lists what the guarantee ignores.
 """
@@ -26,8 +26,9 @@ from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTar
 
 
 def p50_rescue(view: ModelView, *, now: float) -> int:
-    """Return the fewest cores on which every request that could be on time typically, but not at
-    the 99th percentile, is typically on time if run next; the least allowed without such requests.
+    """Return the fewest cores on which all borderline requests are on time if they run next and
+    take the typical time; the least allowed if there are none. A request is borderline if, on the
+    most cores, its budget covers the typical time but not the 99th percentile.
 
     On these cores such a request is on time more often than not, and the scheduler runs it. So the
     policy must not take these cores away.
@@ -53,7 +54,7 @@ def p50_rescue(view: ModelView, *, now: float) -> int:
 def _requests_of(view: ModelView, now: float) -> Iterator[Waiting]:
     yield from view.waiting
     if view.rate > 0.0:
-        # One that comes after the running batches: the walk judges requests that these delay.
+        # An expected request, ready when the running batches end. Search judges earlier ones.
         ready_at = max([now, *(replica.free_at for replica in view.replicas)])
         yield Waiting(ready_at, ready_at + view.budget)
 
@@ -128,7 +129,7 @@ class Vertical(ScalingPolicy):
         )
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:
-        """See `ScalingPolicy`. All replicas count as large as the smallest."""
+        """See `ScalingPolicy`. Assumes that all replicas have the cores of the smallest."""
         if not view.replicas:
             return False
         options = self._options

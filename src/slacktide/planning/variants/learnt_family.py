@@ -1,4 +1,4 @@
-"""`LearntFamily`: batch times of a family, and shares of lanes and links to plan with."""
+"""`LearntFamily`: batch times and planning headroom of a family, learnt while it serves."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ FOR_CAPACITY = (
     Reason.BEHIND_OVERRUN,
     Reason.BEHIND_WORK,
 )
+"""Reasons that show a lack of time on lanes."""
 FOR_BANDWIDTH = (Reason.SHORTER_THAN_ALONE, Reason.EXPIRED)
-"""Reasons why frames are lost: for lack of time on a lane; because they came too late."""
+"""Reasons that show a lack of bandwidth: the frame came too late."""
 
 
 class LearntFamily:
     """Measurements of one family while it is served."""
 
     def __init__(self, options: VariantsOptions, number: Mapping[str, int]) -> None:
-        """`number`: number of each variant, by name."""
+        """`number`: place of each variant in the family, smallest first, by name."""
         self.seconds: dict[int, tuple[float, ...]] = {}
-        """P99 of batches of 1, 2, … rows by variant, rising with rows and variants. It has only
-        variants that were on a lane."""
+        """P99 of batches of 1, 2, … rows, by variant. Never lower for more rows or a larger
+        variant. Only variants that were on a lane have one."""
         self._options, self._number = options, number
         self._readings: dict[int, tuple[object, tuple[float, ...]]] = {}
         """Last reading by variant: (source, p99 by rows)."""
@@ -63,7 +64,7 @@ class LearntFamily:
             )
 
     def learn(self, counts: ModelCounts | None, *, seconds: float) -> None:
-        """Learn from the frames of sessions; without any, from all requests of the model."""
+        """Update the shares from the frames of sessions or, without any, from all requests."""
         ended, lanes, links = self._ends
         if not ended and counts is not None:
             ends, ended = counts.by_reason, counts.ended
@@ -75,7 +76,7 @@ class LearntFamily:
         self._bandwidth.learn(links, ended, seconds=seconds)
 
     def read_times(self, model: str, lanes: Collection[str], snapshot: Snapshot) -> None:
-        """Read the p99 of batches on these lanes, made to rise with rows and variants."""
+        """Read the p99 of batches on these lanes into `seconds`."""
         snapshots = snapshot.lanes
         cores = min((len(snapshots[lane].cores) for lane in lanes if lane in snapshots), default=1)
         for pool in snapshot.serving(model):
