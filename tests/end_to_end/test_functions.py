@@ -127,7 +127,7 @@ def test_a_function_is_a_model_like_others(house: Any) -> None:
     ("shade", "told"),
     [
         (1, "the function raised RuntimeError: no"),
-        (2, "the function returned 1 arrays, not 2"),
+        (2, "the function returned 1 arrays, expected 2"),
         (3, "output 'image' does not have one row per input row"),
         (4, "ValueError: assignment destination is read-only"),
     ],
