@@ -40,7 +40,7 @@ class Canvas:
         return canvas
 
     def take_box(self) -> PixelBox | None:
-        """Return the box around all drawn since the last call, except gradients; None if empty."""
+        """Return the box around what was drawn since the last call, except gradients, or None."""
         noted, self._noted = self._noted, None
         return noted
 
@@ -199,8 +199,8 @@ def houses(
     lamps: np.random.Generator | None = None,
 ) -> None:
     """Draw a row of houses on the horizon; `unit`: pixels per unit of length; `lit`: share of lit
-    windows. `lamps` chooses these if the houses must not depend on `lit`; otherwise `rng` does, if
-    any are lit."""
+    windows. `lamps` chooses the lit ones if the houses must not depend on `lit`; otherwise `rng`
+    does, if any are lit."""
     x = 0.0
     while x < canvas.size:
         width, top = rng.uniform(12, 30) * unit, horizon - rng.uniform(14, 40) * unit

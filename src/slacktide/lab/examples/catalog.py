@@ -65,7 +65,7 @@ class Samples:
             arrays[f"{name}.shapes"] = np.array(shapes, dtype=np.int64)
         if self.labels is not None:
             arrays["labels"] = self.labels
-        # NumPy's annotation lets keywords clash with its own flags; ours are input names.
+        # Stated because, by NumPy's annotation, a key of `arrays` could set this flag.
         np.savez_compressed(path, allow_pickle=False, **arrays)
 
     @classmethod

@@ -1,9 +1,9 @@
 """The weight-bound network: seeded random weights, written when a repository is made.
 
-One row needs every one of 23 million weights once, so at batch 1 the time is that of reading them
-from memory; a batch reads them no more often. This is where batching pays. What it computes means
-nothing; that its activations keep their size through the layers (He et al. 2015) matters only in
-that nothing overflows or dies out.
+One row needs each of 23 million weights once, so at batch 1 the time is that of reading them from
+memory; larger batches read them no more often, so batching pays. The outputs mean nothing.
+Activations keep their size through the layers (He et al. 2015) only so that nothing overflows or
+dies out.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SEED: Final = 20_260
 
 _OPSET: Final = 17
 _IR_VERSION: Final = 8
-"""The one that belongs to opset 17, so that older runtimes read the file too."""
+"""The version that belongs to opset 17, so that older runtimes can also read the file."""
 
 
 def dense_model(seed: int = SEED) -> bytes:
-    """The ONNX file: `features` FP32 (batch, FEATURES) to `scores` FP32 (batch, 100)."""
+    """Return the ONNX file: `features` FP32 (batch, FEATURES) to `scores` FP32 (batch, 100)."""
     import onnx  # 0.1 s, and only needed here
     from onnx import TensorProto, helper, numpy_helper
 
@@ -66,7 +66,7 @@ def dense_model(seed: int = SEED) -> bytes:
 
 
 def layer_weights(seed: int) -> list[NDArray[np.float32]]:
-    """One matrix (inputs, outputs) for each layer, uniform, variance 2 ÷ inputs. Made from the raw
+    """Return a matrix (inputs, outputs) per layer, uniform, variance 2 ÷ inputs, made from the raw
     stream of the Philox generator, which NumPy promises never to change (it does not promise that
     of its distributions): one seed gives the same weights everywhere."""
     stream = np.random.Philox(key=seed)

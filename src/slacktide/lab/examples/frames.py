@@ -6,8 +6,8 @@ user in front, exact because it was drawn. Night, fog and distance make some fra
 others, as in real video.
 
 Unrelated frames have all kinds in equal parts, in any colour. Streams resemble streets: half of the
-road users are cars, most others are people, vans and bicycles; most are white, grey or black, in
-shares that move slowly from one mix to another. All drawing is NumPy on a small canvas, at about a
+road users are cars, most others people, vans and bicycles, in shares that move slowly from one mix
+to another; most are white, grey or black. All drawing is NumPy on a small canvas, at about a
 millisecond per frame.
 """
 

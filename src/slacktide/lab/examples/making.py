@@ -2,10 +2,10 @@
 
     DIR/README.md
     DIR/NAME/1/model.onnx              or a file for each variant
-    DIR/NAME/slacktide.yaml            and config.pbtxt where it shows something
+    DIR/NAME/slacktide.yaml            and, for some models, config.pbtxt
     DIR/NAME/inputs/samples.npz        sample requests and exact labels
-    DIR/NAME/data                      labelled pictures, where asked for (see labelled.py)
-    DIR/NAME/pipeline.yaml             of a pipeline, instead of all that
+    DIR/NAME/data                      labelled pictures, if requested (see labelled.py)
+    DIR/NAME/pipeline.yaml             for a pipeline, instead of the files above
     DIR/NAME/.slacktide-example        says that this folder is ours to replace
 
 The inputs lie inside the model's folder, because a server treats every top-level folder as a model

@@ -23,7 +23,7 @@ FRAME: Final = 1216
 legible."""
 
 LEAST_HEIGHT: Final = 36
-"""Least height, in pixels, of a vehicle or person that can be classified."""
+"""Minimum height, in pixels, of a vehicle or person that can be classified."""
 
 _ERROR: Final = 0.03
 """Standard deviation of the error of a box's edges, as a share of its size."""
@@ -38,7 +38,7 @@ class CropTask:
 
     answers: tuple[str, ...]
     of: Callable[[RoadUser], str | None]
-    """Returns the answer, or a string of characters; None: the question does not apply."""
+    """Returns the answer (for a plate, its characters); None: the question does not apply."""
     height: int
     width: int | None
     """None: the width follows from the box."""

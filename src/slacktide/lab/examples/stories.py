@@ -4,7 +4,7 @@ A story ends by asking where a thing is: "anna put the key in the attic . ben to
 went to the garden . where is the key ?" The label is the place, exact because we drew it. Levels
 from easy to hard: in a plain story one place is named; then other things lie in other places;
 then the thing is moved, and its last place counts; then a person carries it, and where they go
-counts. In all but the first the same words in another order would have another answer.
+counts. In every level but the first, the same words in another order could change the answer.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def story(label: int, level: str, rng: np.random.Generator, longest: int = LONGE
     places = [place for place in _shuffled(PLACES, rng) if place != PLACES[label]]
     answer = PLACES[label]
     hard = LEVELS.index(level)
-    # What decides, in order; the last of it names the answer.
+    # Sentences that decide the answer, in order; the last one names it.
     thread = [_put(people[0], thing, answer)]
     if hard >= 2:
         moves = 1 + int(rng.integers(3 if level == "moved" else 2))

@@ -111,7 +111,7 @@ class Scene:
     picture: Picture
     """(size, size, 3), RGB."""
     road_users: tuple[RoadUser, ...]
-    """Road users from far to near, except any of which half or more is cut off or hidden."""
+    """Road users from far to near, without those that are half or more cut off or hidden."""
 
     def boxes(self) -> NDArray[np.float32]:
         """(road users, 4): x0, y0, x1, y1 in fractions."""
@@ -236,7 +236,7 @@ class Street:
         luck, shift, red, green, blue, kind_draw, first, second = (rng.random() for _ in range(8))
         if luck >= (0.4 * self._traffic**0.5 if strip.on_foot else self._traffic):
             return None
-        # A shift of up to 20 units leaves the longest vehicles apart, which are 68 long.
+        # Shifts of up to 20 units keep even the longest vehicles apart (68 units).
         x = way + (20 * shift - 60) * strip.scale
         if x > SIZE + 40 * strip.scale:
             return None
@@ -250,7 +250,7 @@ class Street:
             clothing = tuple(CLOTHING)[int(first * len(CLOTHING))]
             paint = tuple(min(c * (0.85 + 0.3 * red), 1.0) for c in CLOTHING[clothing])
             if kind == "bicycle":
-                # What its drawing turns into this colour for the rider's coat.
+                # Invert the formula by which `_bicycle` derives the coat's colour.
                 paint = tuple((c - 0.3) / 0.6 for c in reversed(paint))
             DRAW[kind](spot, paint)
         else:

@@ -1,4 +1,4 @@
-"""The open-loop load generator: sends on time, however answers come, and judges by its own clock.
+"""The open-loop load generator: sends on time, however slow the server, and uses its own clock.
 
 It is a client for any Open Inference Protocol server over HTTP or gRPC, independent of Slacktide's
 server code. A run ends in a `Report`, which `slacktide.lab.reports` shows.

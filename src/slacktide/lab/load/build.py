@@ -56,11 +56,11 @@ _STREAM_KEYS = (
 _REPEATED = ("shape", "parameter")
 NO_MODEL = "expected the name of a model"
 MOST_LENGTHS = 16
-"""Most lengths that a range such as 8..200 expands to."""
+"""Maximum number of lengths that a range such as 8..200 expands to."""
 
 
 _AS_GIVEN = {field.name for field in fields(LoadSpec)} - {"target", "streams", "link"}
-"""Fields of a `LoadSpec` that equal their flags."""
+"""Fields of a `LoadSpec` that take the values of their flags unchanged."""
 
 
 def build_spec(target: str, **flags: Any) -> LoadSpec:
@@ -68,7 +68,7 @@ def build_spec(target: str, **flags: Any) -> LoadSpec:
 
     `rows` is a list (`1,2,4`), a `shape` is INPUT=DIMS[,DIMS…] (`ids=16,64`, `ids=8..24` or
     `image=3x32x32`), a `payload` is `random`, `random:integers=1000`, or files (`a.npz,b.npz`), a
-    `parameter` is NAME=VALUE, a `link` is as `parse_link` reads it. Raises LoadSpecError naming the
+    `parameter` is NAME=VALUE, a `link` is a text for `parse_link`. Raises LoadSpecError naming the
     flag.
     """
     stated = {name: value for name, value in flags.items() if value is not None}
@@ -79,7 +79,7 @@ def build_spec(target: str, **flags: Any) -> LoadSpec:
         raise LoadSpecError(f"--{name.replace('_', '-')}", message) from None
     defaults: dict[str, list[str]] = {}
     for key in _STREAM_KEYS:
-        value = getattr(options, key, "")  # the name has no flag
+        value = getattr(options, key, "")  # `name` has no flag
         defaults[key] = list(value) if key in _REPEATED else [str(value)]
     if options.stream:
         streams = []

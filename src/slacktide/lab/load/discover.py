@@ -34,7 +34,7 @@ async def discover(target: Target, model: str, version: str | None) -> RemoteMod
 
 
 async def model_names(target: Target) -> list[str]:
-    """Return the names of the models that serve (they have statistics). Raises TargetError."""
+    """Return the names of the models being served (those with statistics). Raises TargetError."""
     try:
         async with asyncio.timeout(_TIMEOUT):
             if target.transport is Transport.HTTP:

@@ -61,8 +61,8 @@ class HttpRequest:
         return (self.head, *self._rest(timeout_us))
 
     def notice(self, timeout_us: int | None) -> Sequence[bytes]:
-        """Return only the headers, extended by the facts that a server needs before the body is
-        there: the timeout and the application."""
+        """Return only the headers, extended by the facts that a server needs before the body
+        arrives: the timeout and the application."""
         lines = [self.head[: self.body_at - 2]]  # without the empty line
         if self.tail and timeout_us is not None:
             lines.append(b"%b: %.6f\r\n" % (_TIMEOUT_HEADER, min(timeout_us, _LONGEST) / 1e6))
@@ -89,7 +89,7 @@ class GrpcRequest:
     model: str = ""
     version: str = ""
     application: str = ""
-    """In ASCII, as gRPC metadata require; else empty."""
+    """Empty if the name is not ASCII, which gRPC metadata require."""
 
     @property
     def nbytes(self) -> int:
@@ -208,7 +208,7 @@ def _http(
     binary: bytes | None,
     rows: int,
 ) -> HttpRequest:
-    """Return a request. `binary`: tensors behind the JSON; None: the request is only JSON."""
+    """Return a request. `binary`: tensors that follow the JSON; None: the request is only JSON."""
     encoded = orjson.dumps(parameters)[1:]  # without its opening brace
     before = b'{"parameters":{"timeout":'
     after = (b"," if parameters else b"") + encoded + b"," + orjson.dumps(document)[1:]

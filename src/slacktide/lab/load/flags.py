@@ -12,7 +12,7 @@ from slacktide.domain import Options, Unit, format_seconds, option
 
 
 def _seconds(value: object) -> float:
-    """Seconds as in the short texts of workloads, which know more spellings than a settings
+    """Parse a time as the short texts of workloads do, with more spellings than a settings
     file."""
     from slacktide.lab.workloads import WorkloadError, parse_seconds  # numpy: only to read a value
 

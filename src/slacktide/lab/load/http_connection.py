@@ -49,7 +49,7 @@ class ClientConnection(asyncio.Protocol):
         self._half = True
 
     def send_body(self, parts: Sequence[bytes]) -> None:
-        """Send the body of the request whose headers were sent last; it must be unanswered."""
+        """Send the body of the unanswered request whose headers were sent last."""
         if self._transport is None or not self._half:
             raise RuntimeError("no headers wait for their body")
         self._half = False
@@ -110,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def error_text(body: bytes, most: int) -> str:
-    """Return the text of a protocol error body; if it is not one, its first `most` bytes."""
+    """Return the text of a protocol error; for any other body, its first `most` bytes."""
     try:
         return str(orjson.loads(body)["error"])
     except (orjson.JSONDecodeError, KeyError, TypeError):

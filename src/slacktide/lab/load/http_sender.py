@@ -3,7 +3,7 @@
 A request takes the free connection that was used last, so that few connections are in use. If none
 is free, the request waits in line while a new connection opens, and takes the first one that is
 free. At the cap it waits until an answer frees a connection: this counts as lateness of the
-generator, and the report warns. No request is sent twice; a broken one is a transport error.
+generator, and the report warns. No request is sent twice, even if its connection breaks.
 
 With `upload`, bodies follow their headers that many seconds later, as over a slow uplink. If the
 answer (such as a refusal) comes before, no body is sent and the connection is closed. Over a link,
@@ -84,7 +84,7 @@ class HttpSender:
         await asyncio.gather(*self._opening, return_exceptions=True)
         for connection in tuple(self._all):
             connection.abort()
-        while self._all:  # every abort is followed by its `broken`
+        while self._all:  # every abort is followed by a call of `broken`
             await asyncio.sleep(0)
 
     # What connections report.
@@ -137,7 +137,7 @@ class HttpSender:
             connection.send_body(body)
 
     def _next_in_line(self) -> int | None:
-        """Return the first request in line that was not cancelled meanwhile; None if none is."""
+        """Return the first request in line that was not cancelled meanwhile; None if all were."""
         while self._line:
             index = self._line.popleft()
             if index in self.log.open:

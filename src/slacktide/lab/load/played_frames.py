@@ -1,4 +1,4 @@
-"""Frames of cameras, sent over changing links as they are captured, and their outcomes.
+"""Sends frames of cameras over changing links as they are captured, and records their outcomes.
 
 Unlike the load generator proper (`run.py`), this module uses sessions: a camera sends frames of the
 size that the server advises. A separate process emulates each link (`netem`).

@@ -1,4 +1,4 @@
-"""Rows of a stream, each sent to a classifier when it is due, with the answer to each.
+"""Sends the rows of a stream to a classifier, each when it is due, and returns the answers.
 
 The load generator proper (`run.py`) measures a server under a workload. This module records single
 answers: their class, their latency, and the ramp at which the row left the model.
@@ -40,8 +40,8 @@ def play_rows(
     deadline_s: float | None = None,
 ) -> list[PlayedRow]:
     """Send each row over HTTP when it is due (`instants`, seconds from now), whether or not earlier
-    rows are answered, up to `CONNECTIONS` at a time. Asks for the output with `classes` scores: an
-    early exit may lack the others. Without a deadline, raises ProcessError for a refusal."""
+    rows are answered, up to `CONNECTIONS` at a time. Requests only the output of `classes` scores,
+    because an early exit may lack others. Without a deadline, raises ProcessError for a refusal."""
     output = _scores(get_json(target, f"/v2/models/{model}"), classes)
     parameters = {"report_timing": True, "timeout": round(1e6 * (deadline_s or TIMEOUT_S))}
     bodies = [call_body(row, [output], **parameters) for row in rows]

@@ -65,7 +65,7 @@ ENDINGS: tuple[Ending, ...] = (
 ENDING_OF: Mapping[Result, int] = {
     result: number for number, result in enumerate(_REFUSALS_AND_FAILURES, start=2)
 }
-"""Index into ENDINGS of every result but ANSWERED."""
+"""Index into ENDINGS of every result except ANSWERED."""
 
 _HTTP: Mapping[int, Result] = {
     200: Result.ANSWERED,
@@ -117,7 +117,7 @@ class LinkDelay(NamedTuple):
 
 class LinkModel:
     """Decides which link each request takes. Over HTTP, each request has its own connection and
-    link; over gRPC, the requests of a channel queue for one link; for a shared link, all queue."""
+    link; over gRPC, the requests of a channel queue for one link; on a shared link, all queue."""
 
     def __init__(self, links: Sequence[Link], sizes: Sequence[int]) -> None:
         """`sizes[p]`: bytes of payload p."""
@@ -229,7 +229,7 @@ class RequestLog:
         return dict(self._errors.most_common())
 
     def lateness(self) -> NDArray[np.float64]:
-        """Return actual − intended send of each submitted request; its end if it never left."""
+        """Return actual − intended send of each submitted request; the end if it never left."""
         pairs = zip(self._departed[: self.submitted], self._ended, strict=False)
         actual = np.array([end if sent is None else sent for sent, end in pairs], dtype=np.float64)
         late: NDArray[np.float64] = actual - np.array(self.due[: self.submitted], dtype=np.float64)

@@ -39,7 +39,7 @@ class Sender(Protocol):
 _log = logging.getLogger(__name__)
 
 _BURST = 64
-"""Most requests sent before the event loop gets a turn to read answers."""
+"""Maximum number of requests sent before the event loop gets a turn to read answers."""
 _SWEEP = 0.05
 """Seconds between two checks for requests to cancel."""
 _REPORT = 0.25
@@ -68,7 +68,7 @@ class RunEnd:
     """When and how the sending ended."""
 
     sent_until: float
-    """Seconds from the start until which requests were sent."""
+    """Instant at which sending ended, in seconds from the start."""
     interrupted: bool
 
 

@@ -35,7 +35,7 @@ class Schedule:
     """All requests of a run, ordered by due time. Arrays have shape (n,)."""
 
     due: NDArray[np.float64]
-    """Intended send, in seconds from the start of the run."""
+    """Intended send time, seconds from the start of the run."""
     stream: NDArray[np.int64]
     """Index into the streams of the spec."""
     payload: NDArray[np.int64]

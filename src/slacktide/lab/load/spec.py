@@ -162,12 +162,12 @@ class LoadSpec:
     seed: int = 0
     connections: int | None = None
     patience: float = 10.0
-    """Seconds past its deadline (best effort: due time) at which a request's connection closes."""
+    """Seconds after its deadline (best effort: due time) at which a request is given up."""
     upload: float = 0.0
     """Seconds from a request's headers to its body; the deadline counts from the headers."""
     link: ConstantLink | TraceLink | None = None
     """The link to the server, which a proxy emulates; its time 0 is the start of the run. Deadlines
-    are end to end: the server gets the part that the link leaves."""
+    are end to end, so the server is told only the time that the link leaves."""
     shared_link: bool = False
     send_deadlines: bool = True
     """If False, only the client knows the deadlines, and judges by them."""

@@ -20,7 +20,7 @@ from slacktide.lab.load.spec import LoadSpecError, RandomPayload, Shape, Stream
 from slacktide.wire.calls import InputTensor
 
 _MEMORY = 256 << 20
-"""Most bytes of random payloads for one stream; large payloads get fewer copies."""
+"""Limit for the random payloads of one stream, bytes. Two of each combination may exceed it."""
 _STRING_LENGTH = 16
 
 _Array = NDArray[np.generic]

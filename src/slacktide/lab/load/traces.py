@@ -53,7 +53,7 @@ def read_lengths(text: str) -> Empirical:
 
 
 def read_bandwidths(path: str, only: str | None, column: str | None) -> BandwidthTrace:
-    """Read the bandwidths in a file. Raises WorkloadError as `read_trace`."""
+    """Read the bandwidths in a file. Raises WorkloadError like `read_trace`."""
     name = Path(path).name
     return _opened(path, lambda lines: parse_bandwidths(lines, name, only=only, column=column))
 

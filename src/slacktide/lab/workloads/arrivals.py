@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from slacktide.lab.workloads.values import Times, WorkloadError, column, positive, set_fields
 
 MAX_ARRIVALS = 50_000_000
-"""Most expected arrivals of one process; a larger number is probably a typing error."""
+"""Maximum expected arrivals of one process; a larger number is probably a typing error."""
 
 CHUNK = 1024
 """Number of gaps drawn together. Fixed, so that draws do not depend on the duration."""
@@ -95,7 +95,7 @@ class Poisson(OneRate):
 
 @dataclass(frozen=True, slots=True)
 class Gamma(OneRate):
-    """Gamma gaps of mean 1/rate and coefficient of variation `cv`: bursty above 1, even below 1.
+    """Gamma gaps of mean 1/rate and coefficient of variation `cv`: bursty above 1, steady below 1.
     The first gap is drawn from the equilibrium: a uniform share of a length-biased gap, whose
     distribution is Gamma(k + 1, θ) if gaps are Gamma(k, θ)."""
 
@@ -148,7 +148,7 @@ def renewal(first: float, draw: Callable[[int], Times], duration: float) -> Iter
 
 
 def integral(starts: Times, rates: Times, duration: float) -> tuple[Times, Times]:
-    """Return the corners of Λ over [0, duration]: times, and expected arrivals until then."""
+    """Return the corners of Λ over [0, duration]: times, and expected arrivals up to each time."""
     inside = starts < duration
     edges = np.concatenate((starts[inside], [duration]))
     total = np.concatenate(([0.0], np.cumsum(np.diff(edges) * rates[inside])))

@@ -157,7 +157,7 @@ def draw_4g(duration: float, rng: np.random.Generator) -> BandwidthTrace:
 
 def draw_5g(duration: float, rng: np.random.Generator) -> BandwidthTrace:
     """Draw 5G bandwidth on the move: high near a cell, low where LTE replaces 5G, and outages.
-    Stays are geometric; seconds are correlated as in `draw_4g`. `duration` and errors as there."""
+    Stays are geometric. Correlation, `duration` and errors are as for `draw_4g`."""
     count = _count(duration)
     chances, swings = rng.spawn(2)
     swing = _walk(swings.standard_normal(count), _MEMORY_4G)

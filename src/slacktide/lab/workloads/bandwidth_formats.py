@@ -2,10 +2,10 @@
 
 | header | what it is |
 | --- | --- |
-| time_s,bandwidth_mbps | Mbit/s (10⁶ bits), each in force from its time on; Jellyfish |
-| time_s,interval_ms,bytes,bandwidth_mbps | the Ghent 4G logs: bytes by the interval, exactly |
-| trace_id,time_s,bandwidth_mbps | several in one file, as OctopInf's schedules |
-| trace_id,time_s,bandwidth_mbps,uplink_mbps,radio | the Irish 5G runs: what came down and went up |
+| time_s,bandwidth_mbps | Mbit/s (10⁶ bits), each in force from its time on, as for Jellyfish |
+| time_s,interval_ms,bytes,bandwidth_mbps | the Ghent 4G logs: exact bytes of each interval |
+| trace_id,time_s,bandwidth_mbps | several traces in one file, such as OctopInf's schedules |
+| trace_id,time_s,bandwidth_mbps,uplink_mbps,radio | the Irish 5G runs: downlink and uplink |
 
 Other columns are ignored.
 

@@ -42,7 +42,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Each request draws one of `choices` with probabilities by `weights`; equal if empty."""
+    """Each request draws one of `choices` in proportion to `weights`; empty: equal chances."""
 
     choices: tuple[float, ...]
     weights: tuple[float, ...] = ()

@@ -154,8 +154,8 @@ class Exponential(Lengths):
 @dataclass(frozen=True, slots=True, eq=False)
 class Empirical(Lengths):
     """Measured lengths: drawn at random, or used in order. `values` has shape (m,), none negative;
-    `applications` names the application of each, or is empty. In order, they belong to the arrivals
-    recorded with them, and repeat after the last."""
+    `applications` names the application of each, or is empty. With `in_order`, each belongs to the
+    arrival recorded with it, and the sequence repeats after the last."""
 
     values: NDArray[np.float64]
     applications: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ class Delivery:
     infinite on a link that never carries anything."""
 
     arrival: float
-    """Arrival of the first byte (of the headers). Deadlines count from `network_time` before it."""
+    """Arrival of the first byte (of the headers). Deadlines count from `arrival − network_time`."""
     complete_at: float
     """Arrival of the last byte; never before `arrival`."""
     network_time: float
@@ -37,7 +37,7 @@ class Link(Protocol):
 
     @property
     def way_back(self) -> float:
-        """Assumed seconds of an answer's way back."""
+        """Seconds that an answer is assumed to take back to the client."""
 
 
 @dataclass(frozen=True, slots=True)

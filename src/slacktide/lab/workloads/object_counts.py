@@ -1,6 +1,6 @@
 """`ObjectCounts`: number of objects on each frame of a camera, by class.
 
-Recorded counts are CSV files with the column `frame` and any number of counts, such as `persons`
+Recorded counts are CSV files with the column `frame` and one column per class, such as `persons`
 and `cars`. A column `video` allows several videos in one file, as in OctopInf's counts.
 
 Drawn counts are for tests, and for use without recorded counts. Objects come as a Poisson process
@@ -19,9 +19,9 @@ from slacktide.lab.workloads.trace_table import no_choice, read_rows
 from slacktide.lab.workloads.values import WorkloadError, not_negative, positive
 
 STAYS_S = 5.0
-"""Mean seconds that a drawn object is seen; the correlation over 1 s is e^(−1/5) = 0.82."""
+"""Mean seconds that a drawn object stays in view; the correlation over 1 s is e^(−1/5) = 0.82."""
 MOST_OBJECTS = 10_000
-"""Most objects of one class on a frame. Each object is a row of later stages; more objects are
+"""Maximum number of objects of one class on a frame. Each is a row of later stages; more are
 probably a typing error."""
 _ALL = ("video", "frame", "time_s")
 
@@ -51,7 +51,7 @@ class ObjectCounts:
         return len(next(iter(self.classes.values()), ()))
 
     def mean(self, name: str) -> float:
-        """Return the mean objects of a class per frame. Raises WorkloadError like `of`."""
+        """Return the mean number of a class's objects per frame. Raises WorkloadError like `of`."""
         return float(np.mean(self.of(name)))
 
     def of(self, name: str) -> Sequence[int]:
@@ -115,7 +115,7 @@ def draw_object_counts(
             raise WorkloadError(name, f"expected at most {MOST_OBJECTS} on a frame, got {mean:g}")
         changes = np.zeros(frames + 1, dtype=np.int64)
         born = rng.uniform(0.0, seconds, rng.poisson(mean * seconds / stays))
-        # Objects present at the beginning came before; an exponential stay has no memory.
+        # Objects present at 0 came earlier; an exponential stay has no memory.
         begin = np.concatenate((np.zeros(rng.poisson(mean)), born))
         end = begin + rng.exponential(stays, begin.size)
         np.add.at(changes, np.ceil(begin * rate).astype(np.int64).clip(max=frames), 1)

@@ -3,7 +3,7 @@
 | header | what it is |
 | --- | --- |
 | time_s | arrival times |
-| time_s,length[,application] | arrivals, each with its work, and its application |
+| time_s,length[,application] | arrivals, each with its work and perhaps its application |
 | time_s,rate_rps | rates, each in force from its time on |
 | segment,time_s,rate_rps; time_s,rate_rps_mean,rate_rps_max | Twitter, per second and per minute |
 | HashOwner,HashApp,HashFunction,Trigger,1,2,… | Azure Functions 2019: counts per minute |

@@ -64,7 +64,7 @@ class Column:
         return values
 
     def times(self, *, rising: bool = False) -> NDArray[np.float64]:
-        """Return the cells as non-decreasing seconds; `rising`: strictly. Raises WorkloadError."""
+        """Return the cells as seconds. Raises WorkloadError if they fall, or repeat (`rising`)."""
         return self._in_order(self.numbers(), rising=rising)
 
     def instants(self) -> NDArray[np.float64]:
@@ -96,7 +96,7 @@ class Column:
         return tuple(cell.strip() for cell in self.cells)
 
     def chosen(self, only: str | None, *, single: bool = False) -> NDArray[np.int64]:
-        """Return indices of the rows with the word `only`; None: all, if `single` a single word."""
+        """Return indices of rows whose cell is `only`; None: all, which `single` requires equal."""
         words = self.words()
         distinct = sorted(set(words))
         if only is None and single and len(distinct) > 1:

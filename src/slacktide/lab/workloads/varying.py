@@ -189,7 +189,7 @@ class GammaWindows(OneRate):
 def _spread(
     counts: NDArray[np.int64], window: float, duration: float, rng: np.random.Generator
 ) -> Iterator[Times]:
-    """Yield sorted times in [0, duration), uniform within windows, some whole windows at a time."""
+    """Yield sorted times in [0, duration), uniform within windows, several windows at a time."""
     begun = counts[: int(np.ceil(duration / window))]
     first, latest = 0, 0.0
     while first < begun.size:

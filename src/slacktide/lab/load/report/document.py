@@ -30,8 +30,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Percentiles of `count` samples, in seconds, without interpolation. Each exceeds the true
-    sample by at most the share `error`."""
+    """Percentiles of `count` samples, in seconds, without interpolation. Each exceeds the exact
+    percentile by at most the fraction `error`."""
 
     count: int
     mean: float

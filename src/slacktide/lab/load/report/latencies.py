@@ -1,8 +1,8 @@
 """`Latencies`: percentiles of any number of samples in bounded memory.
 
-Up to `EXACT` samples are kept, and then every percentile is a sample. More samples are counted in
+While there are at most `EXACT` samples, every percentile is a sample. More samples are counted in
 bins whose edges grow by 2^(1/140); a percentile is then the upper edge of its bin, at most `ERROR`
-(0.5 %) above the true sample and never below it (decision 0015). Mean, least and most are always
+(0.5 %) above the true sample and never below it (decision 0015). Mean, minimum and maximum stay
 exact. Times up to 0.1 µs count as 0.
 """
 

@@ -1,6 +1,6 @@
 """Turns the outcomes of requests into the numbers of a report, without I/O.
 
-Requests come as parallel arrays of shape (n,), of a live run as of a simulation. Times are those of
+A live run and a simulation both pass requests as parallel arrays of shape (n,). Times are those of
 the load generator's or the simulator's clock.
 """
 
