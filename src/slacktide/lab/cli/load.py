@@ -1,4 +1,4 @@
-"""`slacktide load TARGET`: flags for `slacktide.lab.load`, whose texts they are."""
+"""`slacktide load TARGET`. Most of its flags and their texts come from `slacktide.lab.load`."""
 
 from __future__ import annotations
 

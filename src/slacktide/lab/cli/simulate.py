@@ -227,7 +227,7 @@ def _swept(
 
     try:
         cells = read_scenario(scenario, keys, imports=imports)
-        for cell in cells:  # all that can be wrong is found before anything is run
+        for cell in cells:  # find all faults before anything runs
             check_cell(cell)
         single = len(cells) == 1 and len(cells[0].scenario.seeds) == 1
         if requests is not None and not single:
@@ -256,7 +256,7 @@ def _deliver(
 def _refuse(context: typer.Context, names: frozenset[str], mode: str) -> None:
     """Fail if the command line gives one of these parameters, which `mode` would ignore.
 
-    The environment may give them: it is set for many calls, of which this is one.
+    The environment may give them, because it is set for many calls.
     """
     for parameter in context.command.params:
         if parameter.name in names:
@@ -298,7 +298,7 @@ def _run(
         standing()
         try:
             if jobs == 1:
-                gc.freeze()  # what imports left is not looked through again: a twentieth faster
+                gc.freeze()  # do not scan the objects of imports again: 5 % faster
                 for place, run in runs.items():
                     reports[place] = run_cell(*run, progress=standing, requests=requests)
                     standing()

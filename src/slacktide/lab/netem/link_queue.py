@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from slacktide.lab.workloads import SharedLink, TraceLink
 
 PIECE_SECONDS = 2e-3
-"""A piece is what the link moves in this time; small pieces let a server see headers early."""
+"""Time in which the link moves one piece; small pieces let a server see headers early."""
 LEAST_PIECE, MOST_PIECE = 64, 65_536
 """Bounds on the bytes of a piece."""
 

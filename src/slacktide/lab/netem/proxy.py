@@ -38,7 +38,7 @@ class Carried:
 class LinkProxy:
     """Forwards every connection to `port` to the server at `host`, `to_port`. Each connection has a
     link to itself unless the link is `shared`. `begin` sets the link's time 0; no data is read
-    before. Use it as an async context manager."""
+    until then. Use it as an async context manager."""
 
     def __init__(self, link: TraceLink, host: str, to_port: int, *, shared: bool = False) -> None:
         self._link = link
@@ -80,7 +80,7 @@ class LinkProxy:
         p99 = late[int(0.99 * len(late))] if late else 0.0
         return Carried(self._connections, self._unreachable, self._there, self.back, p99)
 
-    # What connections ask, and report.
+    # Calls from connections.
 
     @property
     def begun(self) -> bool:

@@ -27,9 +27,9 @@ class _End(asyncio.Protocol):
     lost: Callable[[], None]
     transport: asyncio.Transport | None = None
     done: bool = False
-    """Whether its sender has ended. Reading on would make uvloop report that again."""
+    """Whether its peer sends no more. If reading went on, uvloop would report that again."""
     full: bool = False
-    """Whether it reads more slowly than the proxy writes."""
+    """Whether its peer reads more slowly than the proxy writes."""
 
     @property
     def open(self) -> asyncio.Transport | None:
@@ -82,7 +82,7 @@ class ProxyConnection(Flow):
         )
         self._connecting: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
-        """Data that came before it could be queued: uvloop reads once, paused or not."""
+        """Data that came before it could be queued: uvloop reads once even if paused."""
         self._ended = 0
         """Number of directions in which the end has been passed on."""
 

@@ -140,8 +140,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class ExitsChanged:
-    """A plan has changed the early exits of a pool's model. Also counts, by ramp position, the rows
-    since the change before."""
+    """A plan has changed the early exits of a pool's model. Also counts the rows since the previous
+    change, by ramp position."""
 
     now: float
     pool: PoolId
@@ -154,7 +154,7 @@ class ExitsChanged:
     """Rows that ran to the end."""
     differed: Mapping[int, int]
     """By ramp position: judged rows that the ramp would have answered under the thresholds then in
-    force, but with another answer than the model's end."""
+    force, but differently from the whole model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class Notes(Watcher):
         self._asked: list[ProposalRecord] = []
         self._known: dict[int, Request | Notice] = {}
         self._running: dict[int, RunBatch] = {}
-        """By id: batches that have not finished as far as is known."""
+        """By id: batches that are not known to have finished."""
         self._exits: dict[PoolId, ExitsSeen] = {}
         self._places: dict[str, tuple[str, ...]] = {}
         """Lanes by model, and device by stage, in the last plan."""

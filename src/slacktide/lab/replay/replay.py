@@ -32,7 +32,7 @@ from slacktide.scheduling import POLICIES
 
 
 def _why_unknown(scheduler: str) -> str:
-    """Return why a recorded scheduler is missing; "" if it is known, or its own error says so."""
+    """Return why a recorded scheduler is missing; "" if it is known, or its own error says why."""
     if POLICIES.is_known(scheduler) or (":" in scheduler and POLICIES.importer is not None):
         return ""
     if ":" in scheduler:
@@ -196,7 +196,7 @@ class ReplayedFrames:
         return frame_commands(done)
 
     def untold(self, events: Sequence[Event]) -> Event | None:
-        """Return the first event of the frames that is missing in `events`; None if none is."""
+        """Return the first event of the frames that `events` lack; None if they lack none."""
         engine_events, self._told = self._told, []
         return next((event for event in engine_events if event not in events), None)
 

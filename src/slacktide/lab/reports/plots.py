@@ -32,7 +32,7 @@ _STYLE: dict[Any, Any] = {
 }
 _MOST_MARKS = 60
 _DECADES_OF_FIVES, _LOG_LABELS = 3.0, 8
-"""Most decades of an axis with labels also at 2 and 5; most labels of a longer axis."""
+"""Maximum decades of an axis that has labels at 2 and 5; maximum labels on a longer axis."""
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 

@@ -30,7 +30,7 @@ _AT_A_GLANCE = ("refused", "late", "p99_s")
 """Figures that a terminal shows beside goodput; page, CSV and JSON have all figures. If runs differ
 in cores, the terminal shows those too."""
 _STREAMS_MOST = 4
-"""Most streams that get separate columns at a terminal."""
+"""Maximum number of streams for which a terminal shows a column each."""
 _GOODPUT = next(figure for figure in FIGURES if figure.name == "goodput")
 _CORES = next(figure for figure in FIGURES if figure.name == "mean_cores")
 

@@ -1,4 +1,4 @@
-"""Clients that act: a logic that decides, a camera and a link; and what is noted of their frames.
+"""Clients that act, each with a decision logic, a camera and a link; and records of their frames.
 
 The client chooses a frame's size when it sends the frame, so transfers cannot be drawn beforehand:
 `acting.py` runs these clients on the simulation's heap. The logic is `slacktide.client`'s core, or

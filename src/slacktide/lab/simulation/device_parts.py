@@ -142,7 +142,7 @@ class DeviceParts:
         self._frames.put(now, PartAnswered(id, answer.reason, answer.missing, answer.detail))
 
     def given_up(self, sent: SentPart, now: float) -> None:
-        """Expire a part that, or whose answer, cannot arrive in time."""
+        """Expire a part if it, or the answer to it, cannot arrive in time."""
         id = sent.part.id
         self._on_links.pop(id, None)
         if self.open.pop(id, None) is not None:

@@ -126,7 +126,7 @@ def _enlarged(
     uncertainty: Sequence[Sequence[float]],
     chain: Callable[[int], Chain],
 ) -> list[int]:
-    """Return `leaves` for a batch that should end at its last ramp, whose threshold is `limit`."""
+    """Return `leaves` for a batch planned to end at its last ramp, whose threshold is `limit`."""
     last = len(uncertainty[0]) - 1
     owners = [place for place, member in enumerate(batch.members) for _ in range(member.rows)]
     remaining = [row for row, owner in enumerate(owners) if not 0 <= leaves[owner] < last]
@@ -153,7 +153,7 @@ def _enlarged(
 
 
 def _shrunk(exits: Sequence[int], ramps: int, chain: Callable[[int], Chain]) -> Chain:
-    """Return a chain in which rows that leave do not run in later stages; it ends without rows."""
+    """Return a chain in which rows that leave skip later stages; it ends when no row is left."""
     at = 0.0
     stages: list[float] = []
     present = len(exits)

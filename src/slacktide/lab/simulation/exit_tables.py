@@ -46,7 +46,7 @@ class ExitTableError(SimulationError):
 
 @dataclass(frozen=True, eq=False)
 class ExitTable:
-    """The arrays of the module docstring. Raises ExitTableError if they contradict each other."""
+    """The arrays listed at the top of the module. Raises ExitTableError if they disagree."""
 
     title: str
     rate: float
@@ -94,7 +94,7 @@ class ExitTable:
 
     @property
     def times(self) -> LatencyTable:
-        """Batch times of the unsplit model, stated for 1 core, whatever it was measured on."""
+        """Batch times of the unsplit model, stated for 1 core, on however many it was measured."""
         seconds = [[whole_s] for whole_s in self.whole.tolist()]
         return LatencyTable.from_grid(tuple(self.sizes.tolist()), (1,), seconds, seconds)
 
@@ -111,7 +111,7 @@ class ExitTable:
 
     @cached_property
     def facts(self) -> tuple[RampFacts, ...]:
-        """Ramps as planners get them."""
+        """The ramps, in the form in which planners get them."""
         cost = (self.before[0] / self.whole[0]).tolist()
         columns = zip(self.positions, self.agreement.tolist(), cost, strict=True)
         return tuple(RampFacts(number, *column) for number, column in enumerate(columns))

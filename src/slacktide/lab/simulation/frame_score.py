@@ -1,7 +1,7 @@
 """`FrameScore`: outcomes of frames and of the objects on them, over all devices.
 
-An object counts once its answer, from a stage that feeds no other, is back on the device of its
-frame's camera while the frame has not ended. *Effective throughput* is the number of such objects
+An object counts if its answer, from a stage that feeds no other, is back on the device of its
+frame's camera before the frame ends. *Effective throughput* is the number of such objects
 per second (OctopInf, §II). A frame counts if it arrives within the scored window.
 """
 

@@ -37,7 +37,7 @@ from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import size_grid
 
 MOST_LENGTHS = 32
-"""Most lengths x that are tried; if more requests are pending, they are sampled evenly by rank."""
+"""Maximum number of lengths x that are tried; more are sampled evenly by rank."""
 
 COST_GAIN = 0.05
 """Weight of the newest batch in the average cost of a request."""
@@ -66,7 +66,7 @@ class OracleSlackOptions(Options):
 
 
 class OracleSlack(DeadlinePolicy):
-    """A `Scheduler` (engine/ports.py) for one-row requests. Refuses none, and never waits."""
+    """A `Scheduler` (engine/ports.py) for one-row requests. Never refuses, never waits."""
 
     Options: ClassVar = OracleSlackOptions
 

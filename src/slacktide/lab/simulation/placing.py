@@ -1,7 +1,7 @@
 """`SimulatedPlacing`: places the stages of pipelines on simulated devices.
 
 Every second, devices report their counts and links their bandwidths, as they do to a live
-controller. The placement that it then computes is in force PLAN_S later, on all devices at the same
+controller, which then computes a placement. It is in force PLAN_S later, on all devices at the same
 instant. The controller and its policies are the server's own (planning/pipelines).
 """
 
@@ -39,7 +39,7 @@ class SimulatedPlacing:
         returns bandwidths over the last second. Placing ends at `until`. `counted`: whether devices
         report arrivals; if not, plans use the stated rates. `changed`: called at each change.
         `plan_of`: returns a device's base plan, which the device's own planners complete; None: the
-        plan is only what is placed there."""
+        plan contains only what is placed on the device."""
         self._devices, self._control = devices, control
         self._lanes, self._links = lanes, links
         self._until, self._counted = until, counted

@@ -37,7 +37,7 @@ class ObservedExits:
 
     rows: deque[Said] = field(default_factory=lambda: deque(maxlen=LATEST_ROWS))
     shares: dict[int, float] = field(default_factory=dict)
-    """By ramp position: share of a pass until its answers, as an exponential mean."""
+    """By ramp position: share of a pass that precedes its answers, averaged exponentially."""
     stages: dict[int, float] = field(default_factory=dict)
     """Share of a pass that each stage takes, by position of a built-in exit (−1: the end)."""
     ratios: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST_BATCHES))

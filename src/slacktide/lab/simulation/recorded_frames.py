@@ -3,7 +3,7 @@
 The rows that a stage hands on depend on the frame's content, so they are read from the recording;
 how long its requests take and which are dropped is simulated. A frame whose stage had no result in
 the recording hands on the rows of another frame, drawn at random. A stage hands on rows some time
-after its answer, because the server reads its outputs: the median of the recording's beginning.
+after its answer, when its outputs have been read: the median delay of the recording's beginning.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class FrameInputsReader:
         self._answered[id] = at
 
     def call(self, call: FramesCall, *, counts: bool) -> None:
-        """Read one call. `counts`: False in the beginning of the recording, which only teaches."""
+        """Read one call. `counts`: False in the recording's beginning, which is not predicted."""
         for id, stage in prepared(call):
             self._stages[id] = stage
         for id, outcome in frame_answers(call):

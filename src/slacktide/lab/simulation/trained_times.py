@@ -39,7 +39,7 @@ Observation: TypeAlias = tuple[Batch, int, float]
 Ratios = NDArray[np.float64]
 Seconds = NDArray[np.float64]
 Likeness: TypeAlias = tuple[object, ...]
-"""(pool, rows, applications, octave of the longest hint), with less in wider kinds."""
+"""(pool, rows, applications, octave of the longest hint); wider kinds ignore some of these."""
 
 
 class Observations(Watcher):
@@ -74,7 +74,7 @@ class Observations(Watcher):
 
 
 def _own(engine: Engine, batch: Batch) -> BatchTimes | None:
-    """Return times of whole passes if the model has built-in exits: it never judges a batch."""
+    """Return times of whole passes if exits are built in (no batch is judged), else None."""
     pool = batch.replica.pool
     policy = next((exits for exits in engine.plan.exits if exits.pool == pool), None)
     if policy is None or policy.feedback > 0.0:
@@ -87,8 +87,8 @@ class TrainedTimes:
 
     The predictions of a pool are a distribution with two points learnt from its latest batches;
     hundreds of observed batches say more. Batches are alike if they have equally many rows, members
-    of the same applications and about the same longest work hint. If too few alike were seen, rows
-    may differ, and then everything but the pool. So a slow application is known to be slow, even if
+    of the same applications and about the same longest work hint. If too few are alike, rows are
+    ignored, and then everything but the pool. So a slow application is known to be slow, even if
     the predictions have not learnt it yet. Without enough observed batches, times are drawn from
     the predictions.
     """

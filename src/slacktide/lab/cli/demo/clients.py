@@ -80,7 +80,7 @@ class ClientsRun:
 
 
 def play_clients(run: ClientsRun, context: DemoContext) -> Document:
-    """The report, see `clients_report`. Raises ProcessError, LinkError, ClientError."""
+    """Return the report of `clients_report`. Raises ProcessError, LinkError, ClientError."""
     context.move(0.0, "drawing the cameras' pictures")
     make_repository(context.models, models=[MODEL])
     cameras, variants = run.cameras, stated_variants(context)
@@ -95,7 +95,7 @@ def play_clients(run: ClientsRun, context: DemoContext) -> Document:
 
 
 def stated_variants(context: DemoContext) -> list[FamilyVariant]:
-    """Return the variants of the model that its settings state."""
+    """Return the model's variants as its settings state them."""
     *_, definition = Repository(context.models).read(MODEL)
     variants = definition.settings.variants
     assert variants is not None, "the example is a family"

@@ -2,7 +2,7 @@
 
 One server has the model twice. Both copies get the same rows, alternating every few seconds, so a
 change of the machine's speed affects both equally. Separate rows at the beginning serve only for
-learning. Answers with early exits are compared with the model's answers without.
+learning. Answers with early exits are compared with the model's answers without them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from slacktide.lab.reports import TextTable
 STREAMS = "day", "night"
 """Streams, played one after another; ramps are learnt only from the first."""
 LEARN, SETTLE = 1500, 600
-"""Rows to learn ramps from; rows after them, as fast as they are answered, which find thresholds.
-"""
+"""Rows from which ramps are learnt; rows sent next, without pauses, to find thresholds."""
 TURN_S = 4.0
 """Seconds of rows that one copy of the model gets before the other copy gets the same rows."""
 PROBES = 24
@@ -72,7 +71,7 @@ class ExitsRun:
 
 
 def play_exits(run: ExitsRun, context: DemoContext) -> Document:
-    """The report, see `exits_report`. Raises ExamplesError, ProcessError, OSError."""
+    """Return the report of `exits_report`. Raises ExamplesError, ProcessError, OSError."""
     context.move(0.0, f"drawing {LEARN} rows for training, and the rows to play")
     make_repository(context.models, models=[run.model])
     day, night = (

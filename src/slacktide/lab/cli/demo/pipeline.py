@@ -117,7 +117,7 @@ class SentFrames(NamedTuple):
 
 
 def play_pipeline(run: PipelineRun, context: DemoContext) -> Document:
-    """The report, see `pipeline_report`. Raises ExamplesError, ProcessError, OSError."""
+    """Return the report of `pipeline_report`. Raises ExamplesError, ProcessError, OSError."""
     if run.pipeline not in PIPELINES:
         names = ", ".join(PIPELINES)
         raise ExamplesError(f"no example pipeline is called {run.pipeline!r} (all: {names})")

@@ -55,7 +55,7 @@ def play_policies(models: Sequence[str], seconds: float, context: DemoContext) -
 
     @contextmanager
     def serving(settings: Settings) -> Iterator[Target]:
-        """Run a new server whose models state these schedulers."""
+        """Run a new server whose models use these schedulers."""
         for file, text in zip(files, texts, strict=True):
             file.write_text(f"{text}scheduler: {settings[file.parent.name]}\n")
         with context.serve() as targets:
@@ -110,7 +110,7 @@ def with_peak(model: MeasuredModel, target: Target, seconds: float) -> MeasuredM
 
 
 def under_load(spec: LoadSpec) -> Report:
-    """Generate load. Ctrl-C ends it with the whole demo."""
+    """Generate load. Ctrl-C ends the whole demo."""
     return uvloop.run(run_load(spec))
 
 
@@ -220,6 +220,6 @@ def _outcomes(comparison: Comparison) -> TextTable:
 
 
 def _part(stream: StreamReport, *kinds: OutcomeKind) -> str:
-    """How many of 100 ended so."""
+    """Return how many of 100 requests ended with one of `kinds`."""
     count = sum(stream.outcomes.get(kind.value, 0) for kind in kinds)
     return f"{100 * count / stream.submitted:.1f}" if stream.submitted else "–"

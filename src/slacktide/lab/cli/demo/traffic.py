@@ -20,7 +20,7 @@ from slacktide.lab.workloads import Fixed, Gamma, Mix, Replay
 LOADS = (0.8, 1.3, 2.0)
 """Offered load as multiples of the measured peak."""
 CALIBRATION_LOAD = LOADS[1]
-"""Load at which the queue limit is chosen: an overload, for which limits are made."""
+"""Load at which the queue limit is chosen: an overload, because limits are meant for that."""
 CV = 3.0
 """Coefficient of variation of the gaps between arrivals: 1 is Poisson, more is bursty."""
 SEED = 1
@@ -85,7 +85,7 @@ class DemoTraffic:
         return (shortest / 2, shortest, (shortest * longest) ** 0.5, longest)
 
     def fifo_limited(self, wait: float) -> Settings:
-        """`fifo` where each queue holds what its model can do in `wait` seconds of its share."""
+        """`fifo` whose queues hold what each model can serve in its share of `wait` seconds."""
         limits = {
             model.model: max(1, round(wait * model.served_peak_rps / len(self.measured)))
             for model in self.measured
@@ -93,7 +93,7 @@ class DemoTraffic:
         return {model: f"{{name: fifo, max_queue: {limit}}}" for model, limit in limits.items()}
 
     def spec(self, target: Target, load: float, *, title: str, calibrate: bool = False) -> LoadSpec:
-        """The run at one load. The calibration draws other arrivals than those that are judged."""
+        """The run at one load. Calibration runs draw other arrivals than the judged runs."""
         streams = [
             Stream(
                 model.model,

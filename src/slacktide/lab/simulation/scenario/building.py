@@ -214,7 +214,7 @@ class _Builder(CellReader):
         """Return the settings in the model's folder, overridden by the scenario."""
         try:
             stated = {"cores": model.cores, "replicas": model.replicas, "scaling": model.scaling}
-            ModelSettings.model_validate(stated, context={"imports": True})  # read and admitted
+            ModelSettings.model_validate(stated, context={"imports": True})  # admitted before
         except ValidationError as error:
             problems = validation_problems(error, ModelSettings)
             model_problems = (

@@ -30,7 +30,7 @@ class CellReader:
             yield
         except (WorkloadError, ProfileError, RepositoryError, ExitTableError) as error:
             text = str(error)
-            for kind in ("arrivals", "deadlines", "lengths"):  # which the place says already
+            for kind in ("arrivals", "deadlines", "lengths"):  # `place` states it already
                 text = text.removeprefix(f"{kind}: ")
             raise self._refuse(place, text) from None
         except OSError as error:

@@ -94,7 +94,7 @@ def _jitter(spread: float, random: np.random.Generator) -> Iterator[float]:
 
 
 def without_frames(answered: Answered) -> Answered:
-    """Return `answered` restricted to requests that are not frames: clients report their frames."""
+    """Return `answered` without the requests of frames, which clients report themselves."""
     return lambda request, outcome: None if request.id >= FIRST_ID else answered(request, outcome)
 
 

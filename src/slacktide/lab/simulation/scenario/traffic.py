@@ -215,7 +215,7 @@ def _drawn(traffic: Traffic, duration: float, seed: int) -> Iterator[tuple[float
             columns = (begins, arrival, complete, believed, network, deadline, rows, length, hint)
             # A request that is sent later begins no earlier than its sending or its notice.
             yield float(sent[-1]) - (traffic.notice or 0.0), np.stack((*columns, mode, shape))
-    except WorkloadError as error:  # a limit that only drawing can show to be exceeded
+    except WorkloadError as error:  # a limit that only drawing can exceed
         raise ScenarioError([f"applications.{traffic.name}.arrivals: {error}"]) from None
 
 

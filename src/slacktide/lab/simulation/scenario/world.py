@@ -51,7 +51,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ServedExits:
-    """Exit table of a model, and its early-exit policy; None: all rows run to the end."""
+    """Exit table of a model, and its `stated` early-exit policy; None: all rows run to the end."""
 
     table: ExitTable
     stated: StatedExits | None

@@ -57,12 +57,12 @@ class DeviceFrames:
         self.plan: Callable[[], Plan] = Plan
         """The plan in force."""
         self.shrunk: Mapping[str, float] = {}
-        """By pipeline: factor on the bytes of frames sent to a source elsewhere; 1 if absent."""
+        """By pipeline: factor on the bytes of frames whose source is elsewhere; 1 if absent."""
         self.arrivals: Mapping[str, Mapping[str, StageArrivals]] = {}
         """By pipeline and stage: arrivals, counted for planners; absent ones are not counted."""
         self.accuracy: Callable[[LocalChild, int], float] | None = None
-        """Accuracy of the answers to (request, id); the source's multiplies that of the frame's
-        later stages. None: all answers are right."""
+        """Accuracy of the answers to (request, id). At later stages it is multiplied by that of the
+        frame's source. None: all answers are right."""
         self._score = devices.score
         self._next_id = 0
         self.frames: dict[int, LocalFrame] = {}

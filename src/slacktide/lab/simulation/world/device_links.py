@@ -46,7 +46,7 @@ class PartLink(Generic[Sent]):
         """Bytes that have arrived."""
         self._moving: Sending[Sent] | None = None
         self._whole = True
-        """Whether the moving message arrives."""
+        """Whether the moving message will arrive in time."""
         self._waiting: deque[Sending[Sent]] = deque()
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class PartLink(Generic[Sent]):
         return moving if whole else None
 
     def message_at(self, *, now: float) -> float:
-        """Return the instant at which an empty message sent `now`, past the queue, arrives."""
+        """Return when an empty message arrives that is sent `now` and skips the queue."""
         return self.trace.moving_from(now + self.offset) - self.offset + self.latency
 
     def _start(self, now: float) -> None:

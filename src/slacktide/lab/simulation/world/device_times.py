@@ -2,7 +2,7 @@
 
 A batch alone takes the profile's median for its rows, times a lognormal factor that reproduces the
 profile's p99. Batches on one accelerator slow one another only if their utilisations exceed its
-capacity: a batch that starts then takes longer by demand ÷ capacity, times a factor for the further
+capacity: a batch that starts then takes demand ÷ capacity times as long, times a factor for further
 cost of interference (measured on CPUs, assumed for accelerators). Batches already running keep
 their times, so the later of two overlapping batches pays for both.
 """

@@ -1,4 +1,4 @@
-"""`SimulatedDevices`: several engines, one a device, and the links between them, in virtual time.
+"""`SimulatedDevices`: an engine for each device, and the links between devices, in virtual time.
 
 Each device is a separate `Simulation` with an engine, hardware and a heap of future events. One
 more heap holds the next instant of every device and link, so all events happen in one order. At the
@@ -172,7 +172,7 @@ class SimulatedDevices:
                 call(at)
 
     def _turn(self, device: SimulatedDevice) -> None:
-        # Since `due` was computed, the device has only had events put on its heap.
+        # Since `due` was computed, events were put on the device's heap, but none was handled.
         device.simulation.turn(device.due)
         self._due(device, device.simulation.next_at(more=True))
 

@@ -275,7 +275,7 @@ class Simulation:
             self._fire(max(at, self.now))
 
     def put(self, at: float, event: Event | FrameEvent | RampsLearnt) -> None:
-        """Add an event at `at`, which must not be in the past. Callers run several simulations."""
+        """Add an event at `at`, not in the past; for callers that run several simulations."""
         self._put(at, ORDER_OF[type(event)], event)
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
@@ -303,12 +303,12 @@ class Simulation:
             self._put(item.arrival, EventOrder.REPLICA, item)
 
     def _come(self, at: float, item: Item) -> None:
-        """Items that arrive at `at`, with what else happens first then."""
+        """Take in the items that arrive at `at`, and deliver the first event of that instant."""
         source, heap = self._source, self._heap
         coming = self._coming = next(source, None)
         lone = (not heap or at < heap[0][0]) and (coming is None or coming.arrival > at)
         if lone and isinstance(item, Request):
-            # As a rule: there is nothing to be put in order.
+            # The usual case: nothing else happens at this instant, so nothing must be sorted.
             self._open[item.id] = item
             self._deliver((Submitted(item),), at)
             return

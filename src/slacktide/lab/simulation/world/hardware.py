@@ -1,4 +1,4 @@
-"""The simulated hardware: carries out commands, and says when what they set off will have happened.
+"""The simulated hardware: carries out commands, and schedules the reports of their effects.
 
 A replica is up a fixed time after its start, a lane has new cores a fixed time after the command to
 resize it, and a batch ends when its `Execution` says. If a lane is resized, the remaining time of
@@ -68,7 +68,7 @@ class ByProfile:
     """An `Execution` that draws batch times from a profile, by rows and the members' shape."""
 
     def __init__(self, times: BatchTimes, generator: np.random.Generator) -> None:
-        """`times` should be a separate copy, so that what a policy learns changes no truth."""
+        """`times` should be a separate copy, so that a learning policy does not change it."""
         self._times = times
         self._generator = generator
 
@@ -221,7 +221,7 @@ class Hardware:
         self._policies: dict[int, ExitPolicy] = {}
         """By replica: the policy that was published last."""
         self._thresholds: dict[int, dict[int, float]] = {}
-        """By replica and ramp position: thresholds of this policy and of ramps still open."""
+        """By replica and ramp position: thresholds of that policy and of ramps still open."""
         self._open_ramps: dict[int, tuple[int, ...]] = {}
         """By replica: the ramps that its model has open."""
         self._resizes: dict[str, tuple[float, tuple[int, ...]]] = {}

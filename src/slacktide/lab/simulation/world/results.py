@@ -2,7 +2,7 @@
 
 Outcomes are noted as they come and counted with arrays, a few thousand at a time. This costs half a
 microsecond per outcome, in constant memory. Only requests that arrive within the scored window
-count. Latency runs from the arrival; that of an upload is its first byte.
+count. Latency counts from the arrival, which for an upload is its first byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slacktide.lab.load.report import Ending, Provenance, Report, StreamScore, W
 from slacktide.lab.simulation.world.hardware import CoreMeter
 
 BINS_MOST = 3_600
-"""Most bins of the timeline. A bin is one second long in runs of up to an hour."""
+"""Maximum bins of the timeline. A bin is one second long in runs of up to an hour."""
 _FOLD = 8_192
 """Outcomes that are counted together."""
 

@@ -1,4 +1,4 @@
-"""Numbers of rows that the stages of a simulated pipeline hand on, as object counts determine.
+"""Numbers of rows that stages of a simulated pipeline hand on, derived from object counts.
 
 Each frame states how many rows the source's edges hand on, so the numbers do not depend on how the
 frame is served. A later edge hands on `each` rows per row of its upstream: rows `a` to `b` of the
