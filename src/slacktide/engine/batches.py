@@ -59,7 +59,8 @@ class Batches:
         self._next_id = 0
 
     def dispatch(self, lane: Lane) -> None:
-        """Run the proposal worth most on a free lane; do nothing if it is busy or about to grow."""
+        """Run the proposal worth most if the lane is free and not about to grow. If it runs a spare
+        batch, stop that for other requests."""
         if lane.running is not None:
             if lane.running.spare:
                 self._exits.stop_for_others(lane, lane.running)

@@ -3,9 +3,9 @@
 Ramps inside a model answer rows that they are certain of (`ExitPolicy`). A worker evaluates them
 and reports with `RowsReleased`. The rules here:
 
-- A share of batches is *judged*: all their rows run to the end, so that ramps can be compared with
-  it. Batch ids decide which batches: evenly spread, and before anything is known about the rows. A
-  choice by content would judge the ramps on easy inputs.
+- A share of batches is *judged*: all their rows run to the end, so that the ramps' answers can be
+  compared with the model's. Batch ids decide which: evenly spread, and before anything is known
+  about the rows. A choice by content would judge the ramps on easy inputs.
 - In other batches, answered rows run on in mode `release` and leave in mode `shrink`.
 - In mode `auto` they run on if the lane was idle before and no other request waits for it: then
   their time costs nothing, and accuracy is learnt from them. Otherwise they leave, even if the
@@ -57,7 +57,7 @@ class ExitRules:
 
     def _publish(self, placement: Placement, policy: ExitPolicy) -> None:
         if placement.state is UP and not placement.phase.dying:
-            # A run, so that it comes before the first batch that it applies to.
+            # Among the runs, so that it precedes the first batch that it applies to.
             state = self._state
             state.runs.append(PublishExits(placement.replica, policy, state.cause))
 
@@ -91,8 +91,8 @@ class ExitRules:
 
 
 def is_wanted(lane: Lane, asker: Placement | None = None, covered: int = 0) -> bool:
-    """Whether there is a waiting request that `lane` could run and no free lane will run. In the
-    pool of `asker`, the first `covered` requests do not count."""
+    """Whether a request waits that `lane` could run and that no free lane will run. In the pool of
+    `asker`, the first `covered` requests do not count."""
     for placement in lane.placements:
         if placement.standby or not placement.phase.serves:
             continue

@@ -1,4 +1,4 @@
-"""Idle work: lanes that no request waits for run finished requests again, alone.
+"""Idle work: lanes without waiting requests run finished requests again, alone.
 
 `Batches` asks `IdleWork` what an idle lane should run and which member of a finished batch to hold,
 and reports the end of such runs. So far there is one kind of idle work, *solo profiling*, to learn
@@ -32,7 +32,7 @@ from slacktide.engine.request_table import RUNNING, State
 from slacktide.engine.state import EngineState
 
 HELD = 8
-"""Most requests that a pool holds, since each keeps a payload in memory."""
+"""Maximum number of requests that a pool holds, since each keeps a payload in memory."""
 
 
 class IdleWork:

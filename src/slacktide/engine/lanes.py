@@ -55,7 +55,7 @@ class Pool:
     ) -> None:
         self.id = id
         self.max_batch = max_batch
-        """Most rows in one request, and in one batch unless a plan caps them lower."""
+        """Maximum rows of a request, and of a batch unless a plan sets a lower cap."""
         self.settings = settings
         self.placements: list[Placement] = []
         self.lanes = 1
@@ -96,7 +96,7 @@ class Pool:
         self.cost = 0.0
         """Usual lane time of a request, in seconds."""
         self.widest = 1
-        """Most rows in one request so far."""
+        """Maximum rows of a request so far."""
         self.usual_budget = math.inf
         """Usual seconds between arrival and deadline, biased towards short budgets."""
 
@@ -173,7 +173,7 @@ class PoolCrash(Crash):
 
 
 class Placement:
-    """A pool's place on a lane, across restarts of its replica; at first without one."""
+    """A pool's place on a lane, across restarts of its replica. At first it has no replica."""
 
     __slots__ = (
         "cap", "generation", "lane", "lane_time", "phase", "planned_generation", "pool", "replica",
@@ -186,8 +186,7 @@ class Placement:
         self.pool = pool
         self.lane = lane
         self.cap = deployment.max_batch
-        """Most rows in one batch under the plan in force; a replica can take its pool's
-        `max_batch`."""
+        """Maximum rows of a batch under the plan in force; a replica can take `pool.max_batch`."""
         self.planned_generation = self.generation = deployment.generation
         """Generations in the plan in force and of the latest replica."""
         self.standby = deployment.standby
@@ -249,7 +248,7 @@ class Running:
         self.cores = placement.lane.size
         """Cores that it is expected to run on from now on."""
         self.steady = True
-        """Whether `cores` has not changed since it started."""
+        """Whether `cores` is the same as when the batch started."""
         self.unmeasured = False
         """Whether it is a request without a prediction (engine/unmeasured.py)."""
         self.trial_s = 0.0

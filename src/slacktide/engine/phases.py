@@ -17,7 +17,7 @@ class ReplicaState(Enum):
     STARTING = "starting"
     UP = "up"
     BACKOFF = "backoff"
-    """There is none; another may be started."""
+    """There is no replica; another may be started."""
 
 
 UP: Final = ReplicaState.UP

@@ -1,4 +1,4 @@
-"""The interfaces of the engine: what it needs from schedulers and profiles, and offers them.
+"""The interfaces of the engine: what it needs from schedulers and profiles, and what it offers.
 
 All are pure: `now` is an argument, and nothing reads a clock.
 """
@@ -44,8 +44,8 @@ class PoolView(Protocol):
         replica that is up or starting."""
 
     def leave(self, *, now: float) -> Callable[[float], float]:
-        """Return a function from seconds of a lane to the seconds of these that the other models on
-        it leave to this pool."""
+        """Return a function that takes a period in seconds from `now`, and returns how many of them
+        the other models on its lanes leave to this pool."""
 
     @property
     def lanes(self) -> int:
@@ -83,7 +83,7 @@ class Scheduler(Protocol):
         """Remove the members of `batch`, which the engine runs, from the queue."""
 
     def ended(self, batch: Batch, *, now: float) -> None:
-        """A batch of this pool has left its lane at `now`: finished, failed or lost."""
+        """Note that a batch of this pool left its lane at `now`: finished, failed or lost."""
 
     def next_expiry(self) -> float | None:
         """Earliest time at which `expire` may return a request; None: never. In that case, with

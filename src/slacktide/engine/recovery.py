@@ -4,10 +4,10 @@ Theory of operation. The *circuit* of a version is closed while lost replicas re
 crashes open it: the version is unavailable, and after a pause it is on *trial*. One replica starts,
 and requests are admitted once it is up. A crash on trial opens the circuit again, for twice as
 long. The circuit closes, and the other replicas start, when a batch finishes on a replica that has
-been up for long enough: crashes at such intervals would not open the circuit.
+been up for so long that crashes at such intervals would not open the circuit.
 
-A crash under a batch counts once every member has been *judged* by a run alone, even after its
-deadline or without its client. If one of them crashes that run too, the request is *convicted* and
+A crash during a batch counts once every member has been *judged*, i.e. has run again alone, even
+after its deadline or if its client has left. A member that crashes that run too is *convicted*, and
 the crash does not count: the request is to blame, not the version. The same holds for a request
 that was alone in its batch and hung while the worker computed. Only a long series of convictions,
 without a finished batch in between, is blamed on the version.

@@ -118,7 +118,7 @@ class RequestTable:
         by_reason[reason] = by_reason.get(reason, 0) + 1
 
     def turned_away(self, model: str, reason: Reason) -> None:
-        """Count a request that ends as soon as it is known."""
+        """Count a request that is refused before it gets an entry."""
         counts = self.counts_of(model)
         counts.known += 1
         counts.by_reason[reason] = counts.by_reason.get(reason, 0) + 1

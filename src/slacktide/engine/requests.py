@@ -68,8 +68,8 @@ class Requests:
                 self._sweep()
 
     def _announce(self, notice: Notice, pool: Pool) -> Reason | None:
-        """Announce a request to the scheduler. Its shape is unknown: if run times depend on it,
-        the deadline serves for planning only, and no shape's time is a reason to refuse."""
+        """Announce a request to the scheduler. If run times depend on the shape, which is not known
+        yet, the deadline only serves for planning: no predicted time is a reason to refuse."""
         if pool.unmeasured is not None and not notice.best_effort:
             notice = replace(notice, best_effort=True, likely_due=notice.deadline)
         pool.quiet = False
@@ -196,7 +196,7 @@ class Requests:
         state.answer_running(entry, running.batch, reason, detail)
         entry.answered = True
         if entry.crash is not None:
-            return  # its run goes on and judges it
+            return  # the run continues, to judge the request
         entry.state = State.ENDED
         running.waiting -= 1
         if running.waiting == 0 and not running.batch.judged:
@@ -243,7 +243,7 @@ class Requests:
             self._unmeasured.expire(pool.unmeasured)
 
     def _rescue(self, entry: Entry, reason: Reason) -> bool:
-        """Move a request that its pool has released to a smaller variant, if one takes it."""
+        """Move a request, no longer queued in its pool, to a smaller variant if one admits it."""
         state, pool, request = self._state, entry.pool, entry.request
         if not pool.rescue or entry.rescued or reason not in FOR_LACK_OF_TIME:
             return False

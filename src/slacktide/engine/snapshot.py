@@ -33,7 +33,7 @@ class RunningBatch:
     cores: int
     """Cores that it is expected to run on from now on."""
     steady: bool
-    """Whether `cores` has not changed since it started."""
+    """Whether `cores` is the same as when the batch started."""
     expected_end: float
     """Absolute seconds."""
     unmeasured: bool = False
@@ -215,7 +215,7 @@ class Snapshot:
         return None if pool is None else self._pool(pool)
 
     def served_by(self, request: Request | Notice) -> ServedBy | None:
-        """The cheap facts about `pool_for`; None if the model is not served."""
+        """Like `pool_for`, but only the facts that are cheap; None if the model is not served."""
         pool = self._live().routes.pool_for(request)
         if pool is None:
             return None

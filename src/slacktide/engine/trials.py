@@ -20,10 +20,10 @@ from slacktide.engine.lanes import Placement, Pool, Running
 from slacktide.engine.time_share import TRIAL_EVERY
 
 MOST_EVERY = 1024
-"""Most refusals before a trial: they double with each trial that confirms the prediction."""
+"""Maximum number of refusals before a trial; each trial that confirms a prediction doubles it."""
 FAR_OFF = 0.7
-"""Part of the prediction above which a trial confirms it; smaller deviations are learnt as from any
-run."""
+"""A trial that takes more than this part of its prediction confirms it. The remaining deviation is
+learnt as from any run."""
 DOUBTED = (Reason.SHORTER_THAN_ALONE, Reason.BEHIND_WORK)
 """Reasons for which a pool on an idle lane refuses because of its profile alone."""
 

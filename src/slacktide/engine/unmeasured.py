@@ -1,9 +1,9 @@
 """Requests without a prediction: they wait beside the scheduler and run one at a time.
 
 Theory of operation. A pool may have rules that say which requests are *measured*: their shape has
-run before, or can be predicted from other sizes. Predicting other requests by a different shape
-would be wrong either way, so the scheduler does not get them. They wait here, in the order of their
-deadlines, and expire at them; none is refused for its run time.
+run before, or can be predicted from other sizes. Any prediction for other requests could be far too
+long or too short, so the scheduler does not get them. They wait here, in the order of their
+deadlines, and expire at these; none is refused for its run time.
 
 At most one such request of a pool runs at a time, alone, and only if
 
@@ -15,8 +15,8 @@ At most one such request of a pool runs at a time, alone, and only if
 So requests of known shapes keep their deadlines, however many new shapes come. A finished run
 teaches the pool's times: requests that are measured now move to the scheduler, which treats them
 like any other. A failed run ends only its request. If its shape has never run, further requests of
-that shape are refused on arrival for a while, with the model's message: after one failure only the
-same client's, after failures of two clients all. So no client can block a shape for others.
+that shape are refused for a while, with the model's message: those of the same client or, if
+requests of two clients have failed, all. So no client alone can block a shape for others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEAST_S = 0.001
 """Seconds that a pool must have saved up from its share before a run."""
 
 MOST_FAILED = 64
-"""Most failed shapes that are remembered; the oldest is forgotten first."""
+"""Maximum number of failed shapes to remember; the oldest is forgotten first."""
 
 
 class UnmeasuredWork:

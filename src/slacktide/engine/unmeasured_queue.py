@@ -28,8 +28,8 @@ class UnmeasuredRules:
     has_run: Callable[[Request], bool]
     """Whether its shape has run; one that is only predicted from other sizes may still fail."""
     reach: Callable[[], object]
-    """Identifies the shapes that are predicted without having run. While it stays equal, only runs
-    of their own shape make waiting requests measured."""
+    """Identifies the shapes that are predicted without having run. While the result stays equal, a
+    waiting request only becomes measured by a run of its own shape."""
     refuse: bool = False
     """Whether unmeasured requests with a deadline are refused (`Reason.UNMEASURED`)."""
     share: float = SHARE

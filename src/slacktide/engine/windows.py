@@ -34,8 +34,8 @@ def admit(
     smaller: Smaller,
     now: float,
 ) -> tuple[list[Offer], float]:
-    """Return the offers that may start now, and the time of the next window whose opening another
-    offer waits for (absolute seconds; infinite: none waits)."""
+    """Return the offers that may start now, and the earliest opening of a window that another offer
+    waits for (absolute seconds; infinite: none waits)."""
     if now >= windows.check_at:
         _count_missed(windows, placements, now)
     window = windows.table.at(now)

@@ -32,8 +32,8 @@ class Children:
         inputs: Sequence[tuple[Edge | None, Feed, Yield]],
         place: Place = (),
     ) -> None:
-        """Pass `rows` rows to a stage, once for each edge into it: to its model, in requests of at
-        most its largest batch, or to another device. `place`: that of the yielding child."""
+        """Pass `rows` rows from each edge into a stage to the stage's model, in requests of at most
+        its largest batch, or to another device. `place`: the place of the yielding child."""
         reserves = live.served.reserves
         elsewhere = reserves.place(stage.of.name, now=self.now)
         # A part that was handed over to this device runs here, whatever the plan says by now.

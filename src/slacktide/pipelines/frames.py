@@ -3,9 +3,9 @@
 Theory of operation. A frame begins at its source with one request, a *child*, and the rows that a
 child yields begin the children of the next stages. Rows that go to one stage together are one
 child, split only at the model's largest batch. A stage is *finished* when all stages that feed it
-are and it has no open child; it is *missing* if one of its children, or a stage that feeds it, was
-lost. The frame has its outcome when all of its stages are finished, or shortly before its deadline
-with the stages that are complete; its other children are cancelled, and no more begin.
+are finished and it has no open child; it is *missing* if one of its children, or a stage that feeds
+it, was lost. The frame has its outcome when all its stages are finished, or shortly before its
+deadline with the stages that are complete; its other children are cancelled, and no more begin.
 
 The engine sees children as ordinary requests and does not know frames. So this machine turns events
 of frames into events for the engine (`Submitted`, `Announced`, `Cancelled`) and handles the
@@ -119,7 +119,7 @@ class Frames:
     def handle(
         self, events: Iterable[FrameEvent], ended: Iterable[Answer | FreeSlots] = (), *, now: float
     ) -> Steps:
-        """Handle events of frames, and the engine's commands for children that `ended`
+        """Handle events of frames, and `ended`: the engine's commands that concern children
         (`of_children`). Raises ValueError for impossible events: a fault of the driver, not of a
         client."""
         self._children.now = now

@@ -86,7 +86,7 @@ class StageProgress:
 
 
 class LiveFrame:
-    """A frame until its inputs are released."""
+    """A frame, from its first event until its inputs are released."""
 
     __slots__ = (
         "announced", "answer_by", "awaited", "begin", "ended", "fed", "frame", "lost", "named",
@@ -104,7 +104,7 @@ class LiveFrame:
         self.announced: int | None = None
         """The child whose body is on its way here."""
         self.open: dict[int, str] = {}
-        """Children and parts without an outcome, in order, with the device of a part."""
+        """Children and parts without an outcome, in order: the device of a part, '' for a child."""
         self.awaited: list[int] = []
         """Children whose yield is due."""
         self.fed: dict[str, list[tuple[Edge, Feed, Yield, Place]]] = {}

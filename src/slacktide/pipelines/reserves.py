@@ -4,8 +4,8 @@ A stage's request is due before its frame, by the time of the longest branch beh
 p99 of each stage alone, for the likely number of rows, and of transfers between devices. Waiting
 times are not included: schedulers handle them, since they know deadlines. If less time is left than
 all p99 together, it is shared in proportion: usually such a frame is still on time. A branch that
-alone takes more time than is left gets none: its own stage will refuse it, and so finds out whether
-it still takes that long.
+alone takes more time than is left gets none: its first stage refuses the rows itself, and finds out
+(engine/trials.py) whether it still takes that long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Silence:
         """Requests since `begin`, and rows answered before it."""
 
     def lasts(self, rows: int, budget: float, *, now: float) -> bool:
-        """Count a request due in `budget`; return whether silent. `rows`: answered so far."""
+        """Count a request due in `budget`; return whether the stage is silent (`rows`: answered)."""
         rested = now - self.last > FORGET_S
         self.last = now
         self.requests += 1
@@ -71,7 +71,7 @@ class Reserves:
         self._behind: dict[str, float] = {}
         """Seconds of the longest branch behind each stage."""
         self.most_rows: dict[str, int] = {}
-        """Most rows of one request of each stage, as of the last refresh; 0: its model is not
+        """Maximum rows of a request of each stage, as of the last refresh; 0: its model is not
         served."""
         self._places: Mapping[str, StagePlace] = {}
         self._silences = {name: _Silence() for name, edges in self._edges.items() if edges}

@@ -170,7 +170,7 @@ class ClassedTimes(BatchTimes):
 
     @property
     def drifted(self) -> bool:
-        """Whether the total time of requests has been off by more than 25 % for long."""
+        """Whether `drift` has been off by more than 25 % for long; False if there are classes."""
         return self._classes is None and self.point.drifted
 
     @property
@@ -183,7 +183,7 @@ class ClassedTimes(BatchTimes):
         return _tagged((request,)) and self._lengths.fresh(self._lengths.key_of(request)) < NEWEST
 
     def latency(self, cores: int) -> BatchLatency:
-        """c0 and c1 of the profile, for lengths."""
+        """c0 and c1 of the profile on `cores` cores."""
         latency = self._latencies.get(cores)
         if latency is None:
             latency = self._latencies[cores] = self._fitted(cores)
@@ -193,7 +193,7 @@ class ClassedTimes(BatchTimes):
 
     def train(self, lengths: Mapping[str, ArrayLike]) -> None:
         """Learn lengths that were measured elsewhere, by application. Only the last samples count
-        (`LengthWindow`); arrivals are assumed to be in proportion. Raises ProfileError for lengths
+        (`LengthWindow`); each sample also counts as an arrival. Raises ProfileError for lengths
         that are negative or not finite."""
         for application, values in lengths.items():
             samples = np.asarray(values, dtype=np.float64)
@@ -264,7 +264,7 @@ class ClassedTimes(BatchTimes):
             self._publish(self._classes)
 
     def _look(self, *, always: bool = False) -> None:
-        """Sort the learnt lengths into classes; publish them if noticeably new, or `always`."""
+        """Sort the learnt lengths into classes; publish these if noticeably changed, or `always`."""
         self._fresh = 0
         before, classes = self._classes, None
         key_lengths, step = self._lengths.distributions(math.exp(self._filter.fixed))

@@ -36,8 +36,8 @@ PATIENCE = 12.0
 n): 13 % after one batch, 4 % after four, 2 % after twelve. A revision costs about 0.2 ms to rebuild
 tables; the batches of a tiny model are shorter than that, and their times jitter."""
 DISCOUNT = 0.002
-"""Share by which each refusal on an idle lane shortens predictions. After 350 refusals, predictions
-of twice the true time are right; if they were right, one refusal in hundreds becomes a try."""
+"""Share by which each refusal on an idle lane shortens predictions. Predictions of twice the true
+time are right after 350 refusals; right ones cause a vain try only once in hundreds of refusals."""
 DRIFT_RATIO = 1.25
 DRIFT_BATCHES = 50
 _DRIFT = math.log(DRIFT_RATIO)
@@ -49,7 +49,7 @@ _LEAST_RATIO = math.exp(LOWEST_SPREAD)
 _ERROR_GAIN = 0.05
 _WORST_ERROR = 10.0
 _MOST_KEPT = 4096
-"""Most answers cached between revisions; far more than the rows × cores that occur."""
+"""Limit on answers cached between revisions; far more than the rows × cores that occur."""
 
 
 class CorrectedTimes(BatchTimes):

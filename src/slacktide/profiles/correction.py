@@ -1,7 +1,7 @@
 """`Correction`: learns from running batches how their times differ from a profile.
 
-A profile is measured once, on a quiet machine; later clocks throttle, neighbours arrive, inputs
-differ. For each finished batch this tracker gets one number, ln(observed / profiled), and keeps
+A profile is measured once, on a quiet machine. Afterwards clocks throttle, other programs run,
+inputs differ. For each finished batch this class gets one number, ln(observed / profiled). It keeps
 
 - `overall`, the shift of everything (the machine is slower today),
 - `cell_shifts`, the further shift of each cell of the grid (this size was measured badly),
@@ -11,8 +11,8 @@ differ. For each finished batch this tracker gets one number, ln(observed / prof
 **Robust.** The shift follows the clipped residual: a run that takes a hundred times as long moves
 it as far as one that takes 22 % longer. (Huber's location estimate, streaming; exponential average
 for small residuals, median for large ones.) The spreads follow quantiles, which only count
-exceedances (Robbins and Monro 1951: one step up for each run above the p99, 99 times smaller steps
-down for each below).
+exceedances (Robbins and Monro 1951: a step up for each run above the p99, and a 99 times smaller
+step down for each run below it).
 
 **One cell or all?** A residual is split in the ratio of two variances, as in a Kalman filter: the
 uncertainty of the machine's speed, `0.5² / (1 + n) + 0.002` after n batches, and of the cell's

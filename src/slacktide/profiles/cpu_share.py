@@ -39,7 +39,7 @@ def is_quiet(share: float | None) -> bool:
 
 
 def busy_note(share: float | None) -> str:
-    """A remark for times that were measured with this share; empty if it was quiet."""
+    """A remark for times that were measured with this share; empty if they are trusted."""
     if share is None or is_quiet(share):
         return ""
     return f"measured while other programs used {100 * (1.0 - share):.0f} % of these cores"

@@ -33,7 +33,7 @@ from slacktide.profiles.time_distribution import TimeDistribution, inverse
 ROWS = 128
 """Number of rows over which learning from exits fades to 1/e."""
 NEW_ROWS, TUNED_ROWS = 8, 32
-"""Number of rows that earlier knowledge counts as when ramps become active, or are tuned."""
+"""Weight of earlier knowledge, in rows, when ramps become active, and when they are tuned."""
 SHARE_GAIN, FACTOR_GAIN = 0.05, 0.02
 INITIAL_CHANCE = 0.5
 """Initial chance of a ramp that becomes active."""
@@ -46,7 +46,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 
 @read_only
 class ExitMix:
-    """When answers come and lanes are free, as shares of a whole pass."""
+    """When answers come and lanes become free, as shares of a whole pass."""
 
     parts: tuple[tuple[float, float], ...]
     """(chance, share of a whole pass) of each active ramp and of the end."""

@@ -26,7 +26,7 @@ from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import RunClasses
 
 _MOST_KEPT = 4096
-"""Most forecasts cached; queues ask for the same few mixtures again and again."""
+"""Limit on cached forecasts; queues ask for the same few mixtures again and again."""
 
 
 class LongestMemberTime:

@@ -4,9 +4,9 @@ The *work* L of a row is its cost, in rows as profiled. With c0 and c1 as fitted
 
     l(b, c) = profiled(b, c) · (c0 · √L + c1 · b · L) / (c0 + c1 · b)
 
-How much of c0, the fixed time of a batch, grows with the size of rows? None if it is spent on
-calls, all if few rows use cores badly. Single batches do not show which, so the formula takes the
-square root, which lies in between. Running batches correct the remaining error.
+How much of c0, the fixed time of a batch, grows with the size of rows? None of it if it is spent on
+calls, all of it if it is due to cores that few rows cannot keep busy. A single batch does not show
+which, so the formula takes √L, which lies in between. Running batches correct the remaining error.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from slacktide.profiles.run_classes import BatchLatency
 from slacktide.profiles.surface import Grid
 
 FIRST_RUNS = 7
-"""Number of batches whose lower median determines the work of a shape. The first is often slow, as
-only further batches reveal."""
+"""Number of batches whose lower median determines the work of a shape. The first is often slow,
+which only further batches reveal."""
 LAW_SPREAD = 1.3
 """Factor by which the law over sizes may be off either way."""
 SLOW_START = 30.0
@@ -115,11 +115,11 @@ class KnownShape:
         self.speed = 0.0
         """The machine's speed (log) that `times` contains."""
         self.requests = 0.0
-        """Recent requests, fading."""
+        """Number of recent requests; older ones count less."""
         self.batches = 0
         """Batches that have corrected `times`, up to `MOST_BATCHES`."""
         self.first: list[float] = []
-        """Work by each of its first runs; empty once its work is settled."""
+        """Its work according to each of its first runs; empty once its work is settled."""
 
     @property
     def runs(self) -> int:

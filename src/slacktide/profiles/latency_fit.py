@@ -4,9 +4,9 @@ The table of a profile is measured with inputs of one length, so it shows c0 and
 length is the unit. A length of 1 is then the work of one row as profiled, whatever the cores, and a
 request's own length is learnt from its time alone. If the model has padded axes, times at other
 lengths n come with the table, and the fit covers all of them: a row's work is (b · n + d · n²) /
-(b + d), the law of size_law.py without its constant, which c0 covers; its square is the cost of
-attention. The fit minimises squares of relative errors, so a batch of one counts as much as one of
-64 (Orloj §4.2 gives the form, not the fit).
+(b + d), the law of size_law.py without its constant, which c0 covers; the square term is the cost
+of attention. The fit minimises squares of relative errors, so a batch of one counts as much as one
+of 64 (Orloj §4.2 gives the form, not the fit).
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ _DEPENDENT = 1e-14
 """Remaining length below which a column of length 1 depends on those before it."""
 _SETS = [list(some) for size in (1, 2, 3, 4) for some in itertools.combinations((2, 0, 3, 1), size)]
 """Sets of coefficients (of an `AmdahlModel`, by column: γ, ε, δ, η) that may be above zero. The
-first of equally good sets wins. The order prefers few coefficients; with one core count, cores that
-do not help; with one batch size, rows of equal cost."""
+first of equally good sets wins: one with few coefficients; if only one core count was measured, one
+where more cores do not help; if only one batch size was, one where all rows cost the same."""
 _SETS_OF_THREE = [
     list(some) for size in (1, 2, 3) for some in itertools.combinations((1, 2, 0), size)
 ]
@@ -30,8 +30,8 @@ _SETS_OF_THREE = [
 
 def non_negative(rows: _Floats, target: _Floats) -> _Floats:
     """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4) or (n, 3), `target` (n,).
-    Solves each set of coefficients without bounds, and returns the best solution that is ≥ 0. This
-    is the optimum, which solves the set of its own positive coefficients."""
+    Solves each set of coefficients without bounds, and returns the best solution that is ≥ 0. One
+    of them is the optimum: the solution for the set of coefficients that are positive in it."""
     count = rows.shape[1]
     scale = np.sqrt(np.add.reduce(rows * rows, axis=0))
     columns, projected = _triangle(rows / scale, target)

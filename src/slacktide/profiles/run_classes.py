@@ -1,8 +1,8 @@
 """`RunClasses`: a pool's requests sorted into a few classes by their work.
 
 A class is an application, or a bin of the work hint, or several of them merged; classes are
-numbered by mean length, shortest first. It is a snapshot: changed predictions make a new one.
-`length_classes.py` makes them; all CDFs share the grid of distribution.py.
+numbered by mean length, shortest first. `RunClasses` is a snapshot, made by `length_classes.py`;
+when predictions change, a new one is made. All CDFs share the grid of distribution.py.
 
 The time of a batch whose members are padded to the longest of them is (Orloj §4.2)
 
@@ -64,7 +64,7 @@ Key: TypeAlias = tuple[str, int]
 
 
 def key_of(request: Request, edges: Sequence[float]) -> Key:
-    """The key of the distributions of `request`; `edges` as in `RunClasses.hint_edges`."""
+    """The key of `request`, given the `RunClasses.hint_edges`."""
     hint = request.work_hint
     return request.application, NO_HINT if hint is None else bisect_right(edges, hint)
 
@@ -75,7 +75,7 @@ class RunClasses:
 
     latency: BatchLatency
     step: float
-    """Distance of two grid lengths."""
+    """Distance between neighbouring grid lengths."""
     cdfs: Floats
     """P(length ≤ x_j) by class, shape (G, POINTS), 0 at j = 0, non-decreasing, 1 at the end."""
     means: tuple[float, ...]

@@ -53,7 +53,7 @@ class ShapeSorting:
     def of(
         cls, shapes: Mapping[Signature, tuple[float, float]], law: SizeLaw | None, unit: int
     ) -> ShapeSorting:
-        """Sort shapes by {signature: (work, requests)}; at least one."""
+        """Sort `shapes`, {signature: (work, requests)}, of which there is at least one."""
         order = sorted(shapes, key=lambda signature: (shapes[signature][0], signature))
         works = [shapes[signature][0] for signature in order]
         width = NARROW
@@ -80,7 +80,7 @@ class ShapeSorting:
         return bisect_right(self.edges, size if self.law is None else self.law.work(size))
 
     def holds(self, later: ShapeSorting, far: float) -> bool:
-        """Return True if this sorting may stay in use although `later` is the present one: no known
+        """Return True if this sorting may stay in use instead of `later`, the newest one: no known
         shape and no size predicted by the law is off by more than the factor `far`."""
         return (
             later.width >= self.width
@@ -163,7 +163,7 @@ class ShapeClasses:
 
     sorting: ShapeSorting
     times: tuple[BatchTimes, ...]
-    """By class. They go on learning."""
+    """By class. Unlike this snapshot, they keep learning."""
     shares: tuple[float, ...]
     """Share of the arrivals by class; they add up to 1."""
     cores: int

@@ -125,8 +125,8 @@ class ShapedTimes(BatchTimes):
         return self._unknown(self._size(signature), rows, cores)
 
     def scatter(self, rows: int, cores: int, members: Sequence[Request]) -> TimeDistribution:
-        """The distribution to draw the time of a batch of `members` from, if its median is right.
-        `of` is wider while the median is uncertain; this one scatters like the profiled shape."""
+        """The distribution from which a simulation draws the time of a batch of `members`. `of` is
+        wider while its median is uncertain; this one scatters like the profiled shape."""
         shape = self._shapes.get(members[0].signature)
         time = self.of(rows, cores, members)
         if shape is not None and not shape.first:
@@ -196,8 +196,8 @@ class ShapedTimes(BatchTimes):
 
     def discount(self, request: Request | None = None) -> None:
         """Trust predictions a little less: a request was refused because of them, and no run can
-        prove them wrong. Applies to the shape of `request`; a shape predicted by the law has to run
-        (`measured`)."""
+        prove them wrong. Applies to the shape of `request`; if only the law predicts that shape, it
+        counts as unmeasured until it has run."""
         if request is None:
             self._speed = max(self._speed - DISCOUNT, -BOUND)
             self._hand_on()

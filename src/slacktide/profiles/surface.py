@@ -99,10 +99,10 @@ class Surface:
     last measured ones, or as in the model if that is more; from `REACH` times the largest on, as
     much as if rows came in batches of that size one after the other.
 
-    Beyond the most and below the fewest cores, time changes in the ratio of the model's, up to
-    `REACH` times as many or as few. With even more cores it is constant, and with even fewer it
-    grows as if cores were used perfectly, which no model exceeds. With one measured core count,
-    these two rules apply from that count on.
+    On more or fewer cores than measured, by a factor of up to `REACH`, time changes in proportion
+    to the model's. With even more cores it is constant, and with even fewer it grows as if cores
+    were used perfectly, which no model exceeds. With one measured core count, these last two rules
+    apply from that count on.
     """
 
     batches: tuple[int, ...]

@@ -1,9 +1,9 @@
-"""`TimeDistribution`: the predicted time of one batch, with two kinds of distribution.
+"""`TimeDistribution`: the predicted time of one batch, and two kinds of it.
 
 `PointTime` is certain. `SplitLogLogistic` interpolates and extrapolates a p50 and a p99. (A third
 kind, for batches whose longest member decides, is in fixed_times.py.) Two percentiles do not
-determine a distribution, so this is an assumption. With h(level) = ln(level / (1 − level)) / ln 99,
-which is 0 at the median and 1 at the 99th percentile,
+determine a distribution, so its form is an assumption. With h(level) = ln(level / (1 − level)) /
+ln 99, which is 0 at the median and 1 at the 99th percentile,
 
     level ≤ 0.5          time = p50 · e^(lower · h)
     0.5 < level ≤ 0.99   time = p50 · (p99 / p50)^h
@@ -98,7 +98,7 @@ class SplitLogLogistic:
     lower: float
     """Log distance from the median down to the 1st percentile."""
     tail: float
-    """Log distance in which the odds of being late fall by 99, from 1 : 99 at the p99."""
+    """Log distance over which the odds of being late fall by a factor of 99; 1 : 99 at the p99."""
     _middle: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -19,8 +19,8 @@ def table_at(
     """The table for rows of shape `target`, given a `table` measured with rows of `reference`, and
     further times `sized`.
 
-    A measured size has its measured work. For others the law over sizes applies, with a p99 that is
-    `LAW_SPREAD` wider outside the measured sizes. Raises ProfileError if the law does not reach.
+    A measured size has its measured work. For others the law over sizes applies, with the p99
+    × `LAW_SPREAD` outside the measured sizes. Raises ProfileError if the law does not reach.
     """
     scale, unit = WorkScale(table), elements(reference)
     works = {1.0: 1.0} | {size: work for (size, _), work in scale.works_of(sized).items()}
@@ -36,7 +36,7 @@ def table_at(
 
 def rising(seconds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
     """Times by variant (smallest first) and batch (1, 2, …), raised to at least those of smaller
-    variants and batches. A variant with fewer batches keeps their number. Source: Jellyfish's code,
+    variants and batches. Variants may have different numbers of batches. Source: Jellyfish's code,
     which raises the p99 of a profile in this way."""
     rows: list[tuple[float, ...]] = []
     for column in seconds:

@@ -89,7 +89,7 @@ def encoder(hint: Hashable) -> Encode | None:
 def record_encoder(
     type_: type[Any], changed: Mapping[str, Encode] | None = None, left_out: Sequence[str] = ()
 ) -> Encode:
-    """Return a function that encodes instances of a dataclass. `changed`: own encoders of some
+    """Return a function that encodes instances of a dataclass. `changed`: special encoders for some
     fields; `left_out`: fields to skip."""
     hints = get_type_hints(type_)
     names = [name for name in names_of(type_) if name not in left_out]
@@ -127,7 +127,7 @@ class Decoders:
         self._decoders: dict[Hashable, Decode] = {}
 
     def of(self, hint: Hashable) -> Decode:
-        """The decoder of a `hint`. Raises LayoutError for fields that no longer exist."""
+        """The decoder for the type `hint`. Raises LayoutError for fields that no longer exist."""
         decode = self._decoders.get(hint)
         if decode is None:
             decode = self._decoders[hint] = self._make(hint)

@@ -59,7 +59,7 @@ class Recording:
 
     @property
     def whole(self) -> bool:
-        """Whether it has its beginning, which a replay requires."""
+        """Whether the recording includes its first part, which a replay requires."""
         return self.header.part == 1
 
     def lines(self) -> Iterator[RecordedLine]:

@@ -2,8 +2,8 @@
 
 The hot path only encodes one line of JSON for each call of the engine, after its commands have been
 carried out (some µs; bench/recording_cost.py). A thread writes the lines every second, so that a
-slow disk delays no request. If the disk cannot keep up, recording stops, and the server goes on and
-logs it.
+slow disk delays no request. If the disk cannot keep up, recording stops; the server logs this and
+goes on.
 
 Parts. A part that reaches the size limit is renamed to FILE.1, replacing an older one, and FILE
 begins anew: a recording takes at most twice the limit, and always has its newest half. A new part
@@ -170,7 +170,7 @@ class _Writer:
         self._written_bytes = 0
         self._ending = threading.Event()
         self._file: int | None = self._open()
-        """None after a failure between two files, since the number may now be another file's."""
+        """Descriptor of the open file; None if the next file could not be opened."""
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()
 

@@ -28,7 +28,7 @@ Predictions = CorrectedTimes | ClassedTimes | ShapedTimes
 
 def export_times(times: Predictions) -> dict[str, Any]:
     """The profile and everything learnt since, ready for JSON. `latency` and `lengths` are null if
-    requests are all treated alike, `shapes` unless they differ in shape."""
+    requests are all treated alike; `shapes` is only present if requests differ in shape."""
     if isinstance(times, ShapedTimes):
         return {
             "table": times.table.to_dict(),

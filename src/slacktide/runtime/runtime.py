@@ -122,7 +122,7 @@ class Runtime:
     def handle(self, events: Sequence[RuntimeEvent], *, now: float) -> Sequence[RuntimeCommand]:
         """Handle `events` that happened together; return the commands to carry out, in order."""
         framed: Sequence[FrameEvent] = ()
-        unframed: Sequence[Event | JobDone] = events  # type: ignore[assignment]  # unless found out
+        unframed: Sequence[Event | JobDone] = events  # type: ignore[assignment]  # or split below
         for event in events:
             if type(event) in _NOT_FOR_ENGINE:
                 framed, unframed = self._split_events(events, now)
@@ -254,7 +254,7 @@ class Runtime:
         return planned if at is None or planned < at else at
 
     def take_jobs(self) -> Sequence[Job]:
-        """Take the jobs that planners want computed off the loop. Run each; deliver its result."""
+        """Take the jobs of planners. The caller runs each off the loop and delivers its result."""
         jobs = self.composer.jobs
         if jobs:
             self.composer.jobs = []
