@@ -37,7 +37,7 @@ class _Silence:
         """Requests since `begin`, and rows answered before it."""
 
     def lasts(self, rows: int, budget: float, *, now: float) -> bool:
-        """Count a request due in `budget`; return whether the stage is silent (`rows`: answered)."""
+        """Count a request due in `budget`; return whether the stage is silent. `rows`: answered."""
         rested = now - self.last > FORGET_S
         self.last = now
         self.requests += 1

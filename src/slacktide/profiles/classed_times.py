@@ -264,7 +264,7 @@ class ClassedTimes(BatchTimes):
             self._publish(self._classes)
 
     def _look(self, *, always: bool = False) -> None:
-        """Sort the learnt lengths into classes; publish these if noticeably changed, or `always`."""
+        """Sort the learnt lengths into classes; publish these if noticeably new, or `always`."""
         self._fresh = 0
         before, classes = self._classes, None
         key_lengths, step = self._lengths.distributions(math.exp(self._filter.fixed))
