@@ -32,7 +32,7 @@ class ExtensionError(Exception):
 
 
 class Extension(NamedTuple):
-    """A name of an extension point."""
+    """An extension, by its name at an extension point."""
 
     name: str
     points: tuple[EntryPoint, ...] = ()

@@ -20,7 +20,7 @@ _KINDS = {
 def open_file(path: Path) -> BufferedReader:
     """Open a regular file for reading, following links. Never blocks. Raises OSError; for other
     kinds of files, `strerror` names the kind."""
-    _require_file(os.stat(path).st_mode)  # before opening, on which some devices act
+    _require_file(os.stat(path).st_mode)  # first, because opening some devices has effects
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         _require_file(os.fstat(descriptor).st_mode)

@@ -240,7 +240,7 @@ class _Session:
             typer.echo(f"warning: {label_of(definition)}: {reason}", err=True)
 
     def _threads(self, definition: ModelDefinition) -> tuple[int, ...]:
-        """Thread counts of its sessions if it were served alone; empty if its cores are fixed."""
+        """Thread counts of a model's sessions if served alone; empty if its cores are fixed."""
         from slacktide.models.core_layout import assign_lanes
 
         settings = {definition.name: definition.settings}

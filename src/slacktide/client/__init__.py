@@ -1,5 +1,5 @@
-"""A client for video streams. It sends each frame at a size that can be on time, and reports one
-outcome per frame.
+"""A client for video streams. It sends each frame at a size that can be answered on time, and
+reports one outcome per frame.
 
 Importing it loads neither the server nor grpcio, OpenCV or ONNX Runtime.
 """

@@ -1,4 +1,4 @@
-"""Detects that this process was forked from one with a connection: the client cannot be used here.
+"""Detects a process that was forked from one with a connection: the client cannot be used there.
 
 The threads of gRPC and of the client do not exist after a fork, and gRPC cannot be started again:
 it crashes or hangs. So everything that needs them raises immediately, and closing does nothing.
@@ -39,7 +39,7 @@ def watch_forks() -> None:
     """Prepare for a connection. Raises ClientError in a process where connections cannot work.
 
     Turns gRPC's own fork handlers off if grpc is first imported here and the environment does not
-    set them: with the thread of grpc.aio they only crash children, one in five.
+    set them: with the thread of grpc.aio they crash one child in five.
     """
     require_unforked()
     if not _Forks.watched:

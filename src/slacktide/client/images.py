@@ -65,7 +65,7 @@ def encode(
 ) -> EncodedImage:
     """Resize an image to sides of at most `size` (0: unchanged), or to `exact` (width, height), and
     encode it as JPEG of `quality`, or as raw `pixels`. `rgb`: red comes first, not blue.
-    `keeps_shape`: both sides shrink alike. Raises ValueError."""
+    `keeps_shape`: both sides shrink by the same factor. Raises ValueError."""
     most = size or LONGEST_SIDE
     width, height = exact or (min(image.shape[1], most), min(image.shape[0], most))
     if keeps_shape and exact is None:

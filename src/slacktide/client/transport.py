@@ -1,4 +1,4 @@
-"""The wire below a session: Slacktide's frame stream, or plain Open Inference Protocol calls.
+"""The transports of a session: Slacktide's frame stream, or plain Open Inference Protocol calls.
 
 Loads grpcio and protobuf when a connection is opened. A transport serves one connection of one
 session: `run` lasts as long as the connection and passes events to the session.
@@ -58,7 +58,7 @@ class FrameTransport(Protocol):
     exact: tuple[int, int] | None
     """Width and height that every frame must have."""
     keeps_shape: bool
-    """Whether both sides of a frame shrink alike."""
+    """Whether both sides of a frame shrink by the same factor."""
 
     def __init__(
         self, channel: grpc.aio.Channel, terms: SessionOptions, metadata: Metadata, tell: Tell
@@ -107,7 +107,7 @@ class StreamTransport:
         self._frame.frame.request.model_version = terms.version
         self.hello_after = 0.0
         """Seconds from the call's headers to the hello. A server without this method refuses the
-        headers; grpcio reports an internal error instead if it is just writing the hello."""
+        headers; grpcio reports an internal error instead if it is writing the hello then."""
         self._connected = False
         self._waiting: asyncio.Queue[OutgoingFrame] = asyncio.Queue()
 

@@ -85,7 +85,7 @@ class Uplink:
         return max(ahead, 0.0) + nbytes / rate + self.round_trip
 
     def carries(self, nbytes: float, frames_per_s: float, *, now: float) -> bool:
-        """Whether the link carries this many frames of `nbytes`; True if unknown."""
+        """Whether the link carries this many frames of `nbytes`; True if its rate is unknown."""
         rate = self.bytes_per_s(now=now)
         return not self.acknowledges or rate <= 0.0 or nbytes * frames_per_s <= rate
 

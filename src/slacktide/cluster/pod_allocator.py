@@ -88,7 +88,7 @@ class PodAllocator:
         self._limit: int | None = 0
         """Millicores of the pod when last read; None: no limit. Unknown before `start`."""
         self._desired = 0
-        """Millicores in its specification, which Kubernetes keeps trying to provide."""
+        """Millicores in the pod's specification, which Kubernetes keeps trying to provide."""
         self._resizing: asyncio.Task[None] | None = None
         self._lowering: asyncio.TimerHandle | None = None
         self._ceiling = math.inf

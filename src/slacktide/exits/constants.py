@@ -1,4 +1,4 @@
-"""Folds constants in a graph that may determine shapes.
+"""Folds those constants of a graph that may determine shapes.
 
 Graphs exported by torch compute the amount of a `Pad` with a dozen nodes, which shape inference
 does not follow, so the size of everything after the `Pad` would be unknown. Only small tensors are

@@ -71,11 +71,11 @@ class ExitManifest:
     """All ramps of a model, by position."""
 
     model_sha256: str
-    """Hash of the model files for which they were learnt."""
+    """Hash of the model files for which the ramps were learnt."""
     revision: int
     """Starts at 1 and rises each time the ramps are learnt again."""
     rows: int
-    """Number of rows from which they were learnt."""
+    """Number of rows from which the ramps were learnt."""
     source: str
     """`samples` or `traffic`."""
     outputs: tuple[str, ...]
@@ -184,7 +184,7 @@ def _checked(folder: Path, document: object, model_sha256: str | None) -> ExitMa
 
 
 def _fit(weights: NDArray[Any], bias: NDArray[Any], classes: int) -> bool:
-    """Whether these are valid weights of a ramp with the same number of classes as before."""
+    """Whether these are valid weights of a ramp with `classes` classes; 0: any number."""
     shaped = weights.ndim == 2 and bias.ndim == 1 and weights.size > 0 and bias.size >= 2
     alike = shaped and weights.shape[1] == bias.size == (classes or bias.size)
     floats = weights.dtype == bias.dtype == np.float32

@@ -119,7 +119,7 @@ def find_positions(
     """Find the positions of an onnx.ModelProto. Needs no weights and changes nothing.
 
     `primary` and `mask` name inputs; the default primary input is the only one that is not a mask.
-    `add` names tensors to use although the rule above skips them, `forbid` positions to skip.
+    `add` names tensors to use although this module's rule skips them, `forbid` positions to skip.
     `shapes`: usual shape of a row by input, with or without an axis of rows, for counting
     multiplications. `output` names the output with classes, `labels` gives known numbers of
     classes; otherwise the output is one that ends in a Softmax or the like. Raises ExitError naming

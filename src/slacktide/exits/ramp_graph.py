@@ -42,7 +42,7 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
     ramps provide. Also add `exits/answer`, int64 [rows], the model's own class.
 
     A row's uncertainty is 1 − its largest probability in the softmax of logits ÷ temperature.
-    Raises ExitError if a ramp does not fit its position, or an output has the name of a ramp's.
+    Raises ExitError if a ramp does not fit its position, or an output's name begins with `exits/`.
     """
     out = _Writer(model)
     flow = DataFlow(out.graph, graph.primary)
@@ -215,7 +215,7 @@ class _Writer:
         return name
 
     def output(self, tensor: str, name: str, element: int = 0, like: str = "") -> None:
-        """Make a tensor an output named `name`, without a declared shape or like another output."""
+        """Make a tensor the output `name`, declared like the output `like`, or without a shape."""
         self.graph.node.append(self._make.make_node("Identity", [tensor], [name], name=name))
         if like:
             self.graph.output.append(self._declared[like])

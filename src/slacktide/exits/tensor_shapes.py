@@ -20,7 +20,7 @@ COSTLY = frozenset(
 
 _ROWS, _PIXELS, _TOKENS = 3, 224, 64
 """Assumed sizes of free axes for counting multiplications. A fixed first axis rarely has size 3, so
-a first axis of 3 is the axis of rows."""
+a first axis of 3 is taken for the axis of rows."""
 
 Shape = list[int]
 
@@ -131,8 +131,8 @@ class TensorShapes:
 
 
 def _newer(light: Any) -> Any:
-    """Convert a model to the first operator version with inference of computed shapes. Returns the
-    model itself if that fails."""
+    """Convert a model to the first operator version whose computed shapes can be inferred. Returns
+    the model itself if that fails."""
     from onnx import version_converter
 
     try:

@@ -2,8 +2,8 @@
 pooled activations.
 
 A ramp is linear: logits of a row = features · weights + bias. The target is the row's logits in the
-frozen model minus their mean, which does not change a softmax. So training needs no labels, no
-examples of every class, and only the outer products of a row (the Gram matrix of the features, and
+frozen model minus their mean, which does not change a softmax. So training needs neither labels nor
+examples of every class, only the outer products of a row (the Gram matrix of the features, and
 their cross products with the logits). Sums of these are kept in float64, add up over rows in any
 order, and can decay slowly. Ridge regression agrees with the model about as often as logistic
 regression (docs/decisions/0053) and takes a single solve.
@@ -39,7 +39,7 @@ from slacktide.exits.manifest import Ramp
 Rows = NDArray[np.floating[Any]]
 
 LEAST_ROWS = 256
-"""Minimum rows for training: a quarter of them measures the agreement."""
+"""Minimum rows for training: an eighth of them measures the agreement."""
 MOST_HELD_BACK = 1024
 MOST_SUM_BYTES = 1 << 30
 """Maximum bytes of the sums of all positions together."""
@@ -48,7 +48,7 @@ RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 _MIDDLE = 3
 """Index of the ridge that is tried first."""
 CLEARLY = 3.0
-"""Standard deviations by which a ramp must be better to count as such: many are compared."""
+"""Standard deviations by which a ramp must be better to count as better: many are compared."""
 _BLOCK = 256
 """Number of rows added to the sums at once: multiplying a block of rows costs little more than
 multiplying one row."""
@@ -60,7 +60,7 @@ _STILL = 1e-3
 
 
 class RunningSums:
-    """Sums over rows of the outer products of features and logits. Newer rows weigh more."""
+    """Sums over rows of the outer products of features and logits. Newer rows may weigh more."""
 
     def __init__(self, features: int, classes: int, *, forget: float = 0.0) -> None:
         """`forget`: share of their weight that all earlier rows lose with each added row."""
@@ -158,7 +158,7 @@ class JudgedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """Rows held back: features of each position and logits."""
+    """Rows held back: the features of each position, and the logits."""
 
     features: tuple[Rows, ...]
     logits: Rows
@@ -273,8 +273,8 @@ class RampTrainer:
         return ramp, judged
 
     def _learn(self, least: int) -> None:
-        """Move the oldest waiting rows into the sums if at least `least` exceed those to hold
-        back."""
+        """Move the oldest waiting rows into the sums if at least `least` more wait than are to be
+        held back."""
         beyond = self._waiting_rows - min(MOST_HELD_BACK, self.rows // 4)
         if beyond < least:
             return

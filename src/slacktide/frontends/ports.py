@@ -102,8 +102,8 @@ class InferenceCall(Protocol):
         write to the memory once the call is submitted or has ended.
 
         `given_up` is called if the server drops the call before it is submitted. Such a call must
-        not be submitted, but still refused or cancelled. Without `given_up`, `submit` it as usual:
-        it then gets that reply."""
+        not be submitted, but must still be refused or cancelled. Without `given_up`, `submit` it as
+        usual: it then gets that reply."""
 
     def submit(self, call: InferCall, reply: Callable[[InferReply], None]) -> None:
         """Submit the parsed body. After `announce`, its tensors are views into the announced memory
@@ -115,7 +115,7 @@ class InferenceCall(Protocol):
         allowed after `submit`."""
 
     def cancel(self, reason: Reason) -> None:
-        """End the call because its client has gone. Allowed at any time, even after the reply."""
+        """End the call; its client has usually gone. Allowed at any time, even after the reply."""
 
 
 class FrameSession(Protocol):
@@ -151,8 +151,8 @@ class FrameSession(Protocol):
         height of its image; 0 if not announced."""
 
     def idle(self, now: float) -> None:
-        """Called about once a second, so that planners learn of a client that has long sent
-        nothing."""
+        """Called about once a second, so that planners learn of a client that has sent nothing for
+        a while."""
 
     def stalled(self, received: int, length: int, seconds: float, *, now: float) -> None:
         """Record a frame that was dropped when `received` of its `length` bytes had come, in

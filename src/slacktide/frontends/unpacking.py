@@ -2,9 +2,9 @@
 
 A few bytes can ask for much work: 64 KiB of gzip hold 64 MiB, and 8 MiB of JSON take seconds and
 thirty times their size in memory. Inflation runs step by step in a thread, as zlib releases the
-interpreter's lock. Parsing JSON and protobuf's typed contents holds it, so long ones go to another
-process, which returns them with their tensors in binary; the loop then reads those as if the client
-had sent them. Memory for all of this is counted against the limits before it begins.
+interpreter's lock. Parsing JSON and protobuf's typed contents holds the lock, so long requests go
+to another process, which returns them with their tensors in binary, as if the client had sent them
+so. Memory for all of this is counted against the limits before it begins.
 
 There are four such processes (`text_reader`), each started when first needed. Long texts never
 delay medium ones, and requests without a deadline, which are read at low priority, never delay
@@ -47,8 +47,8 @@ MEMORY_FACTOR = 40
 """Bytes of memory that parsing may take for each byte of text. `[]` is three bytes with its comma,
 and takes 72 plus a place in a list or two. Measured: at worst 30."""
 MOST_TIMES = 200
-"""How many times its length a body may inflate to (Apache's limit), unless its model takes more:
-tensors of zeros, such as black frames, exceed it."""
+"""Maximum ratio of a body's inflated length to its own (Apache's limit), unless its model takes
+more: tensors of zeros, such as black frames, exceed it."""
 FREE_BYTES = 1 << 20
 """Bytes that are inflated whatever the ratio."""
 _COMMAND = (sys.executable, "-P", "-m", "slacktide.frontends.text_reader")
@@ -153,8 +153,8 @@ class Inflation:
     """Inflates one body step by step. Steps may run in a thread."""
 
     def __init__(self, body: Buffer, encoding: bytes, limit: int, largest: int = 0) -> None:
-        """Never holds more than `limit` + 1 bytes of output. Beyond the first `FREE_BYTES` plus
-        `largest`, the size of its model's inputs, it stops at `MOST_TIMES` the length of `body`."""
+        """Holds at most `limit` + 1 bytes of output. Beyond the first `FREE_BYTES` plus `largest`,
+        the size of its model's inputs, it stops at `MOST_TIMES` × the length of `body`."""
         self.data = bytearray()
         """The output so far."""
         self._body = memoryview(body)

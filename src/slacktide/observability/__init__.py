@@ -1,4 +1,4 @@
-"""Observability: metrics, traces, logs."""
+"""Metrics, traces and logs of a server."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class RequestTracer:
     def answered(self, request: AnsweredRequest) -> None:
         """Make the spans of a request: about 0.1 ms, less if its caller does not sample."""
         context, outcome = request.context, request.outcome
-        # Computed each time, because the wall clock may be set.
+        # Computed each time, because the wall clock may be adjusted.
         offset_ns = self._wall_ns() - round(self._clock() * 1e9)
 
         def at(seconds: float) -> int:

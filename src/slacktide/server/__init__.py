@@ -1,4 +1,4 @@
 """The wall-clock driver and its front ends: sockets in, engine, worker processes, answers out.
 
-It decides nothing about order or batches: the engine and its schedulers do.
+The driver decides nothing about order or batches: the engine and its schedulers do.
 """

@@ -59,7 +59,7 @@ from slacktide.wire.parameters import LOOK_ALIKES
 log = logging.getLogger("slacktide.server")
 
 _SHOWN = 8
-"""Maximum number of models named in the log line at the start."""
+"""Maximum number of unavailable models named in the log line at the start."""
 
 
 class App:
@@ -88,8 +88,8 @@ class App:
 
         Raises OSError if a port or the state folder cannot be used, RecordingError for the
         recording, PodError if the pod to resize cannot be read, SecurityError for certificates and
-        RepositoryError for the repository; then nothing is left running. After a cancellation,
-        call `close`.
+        RepositoryError for the repository. After an error, nothing is left running. After a
+        cancellation, call `close`.
         """
         settings = self.settings
         if settings.state_dir is not None:
@@ -342,7 +342,7 @@ def profiled_executor(catalog: Catalog) -> ProfiledExecutor:
 
 
 EXECUTORS = ("worker", "in_process", "profiled")
-"""Names of executors that models' settings may state."""
+"""Executor names that a model's settings may contain."""
 
 
 @dataclass(frozen=True, slots=True)

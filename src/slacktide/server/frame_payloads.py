@@ -102,7 +102,7 @@ class FramePayloads:
         return handed_yield
 
     def _warn_of_pixels(self, number: int, edge: Edge, arrays: StageArrays) -> None:
-        """Warn once if boxes are pixels frame after frame: no crop can be cut with them."""
+        """Warn once if boxes are in pixels frame after frame: no crop can be cut with them."""
         boxes, frames = arrays.get(edge.boxes), self.version.pixel_frames
         if boxes is None or (pixels := look_like_pixels(boxes)) is None:
             return
@@ -125,7 +125,7 @@ class FramePayloads:
             return Yield(0)
         check = self.version.stages[edge.downstream].check
         most = check.most_rows
-        if rows > most:  # the widest ones decide the signature
+        if rows > most:  # the widest boxes decide the signature
             array = np.frombuffer(boxes, np.float32).reshape(-1, 4)
             sides = array[:, 2:] - array[:, :2]
             widest = np.argsort(-sides[:, 0] / sides[:, 1], kind="stable")[:most]
@@ -266,7 +266,7 @@ def _aligned_size(data: Buffer) -> int:
 def rows_of_payload(
     specs: Sequence[TensorSpec], arena: Arena, payload: Payload, first: int, end: int
 ) -> Payload:
-    """Return rows of a payload with these inputs, as parts of its tensors."""
+    """Return rows `first` to `end` of a payload, as parts of its tensors. `specs`: its inputs."""
     if end - first == payload.rows:
         return payload
     tensors = zip(specs, payload.tensors, strict=True)
@@ -276,7 +276,7 @@ def rows_of_payload(
 
 
 def _part(spec: TensorSpec, arena: Arena, ref: TensorRef, first: int, end: int) -> TensorRef:
-    """Return rows of an input's tensor. Images in a tensor of one axis are JPEGs."""
+    """Return rows of an input's tensor. With fewer axes than `spec`, it holds encoded images."""
     rows = end - first
     if rows == ref.shape[0]:
         return ref
@@ -287,7 +287,7 @@ def _part(spec: TensorSpec, arena: Arena, ref: TensorRef, first: int, end: int) 
 
 
 def _cut(tensor: InputTensor, first: int, end: int) -> InputTensor:
-    """Return rows of a tensor outside of arenas."""
+    """Return rows of a tensor that is not in an arena."""
     rows, data = tensor.shape[0], memoryview(tensor.data)
     if end - first == rows:
         return tensor

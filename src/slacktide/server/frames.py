@@ -1,8 +1,8 @@
 """`ServedFrames`: the driver's half of pipelines: calls, requests of their stages, and answers.
 
-The state machine in `pipelines` knows frames and rows but no bytes: it commands which payloads to
-prepare, answer and free, and gets events about rows handed on. `frame_payloads` makes the inputs of
-stages; `stage_outputs` reads their outputs.
+The state machine in `pipelines` knows frames and rows but no bytes: it commands what to prepare,
+answer and free, and gets events about rows handed on. `frame_payloads` makes the inputs of stages;
+`stage_outputs` reads their outputs.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class ServedFrames:
 
 
 class PipelineRoute:
-    """The `CallRoute` of one pipeline: the machine above the engine takes calls as frames."""
+    """The `CallRoute` of one pipeline: calls go to the state machine of pipelines as frames."""
 
     __slots__ = ("_frames", "_version")
 

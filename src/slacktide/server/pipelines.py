@@ -42,7 +42,7 @@ class PipelineService:
         log.info("pipeline %s is ready (%s)", loaded.name, ", ".join(loaded.pipeline.order))
 
     def withdraw(self, name: str, reason: str) -> None:
-        """Stop answering; the index states the reason. No effect if it does not answer."""
+        """Stop serving a pipeline; the index states the reason. No effect if it is not served."""
         version = self._serving.pop(name, None)
         if version is None:
             return

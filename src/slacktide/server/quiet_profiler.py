@@ -2,7 +2,7 @@
 
 The machine is quiet when no request has come for `QUIET_S` seconds and the processors were mostly
 idle. A request ends the measurement immediately. A better profile is stored, and its model is
-reloaded while it keeps answering.
+reloaded without an interruption.
 """
 
 from __future__ import annotations
@@ -96,6 +96,6 @@ class QuietProfiler:
             await self._models.refresh(busy.definition.name)
         except (ControlError, MeasuringError, RepositoryError) as error:
             log.warning("%s cannot be measured again: %s", label, error)
-        except Exception:  # an error of ours must not end serving
+        except Exception:  # a bug must not end serving
             log.exception("measuring %s again", label)
         return True

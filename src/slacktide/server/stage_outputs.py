@@ -24,7 +24,7 @@ _CLASSES = {Datatype.FP32: "f", Datatype.INT64: "q", Datatype.INT32: "i"}
 
 
 class Chosen(NamedTuple):
-    """Rows or boxes of one request that go on along one edge."""
+    """Rows or boxes of one request that an edge hands on."""
 
     rows: Sequence[int]
     """Upstream row of each chosen row or box."""

@@ -124,7 +124,7 @@ class FakeReplica:
         outputs: BatchOutputs = (),
         opened: OpenedModel | None = None,
     ) -> None:
-        """Report `event` at the loop's next turn, `after` seconds on the clock from then."""
+        """In the loop's next turn, move the clock on by `after` seconds and report `event`."""
 
         def happen() -> None:
             self.executor.clock.now += after

@@ -64,7 +64,7 @@ def make_request(id: int, arrival: float, slo: float = 100.0, **fields: Any) -> 
 
 
 def make_notice(id: int, arrival: float, complete_at: float, slo: float = 100.0) -> Notice:
-    """Announce a request whose body is complete at `complete_at`."""
+    """Make the notice of a request whose body is complete at `complete_at`."""
     return Notice(id, "m", arrival, arrival + slo, payload_bytes=100, complete_at=complete_at)
 
 

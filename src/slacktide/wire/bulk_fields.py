@@ -3,8 +3,8 @@
 The protobuf runtime copies every `bytes` field twice: when it parses the message, and when Python
 reads the field. Tensors are nearly all of an inference message, and they are in one repeated
 top-level field. So we walk the top level ourselves, locate the entries of that field, and leave
-only the small rest (the *head*) to the runtime. In turn, we write a message as its head followed by
-the entries: protobuf allows fields in any order.
+only the small rest (the *head*) to the runtime. Likewise, we write a message as its head followed
+by the entries: protobuf allows fields in any order.
 
 The walk follows protobuf.dev/programming-guides/encoding. It checks lengths but no content, which
 it leaves to the runtime.

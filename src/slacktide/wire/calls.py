@@ -35,7 +35,7 @@ class InferCall:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     """Request parameters. Our headers or metadata are merged in under their parameter names."""
     classification: Mapping[str, int] | None = None
-    """Number of classes to return instead of the values, by output; None: no output is so."""
+    """Number of classes to return instead of the values, by output; None: all return values."""
 
 
 @dataclass(slots=True, eq=False)

@@ -23,8 +23,8 @@ from slacktide.wire.proto.messages import Advice, Answer, ClientMessage, Hello
 MAX_NAME = 128
 """Characters of a model's or a client's name in a hello."""
 MOST_RATE, MOST_SLO_MS = 1_000.0, 600_000.0
-"""Maximum frames per second, and maximum SLO in seconds: no camera is faster, and no client waits
-longer."""
+"""Maximum frames per second, and maximum SLO in milliseconds: no camera is faster, and no client
+waits longer."""
 HEAD_BYTES = 64
 """Maximum bytes of a frame's message before its request."""
 

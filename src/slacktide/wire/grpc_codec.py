@@ -55,7 +55,7 @@ class _Meaning:
 
 
 class GrpcCodec:
-    """Reads requests and writes answers. Each server has one, because it caches."""
+    """Reads requests and writes answers, with caches. Each server has its own."""
 
     def __init__(self) -> None:
         self._meanings: dict[bytes, _Meaning] = {}

@@ -47,7 +47,7 @@ class _Meaning:
 
 
 class InferReader:
-    """Parses calls. Each front end has one, because it caches."""
+    """Parses calls, with a cache. Each front end has its own."""
 
     def __init__(self) -> None:
         self._meanings: dict[bytes, _Meaning] = {}

@@ -26,7 +26,7 @@ MAX_ID: Final = 1024
 MAX_TENSORS: Final = 1024
 MAX_NAME: Final = 1024
 LONG_VALUES: Final = 16 * 1024
-"""Values written as JSON in one step, which takes about a millisecond."""
+"""Number of values written as JSON in one step, which takes about a millisecond."""
 LONG_STRINGS: Final = 256 * 1024
 """Bytes of strings written as JSON in one step."""
 _STRING_COST: Final = 128

@@ -30,8 +30,8 @@ from slacktide.wire.errors import BadField, WireError
 
 MAX_RANK: Final = 32
 MAX_STRINGS: Final = 1 << 17
-"""Maximum elements of a BYTES tensor, whose layout is walked twice on the event loop, at 0.1 µs
-each."""
+"""Maximum elements of a BYTES tensor, whose layout is walked twice on the event loop, at 0.1 µs per
+element."""
 MAX_ELEMENTS: Final = 1 << 48
 """Maximum elements of a tensor, which NumPy and shared memory can address."""
 

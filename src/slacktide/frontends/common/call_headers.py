@@ -1,4 +1,4 @@
-"""The headers of an inference call other than its target, for HTTP and gRPC."""
+"""Reads the headers of an inference call, for HTTP and gRPC."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def waited(since: float, now: float) -> float:
-    """Seconds from `since` to `now` during which the loop was turning: a client is not late while
-    the server is busy."""
+    """Seconds from `since` to `now` without stalls of the loop: a client is not late while the
+    server is busy."""
     return loop_watch().waited(since, now)
 
 
@@ -189,7 +189,7 @@ class FrontEndConnection(ABC):
 
     def take(self, data: memoryview, *, holding: bool) -> None:
         """Feed bytes from the socket if the client has time left in this turn; else keep them.
-        `holding`: others are pending before them."""
+        `holding`: earlier bytes are pending."""
         turns = self._shared.turns
         if turns.open_to(self.client):
             since = turns.clock()

@@ -61,7 +61,7 @@ class FairLoop:
     __slots__ = ("_armed", "_costs", "_queue", "clock")
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`clock`: seconds, by which the cost of work is measured."""
+        """`clock` measures the cost of work, in seconds."""
         self.clock = clock
         self._costs: dict[str, float] = {}
         """Seconds used in this turn, by address."""

@@ -79,8 +79,8 @@ class PortRules:
     hosts: frozenset[str] | None = None
     """Names allowed in a Host header besides those of the loopback interface; None: any."""
     origins: frozenset[bytes] = frozenset()
-    """Origins whose pages may use the port. Requests without an origin do not come from a
-    browser."""
+    """Origins whose pages may use the port. Requests without Origin are judged by
+    Sec-Fetch-Site."""
     control: bool = False
     """Whether models may be loaded and unloaded."""
 

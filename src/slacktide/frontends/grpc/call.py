@@ -1,9 +1,9 @@
 """`GrpcCall`: a gRPC call, which is an HTTP/2 stream, and what all methods have in common.
 
-A call is judged at its headers: first by the gate, then by method. Its messages come one by one
-(`intake.py`). An answer is headers, messages and trailers with the status; a refusal is trailers
-alone. Everything runs in callbacks on the loop. An exception in a callback ends the call with the
-matching status.
+Once its headers have arrived, a call is judged by the gate, then begun by its method. Its messages
+come one by one (`intake.py`). An answer is headers, messages and trailers with the status; a
+refusal is trailers alone. Everything runs in callbacks on the loop. An exception in a callback ends
+the call with the matching status.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class GrpcCall(MessageIntake):
             self._flush()
 
     def finish(self) -> None:
-        """End a call of many answers."""
+        """End a call with many answers."""
         if not self.finished:
             self._end(_OK_TRAILERS, "OK")
 

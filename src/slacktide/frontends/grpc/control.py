@@ -209,7 +209,7 @@ def _only_repository(name: str) -> None:
 
 class WatchCall(GrpcCall):
     """A call of Health/Watch: sends the status now and after every change, even of a model that is
-    still unknown. Draining the server ends it."""
+    still unknown. Draining the server ends the call."""
 
     __slots__ = ()
 

@@ -5,9 +5,9 @@ the slot reserved for it. It is acknowledged at its last byte and answered once:
 as soon as it is dropped, even before it arrives. The bytes of a dropped frame are still timed and
 acknowledged, but not kept. `docs/stream.md` describes the protocol for authors of clients.
 
-As on other streams, messages wait while too many frames are unanswered or unsent. A frame that
-cannot be served fails alone; an invalid message, or a first message other than hello, ends the
-stream.
+As on other streams, messages wait while too many frames are unanswered or have unsent answers. A
+frame that cannot be served fails alone; an invalid message, or a first message other than hello,
+ends the stream.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class FrameRequest(InferRequest):
 
     def expect(self, length: int) -> bool:
         """Announce the frame to the engine, or check that it is not longer than announced. Returns
-        False if it has failed."""
+        False if the frame has failed."""
         session, now = self._stream.session, self._context.first_byte
         try:
             if self._slot is None:
@@ -251,8 +251,8 @@ class FrameStream(StreamRpc):
         self._announcing.append(frame)
 
     def _announce(self) -> None:
-        """Give the engine notice of the frames that were announced, but did not arrive, in this
-        turn of the loop."""
+        """Give the engine notice of the frames announced in this turn of the loop that have not
+        arrived."""
         frames, self._announcing = self._announcing, []
         for frame in frames:
             if frame.is_awaited and self._frames.get(frame.frame) is frame:
@@ -360,7 +360,7 @@ class FrameStream(StreamRpc):
         return bool(self._frames)
 
     def settle(self) -> None:
-        if self.ended:  # announced frames will not come any more
+        if self.ended:  # announced frames can no longer come
             for frame in [frame for frame in self._frames.values() if frame.arrived_at is None]:
                 del self._frames[frame.frame]
                 frame.cancel(Reason.NO_BODY)

@@ -37,7 +37,7 @@ _BYTES, _MODEL, _VERSION = (name.encode() for name in (BYTES_HEADER, MODEL_KEY, 
 
 
 class InferenceRpc(GrpcCall):
-    """A call with inference requests. Each request calls one of the two methods, once."""
+    """A call with inference requests. Each request calls `replied` or `turned_away`, once."""
 
     __slots__ = ()
 
@@ -276,7 +276,7 @@ class UnaryInfer(InferenceRpc):
     def __init__(self, protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> None:
         super().__init__(protocol, id, head, call_head)
         self._request: InferRequest | None = None
-        """None before the gate and after the end, because it and this call refer to each other."""
+        """None until the gate has let the call pass, and after its end (it refers to this call)."""
 
     def begin(self) -> None:
         headers = self.call_head.headers

@@ -2,9 +2,9 @@
 
 On the wire (gRPC over HTTP/2) each message has a prefix of five bytes: a compression flag and its
 length. A short message that has arrived in one piece is used in place; any other is gathered in the
-slot of its request if it has one, else in private memory, which is charged.
+slot of its request if it has one, else in private memory, which is charged to the client.
 
-A call of many messages processes a bounded number of them per turn of the loop, and none while it
+A call with many messages processes a bounded number of them per turn of the loop, and none while it
 is full. Further bytes wait, and the stream's window is not extended meanwhile. So flow control, not
 our memory, holds back a client that sends without reading.
 """
@@ -76,8 +76,8 @@ class MessageIntake(Http2Stream, ABC):
     # ---------------------------------------------------------------- for subclasses to override
 
     def message(self, message: Buffer) -> None:
-        """Process a message. One of at most `DIRECT_BYTES` is only valid until this returns. An
-        exception ends the call."""
+        """Process a message. A message of at most `DIRECT_BYTES` is only valid until this returns.
+        An exception ends the call."""
 
     def passed_over(self) -> None:
         """Called when a message whose place was `NOWHERE` has arrived."""
@@ -100,8 +100,8 @@ class MessageIntake(Http2Stream, ABC):
         return self.message
 
     def settle(self) -> None:
-        """Called when no message waits; ends the call if the client has ended and everything is
-        answered."""
+        """Called when no message waits. Ends the call if the client has sent everything and has all
+        answers."""
 
     # ---------------------------------------------------------------- data
 
@@ -227,7 +227,7 @@ class MessageIntake(Http2Stream, ABC):
         self.connection.work -= MESSAGE_WORK
         if self._compressed:
             most = self.state.limits.max_request_bytes
-            largest = self.state.data.largest_body()  # of any model: it is not known yet
+            largest = self.state.data.largest_body()  # over all models: its own is unknown
             self._inflate(Inflation(message, self.call_head.encoding, most, largest))
         else:
             self.message(message)

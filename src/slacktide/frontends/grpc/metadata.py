@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slacktide.frontends.grpc.protocol import GrpcConnection
 
 REASON_KEY = "slacktide-reason"
-"""Trailing metadata of a refusal: its reason. Its numbers have names of the same form."""
+"""Trailer with the reason of a refusal. Trailers with its numbers have names of the same form."""
 LEAST_PUSHBACK_MS: Final = 100
 """Minimum wait for clients that retry automatically, so that they do not retry at the same time."""
 CODES = (

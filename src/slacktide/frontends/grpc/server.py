@@ -35,7 +35,7 @@ class GrpcServer(Listener):
         unpacker: Unpacker | None = None,
     ) -> None:
         """`authorize`: None lets every call pass. `clock`: monotonic seconds, as in `first_byte`.
-        `unpacker` is closed with the server; None: it makes its own."""
+        `unpacker` is closed with the server; None: the server makes its own."""
         settings = settings or GrpcSettings()
         state = GrpcState(data, control, settings, authorize, access_log, clock, unpacker)
         super().__init__(state, lambda: GrpcConnection(state))

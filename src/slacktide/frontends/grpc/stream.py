@@ -1,8 +1,8 @@
 """ModelStreamInfer: many requests in flight on one stream, each answered when it finishes.
 
-Messages wait while too many requests are unanswered or unsent (`intake.py`). A request's clock
-starts when its message is complete, or with its first bytes if it is long. The stream's own gRPC
-deadline limits every request on it.
+Messages wait while too many requests are unanswered or have unsent answers (`intake.py`). A
+request's clock starts when its message is complete, or with its first bytes if it is long. The
+stream's own gRPC deadline limits every request on it.
 
 A failed request is answered with an `error_message` and the stream continues, unless the client's
 metadata has `triton_grpc_error: true`: then the first failure ends the stream with its status. Each

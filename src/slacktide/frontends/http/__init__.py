@@ -1,4 +1,4 @@
-"""HTTP/1.1: the Open Inference Protocol on our own asyncio protocol over httptools.
+"""The HTTP/1.1 front end: the Open Inference Protocol, on asyncio and httptools.
 
 It converts, calls the data plane or the control plane and converts back; it decides nothing about
 inference.

@@ -137,7 +137,7 @@ class HttpContext(SharedState):
         self.heads[head.raw] = head
 
     def place_for(self, request: ClientRequest) -> memoryview | None:
-        """The place to receive a body of known length; None, with a response, if refused."""
+        """Memory for a body of known length; None if the request was refused and has a response."""
         length = request.head.length
         try:
             if request.receiver is not None:

@@ -49,7 +49,7 @@ class InferHead:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     budget_s: float | None = None
     boundary: bytes | None = None
-    """Boundary of a form with a picture; empty: the body is the picture; None: it is a call."""
+    """Boundary of a form with a picture; empty: the body is the picture; None: neither."""
 
 
 class InferEndpoint:
@@ -243,7 +243,7 @@ class InferEndpoint:
             call.refuse(reason, message)
 
     def abandon(self, request: ClientRequest, reason: Reason) -> None:
-        """Cancel the request: its client has gone."""
+        """Cancel a request that gets no reply, for instance because its client has gone."""
         request.outcome = Outcome(reason, request.first_byte)
         unpacking, request.unpacking = request.unpacking, None
         if unpacking is not None:
@@ -259,8 +259,8 @@ class InferEndpoint:
         answer: AnswerFormat,
         written: Mapping[str, Sequence[bytes]] = _NOTHING,
     ) -> HttpResponse:
-        """`written`: the values of long outputs in pieces, for each of which `answer` has a
-        `PLACE`; joining them would take as long as writing them."""
+        """`written`: pieces of long outputs, by name; `answer` has a `PLACE` for each such output.
+        Joining the pieces would take as long as writing them."""
         if reply.outputs is not None:
             document, buffers = format_reply(reply, answer)
             texts: tuple[bytes, ...] = (document,)
@@ -284,6 +284,6 @@ class InferEndpoint:
 
 
 def target_of(request: ClientRequest) -> tuple[str, str | None]:
-    """The model and version in its path."""
+    """The model and version in a request's path."""
     params = request.head.params
     return params["model"], params.get("version")

@@ -52,7 +52,7 @@ class RequestHead:
     authority: bytes = b""
     """Host in an absolute target, which the gate judges as it does the Host header."""
     params: Mapping[str, str] = field(default_factory=dict)
-    """The decoded parts of the path."""
+    """The decoded parameters in the path."""
     limit: int = 0
     """Maximum bytes of a body that the route accepts."""
     accepts: bytes = b""
@@ -94,8 +94,8 @@ class ClientRequest(CallContext):
         """The connection that takes the answer, once a handler has the request."""
         self.response: HttpResponse | None = None
         self.receiver: InferEndpoint | None = None
-        """For inference: the endpoint, its call until that ends, the format of the answer, and the
-        work being done beside the loop."""
+        """For inference: the endpoint, the call until it ends, the format of the answer, and the
+        task that works on a long body or answer."""
         self.call: InferenceCall | None = None
         self.answer = ALL_BINARY
         self.unpacking: asyncio.Task[None] | None = None
@@ -108,7 +108,7 @@ class ClientRequest(CallContext):
             self.receiver.refuse(self, reason, message)
 
     def abandoned(self, reason: Reason) -> None:
-        """Cancel its call because the client has gone."""
+        """Cancel its call, for instance because the client has gone."""
         if self.receiver is not None and self.response is None:
             self.receiver.abandon(self, reason)
 
@@ -118,7 +118,7 @@ class ClientRequest(CallContext):
         self.receiver.replied(self, reply)
 
     def respond(self, response: HttpResponse) -> None:
-        """Answer it: once, at any time."""
+        """Answer the request. Called once, at any time."""
         assert self.owner is not None
         if self.head.accepts:
             self.owner.compress(self, response)
@@ -163,8 +163,8 @@ def error_response(
     numbers: Mapping[str, int] = _NO_NUMBERS,
     extra: bytes = b"",
 ) -> HttpResponse:
-    """An error answer: stock clients read `error`; `reason` and its `numbers` are added if the
-    request ended for a reason."""
+    """An error answer: stock clients read `error`; `reason` and its `numbers` are added if there is
+    one."""
     if reason is None:
         return HttpResponse(status, (orjson.dumps({"error": message}),), JSON, extra)
     document = {"error": message, "reason": reason.label, **numbers}

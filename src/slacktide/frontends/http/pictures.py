@@ -15,12 +15,12 @@ from slacktide.wire.errors import BadField, WireError
 _FORM = b"multipart/form-data"
 _BOUNDARY = re.compile(rb'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.I)
 _MOST_HEADERS = 4096
-"""Bytes of the headers of a part."""
+"""Maximum bytes of a part's headers."""
 
 
 def picture_boundary(content_type: bytes) -> bytes | None:
-    """Whether a body of this type holds a picture: the boundary of its form, empty for a bare
-    picture, or None. Raises BadField."""
+    """The boundary of the form that holds a picture; empty: the body is the picture; None: there is
+    no picture. Raises BadField."""
     kind = content_type.partition(b";")[0].strip().lower()
     if kind.startswith(b"image/"):
         return b""

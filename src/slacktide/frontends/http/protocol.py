@@ -7,7 +7,7 @@ reader: the handler provides memory for it (a shared-memory slot for an inferenc
 kernel copies straight into that (`get_buffer`). Chunked bodies go through the reader.
 
 Refusals. A request refused before its body has arrived is answered immediately. If little of the
-body is missing, that is skipped; otherwise the connection closes, and lingers.
+body is missing, the rest is skipped; otherwise the connection closes, and lingers.
 
 Half-closed clients count as gone: in HTTP the end of the stream is the only sign of a client that
 no longer waits, and dropping its request makes room for others (Go's server and nginx do the same).
@@ -158,7 +158,7 @@ class HttpConnection(FrontEndConnection):
         return bool(reader.pending) and not reader.ready and self._clogged_since is None
 
     def feed(self, data: Buffer) -> None:
-        """Process bytes that begin outside a directly received body."""
+        """Process bytes that are not received straight into the memory of a body."""
         refusal = self._reader.feed(data, self._now)
         if refusal is not None:
             self._fail(*refusal)
@@ -186,7 +186,7 @@ class HttpConnection(FrontEndConnection):
         self._pump()
 
     def _refuse_body(self, current: ClientRequest) -> None:
-        """Queue an answer given before the body; skip the body if it is short."""
+        """Queue an answer made before the body has arrived; skip the body if little is missing."""
         missing = current.head.length - current.filled
         if (
             current.head.chunked

@@ -47,7 +47,7 @@ MAX_REMEMBERED: Final = 2048
 """Maximum bytes of a remembered head."""
 _END_OF_HEAD = b"\r\n\r\n"
 _MOST_BLANKS: Final = 64
-"""Line ends before a request line that are skipped (RFC 9112 §2.2 requires one)."""
+"""Maximum bytes of line ends skipped before a request line (RFC 9112 §2.2: at least one)."""
 
 
 class _StopParsingError(Exception):
@@ -74,7 +74,7 @@ class RequestReader:
         self._max_header_bytes = context.settings.max_header_bytes
         self._max_headers = context.settings.max_headers
         self._parser: httptools.HttpRequestParser | None = None
-        """None if a new parser is needed, because the old one has not seen its request end."""
+        """None if a new parser is needed: the old one has not seen the end of its request."""
         self._now = 0.0
         self._count = 0
         """Number of headers in the head being parsed."""

@@ -151,7 +151,7 @@ class Http2Connection(SendingHalf):
             self.grant(stream)
 
     def _begin_data(self, id: int, length: int) -> Http2Stream | None:
-        """Begin a frame of data. Returns its stream; None if that has ended."""
+        """Begin a frame of data. Returns its stream; None if the stream has ended."""
         stream = self.streams.get(id)
         self._credit -= length
         if self._credit < 0:
@@ -345,7 +345,7 @@ class Http2Connection(SendingHalf):
         self.lose()
 
     def lose(self) -> None:
-        """Close the connection; the client is gone. `drop` aborts its streams."""
+        """Close the connection without telling the client. `drop` aborts its streams."""
         self.closed = self.closing = True
         # Break reference cycles: these refer back to this connection or its owner.
         self._open_stream, self._data_stream = _open_none, None

@@ -28,7 +28,7 @@ MOST_FRAME = 4 * f.FRAME_BYTES
 end."""
 PATIENCE: Final = 1000.0
 PATIENCE_PER_S: Final = 33.0
-"""Excess frames allowed in a burst, and per second (nghttp2's limits on resets)."""
+"""Frames without progress allowed in a burst, and per second (nghttp2's limits on resets)."""
 PATIENCE_PER_PART: Final = 4.0
 PATIENCE_PER_FRAME: Final = 2.5
 """Patience restored by each message and end of an answer, and by each frame of a long answer."""

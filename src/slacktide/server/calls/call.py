@@ -58,7 +58,7 @@ _ANNOUNCE, _ACCEPT, _SUBMIT, _REFUSE, _ANSWER, _CANCEL = CallStep
 
 
 def _entry(before: CallState, after: CallState) -> tuple[CallState, bool, bool, bool]:
-    """Return the state after a step, and whether it releases body, client and version."""
+    """Return the state after a step, and whether the step releases body, client and version."""
     released = HOLDS[before] - HOLDS[after]
     return after, Held.BODY in released, Held.CLIENT in released, Held.VERSION in released
 
@@ -308,7 +308,7 @@ class ServerCall(PendingRequest):
             raise WireError(Reason.CONNECTION_BLOCKED, "")
 
     def _split(self, version: LoadedVersion, checked: CheckedInputs) -> None:
-        """Have its rows run in several batches. Raises BadField if they depend on each other."""
+        """Run the call's rows in several batches. Raises BadField if they depend on each other."""
         if version.dependence:
             most = version.interface.max_batch
             field = f"input {checked.tensors[0].name!r} shape[0]"

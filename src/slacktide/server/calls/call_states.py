@@ -17,7 +17,7 @@ class CallState(StrEnum):
     ANNOUNCED = "announced"
     """The engine has the call's notice, and may refuse the call before the body arrives."""
     RECEIVING = "receiving"
-    """Its body is written into its slot."""
+    """Its body is being written into its slot."""
     DROPPED = "dropped"
     """The engine dropped the call while its body was arriving; the answer waits for the end of the
     body."""

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from slacktide.models.versions import LoadedVersion
 
 MOST_ELEMENTS: Final = 1 << 18
-"""Maximum elements of an output that is sorted, since the server's loop does it."""
+"""Maximum elements of an output, since it is sorted on the server's loop."""
 _UNORDERED: Final = (Datatype.BYTES, Datatype.BOOL, Datatype.BF16)
 _LENGTH: Final = struct.Struct("<I")
 _DECODED: Final = ("scores", "classes")
-"""Outputs of a decoder whose elements belong to the same classes."""
+"""Outputs of a built-in decoder: each score, and the number of its class."""
 
 
 def check_classification(requested: Mapping[str, int], version: LoadedVersion, rows: int) -> None:
@@ -47,7 +47,7 @@ def classified(
     output: OutputValue, count: int, version: LoadedVersion, outputs: Sequence[OutputTensor | None]
 ) -> OutputValue:
     """The `count` best classes of each row of an output, as BYTES [rows, count] (without a batch
-    axis [count]); fewer if there are fewer. `outputs`: all outputs of the call, in the model's
+    axis [count]); fewer if a row has fewer. `outputs`: all outputs of the call, in the model's
     order. Empty outputs, and those that turn out longer than `MOST_ELEMENTS`, give no classes."""
     batches, shape = version.interface.batches, output.shape
     rows = shape[0] if batches and shape else 1
@@ -75,7 +75,7 @@ def classified(
 def _decoded_pair(
     version: LoadedVersion, outputs: Sequence[OutputTensor | None]
 ) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Scores and classes of a model behind a built-in decoder; None for other models."""
+    """Scores and classes of a model with a built-in decoder; None for other models."""
     decode = version.definition.settings.decode
     if decode is None or decode.gives:
         return None
@@ -92,7 +92,7 @@ def _array(datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> NDArray[
 
 
 def _strings(name: str, rows: Sequence[Sequence[str]], batches: bool) -> OutputValue:
-    """An output of BYTES. Its strings are as long as their prefix says."""
+    """An output of BYTES: each string follows its length."""
     encoded = [text.encode() for row in rows for text in row]
     data = b"".join([_LENGTH.pack(len(text)) + text for text in encoded])
     shape = (len(rows), len(rows[0]) if rows else 0)

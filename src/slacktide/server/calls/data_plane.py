@@ -20,15 +20,15 @@ from slacktide.wire.link_estimate import LinkEstimates
 from slacktide.wire.parameters import LOOK_ALIKES
 
 MOST_BODIES = 4096
-"""Maximum number of bodies that a client may be sending at a time, however small: each is
-queued."""
+"""Maximum number of bodies that a client may be sending at a time, however small: each takes a
+place in the queue."""
 
 MOST_CANCELLED = 500.0
 """Early cancellations after which requests of an address are refused."""
 FORGIVEN_PER_S = 20.0
 """Early cancellations forgiven per second; each served request also forgives one."""
 MOST_ADDRESSES = 4096
-"""Number of known addresses above which those without cancellations left are dropped."""
+"""Number of addresses above which those without unforgiven cancellations are forgotten."""
 
 
 class ClientLimits:
@@ -41,10 +41,10 @@ class ClientLimits:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`requests`: maximum requests in flight per client address; `arriving`: maximum bytes of
-        announced bodies that it may be sending. None: no limit."""
+        announced bodies that an address may be sending. None: no limit."""
         self._clock = clock
         self._cancelled: dict[str, tuple[float, float]] = {}
-        """Number of requests cancelled early, and time of the last count, by client."""
+        """Number of unforgiven early cancellations, and the time of that count, by client."""
         self._most_requests = requests
         self._most_arriving = arriving
         self._requests: dict[str, int] = {}
@@ -69,7 +69,7 @@ class ClientLimits:
             del self._requests[client]
 
     def admit_body(self, client: str, length: int) -> None:
-        """Count one more request, whose body of `length` bytes arrives. Raises WireError
+        """Count one more request, whose body of `length` bytes is arriving. Raises WireError
         (CLIENT_LIMIT). A client's only arriving body may be longer than the limit."""
         nbytes, count = self._arriving.get(client, (0, 0))
         self.admit(client)
@@ -88,14 +88,14 @@ class ClientLimits:
             del self._arriving[client]
 
     def cancelled(self, client: str) -> None:
-        """Count a client that sent a whole request and left early: its batch may run for nobody."""
+        """Count an early cancellation of a complete request: its batch may run for nobody."""
         if len(self._cancelled) >= MOST_ADDRESSES:
             counts = {address: self._cancelled_by(address) for address in self._cancelled}
             self._cancelled = {a: self._cancelled[a] for a, count in counts.items() if count}
         self._cancelled[client] = self._cancelled_by(client) + 1.0, self._clock()
 
     def served(self, client: str) -> None:
-        """Forget one cancellation for a served request."""
+        """Forgive one early cancellation for a served request."""
         if client in self._cancelled:
             count = self._cancelled_by(client) - 1.0
             if count > 0.0:

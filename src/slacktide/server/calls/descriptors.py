@@ -40,9 +40,9 @@ def best_effort_due(context: CallContext, p99_alone: float) -> float:
 
 
 def size_asked(version: LoadedVersion, options: CallOptions, image_size: int = 0) -> int:
-    """Return the variant that a call asks for (`LoadedPool.size`): the variant that it names, or,
-    if variants are image sizes, the one with its image's size. 0: the planner decides, as for
-    images of a pipeline, whose sizes depend on their crops. Raises BadField."""
+    """Return the size (`LoadedPool.size`) of the variant that a call asks for: the variant that it
+    names, or, if variants are image sizes, the one with its image's size. 0: the planner decides,
+    as in pipelines, where the sizes depend on crops. Raises BadField."""
     front = version.front
     if not options.variant:
         return image_size if front is version and front.pools[0].definition.image_size else 0
@@ -62,8 +62,8 @@ def request_of(
     options: CallOptions,
     output_indices: Sequence[int] = (),
 ) -> Request:
-    """Return the request of a call whose tensors have arrived. `output_indices`: outputs asked
-    for."""
+    """Return the request of a call whose tensors have arrived. `output_indices`: requested
+    outputs."""
     settings, front = version.definition.settings, version.front
     exits = front.exits
     deadline = due(context, options, settings, settings.slo)
@@ -100,7 +100,7 @@ def notice_of(
 ) -> Notice:
     """Return the notice of a call whose body of `length` bytes should arrive by `complete_at`. Its
     deadline ignores the model's `slo`: the body may state a longer timeout, and a notice must not
-    refuse a call that could still be met."""
+    refuse a call that could still be on time."""
     settings = version.definition.settings
     deadline = due(context, options, settings, None)
     return Notice(

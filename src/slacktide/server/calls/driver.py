@@ -61,7 +61,7 @@ EXPIRY_PATIENCE: Final = 0.004
 """Seconds by which a refusal may be delayed while every lane is busy."""
 
 LONG_BATCH_S: Final = 0.001
-"""Expected seconds from which a batch is sent only after the answers that it would delay."""
+"""Expected seconds from which on a batch is sent after the answers that it would delay."""
 
 
 class Driver:
@@ -213,7 +213,7 @@ class Driver:
                 self._loop.call_soon(self._pause)
 
     def _pause(self) -> None:
-        """While every lane is busy, briefly leave a core shared with the models to them."""
+        """While every lane is busy, briefly pause, so that models get the core that they share."""
         self._pause_due = False
         self._send_batches()  # else a worker would idle through the pause
         if self.engine.has_idle_lane:
@@ -239,13 +239,13 @@ class Driver:
         if self._closed:
             return
         stalled = self._watch.look()
-        if stalled > self._stalled:  # goes first: events read since look late only due to the stall
+        if stalled > self._stalled:  # first: the other events look late only because of the stall
             events = [DriverStalled(stalled - self._stalled), *events]
             self._stalled = stalled
         # Never before the engine's last time: clocks of callers may be slightly behind.
         now = max(self.clock(), self.engine.now)
         if self._timer.take_due(now=now):
-            events = [*events, TimerFired()]  # one turn for both
+            events = [*events, TimerFired()]  # in the same turn
         for command in self.runtime.handle(events, now=now):
             self._carry_out(command)
         if self.engine.plan is not self._plan:
@@ -276,7 +276,7 @@ class Driver:
 
     @property
     def _frames_due(self) -> float:
-        """Time at which the next frame is answered with the results it has."""
+        """Time at which the next frame must be answered, even without some of its results."""
         frames = self.runtime.frames
         return math.inf if frames is None else frames.next_deadline
 

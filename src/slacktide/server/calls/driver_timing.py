@@ -1,8 +1,8 @@
 """When a driver wakes: its one timer, and reading sockets less often while models run.
 
-`DriverTimer` is set after every turn, so it must be cheap. The time it is set for mostly moves
-later (the next batch's limit, the next request's expiry). So a timer that fires early enough is
-left alone; when it fires, the engine is asked again.
+`DriverTimer` is set after every turn, so setting it must be cheap. Its time mostly moves later (the
+next batch's limit, the next request's expiry). So a timer that fires early enough is left alone;
+when it fires, the engine is asked for the next time.
 
 `ReadCoalescing` is for a core shared with the models. There, every arrival displaces a running
 model and finds its own code and data evicted from the caches: a request costs 250 µs instead of
@@ -37,7 +37,7 @@ class ReadCoalescing:
         """`cores`: number of cores that the loop may run on."""
         self._cores = cores
         self.shares_core = False
-        """Whether lanes use all of these cores."""
+        """Whether lanes use all cores that the loop may run on."""
         self.expected = 0.0
         """Expected seconds of the batch that was started last."""
         self._gap = 1.0
@@ -50,7 +50,7 @@ class ReadCoalescing:
 
     @property
     def may_pause(self) -> bool:
-        """Whether `pause_for` may be above 0: while every lane is busy, the newest batch runs."""
+        """Whether `pause_for` can be above 0, judged by the newest batch alone."""
         longest = min(LONGEST, PART * self.expected)
         return self.shares_core and longest >= max(SHORTEST, self._gap)
 

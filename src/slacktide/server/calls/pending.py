@@ -31,7 +31,7 @@ class PendingRequest(ABC):
     def __init__(self, id: int) -> None:
         self.id = id
         self.waits = False
-        """Whether it still waits for its outcome."""
+        """Whether the request still waits for its outcome."""
         self.payload: Payload | None = None
         self.outputs: Sequence[OutputTensor | None] | None = None
         """The result's outputs; None unless a result was computed. In a pipeline's answer, each

@@ -57,7 +57,7 @@ from slacktide.planning.exits import ExitsArranged
 log = logging.getLogger("slacktide.driver")
 
 START_AGAIN_S = 1.0
-"""Seconds until a replica without a file descriptor is started again."""
+"""Seconds until a replica that found no free file descriptor is started again."""
 
 
 def arranged(replica: Replica, event: Arranged) -> ExitsArranged:
@@ -86,8 +86,8 @@ class Launcher(Protocol):
         ramps."""
 
     def early_exits(self, replica: Replica, event: Arranged | FeaturesSeen) -> None:
-        """Called when a replica's batches begin to run through other stages, or report features to
-        learn ramps from."""
+        """Called when a replica begins to run its batches through other stages, or reports features
+        to learn ramps from."""
 
     def rows_mismatch(self, replica: Replica, event: RowsMismatch) -> None:
         """Called when an output has more or fewer rows than the input."""
@@ -123,7 +123,7 @@ class ReplicaSupervisor:
         self._replicas: dict[int, Replica] = {}
         self._batches: dict[int, Batch] = {}
         self._mismatches: dict[int, str] = {}
-        """Message about an output with the wrong number of rows, by running batch."""
+        """Message about an output with the wrong number of rows, by id of the running batch."""
         self._logged_pids: set[int | None] = set()
         """Processes whose end was already logged. Replicas may share a process."""
         self.resizes = ResizeTracker(clock, post)
@@ -244,7 +244,7 @@ class ReplicaSupervisor:
                 self._post(event)
             case BatchAborted():
                 batch = self._batches.pop(event.batch)
-                if event.exits is not None:  # all members were answered while other requests wait
+                if event.exits is not None:  # all members had left early, and others waited
                     seconds = self._clock() - batch.started
                     timing = BatchTiming(infer_s=seconds)
                     self._launcher.finished(batch, timing, seconds, event.exits)
@@ -277,7 +277,7 @@ class ReplicaSupervisor:
     ) -> None:
         batch = self._batches.pop(event.batch)
         mismatch = self._mismatches.pop(event.batch, "")
-        if mismatch and batch.members[0].parent is not None:  # pipelines count rows
+        if mismatch and batch.members[0].parent is not None:  # pipelines rely on row counts
             faults = {0: MemberFault(mismatch, of_glue=True)}
         if faults:  # mostly bad images: only these members fail
             for member, fault in faults.items():

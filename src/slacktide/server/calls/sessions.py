@@ -1,8 +1,8 @@
 """`Sessions`: clients that stream frames, with their terms, measurements and size advice.
 
 To planners and schedulers each session is a client (`Request.client`), whatever its address; limits
-apply to addresses. What a session states counts within bounds and for itself only; what the server
-measures takes precedence. Planners get session events (`planning/sessions.py`) and return
+apply to addresses. A client's statements count within bounds and for its own session only; what the
+server measures takes precedence. Planners get session events (`planning/sessions.py`) and return
 `Plan.inputs`.
 """
 
@@ -48,7 +48,7 @@ IDLE_S: Final = 2.0
 UNPLANNED_S: Final = (5.0, 15.0)
 """Minimum and maximum seconds without a frame after which a session leaves the plan."""
 UNPLANNED_GAPS: Final = 3.0
-"""Silence after which a session leaves the plan, in gaps of its frames, within `UNPLANNED_S`."""
+"""Silence, in gaps between frames, after which a session leaves the plan; see `UNPLANNED_S`."""
 SHORTEST_S: Final = 1e-4
 """Minimum gap between frames, in seconds, that the rate takes into account."""
 _MEMORY: Final = 0.9

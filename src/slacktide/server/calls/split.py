@@ -39,12 +39,12 @@ class PartRequest(PendingRequest):
 
 
 class SplitRoute:
-    """The `CallRoute` of one such call."""
+    """The `CallRoute` of one call that is split."""
 
     __slots__ = ("_call", "_new_id", "_parts", "_route", "_unreleased", "_version")
 
     def __init__(self, route: CallRoute, version: LoadedVersion, new_id: Callable[[], int]) -> None:
-        """`route`: that of the parts; `new_id` numbers them."""
+        """`route`: the route that the parts take; `new_id` returns their ids."""
         self._route = route
         self._version = version
         self._new_id = new_id
