@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Publications(ExtensionGroup):
-    """The group with a command for each paper, including papers of other distributions."""
+    """The group with a command for each paper, including papers of other Python packages."""
 
     kind = "publication"
 
@@ -176,7 +176,7 @@ PAPERS = {
 
 
 def _help_of(name: str, paper: Publication[Any, Any, Any, Any, Any]) -> PaperHelp:
-    """Help for a paper of another distribution."""
+    """Help for a paper of another Python package."""
     return PaperHelp(
         f"{paper.title}\n\n    Example: slacktide reproduce {name} --quick\n    ",
         experiments=f"{', '.join(paper.experiments)}; default: all that do not have to be named.",
@@ -266,7 +266,7 @@ def _reproduce(
     if instances is not None:
         _plan(instances, json)
         return
-    # One BLAS thread for each process, as every core has one; to be set before NumPy loads.
+    # One BLAS thread per process, because every core has a process; set before NumPy loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from slacktide.lab.load.report import gather
     from slacktide_papers.harness.run import reproduce as run

@@ -67,7 +67,7 @@ class ExitScope:
 
     seeds: int = 1
     inputs: int = 0
-    """Most inputs of each stream; 0: all."""
+    """Maximum number of inputs of each stream; 0: all."""
     quick: bool = False
     tables: tuple[TableFile, ...] = ()
     live: tuple[tuple[TableOrder, TableFile], ...] = ()
@@ -110,7 +110,7 @@ def _experiment(
     deeper: str = "",
 ) -> tuple[str, Experiment[ExitScope, ExitCell]]:
     """(name, experiment): each contender on each stream under each variation. `few`: how many
-    streams of each model, from the first; 0: all. `deeper`: a ramp style that texts have too."""
+    streams of each model, from the first; 0: all. `deeper`: a further ramp style, for texts."""
 
     def points(scope: ExitScope) -> Iterator[Point[ExitCell]]:
         stream_counts: dict[str, int] = {}

@@ -41,7 +41,7 @@ class ExitRow(ResultRow):
     agreement: float
     """Share of answers that equal the model's own."""
     windows: float
-    """Share of windows of 512 answers in which enough, 1 − loss, equal the model's own."""
+    """Share of windows of 512 answers in which at least 1 − loss equal the model's own."""
     exits: float
     """Share of answers given by ramps."""
     ramps: float

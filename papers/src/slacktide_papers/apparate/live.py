@@ -2,8 +2,8 @@
 
 `slacktide serve` runs in its own process, with the model, the ramps that made the exit table, and
 early exits as a user configures them (`early_exit: 1%`). Inputs are sent at the instants at which
-they arrive in virtual time. No request is given up. Compared are: which requests left early,
-whether their answers were right, and how long they took.
+they arrive in virtual time. No request is given up. The comparison covers which requests left
+early, whether their answers were right, and how long they took.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def compared(
     predicted: PlayedExits,
     stats: Mapping[str, Any],
 ) -> LiveStream:
-    """`answers`: the model's own, by row; `stats`: the server's `exit_stats` after the run."""
+    """Compare the two. `answers`: the model's own, by row; `stats`: final server `exit_stats`."""
     active = [ramp for ramp in stats["ramps"] if ramp["threshold"] is not None]
     right = [row.answer == answer for row, answer in zip(rows, answers, strict=True)]
     ms = np.percentile([1e3 * row.seconds for row in rows], (50, 99)).tolist()

@@ -96,7 +96,7 @@ class PlayedExits:
 
 
 def play(cell: ExitCell) -> PlayedExits:
-    """Play `cell`; the outcome is the same whenever it is played. Raises ReproduceError."""
+    """Play `cell`; equal cells give equal outcomes. Raises ReproduceError."""
     table = load_table(cell.table, cell.digest)
     if cell.inputs:
         table = table.part(0, cell.inputs)

@@ -18,7 +18,7 @@ STEPS = 41
 """Thresholds of a grid for each ramp: quantiles of its uncertainty, the lowest set to 0."""
 RAMPS = (2, 3, 8)
 GRID_MOST = 3
-"""Most ramps for which a whole grid is tried; for more, its time is extrapolated."""
+"""Maximum number of ramps for which a whole grid is tried; for more, its time is extrapolated."""
 TIMES = 5
 
 

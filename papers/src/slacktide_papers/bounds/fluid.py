@@ -88,7 +88,7 @@ class _Fluid:
         )
 
     def ways(self, way: Way = (), ended: tuple[float, ...] = ()) -> Iterator[Way]:
-        """Yield the ways in time that extend `way` and run a sink. `ended`: ends of its stages."""
+        """Yield the ways within the SLO that extend `way` and run a sink. `ended`: stages' ends."""
         at = len(way)
         if at == len(self.least):
             if any(way[sink] is not None for sink in self.estimator.sinks):

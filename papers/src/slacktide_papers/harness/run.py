@@ -72,7 +72,7 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     title: str
     code: tuple[str, ...]
     """Code that results depend on: a result made by different code is not reused (state.py). An
-    absolute path is a file of another distribution."""
+    absolute path is a file of another package."""
     experiments: Mapping[str, Experiment[SomeScope, SomeCell]]
     """Tables and figures by name."""
     scope: SomeScope

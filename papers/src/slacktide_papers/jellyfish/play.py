@@ -100,7 +100,7 @@ class ProfileTimes(BatchTimes):
 
 
 def play(cell: TraceCell) -> PlayedFrames:
-    """Play `cell`; the outcome is the same whenever it is played. Raises ReproduceError,
+    """Play `cell`; equal cells give equal outcomes. Raises ReproduceError,
     OptionError."""
     return _RUNS[cell.contender.policy](cell).played()
 
@@ -133,7 +133,7 @@ class _Run:
         self.workers = PublishedWorkers(self.variants, [lane.name for lane in self.lanes])
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        """True time of a batch: the run stands for the hardware."""
+        """True time of a batch: the run acts as the simulation's hardware."""
         return self.times[batch.replica.pool.variant].of(batch.rows, cores).expected
 
     def drawn(self, make: Callable[[str, float, float], Made]) -> list[SimulatedClient]:

@@ -71,7 +71,7 @@ def _of(
     contenders: Sequence[Contender],
     few: Sequence[Contender] = (),
 ) -> Points:
-    """The points of these settings; if quick and `few` is given, only of the last one and `few`."""
+    """The points of these settings; if quick and `few` is not empty: of `few` in the last one."""
 
     def points(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
         for setting in settings[-1:] if scope.quick and few else settings:

@@ -65,7 +65,7 @@ CORES = {"box": 4, "server": 6}
 """Cores of a device, by kind; each lane has `LANE_CORES` unless `cores` is on and moves them."""
 LANE_CORES = 2
 SLOWER = {"box": 4.0, "server": 2.0}
-"""Slowdown against the core of the measurements: an embedded processor, a busy virtual machine."""
+"""Batch times relative to the core they were measured on: an embedded processor, a busy VM."""
 BOXES = ("box-1", "box-2")
 ALL_CORES = CORES["server"] + len(BOXES) * CORES["box"]
 CAMERAS = 2
@@ -242,8 +242,8 @@ class FiveTestbed(EdgeTestbed):
                 )
 
     def question(self) -> PlacementQuestion:
-        """Question for mean objects and mean links, with the usual variant only. Offered all
-        variants, a placement takes a small one wherever later stages might miss the deadline."""
+        """Question for mean objects and mean links, with the usual variant only. If offered
+        all variants, planners place a small one wherever later stages might miss the deadline."""
         devices = []
         for name, kind in self.kinds.items():
             lanes, server = CORES[kind] // LANE_CORES, kind == "server"

@@ -39,11 +39,11 @@ OVER_BEST = {"base": 1.16, "doubled": 1.5, "slo-50": 1.5, "slo-100": 1.5}
 OF_BOUND = {"base": 0.90, "doubled": 0.80}
 """Least throughput of `pipeline`, as a share of the fluid bound."""
 OVER_RIM, OVER_JELLYFISH = 5.0, 7.0
-"""Least throughput of `pipeline`, as multiples of theirs, at `slo-100` (the paper: 7 and 10)."""
+"""Least throughput of `pipeline` at `slo-100`, ÷ that of `rim` and `jellyfish` (paper: 7, 10)."""
 IN_TIME = 0.97
 """Base setting: least share in time of the offered objects, or of those that the bound allows."""
 OF_MADE = 0.95
-"""Least share of the objects that a plan made for the surge serves in time during surges."""
+"""Least number of objects in time during surges, ÷ that under a plan made for the surge."""
 ACTION_KINDS: Mapping[str, Sequence[str]] = {
     "variants": ("changes of variant", "frames of other variants"),
     "exits": ("rows that left early",),
@@ -55,7 +55,7 @@ ACTION_KINDS: Mapping[str, Sequence[str]] = {
 SURGE_S = (240, 360, 480)
 """(begin of a surge, its end, length of the cycle) in seconds."""
 PER_CPU_S = 21_000
-"""Stage requests simulated per CPU second with which thirteen hours take 20 minutes."""
+"""Stage requests per CPU second at which thirteen simulated hours take 20 minutes."""
 
 
 @dataclass(frozen=True, slots=True)

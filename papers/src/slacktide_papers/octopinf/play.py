@@ -86,7 +86,7 @@ class PlayedPipelines:
     """Memory in use on all accelerators, averaged over time: the weights of all replicas, and for
     each stream the largest intermediate of its replicas."""
     busy: float
-    """Share of their time for which the server's lanes ran batches."""
+    """Share of time in which the server's lanes ran batches, averaged over the lanes."""
     wasted: float
     """Share of batch seconds spent on frames that had already ended."""
     requests: int
@@ -114,7 +114,7 @@ class PlayedPipelines:
 
 
 def play(cell: TraceCell) -> PlayedPipelines:
-    """Play `cell`. Every call gives the same outcome, except for the measured CPU seconds.
+    """Play `cell`. Equal cells give equal outcomes, except for the measured CPU seconds.
     Raises ReproduceError, OptionError."""
     if cell.setting == FIVE:
         return _five(cell)
@@ -235,7 +235,7 @@ class _PlayedCell:
         return parts
 
     def _changed(self, now: float) -> None:
-        """When a placement comes into force: note its memory, and resize Jellyfish's frames."""
+        """Called when a placement takes effect: note its memory, and resize Jellyfish's frames."""
         plans = self.control.plans
         assert plans is not None
         self.held.append((now, memory_of(plans), len(plans.replicas)))

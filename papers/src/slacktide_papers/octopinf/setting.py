@@ -137,7 +137,7 @@ GRAPHS: Mapping[str, Mapping[str, tuple[str, float, float]]] = {
         "pose": ("detector", 1.0, 3e3),
     },
 }
-"""By stage, named like its model: (stage before it, rows for each row of that stage, bytes of one).
+"""By stage, named like its model: (stage before it, rows per row of that stage, bytes of a row).
 Faces are found on six persons of ten. Rows from the detector follow the counts instead of 1.0."""
 SEES = {"face": "persons", "pose": "persons", "brand": "cars", "plate": "cars"}
 ANSWER_BYTES = 100.0

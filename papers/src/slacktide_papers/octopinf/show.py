@@ -15,7 +15,7 @@ from slacktide_papers.octopinf.goals import ACTION_KINDS, FleetRow
 from slacktide_papers.octopinf.play import BIN_S, PlayedPipelines
 
 MOST_POINTS = 300
-"""Most points of a curve; longer timelines are drawn in wider bins."""
+"""Maximum points of a curve; longer timelines are drawn in wider bins."""
 
 
 CONTENDERS = (

@@ -69,7 +69,7 @@ def workload_of(case: str) -> str:
 
 
 GAIN_CASES = (*cases("table-2"), *cases("table-3"))
-"""The 13 cases that gains are averaged over."""
+"""The 13 cases over which gains are averaged."""
 
 TASK_SHORT = SHORTEST / REFERENCE
 """Mean of the short group of a real task, as a share of the mean length of the task."""

@@ -88,13 +88,13 @@ OVER_TEXT = {"P": 5.0, "Q": 4.0}
 TIGHT = 2.0
 """Largest SLO that counts as tight, × P99."""
 WITH_NOTICE = {1.5: 8.0, 2.0: 6.0}
-"""Least gain under P of `slack` with notice over that strongest reading without: points."""
+"""Least gain under P, in points, of `slack` with notice over that reading without notice."""
 WORST = -1.0
 """Least gain of `slack` over that strongest reading in any single row, in points."""
 BEHIND_ORACLE = 1.0
-"""Most points, on average under P, that `slack` may be behind the all-knowing yardstick."""
+"""Maximum points, on average under P, by which `slack` may be behind `oracle_slack`."""
 LONG_CLASS = 10.0
-"""Most points that the long class may get less from `slack` with θ = 2 than from `orloj`."""
+"""Maximum points by which `slack` with θ = 2 may serve the long class worse than `orloj`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class _Slower:
 
 
 def play(cell: OrlojCell) -> Finish:
-    """Play `cell`; the outcome is the same whenever it is played. Raises ReproduceError,
+    """Play `cell`; equal cells give equal outcomes. Raises ReproduceError,
     OptionError."""
     requests = draw_requests(
         SETTINGS[cell.setting],

@@ -15,7 +15,7 @@ SCHEDULERS = ("clipper", "nexus", "clockwork", "orloj")
 """The four systems of every table, in the order of its columns."""
 
 SLOS = (1.5, 2.0, 3.0, 4.0, 5.0)
-"""Deadlines of every table, × P99 of the time alone, that is of requests in batches of one."""
+"""SLOs of every table, × P99 of the time alone, which is the time of a batch of one request."""
 
 
 @dataclass(frozen=True, slots=True)

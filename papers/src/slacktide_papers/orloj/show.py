@@ -109,7 +109,7 @@ def _by_scheduler(
 
 
 def _within_noise(rows: Sequence[FinishRow]) -> bool:
-    """Whether slack and the better reading of orloj are too near each other to be ranked."""
+    """Whether slack and the best reading of orloj are too near each other to be ranked."""
     rates = {row.scheduler: row.measured_mean for row in rows}
     readings = [rate for name, rate in rates.items() if name.startswith("orloj")]
     return "slack" in rates and bool(readings) and abs(rates["slack"] - max(readings)) <= NOISE
@@ -137,7 +137,7 @@ def _line_of(row: FinishRow) -> str:
 
 
 def _table(title: str, grid: Grid) -> TextTable:
-    """A table with headings on several lines: ten columns fit a terminal of 80 characters."""
+    """A table with headings on several lines, so that ten columns fit into 80 characters."""
     (first, *columns), lines = grid
     short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in columns)
     folded = (name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short)

@@ -1,10 +1,10 @@
 """Distream, Rim and Jellyfish: functions that answer a placement question, each by our reading of
 its paper, and the policies that use them.
 
-All run static batches: 2 at the source, 4 on the edge, 8 on servers (OctopInf, §IV-A4), and should
-drop late requests before they run. Replicas follow from the rates, as for OctopInf, though the
-papers scale nothing; `spread` assigns them to accelerators. A stage stays on the server if a device
-lacks the memory or the batch times for it.
+All run static batches: 2 at the source, 4 on the edge, 8 on servers (OctopInf, §IV-A4). Late
+requests should be dropped before they run. Replicas follow from the rates, as for OctopInf, though
+the papers scale nothing; `spread` assigns them to accelerators. A stage stays on the server if a
+device lacks the memory or the batch times for it.
 
 Decision 0014 names other readings.
 """
@@ -47,7 +47,7 @@ class _Split:
         self.server = [self._cost(at, batches, server=True) for at in range(len(estimator.rates))]
         edge = [self._cost(at, batches, server=False) for at in range(len(estimator.rates))]
         self.edge: list[StageCost] = []
-        """Costs at the source of the first stages, up to one that the device cannot run."""
+        """Costs of the first stages on the source's device, up to one that it cannot run."""
         for cost in edge:
             if cost is None:
                 break
@@ -163,7 +163,7 @@ def jellyfish(
     first stage, for the part of the SLO that the link and the later stages leave.
 
     `detectors`: replicas of first stages, divided among their models (None: lanes of servers ÷
-    stages of the longest pipeline). Pipelines with the same model share its replicas; later models
+    stages of the longest pipeline). Pipelines with the same model share its replicas; later stages
     have as many. A pipeline mapped to no replica sends frames for the smallest variant. A first
     stage without batch times on a server stays at its source.
 

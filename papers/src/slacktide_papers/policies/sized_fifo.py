@@ -54,7 +54,7 @@ class Clipper(ArrivalPolicy):
         super().__init__(options, max_batch=max_batch)
         self._options = options
         self._size = 1.0
-        """Most rows of a batch, before rounding down; from 1 to `max_batch`."""
+        """Maximum rows of a batch, before rounding down; from 1 to `max_batch`."""
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
         """The front of the queue, up to the present size. Changes nothing."""

@@ -89,7 +89,7 @@ class SpongeScope(TraceScope):
     seeds: int = 3
     duration: int = DURATION
     points: tuple[Timed, ...] | None = None
-    """Measured latencies for Figure 3; None: it is not wanted, or there are none."""
+    """Measured latencies for Figure 3; None: the figure is not requested, or there are none."""
 
     def seeds_of(self, setting: SpongeSetting) -> range:
         return range(1, (self.seeds if setting.random else 1) + 1)

@@ -31,7 +31,7 @@ class Budgets:
 
 
 def budgets(data: Bandwidths) -> tuple[Budgets, ...]:
-    """Budgets, what the network leaves of 1 s, over ten minutes of the 4G trace."""
+    """Budgets (the part of 1 s that the network leaves) over ten minutes of the 4G trace."""
     link = TraceLink(data.four_g)
     rows = []
     for size in SIZES_KB:

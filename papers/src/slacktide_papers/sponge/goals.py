@@ -30,7 +30,7 @@ FIGURE_4: Mapping[str, str] = {
     "static-16": "≈ 0",
     "vertical": "< 0.3 %",
 }
-"""Violations in Figure 4, a plot without numbers, as the text gives them; by our names."""
+"""Violations in Figure 4, a plot without numbers, in the words of the paper; by our names."""
 
 FIGURE_4_CORES: Mapping[str, str] = {"static-16": "16", "vertical": "< 12.8"}
 """Mean cores: Sponge, whose place our `vertical` takes, has over a fifth less than 16."""
@@ -56,7 +56,7 @@ class CoresRow(ResultRow):
     steady_cores: float | None
     """Clairvoyant cores if every second's choice must sustain the mean rate (Sponge Eq. 3)."""
     replicas: int
-    """Most instances of one model at a time."""
+    """Maximum number of instances of one model at a time."""
     needed: int
     """Instances that the load needs according to the planner's status; 0: none stated."""
     seeds: int
@@ -104,15 +104,15 @@ def rows_of(measured: Sequence[tuple[Point[SpongeCell], list[Played]]]) -> list[
 MEDIAN_ERROR, WORST_ERROR = 0.10, 0.35
 """Largest errors of the fit, relative, over the 30 points."""
 OVER_CLAIRVOYANT = 1.2
-"""Most mean cores of `vertical`, as a multiple of those of the clairvoyant."""
+"""Maximum mean cores of `vertical`, as a multiple of those of the clairvoyant."""
 OF_WHOLE = 0.5
-"""Most mean cores of `vertical`, as a share of those of `whole`. (The paper has 0.8.)"""
+"""Maximum mean cores of `vertical`, as a share of those of `whole` (in the paper: 0.8)."""
 BELOW_FA2 = 15.0
 """Least factor by which `vertical` has fewer avoidable violations than `fa2`."""
 EQUAL = 0.1
 """Points by which violations may differ and still be called equal."""
 SETTLED = 1.0
-"""Most violations of `joint` at four times the load, in percent, once replicas are up."""
+"""Maximum violations of `joint` at four times the load, in percent, once replicas are up."""
 
 _Judged: TypeAlias = tuple[str, str, str, bool]
 """(what, measured, wanted, met)"""

@@ -72,7 +72,7 @@ class Played:
     late: Sequence[int]
     """Violations, by the second in which the request was sent."""
     replicas: int
-    """Most instances of one model at a time."""
+    """Maximum number of instances of one model at a time."""
     needed: int
     """Instances that the load needs according to the planner's status; 0: none stated."""
 
@@ -90,7 +90,7 @@ class Played:
 
 
 def play(cell: SpongeCell) -> Played:
-    """Play `cell`; the outcome is the same whenever it is played. Raises ReproduceError,
+    """Play `cell`; equal cells give equal outcomes. Raises ReproduceError,
     OptionError."""
     data = bandwidths(cell.folder)
     setting = SETTINGS[cell.setting]

@@ -35,8 +35,8 @@ from slacktide_papers.harness.recorded import find_data_file
 from slacktide_papers.harness.state import ReproduceError
 
 GHENT, IRISH, POINTS = "ghent_4g*.csv", "irish_5g*.csv", "sponge_cpu_latency.csv"
-"""Files below `--data`: the 4G log of a bus that the paper uses, the 5G runs of Raca et al. (2020),
-and the measured latencies of a notebook in the paper's repository."""
+"""Files below `--data`: the paper's 4G log of a bus, the 5G runs of Raca et al. (2020), and the
+latencies in a notebook of the paper's repository."""
 IRISH_RUN, IRISH_START = "4", 60.0
 """Run, and start in seconds: a drive of 49 minutes, at first without any download."""
 SEED = 1
@@ -126,7 +126,7 @@ class SpongeSetting:
     machine: int = CORES
     """Cores that all instances share."""
     replicas: int = 8
-    """Most instances, if a planner may have several; of one-core instances, as many as cores."""
+    """Maximum instances, if several are allowed; one-core instances: as many as cores."""
     start_s: float = 10.0
     """Seconds from the start of an instance until it serves (Sponge §4)."""
     settles_s: float = 0.0
@@ -229,7 +229,7 @@ def draw(
     sent = begin + setting.arrivals.times(end - begin, generator)
     way = ClientLink(TraceLink(trace, offset=start), setting.payload_kb * KILOBYTE)
     delays = way.delays()(sent)
-    # An outage ends for many at the same instant: only rounding could reorder them.
+    # An outage ends for many requests at the same instant: only rounding could reorder them.
     ready = np.maximum.accumulate(delays.complete)
     return SpongeRequests(sent, ready, np.maximum(delays.believed, sent))
 
