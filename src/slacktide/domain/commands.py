@@ -22,7 +22,7 @@ class Circuit(Enum):
     OPEN = "open"
     """It does not serve: its replicas are stopped."""
     TRIAL = "trial"
-    """One replica is starting, or up, to find out whether the version can serve again."""
+    """One replica is started, to find out whether the version can serve again."""
 
 
 @read_only
@@ -39,7 +39,7 @@ class RunBatch:
 
 @dataclass(frozen=True, slots=True)
 class AbortBatch:
-    """No client waits for this batch any more: stop it if possible. Its members were cancelled, or
+    """Stop this batch if possible: no client waits for it, because its members were cancelled or
     ramps have answered them. It still ends in exactly one batch event, which frees the lane."""
 
     batch: Batch
@@ -90,7 +90,7 @@ class TellCircuit:
     pool: PoolId
     circuit: Circuit
     reason: str
-    """Why it is unavailable; empty if it is available."""
+    """Why the version is unavailable; empty if it is available."""
     retry_s: float | None
     """Seconds until an open circuit is tried again; None: never."""
     cause: int

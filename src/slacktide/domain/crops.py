@@ -1,4 +1,4 @@
-"""Boxes between two stages of a pipeline: selects those that go on, and computes their crops.
+"""Selects the boxes that a pipeline passes from stage to stage, and computes their crops.
 
 Boxes are x0, y0, x1, y1 as fractions of the frame, from its upper left corner.
 """
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 MOST_BOXES = 100
 """Default limit on the boxes of a frame that go on to one stage."""
 FEW = 64
-"""Most boxes above the score limit that are examined one by one; more go through arrays."""
+"""Maximum number of boxes above the score limit to examine one by one; more go through arrays."""
 PLAIN = 256
-"""Most boxes of a frame whose scores are examined one by one."""
+"""Maximum number of boxes of a frame to examine one by one; more go through arrays."""
 _SINGLE, _BOX = Struct("f"), Struct("4f")
 BOX_BYTES = _BOX.size
 _TRIED = 4
@@ -26,13 +26,13 @@ _BLOCK = 128
 """Boxes that are compared with each other at a time."""
 _WIDEST = 8
 _INEXACT = 1e-3
-"""Tolerance in pixels: 32 bits cannot hold tenths, and that must not add a pixel to a crop."""
+"""Tolerance in pixels: the rounding of a fraction to 32 bits must not add a pixel to a crop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Glue:
-    """How crops are made ready for a model, in its worker. The model's input alone determines
-    whether images are decoded, cut out along their boxes and resized."""
+    """How a worker prepares crops for its model. Whether it decodes, crops and resizes images
+    depends on the model's input alone."""
 
     margin: float = 0.0
     """Added to each box on every side, as a share of its width and height."""
@@ -43,19 +43,20 @@ class Glue:
 
 @dataclass(frozen=True, slots=True)
 class BoxChoice:
-    """Selects the boxes of a detector that go on."""
+    """Selects which boxes of a detector go on to the next stage."""
 
     classes: tuple[int, ...] = ()
-    """Classes that count; empty: all."""
+    """Classes of boxes that may go on; empty: all."""
     score: float = 0.0
-    """Lowest score that counts."""
+    """Minimum score of a box."""
     overlap: float = 1.0
     """Non-maximum suppression: if the intersection of two boxes of one class is more than this
-    share of their union, the one with the lower score goes."""
+    share of their union, the one with the lower score is dropped."""
     most: int = MOST_BOXES
-    """How many boxes go on, highest scores first. Overlaps are checked among four times as many."""
+    """Maximum number of boxes that go on, highest scores first. Overlaps are checked among up to
+    four times as many."""
     height: float = 0.0
-    """Lowest height that counts, as a share of the frame's."""
+    """Minimum height of a box, as a share of the frame's."""
 
     def choose(
         self,
@@ -94,9 +95,9 @@ class BoxChoice:
         scores: Sequence[float] | None,
         classes: Sequence[float] | None,
     ) -> list[int] | None:
-        """Like `choose`, for plain numbers instead of arrays; None if more than `FEW` boxes count.
-        `boxes` holds 32-bit floats. For a few boxes, array operations take longer, and ten times
-        as long when a model has just filled the caches."""
+        """Like `choose`, for plain numbers instead of arrays; None if more than `FEW` boxes reach
+        `score`. `boxes` holds 32-bit floats. For a few boxes, array operations take longer, and ten
+        times as long when a model has just filled the caches."""
         if scores is None:
             places = [*range(len(boxes) // BOX_BYTES)]
         else:
@@ -161,7 +162,7 @@ class BoxChoice:
 
 
 def _single(value: float) -> float:
-    """`value` rounded to 32 bits, as arrays of 32 bits compare it."""
+    """`value` rounded to a 32-bit float, so that it compares as in arrays."""
     try:
         return _SINGLE.unpack(_SINGLE.pack(value))[0]  # type: ignore[no-any-return]
     except OverflowError:
@@ -171,9 +172,8 @@ def _single(value: float) -> float:
 def apart(
     boxes: NDArray[np.float32], kinds: NDArray[np.int64] | None, overlap: float, most: int
 ) -> list[int]:
-    """Indices of boxes that no better box of their kind overlaps too much, at most `most`.
-    Non-maximum suppression: the best of `boxes` [n, 4] comes first, and boxes are compared with
-    better ones that stay. Pure."""
+    """Non-maximum suppression: indices of at most `most` boxes that no better chosen box of their
+    kind overlaps too much. `boxes` [n, 4] come sorted, best first. Pure."""
     chosen: list[int] = []
     for start in range(0, len(boxes), _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -216,8 +216,8 @@ def _hides(
 def crop_extent(
     box: NDArray[np.float32], width: int, height: int, margin: float = 0.0
 ) -> tuple[int, int, int, int] | None:
-    """Columns and rows x0, y0, x1, y1 of a frame that a box covers in part or whole, clipped to the
-    frame; None if the box is invalid or outside."""
+    """Pixels x0, y0, x1, y1 of a frame that a box covers at least in part, clipped to the frame;
+    None if the box is invalid or outside."""
     x0, y0, x1, y1 = box.tolist()
     if not (x0 < x1 and y0 < y1) or x1 - x0 == float("inf") or y1 - y0 == float("inf"):
         return None  # NaN included
@@ -230,13 +230,13 @@ def crop_extent(
 
 
 def _covered(low: float, high: float, size: int) -> tuple[int, int]:
-    """The pixels of an axis between two fractions of its `size`: first and end, at least one."""
+    """First pixel, and end, of the range between two fractions of an axis; never empty."""
     last = max(1, min(size, ceil(high * size - _INEXACT)))
     return max(0, min(floor(low * size + _INEXACT), last - 1)), last
 
 
 def crop_width(extent: tuple[int, int, int, int], height: int) -> int:
-    """Width of a crop that is resized to this height. It keeps its aspect ratio up to eight times
-    as wide as high; wider crops are squeezed."""
+    """Width of a crop that is resized to this height. The aspect ratio is kept up to 8:1; wider
+    crops are squeezed."""
     left, top, right, bottom = extent
     return min(max(1, round(height * (right - left) / (bottom - top))), _WIDEST * height)

@@ -12,7 +12,7 @@ from slacktide.domain.request import BatchTiming, Notice, Request
 
 @read_only
 class Announced:
-    """The headers of a request have arrived, its body has not. It counts as submitted."""
+    """The headers of a request have arrived, but not its body. It counts as submitted."""
 
     notice: Notice
 
@@ -38,8 +38,8 @@ class Refused:
 
 @read_only
 class Cancelled:
-    """A client cancelled, or its input turned out to be invalid. Unknown and finished ids are
-    ignored: cancellation and answer may cross."""
+    """A client cancelled a request, or its input turned out to be invalid. Unknown and finished ids
+    are ignored, because a cancellation and an answer may cross."""
 
     id: int
     reason: Reason = Reason.CLIENT_CANCELLED
@@ -85,7 +85,7 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class BatchFailed:
-    """The model raised; the replica lives on, and the lane is free."""
+    """The model raised an error; the replica still runs, and the lane is free."""
 
     batch: int
     detail: str
@@ -118,7 +118,7 @@ class ReplicaLost:
     computed: bool = False
     """Whether its process used a core for at least half the duration of its last batch."""
     shared: bool = False
-    """Whether its process also ran another replica, whose loss is the one that counts."""
+    """Whether its process also ran another replica, whose loss is counted instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class PlanChanged:
 
     plan: Plan
     reason: str = ""
-    """For people, from planners that give one. The engine does not read it."""
+    """Explanation for people, if the planner gives one. The engine does not read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class MemoryShort:
 
 @dataclass(frozen=True, slots=True)
 class DriverStalled:
-    """The driver was blocked for some seconds and read nothing. They count against no replica."""
+    """The driver was blocked and read nothing for `seconds`, which count against no replica."""
 
     seconds: float
 

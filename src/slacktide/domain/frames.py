@@ -1,8 +1,8 @@
 """Frames: calls of pipelines. Their data, events and commands.
 
-A frame becomes one or more requests for each stage, its *children* (`Request.parent`). A stage
-that is handed over to another device, with all stages behind it, is a *part*: a frame of its own
-there. Children and parts have negative ids, which never clash with the ids of drivers.
+A frame becomes one or more requests for each stage, its *children* (`Request.parent`). A stage that
+is handed over to another device, with all stages behind it, is a *part*: a frame of its own there.
+Children and parts have negative ids, which never clash with ids from drivers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from slacktide.domain.request import Notice, Request, Signature
 
 @read_only
 class Frame:
-    """One call of a pipeline, or a part of one. The request of its first stage gets the same values
-    in all fields that `Request` has too."""
+    """One call of a pipeline, or a part of one. Fields that `Request` also has are copied to the
+    request of its first stage."""
 
     id: int
     pipeline: str
@@ -57,7 +57,7 @@ class PipelinesChanged:
 
 @read_only
 class FrameAnnounced:
-    """The headers of a frame have arrived, its body has not. `notice.model` is the pipeline."""
+    """The headers of a frame have arrived, but not its body. `notice.model` is the pipeline."""
 
     notice: Notice
 
@@ -183,7 +183,7 @@ class SendPart:
 
 @read_only
 class CancelPart:
-    """Nobody waits for a part any more. No PartAnswered is due."""
+    """Cancel a part that nobody waits for any more. PartAnswered need not follow."""
 
     id: int
     device: str

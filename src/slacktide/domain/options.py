@@ -39,7 +39,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The description of one option, beside its name, type and default."""
+    """Description of one option, in addition to its name, type and default."""
 
     text: str
     """One sentence about its effect, for the manual and the help."""
@@ -51,9 +51,9 @@ class Option:
     aliases: tuple[str, ...] = ()
     """Further names in files and on command lines: a paper's letter, a former name."""
     flag: str = ""
-    """Its flag, if that is not its name without a final `_s`."""
+    """Its flag; empty: its name without a final `_s`, and with hyphens."""
     panel: str = ""
-    """The section of the help with its flag; empty: it has no flag."""
+    """Section of the help that lists its flag; empty: it has no flag."""
     metavar: str = ""
     repeated: bool = False
     """Whether the flag may be given several times."""
@@ -127,8 +127,8 @@ def read_options(
     """Return the options of a document, with defaults for those it leaves out.
 
     `bare`: a quantity may also be a plain number (seconds, bytes), as in Python and in recordings;
-    files that people write must name the unit. Raises OptionError with all problems; `subject`
-    opens its text.
+    files that people write must name the unit. Raises OptionError with all problems; its text
+    begins with `subject`.
     """
     spec, types = options_of(kind), get_type_hints(kind)
     names = {alias: name for name, spec in spec.items() for alias in (name, *spec.aliases)}

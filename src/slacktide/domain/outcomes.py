@@ -1,8 +1,8 @@
 """How a request ends: exactly one `Outcome`, with a `Reason`.
 
 A caller first asks "what became of my request?" (`OutcomeKind`) and then "why?" (`Reason`). Every
-reason belongs to exactly one kind. Neither knows a protocol: each front end has one table from
-reason to status code.
+reason belongs to exactly one kind. Both are independent of protocols: each front end has one table
+from reason to status code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OutcomeKind(Enum):
     CANCELLED = "cancelled"
     """Withdrawn by its client."""
 
-    __hash__ = object.__hash__  # members are single; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is slower Python code
 
 
 class Reason(Enum):
@@ -42,7 +42,7 @@ class Reason(Enum):
     EARLY_EXIT = ("early_exit", OutcomeKind.SERVED)
     """Also on time: a ramp inside the model was confident enough."""
     PARTIAL = ("partial", OutcomeKind.SERVED)
-    """On time, with the complete stages of a pipeline: the detail names the others."""
+    """On time, but with only the complete stages of a pipeline; the detail names the others."""
 
     AFTER_DEADLINE = ("after_deadline", OutcomeKind.LATE)
 
@@ -58,7 +58,7 @@ class Reason(Enum):
     """The batch ahead took longer than planned, and the policy had planned this request next."""
 
     BEHIND_WORK = ("behind_work", OutcomeKind.REJECTED)
-    """It cannot meet its deadline behind the work ahead of it."""
+    """The work ahead of it leaves too little time to meet its deadline."""
     QUEUE_FULL = ("queue_full", OutcomeKind.REJECTED)
     MEMORY_LIMIT = ("memory_limit", OutcomeKind.REJECTED)
     CLIENT_LIMIT = ("client_limit", OutcomeKind.REJECTED)
@@ -78,9 +78,9 @@ class Reason(Enum):
     TOO_LARGE = ("too_large", OutcomeKind.REJECTED)
 
     CRASHED = ("crashed", OutcomeKind.FAILED)
-    """The replica died under this request twice."""
+    """Twice, a replica died while it ran this request."""
     RUNTIME_ERROR = ("runtime_error", OutcomeKind.FAILED)
-    """The model raised on this request."""
+    """The model raised an error on this request."""
 
     CLIENT_CANCELLED = ("client_cancelled", OutcomeKind.CANCELLED)
     DISCONNECTED = ("disconnected", OutcomeKind.CANCELLED)
@@ -90,7 +90,7 @@ class Reason(Enum):
     __hash__ = object.__hash__
 
 
-for _reason in Reason:  # read for every request: attributes cost a third of properties
+for _reason in Reason:  # read for every request; an attribute costs a third of a property
     _reason.label, _reason.kind = _reason._value_
 
 
@@ -103,7 +103,7 @@ class Outcome:
     best effort. If a request ended for lack of time, `needed_s` is the time that it needs alone,
     and `wait_s` the predicted time until a lane was free for it; None if the policy did not predict
     them. `ramp` is the position of the early exit that answered it, None if none did. `detail` is
-    part of recordings, which replay to the bit, so its texts stay as they are.
+    part of recordings, which replay bit for bit, so its texts must not change.
     """
 
     reason: Reason

@@ -38,9 +38,9 @@ class PaddedOutput:
     axis: int
     """From 1: the batch axis is 0."""
     stride: int | None = None
-    """Length of the inputs for each element along the axis; None: found out by the warm-up."""
+    """Input elements for each element along the axis; None: the warm-up finds it."""
     added: int = 0
-    """Added to the length of the inputs before it is divided: 0 rounds down, `stride` − 1 up."""
+    """Added to the inputs' length, which is then divided: 0 rounds down, `stride` − 1 up."""
 
     def length(self, inputs: int) -> int:
         """Length of the axis for inputs of this length."""
@@ -58,8 +58,8 @@ class Padding:
     """Typical lengths, ascending, which are warmed up and profiled."""
 
     def fitting(self, interface: ModelInterface) -> Padding | None:
-        """Only the inputs and outputs that the model has; None if it has no such input. Names that
-        do not fit are reported as errors when the file is read."""
+        """Return the padding of those inputs and outputs that fit the model; None if no input does.
+        Names that do not fit are reported elsewhere, as errors of the file."""
         if not interface.batches:
             return None
         takes = {spec.name: spec for spec in interface.inputs}
@@ -78,7 +78,7 @@ class Padding:
 
     @property
     def typical(self) -> int | None:
-        """The middle one of the typical lengths; None if there are none."""
+        """The middle of the typical lengths; None if there are none."""
         return self.lengths[len(self.lengths) // 2] if self.lengths else None
 
 

@@ -1,4 +1,4 @@
-"""`Pipeline`: models that answer together, under one deadline, as one model to their clients.
+"""`Pipeline`: models that answer a call together, under one deadline; clients see one model.
 
 Stages are models; an edge passes what one stage yields to the next. A pipeline is an acyclic graph
 with one source, which takes the client's inputs.
@@ -49,8 +49,8 @@ class Edge:
     upstream: str
     downstream: str
     each: str = ""
-    """`box`: each box that the upstream finds becomes a row, cut from the frame. Empty: the
-    upstream's outputs, row by row."""
+    """`box`: each box that the upstream stage finds becomes a row, cut from the frame. Empty: the
+    outputs of that stage are passed row by row."""
     when: BoxChoice | None = None
     """Selects boxes or rows; None: all rows, or boxes up to the default limit."""
     boxes: str = "boxes"
@@ -64,7 +64,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages and edges, checked: raises PipelineError, which names the key."""
+    """Stages and edges. Raises PipelineError, which names the key, if they are invalid."""
 
     name: str
     stages: tuple[PipelineStage, ...]
@@ -105,8 +105,8 @@ class Pipeline:
         self._check_joins()
 
     def _check_joins(self) -> None:
-        """Check that all rows that a join takes correspond: they come from one stage, or are parts
-        of the frame selected alike."""
+        """Check that the edges into a join deliver the same rows: all of them were selected from
+        the same stages in the same way."""
         rows: dict[str, tuple[object, ...]] = {self.source: ()}
         for name in self.order[1:]:
             into = self.into[name]

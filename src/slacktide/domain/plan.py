@@ -11,7 +11,7 @@ from slacktide.domain.timetable import Timetable
 
 
 class PoolId(NamedTuple):
-    """A (model, version, variant) that is loaded: the owner of one queue and one scheduler.
+    """One loaded (model, version, variant), which has its own queue and scheduler.
 
     A version that is loaded again gets a new `generation`, so that the old one can serve until the
     new one is up.
@@ -38,8 +38,8 @@ class LaneSpec:
     device: str = "cpu"
     """`cpu`, or an accelerator: `cuda:0`, `cuda:1`, …"""
     timetable: Timetable | None = None
-    """Time windows in which one of its models has priority; each model has a window. None: the
-    batch that is worth most always comes first."""
+    """Time windows in which one model has priority; each model of the lane has a window. None: the
+    most valuable batch always comes first."""
 
     def __post_init__(self) -> None:
         if self.device == "cpu" and not self.cores:
@@ -115,7 +115,7 @@ class ExitPolicy:
     ramps: tuple[int, ...] = ()
     """Positions of the active ramps, front to end."""
     thresholds: tuple[float, ...] = ()
-    """Per ramp: a row leaves at the first ramp with a lower uncertainty. 0: no row leaves."""
+    """Per ramp: a row leaves at the first ramp where its uncertainty is lower. 0: no row leaves."""
     mode: ExitMode = ExitMode.AUTO
     feedback: float = 0.1
     """Share of batches that run to the end in any mode, so that accuracy can be judged."""
@@ -156,8 +156,8 @@ class ExitPolicy:
     def thresholds_after(self, before: Mapping[int, float]) -> dict[int, float]:
         """Thresholds by position while this policy replaces one with the thresholds `before`.
 
-        Ramps that are given up keep their thresholds until the new ramps are active. If this policy
-        lets no row leave, as after an alarm, no row leaves at the old ramps either.
+        Ramps that this policy drops keep their thresholds until the new ramps are active. If this
+        policy lets no row leave, as after an alarm, no row leaves at the old ramps either.
         """
         thresholds = dict(zip(self.ramps, self.thresholds, strict=True))
         return {**before, **thresholds} if any(self.thresholds) else thresholds
@@ -187,7 +187,7 @@ class StagePlace:
 
 GOLDEN = 0.6180339887498949
 """Golden ratio. The fractional parts of its multiples spread evenly over 0 to 1, and so do those of
-every n-th multiple: pools that take turns are judged as often as one that runs alone."""
+every n-th multiple, so pools that take turns are judged as often as one that runs alone."""
 
 
 def is_judged(batch: int, share: float) -> bool:

@@ -1,7 +1,7 @@
 """`Preprocessing`: how pictures of any size become an image input of a model.
 
-A model that declares it looks, from outside its worker, like one with an input of uint8 [rows,
-height, width, 3]. Pure: the worker resizes and converts.
+To everything outside its worker, a model with preprocessing takes uint8 [rows, height, width, 3].
+Pure: the worker resizes and converts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Resize(Enum):
     """How a picture is fitted to the model's input."""
 
     SQUASH = "squash"
-    """Both sides are scaled to the input's, whatever that does to the shape."""
+    """Height and width are each scaled to the input's; the aspect ratio may change."""
     LETTERBOX = "letterbox"
     """The whole picture is scaled to fit, and the rest is padded."""
     COVER = "cover"
@@ -34,8 +34,8 @@ class Resize(Enum):
     SHORT_SIDE = "short_side"
     """The short side is scaled to the stated size, and the long side with it."""
     HEIGHT = "height"
-    """The height is scaled to the input's; the width with it, up to the input's. The rest is
-    padded. Text recognisers are trained so."""
+    """The height is scaled to the input's, the width in proportion but at most to the input's, and
+    the rest is padded. Text recognisers are trained this way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class StatedPreprocessing:
     input: str
     """Name of the model's input; empty: its only one."""
     preset: str = ""
-    """Key of `PRESETS`, for what is not stated."""
+    """Key of `PRESETS`, which provides values that are not stated."""
     size: tuple[int, int] | None = None
     """Height and width of the model's input in pixels."""
     layout: str | None = None
@@ -70,7 +70,7 @@ class StatedPreprocessing:
 
     @property
     def letterboxes(self) -> bool:
-        """Whether pictures are letterboxed, if nothing but metadata in the file says otherwise."""
+        """Whether pictures are letterboxed by these settings, or may be by the file's metadata."""
         resize = self.resize or (PRESETS[self.preset].resize if self.preset else "letterbox")
         return resize == "letterbox"
 
@@ -111,8 +111,8 @@ PRESETS = {
         "", colour="bgr", scale=1.0, mean=(104.0, 117.0, 123.0), crop=0.875
     ),
 }
-"""What families of models were trained with. `paddleocr` resizes to `short_side` (multiples of 32)
-where the model leaves both sides free and `size` is none of a line, and by `height` elsewhere."""
+"""Preprocessing that families of models were trained with. `paddleocr` is `short_side` (multiples
+of 32) if the model leaves both sides free and `size` is square or unset; else it is `height`."""
 
 
 class PicturePlacement(NamedTuple):
@@ -181,7 +181,7 @@ class Preprocessing:
         left, top = extent[1] - columns, extent[0] - rows
         if not self.centred and min(left, top) >= 0:
             return PicturePlacement(0, 0, columns, rows)
-        # Half a pixel more is padded, or cut off, at the right and below.
+        # An odd pixel is padded, or cut off, at the right and at the bottom.
         return PicturePlacement(math.trunc(left / 2), math.trunc(top / 2), columns, rows)
 
 
@@ -191,8 +191,8 @@ def complete(
     metadata: dict[str, str],
     sizes: Sequence[int],
 ) -> Preprocessing:
-    """Return the preprocessing of a model's file. `metadata`: entries of the file. `sizes`: sides
-    of a family's variants. Raises ValueError, which names the key."""
+    """Return the complete preprocessing for a model. `metadata`: of the model's file. `sizes`:
+    sides of a family's variants. Raises ValueError, which names the key."""
     field = _field(stated)
     spec, layout = _image_input(stated, interface)
     first = layout == "chw"
@@ -253,12 +253,12 @@ def _image_input(stated: StatedPreprocessing, interface: ModelInterface) -> tupl
 
 
 def _field(stated: StatedPreprocessing) -> str:
-    """The key of the settings; the file's name precedes it if the input's is not stated."""
+    """The key of these settings, for messages."""
     return f"inputs.{stated.input}.image" if stated.input else "image"
 
 
 def _layout(stated: str | None, spec: TensorSpec) -> str | None:
-    """The layout of an input of pictures; None if it is none."""
+    """The layout of an input that can take pictures; None if it cannot."""
     shape = spec.shape
     if len(shape) != 4 or not (spec.datatype.is_float or spec.datatype is Datatype.UINT8):
         return None
@@ -273,8 +273,8 @@ def _layout(stated: str | None, spec: TensorSpec) -> str | None:
 
 
 def looks_like_pictures(spec: TensorSpec) -> bool:
-    """Whether an input may be pictures that its model does not take as clients have them: floats,
-    or channels first."""
+    """Whether an input seems to take pictures, but as floats or channels first, which clients do
+    not send."""
     layout = _layout(None, spec)
     return layout is not None and (layout == "chw" or spec.datatype.is_float)
 
@@ -370,7 +370,7 @@ def _stated_by_file(imgsz: str) -> tuple[int, int] | None:
 
 
 def as_pictures(interface: ModelInterface, preprocessing: Preprocessing) -> ModelInterface:
-    """Return a file's interface as others see it: the image input takes uint8 pictures."""
+    """Return a file's interface as clients see it: the image input takes uint8 pictures."""
     size = preprocessing.size
     inputs = tuple(
         replace(spec, datatype=Datatype.UINT8, shape=(spec.shape[0], *size, 3))

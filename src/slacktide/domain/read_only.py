@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     @dataclass_transform(frozen_default=True)
     def read_only(cls: type[T]) -> type[T]:
-        """A slotted data class that is equal and hashed by its fields and never assigned to."""
+        """Make a slotted data class, compared and hashed by its fields, which never change."""
 
 else:
     read_only = dataclass(slots=True, unsafe_hash=True)

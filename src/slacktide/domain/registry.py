@@ -42,10 +42,10 @@ class Registry(dict[str, Registered[T]]):
         aliases: Mapping[str, str] | None = None,
         absent: Mapping[str, str] | None = None,
     ) -> None:
-        """`options`: base class of the options of every entry. `group`: the entry points with
-        which packages register entries; empty: the plural of `kind`. `aliases`: further names in
-        files and on command lines. `absent`: names that another distribution of ours offers, each
-        with the command that installs it."""
+        """`options`: base class of the options of every entry. `group`: the entry points with which
+        packages register entries; empty: the plural of `kind`. `aliases`: further names in files
+        and on command lines. `absent`: names that another of our distributions offers, each with
+        the command that installs it."""
         self._options = options
         super().__init__({name: self._entry(name, factory) for name, factory in entries.items()})
         self.kind = kind
@@ -67,7 +67,7 @@ class Registry(dict[str, Registered[T]]):
         return sorted({*self, *self._offers})
 
     def is_known(self, name: str) -> bool:
-        """Whether the name is valid, or would be with another distribution of ours installed."""
+        """Whether the name is valid, or would be if another of our distributions were installed."""
         return self._aliases.get(name, name) in {*self, *self._offers, *self._absent}
 
     def find(self, name: str) -> Registered[T]:

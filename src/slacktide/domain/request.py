@@ -28,7 +28,7 @@ class Replica:
 
 
 class Leaving(Enum):
-    """Whether members of a batch may be answered before the model's end, except `final` ones."""
+    """Whether members of a batch, except `final` ones, may be answered before the model's end."""
 
     NONE = "none"
     RUN_ON = "run_on"
@@ -52,7 +52,7 @@ class Batch:
     """When a replica that has not finished is considered hung and killed: max(1 s, 10 × p99) after
     the start."""
     solo: bool = False
-    """Whether it runs one answered request again, alone, to learn the duration of its length."""
+    """Whether it runs one answered request again, alone, to learn how long its length takes."""
     leaving: Leaving = Leaving.NONE
     judged: bool = False
     """Whether accuracy is judged on it; its id decides. If so, all its rows run to the end, and it
@@ -117,7 +117,7 @@ class Request:
     names_variant: bool = False
     """Whether `size` identifies a variant by name rather than the size of its image."""
     decoding: float = 0.0
-    """Least seconds of decoding its pictures beyond the decoding that the profile includes,
+    """Lower bound, in seconds, on the decoding of its pictures beyond what the profile includes,
     estimated from pixels × components of large pictures."""
 
     def check(self) -> None:
@@ -131,9 +131,9 @@ class Request:
 
 
 def decoding_time(members: Sequence[Request]) -> float:
-    """Least seconds that a batch spends on decoding large pictures. Members of one frame share its
-    picture."""
-    pictures: dict[int, float] | None = None  # rarely any, and every batch asks
+    """Lower bound, in seconds, on a batch's decoding of large pictures. Members of one frame share
+    its picture."""
+    pictures: dict[int, float] | None = None  # rarely needed, but every batch asks
     for member in members:
         if member.decoding:
             if pictures is None:
@@ -144,8 +144,8 @@ def decoding_time(members: Sequence[Request]) -> float:
 
 @read_only
 class Notice:
-    """A request whose body is still on its way. The deadline runs from its first byte; the body
-    replaces it once."""
+    """A request whose body is still arriving. Its deadline counts from its first byte. Once the
+    body is complete, the request replaces the notice."""
 
     id: int
     model: str

@@ -31,8 +31,8 @@ def suggestion(word: str, valid: Iterable[str], *, noun: str = "valid") -> str:
 
 
 def escaped(text: str) -> str:
-    """A file name or path as valid UTF-8: other bytes, for which Python has surrogates, become
-    `\\xff`."""
+    """A file name or path as valid UTF-8: other bytes, which Python holds as surrogates, are
+    written `\\xff`."""
     return text if text.isascii() else _SURROGATE.sub(_named_byte, text)
 
 

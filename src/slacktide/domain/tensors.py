@@ -111,7 +111,7 @@ def any_size(interface: ModelInterface) -> ModelInterface:
 
 
 def named_like(interface: ModelInterface, peer: ModelInterface) -> ModelInterface:
-    """Return `interface` with the names of `peer` for a single input or output."""
+    """Return `interface`; a single input or output gets its name from `peer`."""
 
     def named(
         specs: tuple[TensorSpec, ...], like: tuple[TensorSpec, ...]

@@ -1,7 +1,7 @@
 """Values with units: durations (`150ms`, `2s`), byte sizes (`64MiB`, `2GiB`), percentages (`2%`).
 
-The unit is part of the value, so nobody has to guess it: a bare number is not a duration. A bare
-whole number is a number of bytes, as everywhere. Formatting and parsing are exact inverses.
+A duration always states its unit, so nobody has to guess it. A bare whole number is a number of
+bytes. Formatting and parsing are exact inverses.
 """
 
 from __future__ import annotations
