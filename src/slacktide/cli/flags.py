@@ -1,4 +1,4 @@
-"""Makes flags of a verb from the options of a class (`domain/options.py`)."""
+"""Turns the options of a class (`domain/options.py`) into flags of a verb."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ CLOSE_S = 15.0
 """Seconds between the drain limit and the end of the process, in which workers, recordings and
 traces must finish."""
 THREADS_S = 2.0
-"""Seconds that threads may take to finish with files after everything else has ended."""
+"""Seconds that threads may still wait for files after everything else has ended."""
 
 
 def leave(code: int) -> NoReturn:
@@ -234,7 +234,7 @@ def _tune_gc() -> None:
 def run(repository: Path, settings: ServerSettings) -> int:
     """Serve until a signal comes. Returns the exit code. Raises UnsupportedKernelError."""
     require_kernel()
-    # Cores are for workers: use one to multiply matrices here. Must be set before NumPy loads.
+    # Cores are for workers: multiply matrices on one core here. Must be set before NumPy loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     import uvloop

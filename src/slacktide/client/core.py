@@ -3,9 +3,9 @@
 The newest waiting frame is encoded first, and only when the link has room for it (`uplink.py`). Its
 size is chosen then: as advised, or smaller if, by the client's own estimate, it would be late or
 the link could not carry the frame rate. A frame that would be late even at the smallest size is
-*hopeless* and is not sent. The fallback runs frames that are hopeless, refused or unmapped, that
-waited too long, or that have not reached the server when the fallback must start, and all frames
-while the server is gone.
+*hopeless* and is not sent. The fallback runs frames that are hopeless, refused or unmapped, those
+that waited too long or have not reached the server by the time it must start, and all frames while
+the server is gone.
 
 A client that sends nothing learns nothing about its link. So once a second, if nothing else is
 sent, a frame is sent at the smallest size anyway (a *trial*); the fallback runs it too.
@@ -111,8 +111,8 @@ class ClientCore:
         self._running: tuple[int, float] | None = None
         """The frame being encoded and the one the fallback is running, with their start times."""
         self._full = False
-        """Whether the link had no room for the last encoded frame: none is encoded until a frame
-        arrives."""
+        """Whether the link had no room for the last encoded frame: none is encoded until one has
+        arrived."""
         self._delivered = 0
         self._answer_s = self._encode_s = 0.0
         self._fallback_s = settings.slo / 4

@@ -224,7 +224,7 @@ class PodAllocator:
         while self._pending:
             needed = self.needed
             await self._settle(needed)
-            # If False, more CPU was needed meanwhile, and pending grants may fit after that.
+            # If not final, more CPU was needed meanwhile: the next resize may make room.
             final = self.needed <= needed
             for pid, grant in tuple(self._pending.items()):
                 fits = self._fits(pid, len(grant.cores))

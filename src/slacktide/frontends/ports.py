@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # numpy is not loaded to complete a command line
 
 class EndpointGroup(StrEnum):
     """The purpose of an endpoint. Every route and gRPC method belongs to exactly one group, and one
-    gate decides by group what may be called. The names are Triton's, if it has such a group."""
+    gate decides by group what may be called. The names are Triton's where it has such a group."""
 
     HEALTH = "health"
     METADATA = "metadata"

@@ -40,7 +40,7 @@ DIRECT_BYTES = 16 * KIB
 for numbers, a few for the worst nesting."""
 MIDDLING_BYTES = 128 * KIB
 MOST_TYPED = 8 * MIB
-"""Maximum typed contents of a gRPC message, as with JSON."""
+"""Maximum bytes of typed contents in a gRPC message, as of JSON over HTTP."""
 STEP_BYTES = 256 * KIB
 """Bytes inflated at a time."""
 MEMORY_FACTOR = 40

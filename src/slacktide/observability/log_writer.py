@@ -144,7 +144,7 @@ class LogWriter(io.TextIOBase):
 
 
 def _lose(data: bytes) -> int:
-    """Count and return the lines in `data` as lost."""
+    """Count the lines in `data` as lost, and return their number."""
     lines = max(1, data.count(b"\n"))
     LOST.count += lines
     return lines

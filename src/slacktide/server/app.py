@@ -72,7 +72,7 @@ class App:
         RepositoryError if the repository does not exist."""
         self.settings = settings
         self._parts = ServerParts() if parts is None else parts
-        # Before anything listens.
+        # Unusable files must be found before anything listens.
         self.repository = open_repository(repository, settings.state_dir)
         self.credentials = Credentials(settings.token_file, settings.tls)
         self._folder = contextlib.ExitStack()
@@ -86,10 +86,10 @@ class App:
     async def start(self) -> None:
         """Listen, then load the models. Returns when each serves or has failed.
 
-        Raises OSError if a port or the state folder cannot be used, RecordingError for the
-        recording, PodError if the pod to resize cannot be read, SecurityError for certificates and
-        RepositoryError for the repository. After an error, nothing is left running. After a
-        cancellation, call `close`.
+        Raises OSError if a port or the state folder cannot be used, RecordingError if the recording
+        cannot be written, PodError if the pod to resize cannot be read, SecurityError for
+        certificates and RepositoryError for the repository. After an error, nothing is left
+        running. After a cancellation, call `close`.
         """
         settings = self.settings
         if settings.state_dir is not None:

@@ -53,7 +53,7 @@ class ServerControlPlane:
     ) -> None:
         """`broken`: set when the engine cannot go on. `staging`: holds models uploaded with load
         calls; None refuses them. `sessions`, `exits` and `placement` return the status of frame
-        streams, early exits and placed pipelines; None: pipelines are not placed."""
+        streams, early exits and placed pipelines. `placement` None: pipelines are not placed."""
         self.draining = False
         self._ready_when = ready_when
         self._catalog = catalog
@@ -214,7 +214,7 @@ def _entry(name: str, version: str, of: LoadedVersion | Absent) -> dict[str, str
 
 
 def _protocol_interface(interface: ModelInterface) -> ModelInterface:
-    """Return the interface with shapes as in the protocol: a leading −1 if it batches."""
+    """Return the interface with shapes as in the protocol: a leading −1 if the model batches."""
 
     def stated(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         return tuple(

@@ -25,7 +25,7 @@ class PipelineService:
         """Kept across reloads: counters never fall."""
         self._loads = 0
         self._next_number = 1
-        """Number for the next arena of frames that replicas attach."""
+        """Number that replicas will use for the next arena of frames."""
 
     def serve(self, loaded: LoadedPipeline) -> None:
         """Answer with this pipeline from now on. Frames in flight stay with the previous one."""

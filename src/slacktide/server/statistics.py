@@ -78,7 +78,7 @@ def model_statistics(version: LoadedVersion) -> dict[str, Any]:
             "cache_miss": {"count": 0, "ns": 0},
         },
         "response_stats": {},
-        # Ours, over HTTP: Triton's gRPC message has no place for it.
+        # Our addition, over HTTP only: Triton's gRPC message has no field for it.
         "outcome_stats": {reason.label: count for reason, count in counters.by_reason.items()},
         "batch_stats": [
             {"batch_size": rows, **_compute(batch)}

@@ -90,7 +90,7 @@ class FakeExecutor:
         return FakeReplica(self, replica, report)
 
     def up(self, replica: Replica) -> Report:
-        """The report that ends a start."""
+        """The report at the end of a replica's start."""
         return ReplicaUp(replica.id)
 
     def outcome(self, order: BatchOrder, cores: int) -> tuple[float, Report]:

@@ -52,7 +52,7 @@ class LinearTimes(BatchTimes):
 
 
 def one_model_plan(*, max_batch: int = 4, lanes: int = 1) -> Plan:
-    """Model `m` on `lanes` lanes of one core each."""
+    """A plan for model `m` on `lanes` lanes of one core each."""
     specs = tuple(LaneSpec(f"lane{number}", (number,)) for number in range(lanes))
     deployments = tuple(Deployment(_POOL, spec.name, max_batch) for spec in specs)
     return Plan(specs, deployments, (Route("m", _POOL),))

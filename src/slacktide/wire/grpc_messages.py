@@ -42,7 +42,7 @@ MODEL_VERSION = 2
 ID = 3
 RAW_INPUT_CONTENTS = 7
 RAW_OUTPUT_CONTENTS = 6
-"""Numbers of fields that are handled apart from their messages; `id` has the same in both."""
+"""Numbers of fields handled apart from the rest; `id` has the same in requests and responses."""
 
 FINAL_RESPONSE = "triton_final_response"
 """Parameter of every answer on a stream: true on the last one to a request (there is only one)."""

@@ -6,8 +6,8 @@ Both front ends use this file, so a deadline means the same over HTTP and gRPC:
 - `parse_parameters` turns the merged parameters of a call into `CallOptions`.
 
 A parameter in the message wins over a header of the same meaning. The transport's budget is a
-separate limit; the data plane uses the smallest. Unknown parameters, and those reserved by Triton,
-are accepted and ignored. Those in `LOOK_ALIKES` are refused, because they are mistakes that would
+separate limit; the smaller of the two counts. Unknown parameters, and those reserved by Triton, are
+accepted and ignored. Those in `LOOK_ALIKES` are refused, because they are mistakes that would
 silently cost a request its deadline.
 """
 

@@ -165,7 +165,7 @@ class ControlMethods:
         rpc.model = request.name
         config = self.control.config(request.name, request.version or None)
         response = m.ModelConfigResponse()
-        # Triton's message has no place for our own keys.
+        # Triton's message has no fields for our own keys.
         json_format.ParseDict(config, response.config, ignore_unknown_fields=True)
         return response
 

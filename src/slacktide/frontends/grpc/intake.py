@@ -96,7 +96,7 @@ class MessageIntake(Http2Stream, ABC):
 
     def taker(self) -> Callable[[Buffer], None]:
         """The function that processes a message once it is inflated. Other messages may come
-        before that."""
+        meanwhile."""
         return self.message
 
     def settle(self) -> None:

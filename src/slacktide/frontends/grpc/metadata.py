@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REASON_KEY = "slacktide-reason"
 """Trailer with the reason of a refusal. Trailers with its numbers have names of the same form."""
 LEAST_PUSHBACK_MS: Final = 100
-"""Minimum wait for clients that retry automatically, so that they do not retry at the same time."""
+"""Minimum wait for clients that retry automatically, so that they do not all come back at once."""
 CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
     "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",

@@ -1,4 +1,4 @@
-"""`HttpContext`: the state that all connections of an HTTP server share. It admits requests."""
+"""`HttpContext`: state that an HTTP server's connections share, and the admission of requests."""
 
 from __future__ import annotations
 

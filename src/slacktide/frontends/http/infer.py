@@ -31,7 +31,7 @@ from slacktide.wire.oip_json import ALL_JSON, AnswerFormat, format_reply, long_o
 from slacktide.wire.parameters import parse_length
 
 PLACE = b"\0"
-"""Placeholder for long values in an answer; a byte that JSON never has."""
+"""Placeholder for long values in an answer; a byte that JSON never contains."""
 _NOTHING: Mapping[str, Sequence[bytes]] = {}
 _TEXT_TIMES = 8
 """Generous bound on how many times longer values are in JSON than in binary."""
@@ -40,7 +40,7 @@ _JSON_LENGTH = b"inference-header-content-length"
 
 @dataclass(slots=True, eq=False, repr=False)
 class InferHead:
-    """The fields of a request's head that describe its call. Requests share it like the head."""
+    """The fields of a request's head that describe its call. Requests share it with the head."""
 
     model: str
     version: str | None

@@ -365,7 +365,7 @@ class HttpConnection(FrontEndConnection):
         self._abandon_all()
 
     def _abandon_all(self) -> None:
-        # The memory of an upload that has ended may be in use by someone else.
+        # The memory of an upload that has ended may already belong to another request.
         self._sink = self._sending = None
         self._reader.close()
         abandoned = [*self._waiting, *self._reader.ready]
@@ -427,7 +427,7 @@ class HttpServer(Listener):
         clock: Callable[[], float] = time.monotonic,
         unpacker: Unpacker | None = None,
     ) -> None:
-        """`unpacker` is closed with the server; None: it makes its own."""
+        """`unpacker` is closed with the server; None: the server makes its own."""
         settings = settings or HttpSettings()
         context = HttpContext(Router(routes), settings, authorize, access_log, clock, unpacker)
         super().__init__(context, lambda: HttpConnection(context))

@@ -31,7 +31,7 @@ PATIENCE_PER_S: Final = 33.0
 """Frames without progress allowed in a burst, and per second (nghttp2's limits on resets)."""
 PATIENCE_PER_PART: Final = 4.0
 PATIENCE_PER_FRAME: Final = 2.5
-"""Patience restored by each message and end of an answer, and by each frame of a long answer."""
+"""Patience restored by each message and by the end of an answer; by each frame of a long answer."""
 LEAST_RATE: Final = 16 * 1024
 """Bytes/s at which a client must read blocked answers, like `min_body_rate` for bodies."""
 RTT_EVERY_S: Final = 1.0

@@ -1,10 +1,10 @@
 """Metric families, their text format, and the table of our own families: name, kind, help.
 
 The format is Prometheus text 0.0.4 with plain decimal digits. Some consumers read the page with
-patterns instead of a parser, so counters keep their names, and 150754811904 is never written as
-1.50754811904e+11. Our own families follow OpenMetrics: names contain base units, and counters end
-in `_total`; docs/metrics.md describes each. A scrape reads one `VersionView` per version, which
-combines engine and catalog. Pure.
+patterns instead of a parser, so Triton's counters keep their names, and 150754811904 is never
+written as 1.50754811904e+11. Our own families follow OpenMetrics: names contain base units, and
+counters end in `_total`; docs/metrics.md describes each. A scrape reads one `VersionView` per
+version, which combines engine and catalog. Pure.
 """
 
 from __future__ import annotations

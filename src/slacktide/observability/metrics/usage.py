@@ -49,8 +49,8 @@ class Machine:
 
     def cpu_utilization(self) -> float:
         """Share of CPU time in use since the last call, 0 to 1. Under a CPU quota, the share of the
-        quota that this control group used; else the share that all processes used of the processors
-        available to this one."""
+        quota that this control group used; else the share of this process's processors that all
+        processes used."""
         now = self._cpu_times()
         busy, available = (time - last for time, last in zip(now, self._last_times, strict=True))
         if available > 0.0:

@@ -334,7 +334,7 @@ class ServerCall(PendingRequest):
             refused = Refused(self.id, version.name, reason, version.pin, message)
             self._route.refuse(refused, self)
             return
-        # There is no version for which to count it.
+        # Without a version, the engine cannot count the refusal.
         plane.overload.count(reason)
         outcome = Outcome(reason, plane.driver.clock(), detail=message)
         named = self._version_name or ""

@@ -1,6 +1,6 @@
 """The states of a call, the steps between them, and what a call holds in each. A table, no code.
 
-`call.py` takes the steps. The diagram in docs/internals/call.md is made from `STEPS`.
+`call.py` takes the steps. A test compares `STEPS` with the diagram in docs/internals/call.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CallStep(StrEnum):
 
     ANNOUNCE = "announce"
     ACCEPT = "accept"
-    """The scheduler has not refused the notice."""
+    """The scheduler has not refused the notice: the body may be read."""
     SUBMIT = "submit"
     REFUSE = "refuse"
     ANSWER = "answer"
@@ -75,7 +75,7 @@ STEPS: Mapping[CallState, Mapping[CallStep, CallState]] = {
     CallState.ANSWERED: {CallStep.CANCEL: CallState.ANSWERED},
     CallState.CANCELLED: {CallStep.CANCEL: CallState.CANCELLED},
 }
-"""The state after each step. Any other step is a fault of the server (`CallError`)."""
+"""The next state, by state and step. Any other step is a fault of the server (`CallError`)."""
 
 
 class Held(StrEnum):

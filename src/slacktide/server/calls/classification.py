@@ -1,7 +1,7 @@
 """Triton's classification extension: the best classes of an output instead of its values.
 
 Each element of the answer is `value:index`, or `value:index:label` for a model with labels. Only
-calls that request it get here.
+calls that request it use this module.
 """
 
 from __future__ import annotations

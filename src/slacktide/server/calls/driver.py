@@ -213,7 +213,7 @@ class Driver:
                 self._loop.call_soon(self._pause)
 
     def _pause(self) -> None:
-        """While every lane is busy, briefly pause, so that models get the core that they share."""
+        """While every lane is busy, pause the loop briefly if the models share its core."""
         self._pause_due = False
         self._send_batches()  # else a worker would idle through the pause
         if self.engine.has_idle_lane:

@@ -72,7 +72,7 @@ class Launcher(Protocol):
     def start(self, replica: Replica, report: Reporter) -> ReplicaHandle: ...
 
     def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
-        """Called when a replica is warm. A returned sentence refuses it for good."""
+        """Called when a replica is warm. Returns why to refuse it for good, or None."""
 
     def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None: ...
 
@@ -142,7 +142,7 @@ class ReplicaSupervisor:
             self._handles[replica.id] = self._launcher.start(replica, report)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-                # Clients use all descriptors: this is not one of the model's five crashes.
+                # Clients hold all descriptors: do not count this among the model's five crashes.
                 log.warning(
                     "no file descriptor left for a replica of %s: starting it later", replica.pool
                 )

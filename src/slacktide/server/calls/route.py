@@ -12,7 +12,7 @@ from slacktide.server.calls.pending import PendingRequest
 
 
 class CallRoute(Protocol):
-    """The route of a call, which gets it from its version (`LoadedVersion.route`)."""
+    """The route of a call, as its version provides it (`LoadedVersion.route`)."""
 
     def announce(self, notice: Notice, call: PendingRequest) -> None:
         """Announce a request whose body is still arriving. It is answered by its deadline."""
