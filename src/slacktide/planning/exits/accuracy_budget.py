@@ -41,15 +41,15 @@ FRESH = 64
 
 
 Said: TypeAlias = tuple[Array, Array]
-"""(uncertainty, agreement), each [rows, ramps], in the order of rows; if a ramp was not asked, its
-uncertainty is infinite and its agreement true."""
+"""(uncertainty, agreement), each [rows, ramps], in the order of rows; where a ramp did not judge a
+row, its uncertainty is infinite and its agreement true."""
 
 
 class JudgedWindow:
     """Answers of ramps for the last judged rows."""
 
     def __init__(self, rows: int, positions: int = 0) -> None:
-        """`rows`: most rows to keep; `positions`: number of positions in the model."""
+        """`rows`: maximum number of rows to keep; `positions`: number of positions in the model."""
         self._uncertainty: Array = np.full((rows, positions), np.inf)
         self._agrees: Array = np.ones((rows, positions), bool)
         self.added = 0
@@ -191,5 +191,5 @@ def search_of(said: Said, saved: Sequence[float], loss: float, fresh: int) -> Th
         if allowed_wrong < 0:
             unsure[:, ramp] = np.inf
     if fresh < len(unsure):
-        price[len(unsure) - fresh :] *= 2 * (most + 1)  # doubled, as blur puts half behind the row
+        price[len(unsure) - fresh :] *= 2 * (most + 1)  # blur gives half of it to less sure rows
     return ThresholdSearch(unsure, agrees, saved, max(most, 0), price=price, blur=BLUR)

@@ -35,7 +35,7 @@ from slacktide.planning.exits.ramps import (
 from slacktide.planning.scoped import ScopeState
 
 TUNE_ROWS = 64
-"""Most judged rows between two tunings; a wrong answer causes one immediately."""
+"""Maximum number of judged rows between two tunings; a wrong answer causes one immediately."""
 STALE_S = 60.0
 """Seconds without a judged row after which earlier ones are in doubt."""
 RETRY_S, RETRY_MOST_S = 60.0, 3600.0
@@ -45,11 +45,11 @@ UNCUT = 64
 FEATURE_SHARE = 0.1
 """Share of batches that are judged at every position, and that ramps keep training on."""
 FULL_ROWS, ENOUGH_ROWS = 512, 256
-"""Rows judged at every position: the most kept, and the fewest from which ramps are placed."""
+"""Rows judged at every position: the number to keep, and the number required to place ramps."""
 ROUND_ROWS = 13
 """Rows judged at every position between two rounds of ramps: 128 rows in all (§3.3)."""
 WARM_UP = 1024
-"""Most rows of a warm-up: until `ENOUGH_ROWS` are judged, all batches judge new ramps at every
+"""Maximum rows of a warm-up: until `ENOUGH_ROWS` are judged, all batches judge new ramps at every
 position."""
 
 
@@ -96,7 +96,7 @@ class PoolExits(ScopeState):
         self.everywhere = JudgedWindow(FULL_ROWS)
         """Rows judged at every position."""
         self.round_at = ENOUGH_ROWS
-        """`everywhere.added` from which on ramps may move."""
+        """Value of `everywhere.added` from which on ramps may move."""
         self.warm_up_until = WARM_UP
         """Value of `rows` at which a warm-up ends."""
         self.unfit: set[int] = set()

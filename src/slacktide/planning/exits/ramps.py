@@ -46,8 +46,8 @@ class PassTimes:
         self.chains: dict[tuple[int, ...], float] = {}
         """Last measured overhead of each chain, by its ramps."""
         self.budgets: tuple[float, ...] = ()
-        """Time left to the last requests, as shares of a pass, ascending, at most 1; empty if all
-        are on time at the model's end."""
+        """Time that the last requests had left, as shares of a pass, ascending, at most 1; empty if
+        all are on time at the model's end."""
         if earlier_times is not None:
             self.front.update({r: s for r, s in earlier_times.front.items() if r in self.front})
             self.costs = {r: cost for r, cost in earlier_times.costs.items() if r in self.front}
@@ -68,7 +68,7 @@ class PassTimes:
             self.front[ramp] = min(max(answer - cost * number, 0.0), 1.0)
 
     def hurry(self, left_s: Iterable[float], end_s: float) -> None:
-        """Take the seconds left to the last requests. `end_s`: p99 time to a final answer."""
+        """Take the seconds that the last requests had left. `end_s`: p99 time to a final answer."""
         whole_s = end_s / (1.0 + max(0.0, self.overhead or 0.0))
         budgets = sorted(min(max(seconds / whole_s, 0.0), 1.0) for seconds in left_s)
         self.budgets = tuple(budgets) if budgets and budgets[0] < 1.0 else ()

@@ -1,4 +1,4 @@
-"""`ThresholdSearch`: finds the active ramps' thresholds: rows of less uncertainty leave.
+"""`ThresholdSearch`: finds the uncertainty below which rows may leave, for each active ramp.
 
 Rows that ran to the model's end show, for any thresholds, where they would have left and whether
 that answer was the model's, so the search runs no model. It sets each ramp in turn to the best

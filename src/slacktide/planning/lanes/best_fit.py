@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # avoids an import cycle
     from slacktide.planning.pipelines.problem import DeviceView, PlacementQuestion
 
 MAX_UTILISATION = 0.8
-"""Largest share of the time that replicas are busy; above it a model gets one more."""
+"""Largest share of the time that replicas are busy; above it, a model gets one more replica."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class CoreAllocator:
 def _retained_by_lane(
     core_counts: Mapping[str, int], holdings: Mapping[str, LaneSnapshot]
 ) -> dict[str, list[int]]:
-    """Return the cores that each lane of `core_counts` keeps: none promised to another lane."""
+    """Return the cores that each lane of `core_counts` keeps, except those promised to others."""
     promised = {
         core: lane for lane, view in holdings.items() if not view.leaving for core in view.target
     }

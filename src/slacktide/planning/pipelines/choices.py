@@ -23,7 +23,7 @@ class StageChoices:
     ) -> None:
         self.question, self.pipeline, self.rules = question, pipeline, rules
         self.devices: list[DeviceView] = question.candidates(pipeline)
-        """The source first."""
+        """Candidate devices, the source first."""
         self.rates = pipeline.rates()
         self._costs: dict[tuple[int, int, int, int], StageCost | None] = {}
         self._times_of: dict[tuple[int, int, int], ConfigurationTimes | None] = {}

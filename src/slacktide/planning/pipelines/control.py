@@ -54,7 +54,7 @@ did not. A grave loss does not wait."""
 LINK_QUANTILE = 4
 """Equal groups into which the rates of an unwatched link are cut; the lowest cut point counts."""
 RECENT_SECONDS = 3
-"""Number of last seconds whose least bandwidth counts for a watched link."""
+"""The lowest bandwidth of this many last seconds counts for a watched link."""
 NOTICEABLE_CHANGE = 0.15
 """Smallest relative change of rates or links that is checked."""
 NOTICEABLE_LOSS = 0.02

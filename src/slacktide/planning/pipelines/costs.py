@@ -70,7 +70,7 @@ class StageCost(NamedTuple):
     accuracy: float
     row_share: float
     on: Sequence[tuple[int, float]]
-    """(device, 1 if it runs there, else 0); the second is an array in an array of choices."""
+    """(device, 1 if it runs there, else 0); the second is an array if fields are arrays."""
 
 
 class Load:

@@ -18,8 +18,8 @@ from slacktide.planning.scaling.view import ModelView, ReplicaView, ScalingLimit
 from slacktide.profiles import PointTime, TimeDistribution
 
 MOST = 4
-"""Most lanes that the instances of a stage may fill: the published code's limit on instances, which
-run back to back there."""
+"""Maximum number of lanes that the instances of a stage may fill: the published code's limit on
+instances, which run back to back there."""
 
 RowsOf = Callable[[int, int], int]
 """Rows that have arrived so far, by pipeline and stage."""

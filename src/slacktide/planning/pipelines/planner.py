@@ -188,8 +188,8 @@ class ServerPipelinesPlanner(Planner):
                 self._report(f"pipelines cannot be placed: {self._reason}")
 
     def _count_request(self, request: Request) -> None:
-        """Count rows for the autoscaler. The request's client is no help: it is the pipeline
-        call's, which may have any pipeline's name."""
+        """Count rows for the autoscaler. The request's client does not show the pipeline: it is the
+        client of the pipeline's call, whose name may be that of any pipeline."""
         frames = self._frames() if self._control.policy.scales else None
         pipeline, stage = (frames and frames.stage_of(request.id)) or ("", "")
         arrivals = self._arrivals.get(pipeline, {}).get(stage)

@@ -163,7 +163,7 @@ class DevicePlans:
         device_name: str,
     ) -> StagePlace:
         """Return the place of a handed-over stage. If its path takes longer than the SLO, no
-        transfer time is reserved: it is lost anyway, and must not cost another branch."""
+        transfer time is reserved: it is late anyway, and must not take time from other branches."""
         stage = placed[at]
         before = {placed[inflow.stage].device for inflow in estimator.pipeline.stages[at].inflows}
         if before != {stage.device} and not _is_closed(estimator.pipeline, at):
@@ -218,7 +218,7 @@ class DevicePlans:
 
 
 def _is_closed(pipeline: PipelineView, stage: int) -> bool:
-    """Whether the stages after it are fed only by its own branch (`Pipeline.is_closed`)."""
+    """Whether only `stage` and its branch feed the stages after it (`Pipeline.is_closed`)."""
     branch = {stage}
     for at, view in enumerate(pipeline.stages):
         fed = [inflow.stage in branch for inflow in view.inflows]

@@ -34,11 +34,11 @@ Picks = list[NDArray[np.intp]]
 
 RULES = EstimateRules()
 AT_ONCE = 16384
-"""Most combinations of all stages that are estimated together."""
+"""Maximum number of combinations of all stages that are estimated together."""
 BLOCK = 1024
-"""Most combinations of a block of stages that are estimated together."""
+"""Maximum number of combinations of a block of stages that are estimated together."""
 ROUNDS = 3
-"""The second and third round replace placements that other pipelines have made worse."""
+"""Number of rounds. All but the first replace placements that other pipelines have made worse."""
 _SLIGHT = 1e-9
 _COSTS = (
     "latency",
@@ -111,8 +111,8 @@ def _improve(
     load: Load,
     improved: Callable[[int, PlacementScore], list[StageCost] | None],
 ) -> Placed:
-    """Replace choices of pipelines until none improves. `load`: that of all `chosen`; while
-    `improved` is called with a pipeline's number and score, that of the other pipelines."""
+    """Replace choices of pipelines until none improves. `load`: the load of all `chosen` or, while
+    `improved` is called with a pipeline's number and score, of the other pipelines."""
     for _ in range(ROUNDS - 1):
         moved = False
         for number, estimator in enumerate(estimators):

@@ -137,7 +137,7 @@ class ServerQuestion:
                 inflows = tuple(Inflow(number[edge.upstream]) for edge in pipeline.into[stage])
                 hosts = (group.name,)
                 stages.append(StageView(stage, configurations, inflows, model, devices=hosts))
-            assert pipeline.slo is not None  # else no settings state it
+            assert pipeline.slo is not None  # pipelines without an SLO are not stated
             home = stages[0].devices[0]
             views.append(PipelineView(name, home, pipeline.slo, 0.0, tuple(stages)))
         devices = tuple(

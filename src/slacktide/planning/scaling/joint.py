@@ -62,8 +62,8 @@ class JointOptions(VerticalOptions):
 
 
 SHORT_SHARE = 0.05
-"""Tolerance, as a share of the window: a number of replicas is enough if it was too small for no
-longer than the best number, plus this."""
+"""Share of the window. A number of replicas is enough if it was too small for at most this much
+longer than the best number was."""
 
 
 class Joint(ScalingPolicy):

@@ -50,7 +50,7 @@ class ScalingStatus:
     lanes: Mapping[str, tuple[int, int]]
     """(cores confirmed, cores aimed at) by lane."""
     rate: float
-    """Expected rows per second; only requests that some allowed number of cores could save."""
+    """Expected rows per second. Counts only requests that some allowed number of cores can save."""
     budget: float
     """Seconds that an expected arrival will have left; infinite without deadlines."""
 

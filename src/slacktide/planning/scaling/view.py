@@ -250,7 +250,7 @@ def view_of(
 
 
 def _beside(runs: PoolSnapshot, pools: Sequence[PoolSnapshot]) -> Iterator[PoolSnapshot]:
-    """Yield `runs`, and variants of its load that are up on all lanes where `runs` is."""
+    """Yield `runs`, and variants loaded with it that are up on all lanes where it is up."""
 
     def up(pool: PoolSnapshot) -> set[str]:
         ready = (replica for replica in pool.replicas if replica.state is UP and replica.staying)

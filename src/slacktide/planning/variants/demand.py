@@ -24,7 +24,7 @@ PIXELS = 128 * 128
 POWER = 0.83
 """Bytes of a picture grow with this power of its pixels."""
 RATE_MOST = 240.0
-"""Most frames per second that are planned for one session."""
+"""Maximum frames per second to plan for one session."""
 WEIGHTS = (1 / 16, 16.0)
 
 
@@ -38,7 +38,7 @@ class Session:
         self.restate(opened)
 
     def restate(self, opened: SessionOpened) -> None:
-        """Take the client's needs, stated first or anew."""
+        """Take the needs that the client states, at first or later."""
         self.opened = opened
         self.slo = _within(opened.slo, 0.0, 3600.0, 0.0)
         self.weight = _within(opened.weight, *WEIGHTS, 1.0)
@@ -64,7 +64,7 @@ class Session:
 
     @property
     def floor(self) -> float:
-        """Least accuracy that it can use."""
+        """Lowest accuracy that is of use to it."""
         return _within(self.opened.floor, 0.0, 2.0, 0.0)
 
     def frame(self, side: int) -> float:
@@ -111,7 +111,7 @@ class SessionlessRequests:
         self._rows, self._since = 0, now
 
     def count(self, request: Request, *, now: float) -> bool:
-        """Count a request. Returns whether it is the first one while none was expected."""
+        """Count a request. Returns whether it is the first one when none was expected."""
         budget = 3600.0 if request.best_effort else min(3600.0, request.deadline - now)
         if not self.budget:
             self.budget = budget
@@ -137,7 +137,7 @@ class SessionlessRequests:
 
 
 class LearnedHeadroom:
-    """The share of a capacity to plan with. It falls while the share of frames lost for want of
+    """The share of a capacity to plan with. It falls while the share of frames lost for lack of
     this capacity exceeds `target_loss`, and rises otherwise."""
 
     LEAST = 0.6

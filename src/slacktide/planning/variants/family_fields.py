@@ -126,8 +126,8 @@ class FamilyFields:
     def _routes_of(
         self, plain: Route, serving: Collection[PoolId], deployed: Collection[PoolId]
     ) -> list[Route]:
-        """Return the plain route and the routes of sessions, to pools of its load that serve or, if
-        none does, to those that will."""
+        """Return the plain route and the routes of sessions. They lead to pools that were loaded
+        with the plain one and serve or, if none serves, will serve."""
         state, beside = self._state, plain.pool._replace
         pools = [beside(variant=variant.name) for variant in state.family.variants]
         ready = [at for at, pool in enumerate(pools) if pool in serving]

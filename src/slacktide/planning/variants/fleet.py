@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_COLUMNS = 4096
-"""Most grid steps up to the largest capacity of a replica. If exact steps would be finer, rates are
-rounded up and capacities down."""
+"""Maximum grid steps up to the largest capacity of a replica. If exact steps would be finer, rates
+are rounded up and capacities down."""
 UNMAPPED = -1
 
 
@@ -68,7 +68,7 @@ class Client:
     """Seconds left for the server if frames have the size of a variant, by variant."""
     weight: float = 1.0
     floor: float = 0.0
-    """Least accuracy that it can use."""
+    """Lowest accuracy that is of use to it."""
 
     def __post_init__(self) -> None:
         for name in ("rate", "weight"):

@@ -34,11 +34,11 @@ be; then it is loaded beside that neighbour and measured."""
 ANSWER_GAP = 0.005
 """Least seconds between two plans, and as much again for every 50 sessions."""
 SEARCHING = 3.0
-"""A search starts at least 3 n seconds after one that took n, since they share a processor."""
+"""A search starts at least 3 n seconds after one that took n, since serving needs the processor."""
 CROWDED = 1.0
 """Like `SEARCHING`, if a session finds no room in the plan in force and has to wait."""
 PLACED_AT_ONCE = 250
-"""Most sessions that are placed in one turn of the loop, at 10 to 32 µs each."""
+"""Maximum number of sessions placed in one turn of the loop, at 10 to 32 µs each."""
 URGENT_GAP = 0.1
 """Least seconds between two searches, however many clients come and go."""
 
@@ -106,7 +106,7 @@ class PlannedFamily(ScopeState):
         """By session: `serial` when it was last placed without a search."""
         self.serial = 0
         self.stale = True
-        """Whether replicas have come up, or sessions have gone."""
+        """Whether replicas have come up, or sessions have gone, since the last plan."""
         self.due_at = now
         """When to search next."""
         self.held_until = -math.inf
@@ -178,8 +178,8 @@ class PlannedFamily(ScopeState):
         self.planning_s += seconds
 
     def put_off(self, until: float) -> None:
-        """Leave clients where they are. After a second failure in a row, leave the whole family out
-        until then; otherwise no other family could be planned."""
+        """Leave clients where they are. From the second failure in a row on, leave out the whole
+        family until `until`; otherwise no other family could be planned."""
         self.due_at = until
         self.failures += 1
         if self.failures > 1:
@@ -219,7 +219,7 @@ class PlannedFamily(ScopeState):
             self.pending = dict.fromkeys(new_sessions) | self.pending
 
     def _put_on_lanes(self, answer: SearchResult, up: Collection[tuple[str, PoolId]]) -> None:
-        """Give lanes and their clients the variants of the answer, including moves since then."""
+        """Give lanes and clients the variants of the answer, with moves made since the search."""
         for id, variant in answer.moved.items():
             before = self.mapped.get(id)
             if before is not None:

@@ -29,7 +29,7 @@ from slacktide.planning.variants.search import search
 from slacktide.planning.variants.turns import Turns, by_turns
 
 MOST_BY_TURNS = 8
-"""Most lanes for which running several variants by turns is tried."""
+"""Maximum number of lanes for which running several variants by turns is tried."""
 _PLAIN = "requests without a session"
 
 
@@ -284,8 +284,8 @@ def client_of(
     headroom: Headroom,
     within: tuple[int, int] | None = None,
 ) -> Client:
-    """Return a session as a client of the search. The search assumes that a frame waits for one
-    batch of its own length on a lane of full speed; budgets are scaled to allow for other rules."""
+    """Return a session as a client of the search. The search assumes that a frame waits as long as
+    its own batch takes, on a lane at full speed: budgets are scaled for other waits and speeds."""
     scale = 2.0 / ((1.0 + wait) * headroom.capacity)
     budgets = session.budgets(sides, share=headroom.bandwidth)
     allowed = _allowed(within, sides)

@@ -26,20 +26,20 @@ from slacktide.planning.variants.moves import improved, ordered
 from slacktide.planning.variants.pairs import Effort
 
 _PART = 16
-"""Most replicas that are planned together."""
+"""Maximum number of replicas that are planned together."""
 _IMPROVED = 6
 """Candidates that are improved by moves."""
 _IMPROVED_OF_FEW = 10
 """Candidates that are improved if there are at most four replicas, as each then costs less."""
 _PAIRS = 1000
 """Effort for dividing the clients of two replicas anew, with up to `_PART` / 2 replicas. With more
-it gains about 0.2 % and makes a search half as long again."""
+replicas this would gain about 0.2 % and make a search half as long again."""
 _NEARLY = 0.95
 """Share of the best accuracy from which plans count as equal if variants must load."""
 _LEAST = 40
 """Fewest candidates of each part."""
 _MOVES = 50
-"""Most moves across parts if clients are left unmapped."""
+"""Maximum number of moves across parts if clients are left unmapped."""
 _TEMPERATURES = (0.0125, 0.0005)
 """Temperatures at the beginning and the end of annealing (paper, §4.3)."""
 
