@@ -251,8 +251,8 @@ class FrameStream(StreamRpc):
         self._announcing.append(frame)
 
     def _announce(self) -> None:
-        """Give the engine notice of the frames announced in this turn of the loop that have not
-        arrived."""
+        """Give the engine notice of the frames announced in this turn of the loop, unless they have
+        begun to arrive."""
         frames, self._announcing = self._announcing, []
         for frame in frames:
             if frame.is_awaited and self._frames.get(frame.frame) is frame:

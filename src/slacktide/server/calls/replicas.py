@@ -244,7 +244,7 @@ class ReplicaSupervisor:
                 self._post(event)
             case BatchAborted():
                 batch = self._batches.pop(event.batch)
-                if event.exits is not None:  # all members had left early, and others waited
+                if event.exits is not None:  # all members had been answered, and others waited
                     seconds = self._clock() - batch.started
                     timing = BatchTiming(infer_s=seconds)
                     self._launcher.finished(batch, timing, seconds, event.exits)
