@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 
 from slacktide.domain.crops import Glue
 from slacktide.domain.preprocessing import StatedPreprocessing
@@ -173,6 +175,15 @@ def test_pictures_of_any_shape_fill_a_row(
     assert result.arrays[0].max() > 0.97
     if resize in ("squash", "cover"):
         assert result.arrays[0].min() > 0.97
+
+
+@pytest.mark.parametrize(("mode", "colour"), [("L", 121), ("CMYK", 200), ("RGB", 200)])
+def test_grey_and_cmyk_jpegs_become_colours(opened: Any, mode: str, colour: int) -> None:
+    session = opened("n", 3, 16, 16)
+    file = io.BytesIO()
+    Image.new("RGB", (30, 20), (200, 100, 20)).convert(mode).save(file, "JPEG")
+    red = run(session, file.getvalue()).arrays[0][0, 0]
+    assert np.allclose(red, colour / 255, atol=0.01)
 
 
 def test_a_file_for_one_row_is_served_a_picture_at_a_time(opened: Any) -> None:
