@@ -212,7 +212,7 @@ class Solution:
 
 
 class LinearProgram:
-    """Variables from 0 to a bound each, rows that bound weighted sums of them, and their worths."""
+    """Variables, each with a worth and a range from 0, and rows that bound their weighted sums."""
 
     def __init__(self) -> None:
         self.worth: list[float] = []

@@ -181,7 +181,7 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
         return tuple(column.name for column in fields(self.paper.row))
 
     def to_csv(self) -> str:
-        """The rows, with a header; a column that is a mapping as one JSON object."""
+        """The rows, with a header. Mappings are written as JSON objects."""
         text = StringIO()
         writer = csv.DictWriter(text, self.columns, lineterminator="\n")
         writer.writeheader()

@@ -51,7 +51,7 @@ from slacktide_papers.harness.recorded import find_data_file
 from slacktide_papers.harness.state import ReproduceError
 
 COUNTS, BANDWIDTHS = "octopinf_object_counts.csv", "octopinf_5g_30s.csv"
-"""Files below `--data`: objects on frames of the paper's repository, and its 5G schedules."""
+"""Files below `--data`: object counts and 5G schedules from the paper's repository."""
 VIDEOS = {
     "traffic": ("traffic1", "traffic2", "traffic3", "traffic4", "traffic5", "traffic6"),
     "surveillance": ("people2", "people3", "indoor1"),

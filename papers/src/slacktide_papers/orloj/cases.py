@@ -63,7 +63,7 @@ _SAME = {"std-1": "two-modal", **dict.fromkeys(cases("table-4"), STATIC)}
 
 
 def workload_of(case: str) -> str:
-    """The case that `case` is run as. Two modes of σ 1 are in both Table 2 and Table 3; the static
+    """The case as which `case` runs. Two modes of σ 1 are in both Table 2 and Table 3; the static
     models of Table 4 are run as one case, because the paper states no difference between them."""
     return _SAME.get(case, case)
 

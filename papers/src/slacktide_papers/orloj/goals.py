@@ -88,9 +88,9 @@ OVER_TEXT = {"P": 5.0, "Q": 4.0}
 TIGHT = 2.0
 """Largest SLO that counts as tight, × P99."""
 WITH_NOTICE = {1.5: 8.0, 2.0: 6.0}
-"""Least gain under P, in points, of `slack` with notice over that reading without notice."""
+"""Least gain under P, in points, of `slack` with notice over Orloj's strongest reading, by SLO."""
 WORST = -1.0
-"""Least gain of `slack` over that strongest reading in any single row, in points."""
+"""Least gain of `slack` over Orloj's strongest reading in any single row, in points."""
 BEHIND_ORACLE = 1.0
 """Maximum points, on average under P, by which `slack` may be behind `oracle_slack`."""
 LONG_CLASS = 10.0

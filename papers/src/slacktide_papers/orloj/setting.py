@@ -130,8 +130,8 @@ def draw_requests(
 
 
 def _first(process: Arrivals, count: int, about: float, seed: int) -> NDArray[np.float64]:
-    """The first `count` arrivals, or fewer if there are not that many. `about` is how many seconds
-    they take on average."""
+    """The first `count` arrivals, or fewer if there are not that many. `about`: seconds that they
+    take on average."""
     for factor in (1.5, 3.0, _LONGEST):
         times = process.times(factor * about, rng_for(seed, "arrivals"))
         if times.size >= count:
@@ -146,7 +146,7 @@ def _following(
 
     "The trace was scaled down such that the incoming rate matches the system load" (§5.2): here
     the average rate of the whole trace does, so a busy stretch stays busier than others. The trace
-    repeats after its end; `about` is how many seconds of it are needed on average.
+    repeats after its end. `about`: seconds of the trace that a run needs on average.
     """
     place = int(rng_for(seed, "place").integers(len(trace)))
     window = setting.window * alone

@@ -48,7 +48,7 @@ class RecentTimes(BatchTimes):
         self._shapes: ShapeClasses | None = None
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
-        """The median of the smallest size that holds `rows`, or of a lesser size if it is longer.
+        """The median of the smallest size that holds `rows`, or of a smaller size if longer.
 
         If the profile distinguishes shapes, only the times of the members' class count."""
         if members and (classes := self.classes(cores)) is not None:
@@ -86,7 +86,7 @@ class RecentTimes(BatchTimes):
 
     def discount(self, request: Request | None = None) -> None:
         """Forget the oldest time of each size, so that repeated calls lead back to the profile. If
-        there are shape classes, also in that of `request`, or in all of them if it is None."""
+        there are shape classes, do so in the class of `request` too; None: in all classes."""
         if (shapes := self._shapes) is not None:
             every = shapes.times
             for times in every if request is None else (every[shapes.class_of(request)],):

@@ -264,7 +264,7 @@ class _Run:
 
 
 def _replicas(setting: SpongeSetting, contender: SpongeContender) -> int:
-    """The most instances of one model."""
+    """The maximum number of instances of one model."""
     if not contender.replicas:
         return 1
     least, most = contender.cores or (1, CORES)

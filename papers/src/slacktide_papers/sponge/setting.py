@@ -86,7 +86,7 @@ def bandwidths(folder: Path | None) -> Bandwidths:
 
 
 def measured_points(folder: Path) -> tuple[Timed, ...]:
-    """The measured latencies below `folder`: columns batch, cores, latency_ms. Raises as above."""
+    """The latencies in a file below `folder`: batch, cores, latency_ms. Raises ReproduceError."""
     path = find_data_file(folder, POINTS)
     try:
         with path.open(newline="", encoding="utf-8") as file:

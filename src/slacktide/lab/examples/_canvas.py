@@ -73,7 +73,7 @@ class Canvas:
     def line(
         self, x0: float, y0: float, x1: float, y1: float, width: float, colour: Colour
     ) -> None:
-        """Draw a line, as squares along it."""
+        """Draw a line as a row of squares."""
         half = width / 2
         steps = int(max(abs(x1 - x0), abs(y1 - y0)) / max(half, 1)) + 1
         for i in range(steps + 1):

@@ -58,7 +58,7 @@ class Samples:
     def write(self, path: Path) -> None:
         """Write a compressed .npz. For each input NAME there are `NAME`, all requests padded into
         one batch, and `NAME.shapes` of shape (count, axes), their shapes before padding; and
-        `labels` where known."""
+        `labels` if known."""
         arrays: dict[str, Array] = dict(self.batch())
         for name in tuple(arrays):
             shapes = [request[name].shape[1:] for request in self.requests]
@@ -306,7 +306,7 @@ def example(name: str) -> ExampleModel:
 
 
 def make_inputs(model: str, count: int, seed: int) -> Samples:
-    """Draw `count` realistic one-row requests for an example model; equal seeds, equal requests.
+    """Draw `count` realistic one-row requests for an example model; equal seeds give equal ones.
 
     Raises ExamplesError for an unknown model, ValueError for a count below one.
     """

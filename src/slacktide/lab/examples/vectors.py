@@ -52,7 +52,7 @@ def signals(count: int, rng: np.random.Generator) -> tuple[Float32, NDArray[np.i
     for label, shape in enumerate(_KINDS.values()):
         rows = labels == label
         out[rows] = shape(cycles[rows], phase[rows])
-    # The kind "noise" would be quieter than all others and so found by its loudness alone.
+    # Otherwise "noise" would be quieter than all other kinds, and loudness alone would reveal it.
     level = np.where(labels == SIGNAL_KINDS.index("noise"), 0.7, _NOISE)[:, None]
     return (amplitude * out + level * noise).astype(np.float32), labels
 

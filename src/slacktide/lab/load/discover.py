@@ -112,7 +112,7 @@ async def _grpc(target: Target) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
 def _served(
     model: str, inputs: list[tuple[str, str, list[int]]], max_batch: int | None
 ) -> RemoteModel:
-    """Describe a model. If `max_batch` is None, it batches if all first axes are free."""
+    """Describe a model. If `max_batch` is None, the model batches if all first axes are free."""
     for _, kind, _ in inputs:
         if kind not in BY_NAME:
             raise TargetError(f"model {model!r}: unknown datatype {kind!r} in its metadata")

@@ -31,7 +31,7 @@ _REPORT = "Output"
 
 @dataclass(frozen=True, slots=True)
 class LoadFlags(Options):
-    """A run as a command line asks for it. What has a grammar of its own is still text."""
+    """A run as the command line states it. Values with a grammar of their own are still text."""
 
     model: str = option("", "Model to send requests for.", panel=_TRAFFIC, metavar="NAME")
     version: str = option("", "Model version; default: the latest.", panel=_TRAFFIC, metavar="N")

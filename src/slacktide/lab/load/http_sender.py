@@ -87,7 +87,7 @@ class HttpSender:
         while self._all:  # every abort is followed by a call of `broken`
             await asyncio.sleep(0)
 
-    # What connections report.
+    # Calls from connections.
 
     def answered(
         self, connection: ClientConnection, index: int, status: int, detail: bytes, reusable: bool

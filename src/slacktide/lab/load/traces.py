@@ -35,7 +35,7 @@ def read_trace(text: str) -> Arrivals:
 
 
 def read_lengths(text: str) -> Empirical:
-    """Read the lengths in a file, in the order of arrivals. Raises WorkloadError too."""
+    """Read the lengths in a file, in the order of arrivals. Raises like `read_trace`."""
     path, fields = split_fields(text, _FIELDS, "trace")
     lengths = _read(path, fields.get("only")).lengths
     name = Path(path).name

@@ -63,7 +63,7 @@ class TimerQueue:
             self._arm(instant)
 
     async def until(self, instant: float) -> None:
-        """Wait until `instant`, never less; if it has passed, until the loop's next turn."""
+        """Return at `instant`, never earlier; if it has passed, in the loop's next turn."""
         if instant <= time.monotonic():
             await asyncio.sleep(0)
             return

@@ -264,7 +264,7 @@ class _Acting:
         if self._all._recorded is not None:
             self._all._recorded(self.client, record)
 
-    # ── the way, and the server's side of the session ────────────────────────────────────────
+    # ── the link, and the server's side of the session ───────────────────────────────────────
 
     def _send(self, action: SendFrame, now: float) -> None:
         frame = self._frames[action.id]

@@ -19,7 +19,7 @@ from slacktide.planning.variants import FamilyVariant
 from slacktide.wire.link_estimate import BytesPerPixel, LinkEstimate
 
 LINK_REPORT_INTERVAL_S = 0.1
-"""Least seconds between reports of a session's link to planners, unless its bandwidth falls."""
+"""Minimum seconds between reports of a session's link to planners, unless its bandwidth falls."""
 
 
 class ClientLogic(Protocol):
@@ -103,7 +103,7 @@ class SimulatedClient:
     """Factors on the bytes of successive frames."""
     joins: float = 0.0
     leaves: float = math.inf
-    """Instants at which it starts and stops to capture frames."""
+    """Instants at which it starts and stops capturing frames."""
     camera: tuple[int, int] = (1280, 720)
     """Width and height."""
     measured: MeasuredLink | None = None

@@ -47,7 +47,7 @@ class ConstantLink:
     bandwidth: float
     """Bytes per second."""
     rtt: float = 0.0
-    """Seconds there and back, for a message of no length."""
+    """Round-trip time of an empty message, in seconds."""
 
     def __post_init__(self) -> None:
         positive(bandwidth=self.bandwidth)
@@ -73,7 +73,7 @@ class TraceLink:
 
     trace: BandwidthTrace
     rtt: float = 0.0
-    """Seconds there and back, for a message of no length."""
+    """Round-trip time of an empty message, in seconds."""
     offset: float = 0.0
     """Seconds into the trace at time 0."""
 

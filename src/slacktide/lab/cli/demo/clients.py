@@ -53,7 +53,7 @@ class ClientsRun:
     """Frames per second of each camera."""
     slo: float = 0.15
     change_s: float = 6.0
-    """Seconds from one rate of a link to the next."""
+    """Seconds between two changes of a link's rate."""
     seed: int = 1
 
     @property

@@ -122,7 +122,7 @@ def exits_report(
     learning_s: float,
 ) -> Document:
     """Return the report. `answers`: by run, the one without early exits first. Seconds count from
-    due to answered; all figures except `missed` are of rows that both runs answered. `stats`:
+    due time to answer; all figures except `missed` are of rows that both runs answered. `stats`:
     `exit_stats` of the server at the end."""
     pairs = list(zip(*answers.values(), strict=True))
     parts = [

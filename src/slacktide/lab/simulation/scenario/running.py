@@ -27,7 +27,7 @@ from slacktide.lab.simulation.world.results import Scorer
 from slacktide.planning import PlannerError
 
 _provenance = cache(gather)
-"""Provenance of this process, gathered once: it takes a while."""
+"""Provenance of this process, gathered once because that takes a while."""
 _PROGRESS_EVERY = 2_000
 """Requests between two reports of progress."""
 

@@ -152,7 +152,7 @@ _TURNS_MOST = 10_000
 
 
 class Simulation:
-    """One engine in virtual time. An instance serves for one run."""
+    """One engine in virtual time. Use an instance for one run only."""
 
     def __init__(
         self,
