@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 72_300,
+    "serving": 72_350,
     "client": 2_100,
     "lab": 19_500,
     "testing": 400,
     "papers": 11_500,
-    "all": 105_700,
+    "all": 105_750,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

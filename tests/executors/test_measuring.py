@@ -357,7 +357,9 @@ def test_sizes_of_a_model_of_medium_speed_are_all_measured() -> None:
 
 
 def test_the_budget_bounds_a_slow_model_and_says_what_it_would_need() -> None:
-    executor = ScriptedExecutor(lambda rows, cores: 0.3 * rows / cores, PICTURES)
+    executor = ScriptedExecutor(
+        lambda rows, cores: 0.3 / 320 * rows / cores, PICTURES, per_length=True
+    )
     shapes = tuple({"x": (3, 32, 32 * n)} for n in range(1, 9))
     source = replace(PICTURE, more_shapes=shapes)
     found = run(executor, source, budget_s=2.0, cores=[(0,), (0, 1)], check_rows=True)
@@ -365,8 +367,9 @@ def test_the_budget_bounds_a_slow_model_and_says_what_it_would_need() -> None:
     assert found.seconds < 2.0 + single_runs + 10 * 0.3
     assert executor.sources[0].warm_up_s == 0.25  # of two sessions each
     assert found.record.skipped == (2, 4)
+    assert found.untimed == 7
     enough = run(executor, source, budget_s=found.needed_s, cores=[(0,), (0, 1)])
-    assert (enough.record.skipped, enough.needed_s) == ((), 0.0)
+    assert (enough.record.skipped, enough.untimed, enough.needed_s) == ((), 0, 0.0)
 
 
 def test_thorough_goes_on_until_nothing_is_estimated() -> None:

@@ -36,6 +36,7 @@ from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.measuring_sizes import (
     FEWEST,
+    OtherSize,
     measure_sizes,
     sizes_beside,
     with_image_sizes,
@@ -92,6 +93,8 @@ class Measurement:
     """Why the times are only a guess: no synthetic row runs. Empty if they were measured."""
     dependence: str = ""
     """Why requests must not share a batch; empty if they may."""
+    untimed: int = 0
+    """Number of stated sizes of rows that were not timed alone and in the largest batch."""
 
 
 async def measure(
@@ -208,10 +211,35 @@ async def measure(
         min(cpu_shares, default=None) if device == "cpu" and source.function is None else None,
     )
     seconds = clock() - begin
-    needed_s = work.needed_s(max(1, interface.max_batch), len(sets)) if work.too_slow else 0.0
+    most = max(1, interface.max_batch)
+    needed_s = work.needed_s(most, len(sets)) if work.too_slow else 0.0
+    untimed, sizes_s = _untimed(other_sizes, record, max(sizes), most)
+    if untimed:
+        needed_s = max(needed_s, sizes_s)
     return Measurement(
-        record, interface, seconds, work.note, needed_s, opened.sessions, dependence=dependence
+        record,
+        interface,
+        seconds,
+        work.note,
+        needed_s,
+        opened.sessions,
+        dependence=dependence,
+        untimed=untimed,
     )
+
+
+def _untimed(
+    sizes: Sequence[Sequence[OtherSize]], record: ProfileRecord, largest: int, most: int
+) -> tuple[int, float]:
+    """Number of stated sizes that were not timed on all cores, alone and in the `largest` batch,
+    and an approximate budget for all stated sizes in batches of up to `most` rows."""
+    stated = [tries[0] for tries in sizes if tries[0].key]
+    timed = {(point.size, point.rows, point.cores) for point in record.sizes}
+    cores = record.table.cores
+    count = sum(any((size.size, largest, n) not in timed for n in cores) for size in stated)
+    runs = 2 * (FEWEST + 1) * (1 + most) * len(cores)  # sizes get half of the budget
+    rows_long = sum(max(size.size, math.sqrt(size.size)) for size in stated)
+    return count, runs * rows_long * record.table.expected(1, cores[0])
 
 
 def warm_up_s(budget_s: float, source: ModelSource) -> float:

@@ -58,7 +58,9 @@ class ProfiledModel:
     dependence: str = ""
     """Why requests may not share a batch; empty if they may."""
     needed_s: float = 0.0
-    """Approximate budget that measures every batch size, if this measurement skipped some."""
+    """Approximate budget that measures everything, if this measurement skipped some."""
+    untimed: int = 0
+    """See `Measurement`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +121,15 @@ class ProfileCache:
                 definition, source, executor, sets, budget_s=budget_s, dependence=dependence
             )
             if profiled.needed_s:
-                rows = ", ".join(map(str, profiled.record.skipped))
+                batches = ", ".join(map(str, profiled.record.skipped))
+                parts = [f"batches of {batches} rows"] if batches else []
+                if profiled.untimed:
+                    parts.append(f"{profiled.untimed} stated sizes of rows")
                 log.warning(
-                    "%s: batches of %s rows were not measured, because they take too long for "
-                    "%g s; their times are extrapolated. This measures them: slacktide profile %s "
-                    "--budget %ds",
-                    *(label, rows, budget_s, definition.path, math.ceil(profiled.needed_s)),
+                    "%s: %s were not measured, because they take too long for %g s; their times "
+                    "are extrapolated. This measures them: slacktide profile %s --budget %ds",
+                    *(label, " and ".join(parts), budget_s, definition.path),
+                    math.ceil(profiled.needed_s),
                 )
         self.busy.pop(label, None)
         if note := busy_note(profiled.record.cpu_share):
@@ -302,7 +307,6 @@ class ProfileCache:
         self, definition: ModelDefinition, measured: Measurement
     ) -> ProfiledModel:
         interface, dependence = _limited(measured.interface, definition), measured.dependence
-        needed_s = measured.needed_s
         key = await asyncio.to_thread(self._key, definition)
         if measured.guess:
             return ProfiledModel(
@@ -320,7 +324,14 @@ class ProfileCache:
         except RepositoryError as error:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
         return ProfiledModel(
-            measured.record, interface, measured.sessions, "", key, dependence, needed_s
+            measured.record,
+            interface,
+            measured.sessions,
+            "",
+            key,
+            dependence,
+            measured.needed_s,
+            measured.untimed,
         )
 
     @staticmethod
