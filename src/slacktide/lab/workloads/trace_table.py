@@ -96,7 +96,7 @@ class Column:
         return tuple(cell.strip() for cell in self.cells)
 
     def chosen(self, only: str | None, *, single: bool = False) -> NDArray[np.int64]:
-        """Return indices of rows whose cell is `only`; None: all, which `single` requires equal."""
+        """Return indices of rows whose cell is `only`; None: all, which must agree if `single`."""
         words = self.words()
         distinct = sorted(set(words))
         if only is None and single and len(distinct) > 1:
