@@ -2,11 +2,11 @@
 
 Detections are matched and averaged by pycocotools (extra `accuracy`), COCO's reference code: AP50
 counts a detection that overlaps a true box of its class by at least half of their union; AP50:95 is
-the mean over ten such limits up to 0.95. Only classes that have boxes count. An overlap in
-fractions of a picture equals that in pixels. F1 counts overlaps of at least 0.5, and is the highest
+the mean over ten such limits up to 0.95. Only classes that have true boxes count. Overlaps are the
+same in fractions of a picture as in pixels. F1 counts overlaps of at least 0.5, and is the highest
 over all score thresholds.
 
-`resampled` computes the accuracy for resampled images, which pycocotools cannot do.
+`resampled` computes the accuracy on resampled sets of images, which pycocotools cannot do.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Boxes:
     scores: Numbers | None = None
     """[n]; None for true boxes."""
     crowds: NDArray[np.bool_] | None = None
-    """[n]: whether a true box holds a crowd. Detections in a crowd count neither way. None: no box
-    does."""
+    """[n]: whether a true box holds a crowd. Detections in a crowd count neither as right nor as
+    wrong. None: no box is a crowd."""
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """[n]: whether a box is no crowd."""
+        """[n]: whether a box is not a crowd."""
         return np.ones(len(self.classes), bool) if self.crowds is None else ~self.crowds
 
 
@@ -60,7 +60,7 @@ class ClassScore:
     count: int
     """Number of true boxes (without crowds) or, for classifiers, of images."""
     accuracy: float
-    """AP50:95, or the share of the images that are answered right."""
+    """AP50:95, or the share of images that are answered correctly."""
     f1: float
     """F1 at `ImageScores.threshold`."""
     ap50: float | None = None
@@ -76,10 +76,10 @@ class ImageScores:
     """F1 over all detections together, or a classifier's mean over classes."""
     classes: dict[int, ClassScore]
     resampled: Callable[[Counts], Numbers]
-    """Takes how often each image is in each set, [sets, images]; returns each set's accuracy."""
+    """Accuracy of each set, given how often each image is in it, [sets, images]."""
     ap50: float | None = None
     threshold: float | None = None
-    """Score threshold at which `f1` is reached. None for a classifier, as `ap50` is."""
+    """Score threshold that gives `f1`. For a classifier, it is None, like `ap50`."""
 
 
 def can_score_boxes() -> bool:
@@ -88,8 +88,8 @@ def can_score_boxes() -> bool:
 
 
 def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> ImageScores:
-    """Score detections against the true boxes of the same images. Raises ValueError if, crowds
-    aside, no image has a box, and ImportError without pycocotools."""
+    """Score detections against the true boxes of the same images. Raises ValueError if no image has
+    a true box other than crowds, and ImportError without pycocotools."""
     kinds = [boxes.classes[boxes.counted] for boxes in truth]
     classes = np.unique(np.concatenate([np.zeros(0, np.int64), *kinds]))
     if not len(classes):
@@ -126,7 +126,7 @@ def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> Ima
 
 
 def score_classes(answers: Sequence[int], labels: Sequence[int]) -> ImageScores:
-    """Score the class that a classifier finds likeliest in each image."""
+    """Score a classifier by the class that it ranks first for each image."""
     answered, truth = np.asarray(answers), np.asarray(labels)
     right = answered == truth
     by_class = {}
@@ -143,7 +143,7 @@ def score_classes(answers: Sequence[int], labels: Sequence[int]) -> ImageScores:
 
 
 class _Matches(NamedTuple):
-    """The n detections of one class, the likeliest first, at ten limits of overlap."""
+    """The n detections of one class, highest score first, judged at ten limits of overlap."""
 
     image: NDArray[np.intp]
     scores: Numbers
@@ -197,7 +197,7 @@ def _matches(evaluated: Sequence[Any], images: int) -> _Matches:
 
 
 def _best_f1(matches: Sequence[_Matches]) -> tuple[float, float]:
-    """Return the highest F1 over all classes together, and the score threshold where it is."""
+    """Return the highest F1 over all classes together, and the score threshold that gives it."""
     scores = np.concatenate([match.scores for match in matches])
     if not len(scores):
         return 0.0, 0.0
@@ -213,7 +213,7 @@ def _best_f1(matches: Sequence[_Matches]) -> tuple[float, float]:
 
 
 def _evaluated(detections: Sequence[Boxes], truth: Sequence[Boxes], classes: NDArray[Any]) -> Any:
-    """Return a COCOeval that has matched and averaged, with boxes of any area."""
+    """Return a COCOeval that has matched and averaged the detections, for boxes of any area."""
     coco, evaluation = import_module("pycocotools.coco"), import_module("pycocotools.cocoeval")
     with redirect_stdout(io.StringIO()):  # it prints its progress
         sets = [_coco_set(coco, boxes, classes) for boxes in (truth, detections)]

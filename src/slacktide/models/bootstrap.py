@@ -1,9 +1,9 @@
 """Intervals of accuracies: percentiles over sets of images drawn with replacement (bootstrap).
 
-All variants are scored on the same sets, so the interval of a difference is that of pairs, which is
+All variants are scored on the same sets, so the interval of a difference comes from pairs, and is
 narrower than the intervals of two accuracies suggest. Average precision is higher on drawn sets, in
-which images repeat, so percentiles are shifted by the mean. Over all sets each image is drawn
-equally often: the mean of a plain share needs no shift.
+which images repeat, so percentiles are shifted by the measured value minus the mean. Over all sets
+each image is drawn equally often, so a plain share needs no shift.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Interval = tuple[float, float]
 SETS = 1000
 _SEED = 0
 _PERCENTILES = (2.5, 97.5)
-"""Of a 95 % interval."""
+"""Ends of a 95 % interval."""
 
 
 def resampled_sets(images: int) -> NDArray[np.uint16]:
@@ -29,7 +29,7 @@ def resampled_sets(images: int) -> NDArray[np.uint16]:
 
 
 def interval(drawn: NDArray[Any], measured: float) -> Interval:
-    """Return the 95 % interval of an accuracy, or of a difference, around what was measured.
-    `drawn`: over sets; NaN marks those without a label."""
+    """Return the 95 % interval of an accuracy, or of a difference, around its `measured` value.
+    `drawn`: its value for each set; NaN for sets without a label."""
     low, high = np.nanpercentile(drawn, _PERCENTILES) + (measured - np.nanmean(drawn))
     return round(float(low), 9), round(float(high), 9)

@@ -64,7 +64,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding. `message` names the file relative to the repository."""
+    """One result of the check. `message` names the file relative to the repository."""
 
     model: str
     """Name of the model; empty for the repository."""
@@ -74,7 +74,7 @@ class Finding:
 
 def check_repository(root: Path) -> list[Finding]:
     """Check folders, settings, config.pbtxt and ONNX files of every model, and the stages of every
-    pipeline; `root` may be one ONNX file. Returns findings sorted by model; no errors are raised.
+    pipeline; `root` may be one ONNX file. Returns findings sorted by model, and raises nothing.
     Loads onnx."""
     try:
         repository = open_repository(root)
@@ -188,7 +188,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
 def _pictures(
     definition: ModelDefinition, interface: ModelInterface, metadata: dict[str, str]
 ) -> Iterator[Finding]:
-    """Yield the line that declares an input as pictures, if one looks like it."""
+    """Yield a note on the setting that declares an input as pictures, if it looks like one."""
     if definition.preprocessing is not None or definition.settings.function is not None:
         return
     inputs = [spec for spec in interface.inputs if looks_like_pictures(spec)]
@@ -210,7 +210,7 @@ _DECODED_TASKS = {"detect": "yolo", "classify": "{as: softmax, probabilities: tr
 
 
 def _head(definition: ModelDefinition, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the line that decodes the outputs, if the metadata says what they are."""
+    """Yield a note on the setting that decodes the outputs, if the metadata says what they are."""
     decoder = _DECODED_TASKS.get(metadata.get("task", ""))
     if decoder is not None and definition.settings.decode is None:
         message = (
@@ -221,7 +221,7 @@ def _head(definition: ModelDefinition, metadata: Mapping[str, str]) -> Iterator[
 
 
 def _positions(definition: ModelDefinition) -> Iterator[Finding]:
-    """Yield the positions of a model that states early exits."""
+    """Yield the exit positions of a model whose settings state early exits."""
     name, where = definition.name, definition.where
     if definition.settings.exits is None or definition.own_exits:
         return

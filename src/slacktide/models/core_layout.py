@@ -5,7 +5,7 @@
   agree on its size.
 - If `cores` or `replicas` is a range, the lane is *scaled*: it starts at the smallest size, and a
   planner resizes it. Scaled lanes compete for the cores set aside for them.
-- The other models share the remaining cores: those that the scaled lanes could not use together, at
+- The other models share the cores that the scaled lanes cannot use even at their largest, but at
   least one. These are split into as many lanes as the model with the most replicas wants, at most
   one lane per core. A model with r replicas is on the r lanes with the fewest replicas.
 - If one model of a lane states a `window`, all must, and the lane has a timetable.
@@ -68,7 +68,7 @@ class Layout:
     """Lanes, and the lanes of each model."""
 
     lanes: tuple[LaneSpec, ...]
-    """All lanes; scaled ones in their fewest number and smallest size."""
+    """All lanes; the scaled ones are as few and as small as their limits allow."""
     lanes_of: Mapping[str, tuple[str, ...]]
     scaled: tuple[ScaledLane, ...] = ()
     spare: tuple[int, ...] = ()
@@ -230,7 +230,7 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
         shortage = f"{field}: needs {needed} cores, but the server may use only {total}"
         least, most = min(least, total), min(most, total)
     fewest, many = copies.min, copies.max
-    if copies.fixed:  # replicas divide `cores`; in a range of replicas each has `cores`
+    if copies.fixed:  # they divide `cores`; with a range, each replica has `cores`
         if most < fewest:
             raise LaneError(name, f"cores: expected at least {fewest}, one a replica, got {most}")
         least, most = max(1, least // fewest), most // fewest
@@ -331,18 +331,18 @@ class PlanBuilder:
         self._versions.extend(versions)
 
     def remove(self, versions: Collection[LoadedVersion]) -> None:
-        """Remove versions. Raises LaneError, but never if they fitted before."""
+        """Remove versions. Raises LaneError only if the layout was invalid before."""
         self._versions = [version for version in self._versions if version not in versions]
         self._layout = self._assign_lanes(self._settings())
 
     def plan(self) -> Plan:
-        """Return the base plan, with scaled lanes in their fewest number and smallest size."""
+        """Return the base plan, with as few and as small scaled lanes as their limits allow."""
         deployments = []
         routes = []
         for version in self._versions:
             most = version.batch_cap
             for lane in self._layout.lanes_of[version.name]:
-                # The variants planner chooses among all variants; without it, the first stay.
+                # The variants planner chooses among all; without it, those loaded at first stay.
                 planned = version.family is not None and version.family.planner != "none"
                 pools = (pool for pool in version.pools if planned or pool.at_first)
                 deployments += [Deployment(pool.id, lane, most) for pool in pools]

@@ -27,7 +27,7 @@ _MOST_LABEL_BYTES = 4 << 20
 
 
 def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
-    """Return the stated early exits of a model; without details if it states none."""
+    """Return the early exits that a model states; if none, only folder, mask and labels."""
     stated = definition.settings.exits
     padding = definition.settings.pads
     padded = {} if padding is None else padding.inputs
@@ -75,7 +75,7 @@ def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest
     file stays, for workers that have just read the old manifest. Blocks. Raises ExitError."""
     document, weights = manifest.encode()
     try:
-        # Do not recreate a version's folder: the model, or an upload, was deleted.
+        # Do not recreate a missing version folder: the model, or an upload, was deleted.
         beside = folder.parent == definition.folder and not definition.single_file
         folder.mkdir(parents=not beside, exist_ok=True)
         current_files = {manifest.weights_file, _weights_before(folder)}

@@ -1,8 +1,8 @@
 """`RampLearner`: learns ramps from features of live batches, on a thread beside the event loop.
 
 The thread adds rows to the running sums of a pool (`exits/training.py`). It has the loop's
-niceness: a nicer thread could hold the interpreter's lock without running while the loop waits for
-it. The thread trains at 512 rows, at each doubling, and then every 1,024 rows, and publishes the
+niceness, because a nicer thread could hold the interpreter's lock without running, while the loop
+waits. The thread trains at 512 rows, at each doubling, and then every 1,024 rows, and publishes the
 first ramps. Later it replaces a position's ramp, and publishes a new revision, if the new ramp is
 clearly better on rows that neither has seen. Old rows fade, so ramps follow a drift.
 """
@@ -48,12 +48,12 @@ FORGET = 1 / STEADY_TRAINING
 PAUSE = 20.0
 """Pause after a training as a multiple of its duration, which may be a minute (wide networks)."""
 MOST_BEHIND = 64
-"""Maximum number of reports waiting for the thread; others are dropped: any rows will do."""
+"""Maximum number of reports waiting for the thread. Others are dropped: any rows will do."""
 
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """Learning state of a pool; while the thread works, it owns all but `waiting` and `busy`."""
+    """Learning state of a pool. A working thread owns all fields but `waiting` and `busy`."""
 
     loaded: LoadedPool
     definition: ModelDefinition
@@ -163,7 +163,7 @@ class RampLearner:
 
     async def begin(self, loaded: LoadedPool) -> None:
         """Publish the stored ramps of a new pool and start to learn; a previous load with the same
-        folder stops learning. Never raises because of a file."""
+        folder stops learning. Does not raise for unusable files."""
         if loaded.source.exits is None:
             return
         if exits := loaded.source.own_exits:  # built-in exits: nothing to learn

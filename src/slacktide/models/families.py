@@ -1,7 +1,7 @@
 """Prepares a version to be loaded: its pool, or the pools of a family's variants.
 
-Variants that are sizes of one file share its profile; a law over sizes gives the times at each.
-Variants that are files have a profile each, and the same interface except for image sizes.
+Variants that are sizes of one file share its profile; a law over sizes gives the times for each.
+Variants that are files each have a profile, and the same interface except for image sizes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LOADED_PER_BYTE = 1.5
 
 @dataclass(frozen=True, slots=True)
 class PreparedPool:
-    """The parts of a pool."""
+    """Arguments of `LoadedVersion.add_pool` for one pool."""
 
     definition: ModelDefinition
     source: ModelSource
@@ -55,7 +55,7 @@ class PreparedVersion:
     """A version that is ready to deploy."""
 
     interface: ModelInterface
-    """Interface for clients: images of a family, or declared ones, may have any size."""
+    """Interface for clients: images of a family, or declared as pictures, may have any size."""
     pools: tuple[PreparedPool, ...]
     """Pools of the variants, smallest first, or the only pool."""
     family: Family | None
@@ -116,7 +116,7 @@ async def prepare_version(
                 )
             shapes, guess = profile.record.shapes, profile.guess
             if definition.any_image and not guess:
-                timed = replace(timed, warmup_shapes=shapes)  # not to report image sizes as assumed
+                timed = replace(timed, warmup_shapes=shapes)  # do not report image sizes as assumed
             if profile.interface.batches or not profile.dependence:
                 warnings += await asyncio.to_thread(
                     assumptions_of, timed, profile.interface, shapes, guess
@@ -147,8 +147,8 @@ async def prepare_version(
 def _family_of(
     settings: VariantSettings, accuracy: Mapping[str, float], pools: Mapping[str, PreparedPool]
 ) -> Family:
-    """Return the variants in `pools` as planners see them. A variant that seems worse than a
-    smaller one, within the interval of their difference, counts as equal."""
+    """Return the variants in `pools` as planners see them. A served variant that measured worse
+    than a smaller one counts as equal, since the interval of their difference includes 0."""
     rising = accumulate((accuracy[name] for name in pools), max)
     return Family(
         tuple(
@@ -190,8 +190,8 @@ def worth_serving(
 ) -> tuple[tuple[str, ...], list[str]]:
     """Return the variants to serve, smallest first, and a sentence about each other variant.
 
-    A variant is left out if a smaller served one is better: beyond the interval of the measured
-    `differences` to it, or without such an interval if it is not less accurate."""
+    A variant is left out if a smaller served one is better by the whole interval of their measured
+    `differences`, or, without an interval, at least as accurate."""
     served: list[str] = []
     notes = []
     for name, value in accuracy.items():

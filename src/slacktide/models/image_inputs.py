@@ -1,4 +1,4 @@
-"""`ImageInput`: checks a request's image input: JPEG or pixels, for families of any size.
+"""`ImageInput`: checks a request's image input, JPEG or pixels, which may be of any size.
 
 A JPEG is checked by its header before anything is decoded, and its request is charged for the
 decoding time. If a JPEG proves damaged later, only its request fails.
@@ -21,9 +21,9 @@ from slacktide.wire.raw_tensors import walk_strings
 _SAMPLE_S = 0.4e-9
 """Seconds to decode a sample (a component of a pixel) in the fast case: decisions/0045."""
 _PROGRESSIVE, _SAMPLES_A_BYTE = 4, 10
-"""Decoding time of a progressive picture relative to a plain one, and of a byte in samples."""
+"""Decoding time of a progressive picture relative to a plain one, and of a JPEG byte in samples."""
 _FREE_SAMPLES = 3 << 20
-"""Free samples beyond the model's own size: the profile includes the cost of usual pictures."""
+"""Samples beyond the model's own size that are free: the profile includes usual pictures."""
 
 
 class ImageInput:
@@ -51,12 +51,12 @@ class ImageInput:
         self._decodes = decodes_jpeg()
 
     def takes(self, tensor: InputTensor) -> bool:
-        """Whether the tensor is to be checked here: a JPEG, or pixels of any size."""
+        """Whether `check` is for this tensor: a JPEG, or pixels of any size."""
         return self.any_size or tensor.datatype is Datatype.BYTES
 
     def check(self, tensor: InputTensor) -> float:
-        """Check everything but the number of rows. Returns the least seconds by which decoding
-        takes longer than the profile includes. Raises WireError."""
+        """Check everything but the number of rows. Returns a lower bound on the seconds of decoding
+        that the profile does not include. Raises WireError."""
         shape, data = tensor.shape, tensor.data
         if tensor.datatype is Datatype.BYTES:
             return self._check_jpegs(tensor)

@@ -110,7 +110,7 @@ class LearntTimes:
         return _restored(fresh, document, f"{definition.name}:{definition.version}")
 
     async def save(self, versions: Iterable[LoadedVersion]) -> None:
-        """Write predictions that changed since the last save. Never raises because of a file."""
+        """Write predictions that changed since the last save. Logs files that cannot be written."""
         for pool in [pool for version in versions for pool in version.pools]:
             version, definition = pool.version, pool.definition
             profile, revision = pool.profile, pool.times.revision

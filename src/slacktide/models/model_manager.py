@@ -140,7 +140,7 @@ class ModelManager:
         await self._finish(work())
 
     async def load_all(self, repository: Repository) -> None:
-        """Load every model. One that fails is unavailable, with the reason.
+        """Load every model. One that fails is unavailable; the index states the reason.
 
         Models with a stored profile come first, `AT_ONCE` at a time. Models without one are then
         measured one by one so that they do not disturb each other. Pipelines come last. A load that
@@ -257,7 +257,7 @@ class ModelManager:
         await self._retire(retiring)
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Finish the work even if the client leaves: half a load would never be undone."""
+        """Finish the work even if the client leaves, because nothing would undo half a load."""
         await asyncio.shield(self._start(work))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -322,8 +322,8 @@ class ModelManager:
     async def _load_pipeline(
         self, repository: Repository, pipeline: PipelineDefinition, config_override: str | None
     ) -> None:
-        """Load a pipeline, after those of its models that are not loaded. Raises RepositoryError
-        and ControlError."""
+        """Load a pipeline, and first those of its models that are not loaded yet. Raises
+        RepositoryError and ControlError."""
         if config_override is not None:
             raise ControlError("bad_input", "parameter 'config': cannot be used for a pipeline")
         missing: dict[str, str] = {}
@@ -538,7 +538,7 @@ class ModelManager:
 
 
 def machine_reason(error: OSError | MemoryError) -> str:
-    """Return the system's reason, without paths."""
+    """Return the reason that the system gives, without paths."""
     if isinstance(error, MemoryError):
         return "out of memory"
     if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -1,6 +1,6 @@
 """The interface of a pipeline, and checks that the models of its stages fit each other.
 
-Problems name a key of pipeline.yaml. The checks use what models declare, and load none.
+Problems name a key of pipeline.yaml. The checks use declared interfaces, and load no model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slacktide.models.repository.errors import Problem, SettingsError
 from slacktide.models.repository.pipeline import PipelineDefinition
 
 ROWS = "rows"
-"""Additional output of a stage that gets chosen boxes or rows: their upstream indices."""
+"""Additional output of a stage that gets chosen boxes or rows: their indices upstream."""
 _NUMBERS = (Datatype.FP32, Datatype.FP16, Datatype.FP64)
 _CLASSES = tuple(datatype for datatype in Datatype if "INT" in datatype.wire_name)
 
@@ -130,7 +130,7 @@ class _EdgeCheck:
 
     @property
     def pairs(self) -> dict[str, str]:
-        """The inputs of the downstream by the upstream output that feeds them."""
+        """Inputs of the downstream stage, by the upstream output that feeds them."""
         alike = {name: name for name in self._outputs if name in self._inputs}
         return dict(self.edge.tensors) or alike
 

@@ -39,9 +39,9 @@ class PipelineVersion(LoadedVersion):
     picture: int | None = None
     """Index of the source's input that crops are cut from; None if it takes no pictures."""
     arena_numbers: dict[str, int] = field(default_factory=dict)
-    """Number of the frames' arena in a stage's replicas, by name of the crop-cutting stage."""
+    """Number by which a stage's replicas know the frames' arena, for each stage that cuts crops."""
     pixel_frames: dict[int, int | None] = field(default_factory=dict)
-    """Number of frames so far, all of whose boxes look like pixels, by edge; None: decided."""
+    """By edge: number of frames so far, all with boxes that look like pixels; None once decided."""
     open_frames: int = 0
     """Frames whose payload may still be read."""
     withdrawn: bool = False
@@ -50,7 +50,7 @@ class PipelineVersion(LoadedVersion):
     def of(
         cls, loaded: LoadedPipeline, generation: int, counters: ModelCounters
     ) -> PipelineVersion:
-        """`counters` continue over all loads. Raises KeyError if the interface of `loaded` names an
+        """`counters` are kept across loads. Raises KeyError if the interface of `loaded` names an
         output that no stage has."""
         pipeline = loaded.pipeline
         source = loaded.stages[pipeline.source]

@@ -26,7 +26,7 @@ from slacktide.wire.errors import ControlError
 log = logging.getLogger("slacktide.models")
 
 VERSION = "1"
-"""Version of every pipeline: its folder has none."""
+"""Version of every pipeline, since its folder has no versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class PipelineHost(Protocol):
         """Answer with this pipeline from now on. Frames in flight stay with the previous one."""
 
     def withdraw(self, name: str, reason: str) -> None:
-        """Stop answering; the catalog states the reason."""
+        """Stop answering for this pipeline; the catalog states the reason."""
 
 
 def accuracy_problems(stage: str, stated: float | None, most: float | None) -> Iterator[Problem]:

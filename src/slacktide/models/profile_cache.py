@@ -58,7 +58,7 @@ class ProfiledModel:
     dependence: str = ""
     """Why requests may not share a batch; empty if they may."""
     needed_s: float = 0.0
-    """Approximate budget that measures everything, if this measurement skipped some."""
+    """Approximate budget for measuring everything, if this measurement skipped some."""
     untimed: int = 0
     """See `Measurement`."""
 
@@ -220,8 +220,8 @@ class ProfileCache:
         return ProfiledModel(record, interface, sessions, key=key, dependence=str(dependence))
 
     def _drops_axis(self, definition: ModelDefinition, interface: ModelInterface) -> bool:
-        """Whether to serve without a batch axis a model whose rows influence each other, so that
-        its first axis may have any length. False if the settings state anything about rows."""
+        """Whether a model with dependent rows should lose its batch axis, so that the first axis
+        may have any length. False if the settings state anything about rows."""
         settings, name = definition.settings, definition.name
         stated = (settings.exits, settings.variants, settings.pads, settings.max_batch)
         rows = definition.warmup_shapes or definition.more_shapes

@@ -182,7 +182,7 @@ class ReplicaLauncher:
             if not batch.solo:
                 at_ms = int(time.time() * 1000)
                 pool.version.counters.executed(batch.rows, timing, at_ms, pool.variant)
-            # The engine learns of this batch afterwards: only earlier ones count here.
+            # The engine processes this batch afterwards, so only earlier ones count here.
             if pool.times.drifted != pool.drifting:
                 pool.drifting = not pool.drifting
                 how = "differ from the profile" if pool.drifting else "match the profile again"

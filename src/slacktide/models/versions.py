@@ -210,7 +210,7 @@ class LoadedVersion:
         return self.pools[-1]
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
-        """Let all replicas, including later ones, take crops of frames in this arena."""
+        """Let all replicas, including later ones, cut crops from frames in this arena."""
         self.frame_arenas[number] = (frames, glue)
         for pool in self.pools:
             for handle in pool.handles.values():
@@ -289,7 +289,7 @@ class LoadedVersion:
             self.arena.trim()
 
     def retire(self) -> None:
-        """Release payload memory once no call is in flight: bodies may arrive in it until then."""
+        """Release payload memory once no call is in flight; until then bodies may arrive in it."""
         self._retired = True
         if not self.in_flight:
             self._close()
@@ -320,12 +320,13 @@ class LoadedVersion:
     @property
     def batch_cap(self) -> int:
         """Maximum rows in a batch of several requests; a single request may have more. Dependent
-        rows reduce it to 1, but not while loading: pools admit requests by their first plan."""
+        rows reduce it to 1, except while loading, because the first plan limits single requests
+        too."""
         alone = self.dependence and self.state is not VersionState.LOADING
         return 1 if alone else max(1, self.interface.max_batch)
 
     def fail(self, reason: str) -> None:
-        """Take it out of service for good, because of its environment."""
+        """Take it out of service until it is reloaded, because of its environment."""
         self.failed = True
         self.state, self.reason = VersionState.UNAVAILABLE, reason
         log.error("%s:%s is unavailable: %s", self.name, self.version, reason)
