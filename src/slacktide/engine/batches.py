@@ -290,8 +290,8 @@ class Batches:
 
     def lost(self, batch: Batch, crash: PoolCrash, *, guilty: bool) -> bool:
         """Handle the death of a batch's replica: run its members again, one by one, even if nobody
-        waits for them. A request's second crash ends it, or its first one if it ran alone and
-        `guilty` is set. Returns whether a request ended; if so, the crash is not a new one."""
+        waits for them. A request ends with its second crash, or with its first if it ran alone and
+        `guilty` is set. Returns whether a request is to blame, so that the version is not."""
         self.leave(batch.id)
         entries = self._state.request_table.entries
         most = self._state.settings.crashes_per_request_count

@@ -44,8 +44,8 @@ class PoolView(Protocol):
         replica that is up or starting."""
 
     def leave(self, *, now: float) -> Callable[[float], float]:
-        """Return a function that takes a period in seconds from `now`, and returns how many of them
-        the other models on its lanes leave to this pool."""
+        """Return a function. Given a period in seconds from `now`, it returns how many of these the
+        other models on this pool's lanes leave to the pool."""
 
     @property
     def lanes(self) -> int:

@@ -47,7 +47,7 @@ class UnmeasuredWork:
         self._state = state
 
     def admit(self, entry: Entry, pool: Pool, request: Request) -> tuple[Reason | None, str]:
-        """Queue a request, with the scheduler or here; or return the reason and detail if not."""
+        """Queue a request, with the scheduler or here, or return (reason, detail) to refuse it."""
         queue, scheduler = pool.unmeasured, pool.scheduler
         assert queue is not None
         why = self._failure(queue, request) if queue.failed else None
@@ -61,8 +61,8 @@ class UnmeasuredWork:
     def hold(
         self, entry: Entry, queue: UnmeasuredQueue, request: Request, *, moved: bool = False
     ) -> Reason | None:
-        """Queue an unmeasured request here, or return the reason if not. `moved`: another pool has
-        admitted it, so a full queue is no reason."""
+        """Queue an unmeasured request here, or return a reason to refuse it. `moved`: another pool
+        has admitted it, so a full queue is no reason."""
         rules, entry.state = queue.rules, State.UNMEASURED
         if rules.refuse and not request.best_effort:
             return Reason.UNMEASURED

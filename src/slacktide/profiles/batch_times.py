@@ -44,8 +44,8 @@ class BatchTimes:
         """Learn from one finished batch."""
 
     def discount(self, request: Request | None = None) -> None:
-        """Trust predictions less, or only those for requests like `request`, because an idle lane
-        refused it on their account."""
+        """Trust predictions less, or only those for requests like `request`: because of them, a
+        request was refused although a lane was idle."""
 
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Predict `seconds` for batches like this one, however far from the profile: two trials

@@ -247,7 +247,7 @@ class ClassedTimes(BatchTimes):
     def _judge(
         self, seconds: float, members: Sequence[Request], keys: Sequence[Key], rows: int, cores: int
     ) -> None:
-        """Compare the time of a batch with its prediction."""
+        """Learn from the difference between the time of a batch and its prediction."""
         times = self._times(cores)
         forecast = times.of(rows, cores, members)
         self._error = mean_error(self._error, seconds, forecast.expected)

@@ -57,7 +57,7 @@ _UNMEASURED = -0.75
 """Evidence of a column that was predicted, not measured: its cells may be off by twice as much."""
 _LOW_LEVEL = 0.1
 _LOW_POSITION = -math.log(9.0) / math.log(99.0)
-"""Position of the 10 % level in a log-logistic distribution with its 1 % level at −1."""
+"""Position of the 10 % level in a log-logistic distribution whose 1 % level is at −1."""
 
 
 class Place(NamedTuple):
@@ -80,7 +80,7 @@ class Correction:
     )  # fmt: skip
 
     def __init__(self, sizes: int, columns: int, *, upper: float, lower: float) -> None:
-        """`upper`: the profile's typical ln(p99 / p50). `lower`: first guess at that attribute."""
+        """`upper`: the profile's typical ln(p99 / p50). `lower`: first value of that attribute."""
         self.base = 0.0
         """Shift of the whole profile by trials (log); `overall` stays within a bound around it."""
         self.overall = 0.0

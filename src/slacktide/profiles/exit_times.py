@@ -115,7 +115,7 @@ class ExitTimes(BatchTimes):
         """Number of rows that the chances were learnt from."""
         self._factor = 1.0
         self._mix: ExitMix | None = None
-        """As published; None: no row leaves early."""
+        """The published mix; None: no row leaves early."""
         self._mixes = 0
         self._answers: dict[tuple[int, int], ExitTime] = {}
 

@@ -130,7 +130,7 @@ class RunTimes:
         return any(key != ("", NO_HINT) for key in self._arrivals)
 
     def fresh(self, key: Key) -> float:
-        """Number of recent lone runs of `key`. It is halved whenever the arrivals are."""
+        """Number of recent lone runs of `key`, halved whenever the counts of arrivals are."""
         return self._recent.get(key, 0.0)
 
     def key_of(self, request: Request) -> Key:

@@ -19,8 +19,8 @@ def table_at(
     """The table for rows of shape `target`, given a `table` measured with rows of `reference`, and
     further times `sized`.
 
-    A measured size has its measured work. For others the law over sizes applies, with the p99
-    × `LAW_SPREAD` outside the measured sizes. Raises ProfileError if the law does not reach.
+    A measured size has its measured work. For others the law over sizes applies, with `LAW_SPREAD`
+    times the p99 outside the measured sizes. Raises ProfileError if the law does not reach.
     """
     scale, unit = WorkScale(table), elements(reference)
     works = {1.0: 1.0} | {size: work for (size, _), work in scale.works_of(sized).items()}

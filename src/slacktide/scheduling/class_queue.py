@@ -21,7 +21,7 @@ from slacktide.profiles import RunClasses
 from slacktide.scheduling.queue import Entry, cut, signature_of, split
 
 CROWDED = 4096
-"""Number of codes, plus two per request, above which codes that no request has are dropped."""
+"""Limit on codes, besides two per request; above it, codes that no request has are dropped."""
 
 
 class ClassKind(NamedTuple):

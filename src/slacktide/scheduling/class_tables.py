@@ -44,7 +44,7 @@ PAYS = 0.01
 blocks the lane for longer, and its longest member delays all others."""
 
 WIDTH = POINTS + 1
-"""Columns of the table of compositions: the grid, and its last point again."""
+"""Columns of `Compositions.cdf`: the grid points, and the last one again for interpolation."""
 
 MOST_COMPOSITIONS = 4096
 """Limit on compositions kept; 3 MiB. With four classes and sixteen rows there are 4,845 in all."""
@@ -124,7 +124,7 @@ class ClassTables:
         """Least number of rows to try in a batch of each size."""
         paid = [0, *(latency.paid(rows) for rows in range(1, limit + 1))]
         self.paid: Floats = np.array(paid, dtype=np.float64)
-        """Rows paid for, by rows."""
+        """Rows that a batch pays for, by its own rows."""
         self.need = self._need()
         """Start points by class and by size and level, flat. Shape (G, sizes · levels)."""
         levels = self.need.shape[1] // len(self.sizes)

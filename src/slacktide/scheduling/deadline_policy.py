@@ -83,7 +83,7 @@ class DeadlinePolicy(ABC):
         return bool(self._timed.remove((id,)) or self._best_effort.remove((id,)))
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Drop requests after their latest start: EXPIRED past the deadline, else HOPELESS."""
+        """Drop requests past their latest start: EXPIRED past the deadline, else HOPELESS."""
         if not self._timed.order:
             return ()
         given_up = self._timed.expire(self._lead_by_kind(), now=now)

@@ -49,7 +49,7 @@ class EdfOptions(DeadlineOptions):
 
 
 class Edf(DeadlinePolicy):
-    """Earliest deadline first; the largest batch that keeps its first deadline."""
+    """Earliest deadline first; the largest batch that meets its first deadline."""
 
     Options: ClassVar[type[DeadlineOptions]] = EdfOptions
 

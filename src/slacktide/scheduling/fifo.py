@@ -87,7 +87,7 @@ class Fifo(ArrivalPolicy):
         return gone
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """The batch at the front, or the time to wait for. Changes nothing."""
+        """The batch at the front, or when to ask again. Changes nothing."""
         limit = min(self._max_batch, replica.max_batch)
         waiting = chain(self._queue.values(), self._delayed.values())
         first = next((entry for entry in waiting if entry[1].rows <= limit), None)

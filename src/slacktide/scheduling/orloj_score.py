@@ -69,7 +69,7 @@ class TimeHistogram:
 
 
 class Score:
-    """The curve p(s) of one kind of request in one batch size, for a first step of cost 1."""
+    """The curve p(s) of one kind of request in batches of one size, for a first step of cost 1."""
 
     __slots__ = ("_at_edge", "_b", "_edges", "_inflow", "directions", "turns")
 
@@ -131,7 +131,7 @@ def _after(p: float, inflow: float, x: float, b: float) -> float:
 
 
 Reading: TypeAlias = Literal["batch", "own_class", "by_class"]
-"""Where E[L] is the mean of a batch with the request's own class: nowhere, line 11, everywhere."""
+"""Where E[L] is the mean of batches with the request's own class: nowhere, line 11, everywhere."""
 
 TAIL = 0.001
 """Probability cut off at either end of a histogram that is made from quantiles."""

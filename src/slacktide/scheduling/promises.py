@@ -105,7 +105,7 @@ class Promises:
         self._admitted_s += self.slowdown * self._share(request)[1] / self._view.lanes
 
     def replaced(self, request: Request, of: int, *, now: float) -> bool:
-        """Whether the refused `request` of class `of` replaces another one."""
+        """Replace another request by the refused `request` of class `of`; False if none may go."""
         for rival in reversed(self._latest):
             if (
                 now - rival.arrival <= AT_ONCE

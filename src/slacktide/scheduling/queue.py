@@ -163,12 +163,12 @@ class DeadlineQueue:
         self._entries: dict[int, Entry] = {}
         self._signatures: Partition[Signature] = Partition(self.order, signature_of)
         self.kind = by_rows
-        """The kind of a request. Read only; see `sort_by`."""
+        """Returns the kind of a request. Read only; see `sort_by`."""
         self.kinds: Partition[Kind] = Partition(self.order, self.kind)
         """The entries by kind. Read only."""
         self._expiry: float | None = None
         self._timed_at = (0, 0)
-        """(removals, length) for which `_expiry` was computed, with the lead `_timed_by`."""
+        """(removals, length) when `_expiry` was computed, with the lead `_timed_by`."""
         self._timed_by: TimeByRows | None = None
 
     def __len__(self) -> int:
@@ -238,7 +238,7 @@ class DeadlineQueue:
         return len(gone)
 
     def expire(self, lead: TimeByRows, *, now: float) -> list[Request]:
-        """Remove and return, in order, the requests after their latest start, deadline − lead.
+        """Remove and return, in order, the requests past their latest start, deadline − lead.
         `lead` is the time in seconds that a request needs, by rows or by (rows, class)."""
         gone: list[Entry] = []
         for (rows, _), part in self.kinds.parts.items():

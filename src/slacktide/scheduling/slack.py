@@ -134,7 +134,7 @@ class Slack(DeadlinePolicy):
         return self._timed.next_expiry(self._lead_by_kind())
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """The batch worth most per second of lane time, or a time to wait for. Changes nothing."""
+        """The batch worth most per second of lane time, or when to ask again. Changes nothing."""
         timed, best_effort = self._timed, self._best_effort
         cores = max(1, len(replica.cores))
         limit = min(self._max_batch, replica.max_batch)

@@ -215,7 +215,7 @@ def score_of(
 def _best_filling(
     group: ClassPrefixes, tables: ClassTables, pricer: ClassPricer, context: DecisionContext
 ) -> Candidate | None:
-    """`best_of_group` for requests of several rows: each start is filled one by one."""
+    """`best_of_group` for requests of several rows: from each start, a batch is filled in order."""
     best: Candidate | None = None
     levels = tables.need.shape[1] // len(tables.sizes)
     needs = (tables.need + context.now).tolist()

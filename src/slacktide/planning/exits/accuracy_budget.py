@@ -95,7 +95,7 @@ class AccuracyBudget:
         self._estimate = self._variance = 0.0
         """Estimated number of wrong answers among all rows so far, and its variance."""
         self._wrong_at: deque[int] = deque()
-        """Numbers of the wrong rows within the window."""
+        """Running numbers of the wrong rows within the window."""
         self._fresh_from = 0
         """Number of judged rows before the first one that is not in doubt."""
         self._alarm_at = max(2, most_likely(ALARM_ROWS, loss, 1.0 - FALSE_ALARM) + 2)

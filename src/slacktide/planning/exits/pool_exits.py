@@ -58,7 +58,7 @@ class ExitsStatus:
     """The status of one pool, for metrics and people. Ramps are named by position."""
 
     policy: ExitPolicy | None
-    """The policy in force, or about to be; None: no row leaves early."""
+    """The policy in force, or about to come into force; None: no row leaves early."""
     agreement: Mapping[int, float]
     """Share of the last 512 judged rows for which an active ramp gives the model's answer."""
     exits: Mapping[int, int]
@@ -118,7 +118,7 @@ class PoolExits(ScopeState):
         self.changed = True
         """Whether the plan must be written anew."""
         self.feedback = 1.0
-        """Share of judged batches in the policy in force, or about to be."""
+        """Share of judged batches in the policy in force, or about to come into force."""
         self.epoch = 0
         """Rises when thresholds are reset or ramps change. Questions of an earlier epoch are
         void."""

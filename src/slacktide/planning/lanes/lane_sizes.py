@@ -6,7 +6,7 @@ number of lanes, their cores, and the batch caps of the replicas on them.
 - Models that share lanes are a *group* of one size: the most replicas and the most cores that any
   of them asks for.
 - Lanes that serve stay. A new lane waits until it can open with its least cores.
-- `core_allocator` divides the cores: first among lanes that are not scaled and the fewest lanes of
+- `core_allocator` divides the cores: first among lanes that are not scaled and the minimum lanes of
   every group, then among the other lanes.
 """
 
@@ -250,7 +250,7 @@ def _placed(sizes: Mapping[ScalingGroup, Collection[str]], snapshot: Snapshot) -
 def _claims_of(
     sizes: Mapping[ScalingGroup, Mapping[str, int]], wishes: Mapping[str, ScalingRequest]
 ) -> list[Claim]:
-    """Return the claims of all lanes of groups, the fewest lanes of each group first."""
+    """Return the claims of all lanes of groups, those of each group's minimum lanes first."""
     first: list[Claim] = []
     further: list[Claim] = []
     for group, names in sizes.items():

@@ -29,7 +29,7 @@ class StageChoices:
         self._times_of: dict[tuple[int, int, int], ConfigurationTimes | None] = {}
 
     def cost(self, stage: int, device: int, number: int = 0, batch: int = 0) -> StageCost | None:
-        """Return the cost of configuration `number`; None: it is impossible. It has as many
+        """Return the cost of configuration `number`; None: it is impossible. The stage has as many
         replicas as its rows need, as far as there are lanes."""
         key = stage, device, number, batch
         if key not in self._costs:

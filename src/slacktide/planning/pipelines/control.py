@@ -94,7 +94,7 @@ class PlacementControl:
         `stopwatch`: a clock in seconds that times planning."""
         self.policy = policy
         self.plans: DevicePlans | None = None
-        """Plans in force, or about to be; None: nothing is placed yet."""
+        """Plans in force, or about to come into force; None: nothing is placed yet."""
         self.revision = 0
         """Rises with each change of the plans."""
         self.reason = ""
@@ -368,7 +368,7 @@ def _edges(view: PipelineView) -> object:
 
 
 def _shape(question: PlacementQuestion) -> object:
-    """Return what an answer depends on in a question, except times and rates."""
+    """Return the parts of a question, other than times and rates, on which its answer depends."""
     stages = [
         (view.name, [(s.name, [c.name for c in s.configurations], s.devices) for s in view.stages])
         for view in question.pipelines

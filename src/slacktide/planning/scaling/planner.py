@@ -43,7 +43,7 @@ OWNED = (PlanField.REPLICAS, PlanField.LANE_CORES, PlanField.BATCH_CAPS)
 
 @dataclass(frozen=True, slots=True)
 class ScalingStatus:
-    """Where one model stands, for metrics and people."""
+    """The status of one model, for metrics and people."""
 
     target: ScalingTarget | None
     """The last target; None: the policy has not been asked yet."""

@@ -46,7 +46,7 @@ class SecondsByCores(dict[int, list[float]]):
 
 
 MOST_EXPECTED = 512
-"""Most expected arrivals in a walk: at high rates, part of a second says as much as all of it."""
+"""Limit on expected arrivals in a walk: at high rates, part of a second says as much as all."""
 
 Item = tuple[float, int, int]
 """(deadline, tie-breaker, rows)."""

@@ -73,9 +73,9 @@ class ExpectedArrivals:
         """(arrival, budget) of the last requests, oldest first."""
 
     def seen(self, rows: int, budget: float | None, *, now: float) -> None:
-        """Count a request announced, or submitted without a notice. Call it once per request; `now`
-        never falls. `budget`: seconds from the arrival of its body to its deadline; infinite for
-        best effort, None if it is unknown until the body is here."""
+        """Count a request that is announced, or submitted without a notice; call it once for each.
+        `now` never falls. `budget`: seconds from the arrival of its body to its deadline; infinite
+        for best effort, None if it is unknown until the body is here."""
         if self._at is not None and now > self._at:
             self._learn_spread(now - self._at, now)
         self._at = now
