@@ -76,7 +76,7 @@ async def test_a_message_of_countless_fields_is_refused_before_they_are_walked()
         message = b"\x0a\x01m" + b"\x10\x00" * 1_000_000
         error = await failure(infer_method(channel)(message))
     assert error.code() is grpc.StatusCode[STATUS[Reason.TOO_LARGE].grpc]
-    assert f"more than {MAX_FIELDS} fields" in error.details()
+    assert f"at most {MAX_FIELDS} fields" in error.details()
 
 
 @pytest.mark.parametrize(
