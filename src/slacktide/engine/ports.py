@@ -44,8 +44,8 @@ class PoolView(Protocol):
         replica that is up or starting."""
 
     def leave(self, *, now: float) -> Callable[[float], float]:
-        """Return a function. Given a period in seconds from `now`, it returns how many of these the
-        other models on this pool's lanes leave to the pool."""
+        """Return a function of a period from `now`, in seconds: how many of these seconds the other
+        models on this pool's lanes leave to the pool."""
 
     @property
     def lanes(self) -> int:

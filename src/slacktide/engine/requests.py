@@ -1,9 +1,9 @@
 """Requests: how they arrive and are refused, cancelled, or dropped while they wait.
 
-**Rescue.** A pool may name smaller variants of its family (`PoolParts.rescue`). A request for which
-it has no time, on arrival or later, moves to the first of these that is resident, could finish it
-in time at its p99 on the lane that is free soonest, and admits it like its own requests. This
-happens at most once, so the request never returns, and it ends like any other of its new pool.
+**Rescue.** A pool may name smaller variants of its family (`PoolParts.rescue`). If it has no time
+for a request, on arrival or later, the request moves to the first of these that is resident, could
+finish it in time at its p99 on the lane that is free soonest, and admits it like its own requests.
+This happens at most once, so the request never returns. It ends like any other of its new pool.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A plan states the cores that a lane should have (`Lane.target`); `LaneResized` c
 it has.
 
 - When a lane grows, admission and expiry count on the target. The next batch waits for it, since
-  it would otherwise start on the fewer cores. It waits for at most `resize_limit`, so that a slow,
-  refused or lost resize costs no more than that.
+  it would otherwise run on fewer cores to its end. It waits for at most `resize_limit`, so that a
+  slow, refused or lost resize costs no more than that.
 - When a lane shrinks, nothing waits, and everything counts on the smaller size immediately.
 
 The times of batches during a resize teach nothing about either size. If a lane is resized several

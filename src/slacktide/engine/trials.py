@@ -20,7 +20,7 @@ from slacktide.engine.lanes import Placement, Pool, Running
 from slacktide.engine.time_share import TRIAL_EVERY
 
 MOST_EVERY = 1024
-"""Maximum number of refusals before a trial; each trial that confirms a prediction doubles it."""
+"""Limit on refusals before a trial: their number doubles when a trial confirms the prediction."""
 FAR_OFF = 0.7
 """A trial that takes more than this part of its prediction confirms it. The remaining deviation is
 learnt as from any run."""

@@ -66,7 +66,7 @@ class Promises:
         self._lost: list[int] = []
         """Requests that were replaced."""
         self._plan: dict[int, tuple[list[float], list[float]]] | None = None
-        """By class: ascending deadlines, and the least slack of requests due then or later."""
+        """By class: ascending deadlines, each with the least slack of requests due no earlier."""
         self._plan_basis = (0.0, 0.0)
         """Least penalty of the requests in the plan, and the time at which it begins."""
         self._admitted_s = 0.0

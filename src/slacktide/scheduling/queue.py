@@ -191,7 +191,7 @@ class DeadlineQueue:
         )
 
     def sort_by(self, kind: Callable[[Request], Kind]) -> None:
-        """Split requests by `kind`, a function that returns the kind of a request, from now on."""
+        """Split requests by the kinds that the function `kind` returns, from now on."""
         self.kind = kind
         self.kinds = Partition(self.order, kind)
         self._timed_by = None

@@ -41,8 +41,8 @@ FRESH = 64
 
 
 Said: TypeAlias = tuple[Array, Array]
-"""(uncertainty, agreement), each [rows, ramps], in the order of rows; where a ramp did not judge a
-row, its uncertainty is infinite and its agreement true."""
+"""(uncertainty, agreement), each [rows, ramps], in the order of rows; if a ramp did not see a row,
+its uncertainty is infinite and its agreement true."""
 
 
 class JudgedWindow:
