@@ -51,6 +51,13 @@ def test_nothing_stated_agrees_with_everything(define: Define) -> None:
     assert check_interface(definition, BATCHED) == check_interface(definition, SINGLE) == ()
 
 
+def test_an_output_of_one_row_is_said_to_prevent_batches(define: Define) -> None:
+    x = TensorSpec("x", Datatype.FP32, (-1, 4))
+    summary = ModelInterface((x,), (TensorSpec("y", Datatype.FP32, (1, 4)),), 0)
+    (warning,) = check_interface(define(), summary)
+    assert "output 'y' always has one row" in warning
+
+
 RESHAPED = GOOD.replace(
     "output [",
     'output [ { name: "n" data_type: TYPE_STRING dims: [ 1 ] reshape { shape: [ ] } },',
