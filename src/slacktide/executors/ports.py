@@ -374,8 +374,8 @@ class ModelSource:
     device_origin: str = ""
     """File, line and key that ask for a GPU, for messages."""
     warm_up_s: float | None = None
-    """Seconds for warming up each session. Batches of one and two rows run in any case, larger ones
-    while time is left. None: every batch size runs."""
+    """Seconds for warming up each session after its first row. Batches of two rows run in any case,
+    larger ones while time is left. None, and on an accelerator, whose memory is short: all run."""
 
 
 class ReplicaHandle(Protocol):

@@ -297,8 +297,7 @@ class ModelSession:
         but its own samples must run (ModelError). If axes are padded, the declared lengths run as
         well, and the padded outputs are checked.
         """
-        if self._source.warm_up_s is not None:
-            self._warm_by = time.perf_counter() + self._source.warm_up_s
+        self._warm_by = math.inf
         with ExitStack() as first:
             if first_run is not None:
                 first.enter_context(first_run)
@@ -319,6 +318,9 @@ class ModelSession:
                 arrays = self._infer(self.synthetic(max(1, rows)), None)
                 seconds, most_rows = time.perf_counter() - begin, rows
                 first.close()
+                limit_s = self._source.warm_up_s
+                if rows == 1 and limit_s is not None and self.opener.optimises:
+                    self._warm_by = time.perf_counter() + limit_s
                 self._check_rows(arrays, rows)
                 self._warm = True
             except ModelError:
