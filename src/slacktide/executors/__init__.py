@@ -7,7 +7,7 @@ only where a model is opened.
 - `hand_over`: carries batches to a worker process and back: `arena` is the shared memory of
   payloads, `protocol` and `output_file` the messages, `tensor_io` turns bytes into arrays
 - `process` (`fork_client`, `fork_server`): a process for each replica
-- `in_process`: the other two executors
+- `in_process`: executors without processes, one of which only simulates a model
 - `shared_replicas`: variants of a file by image size, which share one process on a lane
 - `onnx_runtime`, `onnx_file`: the library and its files
 - `session` (`session_opener`): an open model; `session_pool`: one with several sessions

@@ -1,8 +1,8 @@
 """`CpuAllocator`: gives the process of a replica its cores, and confirms them.
 
-A plan uses cores only after they have been read back, so every grant ends in a `Grant` with what
-the process really has. There are three backends: affinity (the default), affinity with a quota of a
-control group, and Kubernetes pods (in a higher package).
+A plan uses cores only after they have been read back, so every grant ends in a `Grant` with the
+cores that the process really has. There are three backends: affinity (the default), affinity with a
+quota of a control group, and Kubernetes pods (in a higher package).
 
 With a quota a replica gets `share` of the time of each core, so cores may be fractional: half a
 core is a lane of one core with a share of 0.5. Whole cores should have no quota: with a quota of
@@ -224,7 +224,7 @@ def _enable(group: Path) -> None:
     """Enable the `cpu` controller for groups in `group`. Raises OSError.
 
     Version 2 forbids that in a group that has processes. If these are only this process and its
-    descendants, they are moved to a new group below it.
+    descendants, they are moved to a new subgroup.
     """
     if "cpu" in read_text(group / "cgroup.subtree_control").split():
         return

@@ -278,8 +278,8 @@ class Arranger:
 
 
 def _features_if_asked(model: Any) -> bool:
-    """Move nodes that only pool features into a branch that runs on request. Returns whether there
-    are any."""
+    """Move nodes that serve only to pool features into a branch that runs on request. Returns
+    whether there are such nodes."""
     from onnx import TensorProto, helper
 
     from slacktide.exits.data_flow import reads

@@ -78,7 +78,7 @@ def group_quota(group: ControlGroup) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class HardwareFingerprint:
-    """The hardware that a latency profile depends on. Machines with equal ones share profiles."""
+    """The hardware that a latency profile depends on. Equal hardware shares profiles."""
 
     cpu: str
     """Model name of the processor."""

@@ -134,7 +134,7 @@ class CropGatherer:
         `preprocessing`: of the image input, if it is declared."""
         self.frames = frames
         self.placements: list[PicturePlacement] = []
-        """Where each row's picture lies in it, for the last batch."""
+        """Where the picture lies in each row of the last batch."""
         index = crop_input(interface)
         self._spec = None if index is None else interface.inputs[index]
         if index is None or self._spec is None:
@@ -213,7 +213,7 @@ class CropGatherer:
 
     @property
     def _keeps_shape(self) -> bool:
-        """Whether only the width is free."""
+        """Whether crops keep their aspect ratio, because only the width is free."""
         return self._spec is not None and self._spec.shape[1] > 0 > self._spec.shape[2]
 
     def _extent(

@@ -28,7 +28,7 @@ from slacktide.executors.spawning import DESCRIPTORS, MESSAGE_LIMIT, SpawnReques
 
 
 def preload() -> None:
-    """Import what every worker needs, and freeze it: a garbage collection would copy its pages."""
+    """Import and freeze what every worker needs: a garbage collection would copy its pages."""
     import numpy  # noqa: F401  (to load it)
     import onnx  # noqa: F401
 

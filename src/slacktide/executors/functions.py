@@ -24,7 +24,7 @@ class FunctionError(Exception):
 
 
 class FunctionSession:
-    """The part of ONNX Runtime's InferenceSession that a `ModelSession` uses."""
+    """Implements the part of ONNX Runtime's InferenceSession that a `ModelSession` uses."""
 
     def __init__(self, source: FunctionSource) -> None:
         """Raises ModelError if the function cannot be imported."""
@@ -42,7 +42,7 @@ class FunctionSession:
     def run(
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], options: object = None
     ) -> list[NDArray[Any]]:
-        """Call it and return all outputs. Cannot be stopped. Raises FunctionError, MemoryError."""
+        """Call the function, which cannot be stopped. Raises FunctionError, MemoryError."""
         arrays_in = []
         for spec in self.interface.inputs:
             view = feeds[spec.name].view()
@@ -61,7 +61,7 @@ def checked_outputs(
     returned: object, specs: Sequence[TensorSpec], caller: str
 ) -> list[NDArray[Any]]:
     """The arrays that foreign code returned: one, or a sequence of them. Raises FunctionError if
-    they are not as declared; `caller` is what the message calls that code."""
+    they are not as declared; `caller`: how the message names that code."""
     arrays = returned if isinstance(returned, tuple | list) else (returned,)
     if len(arrays) != len(specs):
         counts = f"{len(arrays)} arrays, expected {len(specs)}"

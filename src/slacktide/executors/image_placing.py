@@ -20,8 +20,8 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 _MOST_CUT = 8
-"""Pixels of a resized picture for each of the model's: a larger one is cut before it is resized,
-to fractions of a pixel."""
+"""Maximum pixels of a whole resized picture for each pixel of the model's input. If there would be
+more, the picture is cut, at its own pixels, before it is resized."""
 
 
 class Picture(NamedTuple):
@@ -49,7 +49,7 @@ class Picture(NamedTuple):
         if self.pixels is not None:
             resize_into(self.pixels, out, interpolation)
         elif self.jpeg is not None:
-            # Reduced JPEGs look like means of pixels, which is right for no other way.
+            # Reduced JPEGs look like means of pixels, so they suit only `area`.
             pixels = decode(self.jpeg, out if interpolation == "area" else None)
             if pixels is not out:
                 resize_into(pixels, out, interpolation)
@@ -85,7 +85,8 @@ class Picture(NamedTuple):
 
 
 def _source(start: int, resized: int, shown: int, size: int) -> tuple[int, int]:
-    """The pixels of an axis of `size` that are shown of a `resized` one that begins at `start`."""
+    """First pixel and end of the shown part of an axis: `size` pixels become `resized`, from
+    `start`."""
     first = max(0, -start) / resized * size
     end = (max(0, -start) + shown) / resized * size
     return min(size - 1, round(first)), max(min(size - 1, round(first)) + 1, round(end))
@@ -95,7 +96,7 @@ class ImageConverter:
     """Converts batches of pictures, uint8 [rows, height, width, 3], to a model's input."""
 
     def __init__(self, preprocessing: Preprocessing, spec: TensorSpec) -> None:
-        """`spec`: the input as the model's file has it."""
+        """`spec`: the input as the model's file declares it."""
         self.preprocessing = preprocessing
         self._dtype = spec.datatype.dtype
         self._factors = np.array(preprocessing.factors, np.float32)

@@ -230,7 +230,7 @@ class InProcessReplica(LoopReplica):
                 for array, spec in zip(result.arrays, session.interface.outputs, strict=True)
             ]
             outputs = cut_outputs([(bytes(data), runs) for data, runs in columns])
-        except Exception as error:  # whatever a model may raise; the server lives on
+        except Exception as error:  # whatever a model may raise; the server continues
             if isinstance(error, RowCountError):
                 self.tell(RowsMismatch(batch, str(error)))
             self.tell(BatchFailed(batch, session.detail(error)))

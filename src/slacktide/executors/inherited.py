@@ -28,7 +28,7 @@ def take_over() -> None:
     for fd in (1, 2):
         with contextlib.suppress(OSError):
             if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-                os.close(fd)  # a script, read by a shell that was started without this stream
+                os.close(fd)  # a shell that was started without this stream opened its script here
     open_standard_streams()
     signal.signal(
         signal.SIGCHLD, signal.SIG_DFL

@@ -20,7 +20,7 @@ from slacktide.executors.hand_over.tensor_io import TensorError
 from slacktide.executors.jpeg_header import WholePicture, whole_picture, with_usual_fields
 
 _REDUCTIONS = (4, 2)
-"""Not to an eighth: the means of whole blocks differ visibly from a resized picture."""
+"""Factors of reduction. Not 8: means of whole blocks differ visibly from a resized picture."""
 _EXTRANEOUS = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes before marker 0xd([0-79])")
 _MOST_EXTRANEOUS = 4
 """Bytes that some webcams leave after the data of a scan. Damage leaves more in 99 of 100 cases."""

@@ -34,7 +34,7 @@ _CURE = "; send JPEG, or its pixels as UINT8 [rows, height, width, 3]"
 
 
 def is_bare(data: memoryview | bytes | bytearray) -> bool:
-    """Whether a BYTES tensor is one picture without a length."""
+    """Whether a BYTES tensor is one picture without the length prefix."""
     begins = bytes(data[:2]) == JPEG_BEGINS or is_other(data)
     return begins and int.from_bytes(data[:4], "little") + 4 != len(data)
 

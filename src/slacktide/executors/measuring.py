@@ -6,11 +6,11 @@ each. A batch is timed as the driver sees it: from `run` to the report, hand-ove
 included.
 
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Each size first gets two warm-up runs (one if
-it is slow). They do not count, except for the one of a slow size. If a size fails, or would exceed
-`TABLE` budgets with the smaller ones (judged by twice the time of half the size), it and all larger
-sizes are skipped, and the table extrapolates. `thorough` skips only sizes that fail. If rows
-may have other sizes, a few of these are measured in addition to the table (measuring_sizes.py), for
-half of the budget at most.
+it is slow). They do not count, except for the one of a slow size. If a size fails, or if it and the
+smaller ones would exceed `TABLE` budgets (it is assumed to take twice as long as half its size), it
+and all larger sizes are skipped, and the table extrapolates. `thorough` skips only sizes that fail.
+If rows may have other sizes, a few of these are measured in addition to the table
+(measuring_sizes.py), for half of the budget at most.
 
 **How often.** Every point gets `FEWEST` samples, whatever the budget. The rest of the budget is
 divided evenly among the remaining core counts, and each run goes to the size with the least n · √t
@@ -207,7 +207,7 @@ async def measure(
         tuple(n for n in batch_sizes(max(stated_batch, interface.max_batch)) if n not in sizes),
         tuple(size_times),
         source.threads,
-        # No share if functions wait for anything, or host threads for their accelerator.
+        # No share for functions, which may wait, or on accelerators, for which threads wait.
         min(cpu_shares, default=None) if device == "cpu" and source.function is None else None,
     )
     seconds = clock() - begin
@@ -261,7 +261,7 @@ class _Work:
     """Expected seconds of a row of the first batch size that takes too long; 0 if none does."""
 
     def needed_s(self, max_batch: int, core_counts: int) -> float:
-        """Approximate budget for all batch sizes, which have twice the rows of the largest."""
+        """Approximate budget for all batch sizes, which add up to twice the largest."""
         return self.too_slow * 2 * max_batch * (FEWEST + WARM_UPS) * core_counts
 
     def _least_s(self, warm: Mapping[int, float], core_counts: int) -> float:

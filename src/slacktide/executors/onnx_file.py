@@ -70,9 +70,9 @@ class OnnxFile:
         own_exits: Sequence[OwnExit] = (),
         expose: Sequence[str] = (),
     ) -> None:
-        """Parse the file, and check that it and its weights are where they may be. If `outputs` or
+        """Parse the file, and check that it and its weights lie in allowed folders. If `outputs` or
         `expose` (as in ModelSource) are given, the model is cut to the part that they need. Checks
-        `own_exits`. Maps that a classifier answers (ZipMap) become tensors, [rows, classes].
+        `own_exits`. Maps that a classifier returns (ZipMap) become tensors, [rows, classes].
 
         Raises ModelError, with a reason that names no path; so do all methods.
         """
@@ -177,8 +177,8 @@ class OnnxFile:
     def preprocessing(
         self, stated: StatedPreprocessing, interface: ModelInterface, sizes: Sequence[int]
     ) -> Preprocessing:
-        """Complete the `stated` preprocessing by the file, for a family's `sizes`. `interface`: of
-        the file. Raises ModelError."""
+        """Complete the `stated` preprocessing from the file, for a family's `sizes`. `interface`:
+        of the file. Raises ModelError."""
         try:
             preprocessing = complete(stated, interface, self.metadata, sizes)
         except ValueError as error:
@@ -311,7 +311,7 @@ def session_interface(
 
     `declared` distinguishes scalars from unknown shapes, which look the same in ONNX Runtime. An
     output of unknown shape is assumed to have the batch axis, which the warm-up checks, and is
-    shown as one free axis. So is one that claims one row (`with_rows`).
+    shown as one free axis. For outputs that claim one row, see `with_rows`.
     """
 
     def specs(arguments: Sequence[Any], role: str) -> list[TensorSpec]:
@@ -352,8 +352,7 @@ def interface_of(
 ) -> ModelInterface:
     """The interface with these inputs and outputs. They have a batch axis if the first axis of each
     is free; with `one_row` also if each is 1: then batches have one row. `max_batch` as in
-    ModelSource. Raises ModelError if it is set without such an axis.
-    """
+    ModelSource. Raises ModelError if `max_batch` is set without such an axis."""
     single = all(spec.shape[:1] == (1,) for spec in (*inputs, *outputs))
     if one_row and single and inputs and max_batch in (None, 1):
         return ModelInterface(tuple(inputs), tuple(outputs), 1)

@@ -1,7 +1,7 @@
 """Finds out how outputs grow with padded inputs, from runs with inputs of different lengths.
 
-The length of an output is that of the inputs divided by a stride. Several layers that round up or
-down make it (length + added) // stride, with 0 ≤ added < stride. Two lengths leave several
+The length of an output is that of the inputs divided by a stride. After several layers that round
+up or down, it is (length + added) // stride, with 0 ≤ added < stride. Two lengths leave several
 possibilities; further runs halve their number until all agree.
 """
 
@@ -20,7 +20,7 @@ from slacktide.executors.onnx_runtime import ModelError
 
 MOST_STRIDE = 256
 MOST_FAILURES = 3
-"""Lengths that the model refuses, after which the candidates must do."""
+"""Number of refused lengths after which any remaining candidate will do."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of the outputs of one run, by name."""
@@ -36,8 +36,8 @@ def find_padded_outputs(
 
     `padding`: the padding that fits the model; `stated`: outputs in the configuration, which may
     not fit; `runs`: output shapes of one row by length of its inputs; `run`: runs one more length,
-    and returns None if it fails. Raises ModelError if an output grows in another way than stated,
-    or in no such way.
+    and returns None if it fails. Raises ModelError if an output does not grow as stated, or not in
+    this way.
     """
     outputs = dict(padding.outputs)
     if len(runs) < 2:
@@ -99,7 +99,7 @@ def _the_fitting(
 
 def fitting_outputs(output: PaddedOutput, sizes: Mapping[int, int]) -> list[PaddedOutput]:
     """Strides and roundings that explain the output's `sizes` by length of the inputs, the smallest
-    stride first. A stated stride is the only one."""
+    stride first. If the stride is stated, no other is tried."""
     strides: Sequence[int] = range(1, MOST_STRIDE + 1)
     if output.stride is not None:
         strides = (output.stride,)
@@ -116,8 +116,8 @@ def fitting_outputs(output: PaddedOutput, sizes: Mapping[int, int]) -> list[Padd
 def telling_length(
     candidates: Sequence[PaddedOutput], longest: int, failing: Collection[int] = ()
 ) -> int | None:
-    """The length up to `longest` that divides the candidates most evenly, unless it is one of the
-    `failing`; None if all agree. Ties go to the longer one."""
+    """The length up to `longest`, but none of the `failing`, whose outputs split the candidates
+    most evenly; None if all agree. Of equally good lengths, the longest."""
     groups = {
         length: max(Counter(candidate.length(length) for candidate in candidates).values())
         for length in {
@@ -149,8 +149,8 @@ def largest_change(
     padded: Mapping[str, NDArray[Any]],
     outputs: Mapping[str, PaddedOutput],
 ) -> tuple[float, str]:
-    """The output that padding changes most, after a share of its largest magnitude. `alone` and
-    `padded` have the outputs of one row; the padded ones are cut back here."""
+    """The largest change by padding, as a share of the output's largest magnitude, and that output.
+    `alone` and `padded` have the outputs of one row; the padded ones are cut back here."""
     changes = [(0.0, "")]
     for name, array in alone.items():
         other = padded[name]

@@ -118,7 +118,7 @@ class OpenedModel:
     sessions: tuple[SessionSize, ...] = ()
     """Sessions in the order they were opened; empty if the executor does not say."""
     note: str = ""
-    """What the log should warn of: requested sessions that were not opened, padding that changes
+    """Warnings for the log: requested sessions that were not opened, padding that changes
     answers."""
     row_shapes: RowShapes = field(default_factory=dict)
     """Shapes of a row that runs; empty if the executor does not say."""
@@ -283,7 +283,7 @@ class ExitSource:
     output: str = ""
     """Output that holds classes; empty: found in the model."""
     labels: tuple[int, ...] = ()
-    """Numbers of the classes that the model's owner has named."""
+    """Numbers of classes, one for each list of class names that the model's owner supplies."""
 
 
 @dataclass(frozen=True, slots=True)

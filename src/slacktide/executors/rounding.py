@@ -9,9 +9,9 @@ from typing import Any, Final
 TOLERANCE: Final = 1e-3
 """Largest change of a row's answer in a batch, relative to the output's largest magnitude."""
 HALF_TOLERANCE: Final = 1e-2
-"""With 16-bit floats, and on accelerators, which round to as few bits (TF32)."""
+"""Tolerance for 16-bit floats, and for accelerators, which round to as few bits (TF32)."""
 QUANTISED_TOLERANCE: Final = 5e-2
-"""With 8-bit integers, whose scale may depend on the whole batch."""
+"""Tolerance for 8-bit integers, whose scale may depend on the whole batch."""
 _QUANTISED = re.compile(r"uantize|^QLinear|Integer|^QGemm|^QAttention|NBits")
 _HALVES: Final = frozenset((10, 16))  # TensorProto.FLOAT16, BFLOAT16
 

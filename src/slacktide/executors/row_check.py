@@ -26,7 +26,7 @@ from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedR
 ROUNDS: Final = 3
 RANDOM: Final = "the same row gets different answers (random operators)"
 _MOST_S: Final = (1.5, 0.5, 0.5)
-"""Seconds since the beginning beyond which a round is the last, by round."""
+"""By round: seconds since the beginning after which the check ends."""
 _PATIENCE_S: Final = 10.0
 _SEED: Final = 70
 _EQUAL: Final = 1e-6

@@ -1,8 +1,8 @@
 """`ModelSession`: a model opened in ONNX Runtime, warmed up, and run with members of a batch.
 
-Workers and the in-process executor share it. It knows no socket and no process. A model may be open
-in several sessions with different numbers of threads, of which one is in use at a time. They share
-the buffers in which batches are gathered.
+Workers and the in-process executor use it. It is independent of sockets and processes. A model may
+be open in several sessions with different numbers of threads, of which one is in use at a time.
+They share the buffers in which batches are gathered.
 """
 
 from __future__ import annotations

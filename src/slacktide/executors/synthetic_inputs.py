@@ -275,7 +275,7 @@ def assumptions_of(
     source: ModelSource, interface: ModelInterface, shapes: RowShapes, guess: str = ""
 ) -> list[str]:
     """`SyntheticRows.assumptions`, for the log. Empty if the configuration does not fit, which is
-    an error elsewhere. Reads the samples."""
+    reported elsewhere. Reads the samples."""
     try:
         return SyntheticRows(interface, source).assumptions(shapes, guess)
     except ValueError:

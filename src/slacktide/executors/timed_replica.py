@@ -1,4 +1,4 @@
-"""`TimedReplica`: a replica driven one batch at a time, by a stopwatch instead of an engine."""
+"""`TimedReplica`: a replica that is started without an engine, to time one batch at a time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MeasuringError(Exception):
 
 
 class BatchError(Exception):
-    """The model raised an error on a batch. Its replica lives on."""
+    """The model raised an error on a batch. Its replica still runs."""
 
 
 class TimedReplica:
