@@ -80,7 +80,7 @@ def test_one_that_breaks_its_contract_ends_the_run_with_a_sentence(tmp_path: Pat
     )
     (cell,) = parse_scenario(text, "s.yaml", tmp_path, imports=True)
     build(cell)
-    with pytest.raises(ScenarioError, match=r"models.m: scheduler .* is taken twice"):
+    with pytest.raises(ScenarioError, match=r"models.m: scheduler .* is proposed twice"):
         run_cell(cell, 1)
 
 
