@@ -14,8 +14,8 @@ BOXES = "boxes"
 
 
 class BoxDecoder:
-    """Leaves all outputs as they are, except for boxes: fractions of the model's input, with its
-    padding, become fractions of the picture."""
+    """Converts boxes from fractions of the model's input, padding included, to fractions of the
+    picture. All other outputs stay as they are."""
 
     def __init__(self, outputs: Sequence[TensorSpec]) -> None:
         self.outputs = tuple(outputs)

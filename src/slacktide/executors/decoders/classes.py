@@ -14,7 +14,7 @@ from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import DecodeSource
 
 _FEW = 16
-"""Most classes that are searched one after the other, which takes less time than sorting."""
+"""Maximum number of best classes to find one after the other, which is faster than sorting."""
 
 
 class ClassDecoder:
@@ -66,8 +66,8 @@ class ClassDecoder:
 
 
 def best_classes(values: NDArray[np.floating[Any]], count: int) -> NDArray[np.int64]:
-    """Indices [rows, count] of the highest values of each row, highest first. Of equal values the
-    first comes first."""
+    """Indices [rows, count] of the highest values of each row, highest first. Equal values keep
+    their order."""
     if count > _FEW:
         order: NDArray[np.int64] = np.argsort(-values, axis=1, kind="stable")[:, :count]
         return order

@@ -1,4 +1,4 @@
-"""What decoders have in common: types, and the outputs that they read."""
+"""Types that decoders share, and functions that find the outputs to read."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def extent_of(shapes: Iterable[Sequence[int]]) -> Extent:
 def head_of(
     source: DecodeSource, outputs: Sequence[TensorSpec], *, rank: int
 ) -> tuple[int, TensorSpec]:
-    """Index and spec of the output that `from` names. Without it, that of the only output, or the
-    only one of numbers with `rank` axes. Raises ModelError."""
+    """Index and spec of the output that `from` names; without it, of the only output, or of the
+    only one with `rank` axes. Raises ModelError."""
     if source.outputs:
         index = index_of(source.outputs[0], outputs)
     else:

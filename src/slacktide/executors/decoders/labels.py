@@ -1,4 +1,4 @@
-"""Labels: names of a model's classes, from a file of the owner's or from the model's metadata."""
+"""Labels: names of a model's classes, from the owner's file or from the model's metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NAMES_TEXT = 1 << 18
 _MOST_LINES = 1000
 """Maximum lines of `character`; more are the alphabet of a text recogniser."""
 _READ_TASKS = ("", "detect", "classify")
-"""Tasks in the metadata of a model whose heads can be decoded."""
+"""Values of `task` in the metadata of models whose heads can be decoded."""
 
 
 def parse_labels(data: bytes) -> tuple[str, ...]:
@@ -77,8 +77,9 @@ def find_labels(
     decodes: bool,
 ) -> tuple[str, ...]:
     """The labels of a model: those in the owner's file, else those in its metadata, else none.
-    `decodes`: whether a decoder reads its `outputs`, and compares their number. Raises ModelError
-    if the file is unreadable, or contradicts the metadata or a classifier's only output."""
+    `decodes`: whether a decoder reads its `outputs`, and compares the number of labels. Raises
+    ModelError if the file is unreadable, or contradicts the metadata or a classifier's only
+    output."""
     task = metadata.get("task", "")
     if decodes and task not in _READ_TASKS:
         raise ModelError(f"decode.as: expected a model of task 'detect', its file says {task!r}")
@@ -101,8 +102,8 @@ def find_labels(
 
 
 def _check_alike(labels: Sequence[str], names: Sequence[str]) -> None:
-    """Raise ModelError unless the owner's labels are those in the model's metadata. Other words,
-    such as translations, may stand for a class, but none that is the name of a different class."""
+    """Raise ModelError unless the owner's labels fit those in the model's metadata. A label may be
+    another word, such as a translation, but not the metadata's name of a different class."""
     if len(labels) != len(names):
         raise ModelError(f"labels: expected {len(names)} names, as the file has, got {len(labels)}")
     places = {name: number for number, name in enumerate(names)}

@@ -2,8 +2,8 @@
 
 A head of version 8 (and 9, 11, 12) is [rows, 4 + classes, anchors]. One of version 5 (and 7) is
 [rows, anchors, 5 + classes], where the fifth value says whether there is an object at all. Boxes
-are centre and size in pixels of the model's input. There is an anchor for each cell of grids with
-strides of 8, 16 and 32 pixels, and in version 5 there are three.
+are centre and size in pixels of the model's input. Each cell of the grids with strides of 8, 16 and
+32 pixels has one anchor, in version 5 three.
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ class YoloDecoder:
     def _read(
         self, first: int, second: int, height: int, width: int, *, final: bool = False
     ) -> str:
-        """The version of a head [rows, first, second]; empty if only the extent, 0 if unknown, can
-        tell and `final` is false. Raises ModelError if no version fits, or both do."""
+        """The version of a head [rows, first, second]; empty if both fit and `final` is false.
+        Unknown sides are 0. Raises ModelError if no version fits, or if both do and `final` is
+        true."""
         stated = self._source.version
         versions = {stated} if stated else _plausible(first, second, height, width)
         fitting = {
@@ -167,7 +168,7 @@ def _version_8(raw: NDArray[np.float32], confidence: float) -> _Candidates:
 
 
 def _version_5(raw: NDArray[np.float32], confidence: float) -> _Candidates:
-    rows, places = np.nonzero(raw[:, :, 4] >= np.float32(confidence))  # no score is higher
+    rows, places = np.nonzero(raw[:, :, 4] >= np.float32(confidence))  # scores are no higher
     candidates = raw[rows, places]
     classes = candidates[:, 5:].argmax(1)
     scores = candidates[:, 4] * candidates[np.arange(len(rows)), classes + 5]

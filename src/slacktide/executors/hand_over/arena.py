@@ -80,7 +80,7 @@ class Arena:
     def _reserve(self) -> mmap.mmap:
         """Map the limit, halved as often as the system requires (`ulimit -v`).
 
-        Twice as much must fit: other things need memory, and workers also load a model.
+        Twice the limit must fit, since other things need memory, and workers also load a model.
         """
         while True:
             try:
@@ -179,7 +179,7 @@ class Arena:
             self._map.close()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the books disagree. For tests: time grows with the slots."""
+        """Raise AssertionError if slots and counters disagree. For tests: slow with many slots."""
         pieces = [(offset, size) for offset, (size, _) in self._live.items()]
         assert sum(size for _, size in pieces) == self._in_use
         pieces += [(o, size) for size, offsets in self._free.items() for o in offsets]

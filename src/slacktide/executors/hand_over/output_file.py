@@ -29,8 +29,8 @@ from slacktide.executors.hand_over.tensor_io import (
 from slacktide.executors.ports import OutputRun, Outputs
 
 COPY_BYTES: Final = 1 << 20
-"""Maximum bytes of outputs copied in one turn of the loop, in under a millisecond, mostly for fresh
-memory."""
+"""Maximum bytes of outputs copied in one turn of the loop. This takes under a millisecond, most of
+it for fresh memory."""
 COPY_TURNS: Final = 128
 """Maximum turns of one copy. Longer outputs are copied in larger steps, so that a busy loop reports
 them before their worker seems to hang."""
@@ -133,7 +133,7 @@ class OutputWriter:
         return len(self._view)
 
     def _grow(self, size: int) -> None:
-        """Enlarge the file to `size` bytes, or to twice its size so that this is rare."""
+        """Enlarge the file to `size` bytes, and at least to twice its size so that this is rare."""
         if size <= len(self._view):
             return
         size = max(size, 2 * len(self._view))

@@ -191,7 +191,7 @@ def copy_outputs(
     data: bytes | mmap, columns: Iterable[Iterable[OutputRun]], step: int
 ) -> Generator[None, None, list[Outputs]]:
     """Like `cut_outputs`, but yields after each `step` bytes and returns the outputs at the end.
-    Parts longer than a step are views, each of memory of its own; all others are bytes."""
+    Parts longer than a step are views, each with memory of its own; all others are bytes."""
     source, budget = memoryview(data), step
     outputs: list[list[OutputTensor]] = []
     for runs in columns:

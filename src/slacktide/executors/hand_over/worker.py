@@ -68,13 +68,13 @@ FIRST_RUN_S = 60.0
 _SLICE_NS = 1_000_000  # of CPU time; the kernel's default is 0.7 to 2.8 ms, by the number of cores
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 """Number of the system call, which Python and older C libraries lack."""
-_OOM_SCORE_ADJ = 500  # of 1000: killed before the server, after processes with nothing to lose
+_OOM_SCORE_ADJ = 500  # of 1000: killed before the server, but after expendable processes
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _RECEIVE = 1 << 16
 
 
 def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> int:
-    """Be a worker until the server ends it. Returns the exit status.
+    """Run as a worker until the server ends it. Returns the exit status.
 
     `descriptors` are the control socket, the socket of aborts, the input arena and the output file.
     `parent` is the fork server's process id.
@@ -243,7 +243,7 @@ class BatchRunner:
             if stages is None:
                 return self._run(order, options, cpu)
             return self._run_stages(stages, order, options, cpu)
-        except Exception as error:  # whatever a model may raise; the worker lives on
+        except Exception as error:  # whatever a model may raise; the worker continues
             if self._aborted == batch and "terminate" in str(error).lower():
                 return encode_aborted(batch, self._report())
             detail = self._session.detail(error)
@@ -365,7 +365,7 @@ def _watch_aborts(aside: socket.socket, abort: Callable[[int], None], frames: Fr
 
 
 def _become_worker(parent: int) -> None:
-    """Set this process's signals, niceness and priority for the kernel to kill it."""
+    """Set this process's signals, niceness, time slice and rank when memory is short."""
     die_with_parent(parent)
     ignore_terminal_signals()
     os.nice(NICENESS)
@@ -379,7 +379,7 @@ def _become_worker(parent: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; immediately if it has died."""
+    """Have the kernel kill this process when its parent dies. Exit if it has died already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

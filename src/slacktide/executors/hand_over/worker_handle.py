@@ -217,7 +217,7 @@ class WorkerHandle:
             return
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """Move the worker, or do so as soon as the fork server has made it."""
+        """Move the worker now, or as soon as the fork server has started it."""
         self._cores = cores
         self._resizes += 1
         if self._pid is not None and self._state in (_State.STARTING, _State.UP):

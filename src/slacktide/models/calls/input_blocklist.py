@@ -1,9 +1,9 @@
 """`InputBlocklist`: inputs that crashed a version twice, and the connections that sent them.
 
-If the engine blames a request, its input is blocked for a while. Only then are requests compared
-with it: by shapes and first bytes, and by hash if these match. A connection is refused after
-several such inputs, unless the version served one of its requests in between: such a connection is
-probably a proxy's. Addresses and tokens are never refused: many clients may share them.
+If the engine blames a request, its input is blocked for a while. Requests are compared with blocked
+inputs by shapes and first bytes, and by hash if these match. A connection is refused after several
+such inputs, unless the version served one of its requests in between: such a connection is probably
+a proxy's. Addresses and tokens are never refused: many clients may share them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class InputBlocklist:
 
     def __init__(self) -> None:
         self.inputs: dict[bytes, _Blocked] = {}
-        """By hash, oldest first. While this is empty, callers skip all other checks."""
+        """Blocked inputs by hash, oldest first. While empty, callers skip all other checks."""
 
     def is_active(self, *, now: float) -> bool:
         inputs = self.inputs

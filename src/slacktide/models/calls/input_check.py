@@ -58,7 +58,7 @@ class PaddedInputs:
         self._row_bytes = BATCH_BYTES // interface.max_batch
 
     def left_out(self, spec: TensorSpec, sent: Mapping[str, InputTensor]) -> InputTensor | None:
-        """Return a mask of its input's length if the client left it out; None if `spec` is no mask.
+        """Return the mask that a client left out, as long as its input; None if `spec` is no mask.
         An input without elements gets no mask: its length would cost the client nothing."""
         masked = self._masks.get(spec.name)
         of = None if masked is None else sent.get(masked[0])
@@ -71,8 +71,8 @@ class PaddedInputs:
 
     def signature(self, tensors: Sequence[InputTensor], rows: int, nbytes: int) -> Signature:
         """Return the shapes without rows and padded axes. Raises BadField if lengths are unequal or
-        too long. If a request's size times the rows of a full batch is too large, the padded axes
-        stay, so that the request shares batches only with requests of the same shapes."""
+        too long. If a full batch of such rows would be too large, the padded axes stay, so that the
+        request shares batches only with requests of the same shapes."""
         axes = self._axes
         length = tensors[self._first].shape[axes[self._first]]
         if self._longest is not None and length > self._longest:
@@ -126,11 +126,11 @@ class CheckedInputs:
     signature: Signature
     nbytes: int
     work_hint: float | None = None
-    """Reads the size on which the run time depends; None if the model declares none."""
+    """Size on which the run time depends; None if the model declares none."""
     image_size: int = 0
     """Longer side of an image that will be resized, in pixels; 0 if there is none."""
     decoding: float = 0.0
-    """Minimum seconds by which decoding its pictures takes longer than in the profile."""
+    """Lower bound, in seconds, on decoding its pictures beyond what the profile includes."""
 
 
 class InputCheck:

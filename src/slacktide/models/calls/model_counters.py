@@ -75,7 +75,7 @@ class StageCounters:
 
 
 class ModelCounters:
-    """One version's counters. Rows are what Triton counts as inferences."""
+    """One version's counters. A row is one inference in Triton's terms."""
 
     def __init__(self) -> None:
         self.by_reason: dict[Reason, int] = {}

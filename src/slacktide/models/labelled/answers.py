@@ -1,4 +1,4 @@
-"""Scores what a variant answered: boxes of a detector, or scores of classes."""
+"""Scores the answers of a variant: boxes of a detector, or scores of classes."""
 
 from __future__ import annotations
 

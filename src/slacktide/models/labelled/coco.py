@@ -1,8 +1,8 @@
 """COCO's format of labels: a JSON file with `images`, `annotations` and `categories`.
 
-Images lie in the file's folder, or beside or below the folder `annotations` that it is in, also in
-a folder of the file's name without `instances_`. Boxes are left, top, width and height in pixels of
-the upright image. Numbers of categories need not be dense. A crowd counts neither way.
+Images lie in the file's folder, in the folder above `annotations`, or there in `images`, SPLIT or
+`images/SPLIT`, where SPLIT is the file's name without `instances_`. Boxes are left, top, width and
+height in pixels of the upright image. Category numbers may have gaps. Crowds are not scored.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class VariantAccuracy:
     """By name, or by number if there is none."""
     ap50: float | None = None
     threshold: float | None = None
-    """Score threshold at which `f1` is reached. Both are None for a classifier."""
+    """Score threshold that gives `f1`. For a classifier, it is None, like `ap50`."""
 
 
 def compare(

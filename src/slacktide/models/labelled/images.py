@@ -1,4 +1,4 @@
-"""Labelled images, and what all formats of labels share."""
+"""Labelled images, and code shared by all formats of labels."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MISSING_DECODER = "images other than JPEG and .npy need OpenCV: pip install 'sla
 
 
 class DataError(Exception):
-    """Raised for errors in labels, images or the model's answers; the text names the place, without
-    control characters of files' names."""
+    """Raised for errors in labels, images or the model's answers; the text names the place, with
+    control characters in file names escaped."""
 
     def __init__(self, text: str) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class DataError(Exception):
 
 
 class LabelSection(Section):
-    """An object in a file of labels. Other keys do not matter."""
+    """An object in a file of labels. Unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -55,7 +55,7 @@ class LabelledImage:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSet:
-    """One or more images: all with boxes, at least one in total, or all with a class."""
+    """One or more images, all with boxes (at least one in total) or all with a class."""
 
     images: tuple[LabelledImage, ...]
     class_names: Mapping[int, str]
@@ -71,7 +71,7 @@ def labelled_set(
     images: Sequence[LabelledImage], names: Mapping[int, str], where: str
 ) -> LabelledSet:
     """Return the set. Raises DataError, naming `where`, if there is no image or no box, or if a
-    library is not installed that boxes need."""
+    library that boxes need is not installed."""
     if not 0 < len(images) <= MOST_IMAGES:
         raise DataError(f"{where}: expected 1 to {MOST_IMAGES} images, got {len(images) or 'none'}")
     truths = [image.truth for image in images if isinstance(image.truth, Boxes)]
@@ -83,7 +83,7 @@ def labelled_set(
 
 
 def text_of(root: Path, name: str, limit: int = MOST_LABEL_BYTES) -> str:
-    """Read a file of labels of the folder. Raises DataError."""
+    """Read a file of labels in the folder. Raises DataError."""
     try:
         return read_bounded(file_in(root, name, name), limit, where=name).decode()
     except UnicodeDecodeError:
@@ -108,7 +108,7 @@ def parse_object(text: str, form: type[_Form], where: str) -> _Form:
 
 
 def file_in(root: Path, name: str, where: str, *, folder: bool = False) -> Path:
-    """Return a file, or a folder, of the folder. Raises DataError if there is none inside."""
+    """Return a file, or a folder, inside `root`. Raises DataError if there is none."""
     path = root / name
     try:
         inside = path.resolve().is_relative_to(root.resolve())
@@ -122,7 +122,7 @@ def file_in(root: Path, name: str, where: str, *, folder: bool = False) -> Path:
 
 
 def image_in(root: Path, name: str, where: str) -> Path:
-    """Return an image of the folder. Raises DataError if it is none, or cannot be decoded."""
+    """Return an image inside `root`. Raises DataError if there is none that can be decoded."""
     if not name.lower().endswith(SUFFIXES):
         kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         raise DataError(f"{where}: expected a {kinds} file, got {shown(name, 100)}")
@@ -132,7 +132,7 @@ def image_in(root: Path, name: str, where: str) -> Path:
 
 
 def images_under(root: Path, folder: Path) -> list[str]:
-    """Return the paths, relative to `root`, of the images in a folder and its folders, sorted.
+    """Return the paths, relative to `root`, of the images in a folder and its subfolders, sorted.
     Skips hidden files, and links to folders. Raises DataError."""
     names: list[str] = []
     for place, folders, files in os.walk(folder):
@@ -151,8 +151,8 @@ def boxes_of(boxes: Sequence[Any], classes: Sequence[int], crowds: Sequence[bool
 
 
 class ClassMap:
-    """Numbers that a model has for the classes of labels: by name if the model has labels, else in
-    the order of the names."""
+    """Maps classes of labels to the model's numbers: by name if the model has labels, else in the
+    order of the names."""
 
     def __init__(self, names: Sequence[str], labels: Sequence[str], noun: str) -> None:
         """`noun`: what a name is in errors, such as `category`."""

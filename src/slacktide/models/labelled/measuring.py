@@ -1,6 +1,6 @@
 """Measures the accuracy of each variant of a family on labelled images.
 
-Variants run in a worker as in serving, so that its decoder and resizer count.
+Variants run in a worker as in serving, so that the effects of its decoder and resizer count.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads labelled images from files: sizes from headers, and data as a client would send them.
 
-Their first bytes tell formats apart. Workers decode JPEG, PNG and WebP as in serving. A BMP is
+Formats are recognised by the first bytes. Workers decode JPEG, PNG and WebP as in serving. A BMP is
 decoded here.
 """
 
@@ -26,7 +26,7 @@ from slacktide.models.repository.paths import read_bounded, unreadable
 _MOST_BYTES = 64 << 20
 _MOST_PIXELS = 1 << 27
 _HEADER = 1 << 20
-"""Bytes that have the size of every image but of odd ones."""
+"""Bytes to read for an image's size; only odd images state it later."""
 _BMP = b"BM"
 
 

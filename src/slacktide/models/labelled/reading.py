@@ -1,7 +1,7 @@
 """Tells formats of labels apart, and reads them.
 
 The simplest is a folder for each class, with its images. Names of folders are labels of the model.
-If none is, or if it has no labels, their sorted order gives the numbers of classes.
+If none is, or the model has none, the sorted order of folders gives the class numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slacktide.models.labelled.yolo import DATA_FILE, read_yolo
 
 def read_labels(path: Path, labels: Sequence[str] = ()) -> LabelledSet:
     """Read labelled images: a folder, or its file of labels. `labels`: the model's names of
-    classes, by which those of the labels are matched. Raises DataError."""
+    classes, with which those of the data are matched. Raises DataError."""
     if path.is_file():
         return _read_file(path, labels)
     try:

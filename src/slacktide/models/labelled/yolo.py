@@ -4,8 +4,8 @@
     DATA/images/val/000000.jpg
     DATA/labels/val/000000.txt         a line for each object: class, centre x, y, width, height
 
-Numbers are fractions of the upright image. A line with more of them is an outline, whose box
-counts. An image without a text file has no object. `val` is read, else `test`, else `train`.
+Numbers are fractions of the upright image. A line with more of them is an outline, whose bounding
+box counts. An image without a text file has no object. `val` is read, else `test`, else `train`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def read_yolo(root: Path, name: str, labels: Sequence[str]) -> common.LabelledSe
 
 
 def _yaml_of(text: str, name: str) -> dict[str, Any]:
-    """Parse YAML with numbers as keys, which our settings do not have. All scalars become text.
-    Lists may hold each other many times over: never print them."""
+    """Parse YAML with numbers as keys, which our settings refuse. All scalars become text. Aliases
+    can make lists huge: never print them."""
     try:
         stated = yaml.load(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -74,8 +74,8 @@ def _names(stated: Any, name: str) -> list[str]:
 
 
 def _folder(root: Path, home: str, stated: str, where: str) -> Path:
-    """Return a folder of images. Exporters count it from folders that users do not have: what leads
-    out of the data counts from its top, with and without `path`."""
+    """Return a folder of images. Exporters state places that users do not have, so a leading `/` or
+    `..` is dropped. The rest is looked up in the data, below `path` if it exists there."""
     inner, home = (
         str(PurePosixPath(*dropwhile("..".__eq__, PurePosixPath(path.lstrip("/")).parts)))
         for path in (stated, home)

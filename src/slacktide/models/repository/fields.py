@@ -75,7 +75,7 @@ def ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Section(BaseModel):
-    """A section of slacktide.yaml: frozen, without unknown keys, `"8"` for 8, or NaN."""
+    """A section of slacktide.yaml. Frozen; refuses unknown keys, `"8"` for 8, and NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -162,7 +162,7 @@ MOST_REPLICAS = 256
 
 
 class _Range(Section):
-    """A least and a most; a number is short for both."""
+    """A minimum and a maximum; a number is short for both."""
 
     min: Any
     max: Any
@@ -175,7 +175,7 @@ class _Range(Section):
 
     @property
     def fixed(self) -> bool:
-        """Whether least and most are equal."""
+        """Whether minimum and maximum are equal."""
         return bool(self.max == self.min)
 
 

@@ -186,7 +186,7 @@ class ProfileStore:
         reason = ""
         for path in self._places(definition, key.hardware, kind):
             try:
-                # Do not recreate a version's folder: the model, or an upload, was deleted.
+                # Do not recreate a missing version folder: the model, or an upload, was deleted.
                 if definition.single_file or path.parent != definition.folder:
                     path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, data)

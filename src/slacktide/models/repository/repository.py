@@ -87,7 +87,7 @@ class ModelDefinition:
     warnings: tuple[str, ...] = ()
     """Sentences for the log, once per model."""
     single_file: bool = False
-    """Whether the model is a single file, next to which other files mostly do not belong to it."""
+    """Whether the model is a single file. Most other files next to it do not belong to it."""
     samples: Path | None = None
     """The .npz file that `samples` names, links followed."""
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
@@ -433,7 +433,7 @@ class Repository:
             raise unreadable("", error) from None
 
     def _refuse_bare_model(self, names: tuple[str, ...]) -> None:
-        """Raises FolderError if the root is the folder of a model or version, a common mistake."""
+        """Raise FolderError if the root is the folder of a model or version, a common mistake."""
         files = [SETTINGS_FILE, CONFIG_FILE, PIPELINE_FILE, "model.onnx"]
         signs = [name for name in files if os.path.exists(self.root / name)]
         versions = (name for name in names if is_version(name))

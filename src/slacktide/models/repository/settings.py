@@ -508,6 +508,6 @@ class ModelSettings(Section):
 
     @property
     def queue_limit(self) -> int | None:
-        """Most waiting requests: the smaller limit of `limits` and the scheduler."""
+        """Maximum number of waiting requests: the smaller limit of `limits` and the scheduler."""
         stated = (self.limits.queue, self.scheduler.stated().get("max_queue"))
         return min((limit for limit in stated if limit is not None), default=None)
