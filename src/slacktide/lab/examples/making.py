@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int], None]
 SAMPLE_SEED = 7
 """Seed of the sample inputs; training and its evaluation use other seeds."""
 
-_MARK = ".slacktide-example"
+MARK = ".slacktide-example"
 _README = "README.md"
 _UNFINISHED = ".slacktide-making-"
 
@@ -95,7 +95,7 @@ def _refuse_foreign(root: Path) -> None:
     for entry in sorted(root.iterdir()) if root.exists() else ():
         if entry.name == _README and _is_ours(entry):
             continue
-        marked = not entry.is_symlink() and (entry / _MARK).is_file()
+        marked = not entry.is_symlink() and (entry / MARK).is_file()
         if entry.name.startswith(_UNFINISHED) or (entry.name in {*MODELS, *PIPELINES} and marked):
             continue
         raise ExamplesError(
@@ -123,19 +123,19 @@ def _make(model: ExampleModel | ExamplePipeline, folder: Path) -> None:
                 (fresh / "1" / name).write_bytes(content)
             samples = make_inputs(model.name, model.samples, SAMPLE_SEED)
             samples.write(fresh / "inputs" / "samples.npz")
-        (fresh / _MARK).write_text("Made by `slacktide models make`; --overwrite replaces it.\n")
+        (fresh / MARK).write_text("Made by `slacktide models make`; --overwrite replaces it.\n")
 
-    _replace(folder, folder.parent, fill)
+    replace_folder(folder, folder.parent, fill)
 
 
 def _make_data(model: ExampleModel, folder: Path, count: int) -> None:
     """Draw labelled pictures into the model's folder, replacing any older ones."""
     assert model.pictures is not None
     drawn = model.pictures(count, np.random.default_rng(SAMPLE_SEED))
-    _replace(folder / "data", folder.parent, lambda fresh: write_labelled(fresh, drawn))
+    replace_folder(folder / "data", folder.parent, lambda fresh: write_labelled(fresh, drawn))
 
 
-def _replace(folder: Path, root: Path, fill: Callable[[Path], object]) -> None:
+def replace_folder(folder: Path, root: Path, fill: Callable[[Path], object]) -> None:
     """Replace `folder` by a folder that `fill` makes in a temporary place under `root`."""
     workshop = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
     try:
