@@ -37,7 +37,7 @@ CEILINGS = {
     "server": 4_960,
     "wire": 2_430,
     "lab/cli": 2_100,
-    "lab/examples": 2_200,
+    "lab/examples": 2_450,
     "lab/load": 3_700,
     "lab/netem": 800,
     "lab/replay": 800,
@@ -51,10 +51,10 @@ that needs it, by no more than its own budget."""
 TOTALS = {
     "serving": 72_350,
     "client": 2_100,
-    "lab": 19_500,
+    "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 105_750,
+    "all": 106_100,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
