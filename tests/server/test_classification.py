@@ -25,7 +25,7 @@ LABELS = ("cat", "dog")
 def version(datatype: Datatype, *shape: int, max_batch: int = 8) -> Any:
     interface = ModelInterface((), (TensorSpec("y", datatype, shape),), max_batch)
     definition = SimpleNamespace(settings=ModelSettings())
-    return SimpleNamespace(interface=interface, labels=LABELS, definition=definition)
+    return SimpleNamespace(interface=interface, labels=LABELS, definition=definition, pools=[])
 
 
 def classes(array: np.ndarray, datatype: Datatype, count: int, *, max_batch: int = 8) -> Any:
@@ -52,6 +52,30 @@ def test_values_are_written_as_triton_writes_them(datatype: Datatype, best: list
     array = row.astype(datatype.dtype)
     assert classes(array, datatype, 2) == ((1, 2), best)
     assert classes(array, datatype, 2, max_batch=0) == ((2,), best)
+
+
+def test_scores_of_a_decoder_belong_to_its_classes_also_in_a_family() -> None:
+    specs = (
+        TensorSpec("classes", Datatype.INT64, (-1, 2)),
+        TensorSpec("scores", Datatype.FP32, (-1, 2)),
+    )
+    definition = SimpleNamespace(settings=ModelSettings(decode={"as": "softmax"}))
+    owner: Any = SimpleNamespace(
+        interface=ModelInterface((), specs, 8),
+        labels=LABELS,
+        definition=SimpleNamespace(settings=ModelSettings()),
+        pools=[SimpleNamespace(definition=definition)],
+    )
+    numbers = ((1, 2), np.array([[1, 0]]).tobytes())
+    values = ((1, 2), np.array([[0.75, 0.25]], np.float32).tobytes())
+    for name, datatype, tensor in (
+        ("scores", Datatype.FP32, values),
+        ("classes", Datatype.INT64, numbers),
+    ):
+        output = OutputValue(name, datatype, *tensor)
+        answer = classified(output, 2, owner, (numbers, values))
+        strings = to_json(answer.data, Datatype.BYTES, answer.shape)
+        assert strings == ["0.750000:1:dog", "0.250000:0:cat"]
 
 
 def test_further_axes_are_one_row_of_classes() -> None:

@@ -6,7 +6,6 @@ calls that request it use this module.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 MOST_ELEMENTS: Final = 1 << 18
 """Maximum elements of an output, since it is sorted on the server's loop."""
 _UNORDERED: Final = (Datatype.BYTES, Datatype.BOOL, Datatype.BF16)
-_LENGTH: Final = struct.Struct("<I")
 _DECODED: Final = ("scores", "classes")
 """Outputs of a built-in decoder: each score, and the number of its class."""
 
@@ -76,7 +74,8 @@ def _decoded_pair(
     version: LoadedVersion, outputs: Sequence[OutputTensor | None]
 ) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Scores and classes of a model with a built-in decoder; None for other models."""
-    decode = version.definition.settings.decode
+    owner = version.pools[0] if version.pools else version  # variants may have decoders
+    decode = owner.definition.settings.decode
     if decode is None or decode.gives:
         return None
     arrays = {
@@ -94,6 +93,6 @@ def _array(datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> NDArray[
 def _strings(name: str, rows: Sequence[Sequence[str]], batches: bool) -> OutputValue:
     """An output of BYTES: each string follows its length."""
     encoded = [text.encode() for row in rows for text in row]
-    data = b"".join([_LENGTH.pack(len(text)) + text for text in encoded])
+    data = b"".join([len(text).to_bytes(4, "little") + text for text in encoded])
     shape = (len(rows), len(rows[0]) if rows else 0)
     return OutputValue(name, Datatype.BYTES, shape if batches else shape[1:], data)
