@@ -26,8 +26,8 @@ class Submitted:
 
 @read_only
 class Refused:
-    """The driver itself rejected a request for a known model (bad input, memory, limits). The id
-    may have been announced or be new. The engine counts it, so that no request is lost."""
+    """The driver itself rejected a request for a known model (bad input, memory, limits). It may
+    have been announced before. The engine counts it, so that no request is lost."""
 
     id: int
     model: str

@@ -71,7 +71,7 @@ class FrameArrived:
 
 @read_only
 class FrameRefused:
-    """The driver itself rejected a frame. The id may have been announced or be new."""
+    """The driver itself rejected a frame, which may have been announced before."""
 
     id: int
     pipeline: str

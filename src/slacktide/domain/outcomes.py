@@ -24,7 +24,7 @@ class OutcomeKind(Enum):
     REJECTED = "rejected"
     """Refused for load, limits or bad input."""
     FAILED = "failed"
-    """The model crashed or raised."""
+    """The model crashed or raised an error."""
     CANCELLED = "cancelled"
     """Withdrawn by its client."""
 

@@ -3,7 +3,7 @@
 Stages that are cut directly from a model's file cost more than the whole model: every stage begins
 and ends in the plain layout, and nothing is fused across a cut. So the ramps are attached to the
 whole graph, ONNX Runtime optimises and saves it, and the result is cut. The stages are opened
-without further optimisation and pass on tensors in the layout it chose (decision 0054).
+without further optimisation and pass on tensors in ONNX Runtime's layout (decision 0054).
 
 A thread does this while batches run as before. The stages replace the model once they give the same
 outputs as the model for synthetic rows. Their times are measured later, between batches

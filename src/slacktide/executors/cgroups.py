@@ -131,7 +131,7 @@ def limit_memory(nbytes: int, *, root: Path = ROOT) -> bool:
     """Limit this process to `nbytes` more memory than it uses now.
 
     Returns True if it gets a control group of its own: the kernel then kills it beyond the limit.
-    Else RLIMIT_DATA limits it, and further allocations fail (False). `root` is for tests.
+    Else returns False: RLIMIT_DATA makes allocations beyond the limit fail. `root` is for tests.
     """
     for parent, unified in _places(root):
         group = parent / f"slacktide-{os.getpid()}"

@@ -1,8 +1,8 @@
 """`CoreProbe`: finds out whether other programs use the cores of a measurement.
 
-Between two steps of the measurement, when nothing of ours runs, it computes for a moment on these
-cores. CPU time ÷ wall time is then 1 on an idle core, and 0.5 on one that another program uses
-fully.
+Between two steps of the measurement, while our own processes are idle, it computes for a moment on
+these cores. CPU time ÷ wall time is then 1 on an idle core, and 0.5 on one that another program
+uses fully.
 """
 
 from __future__ import annotations

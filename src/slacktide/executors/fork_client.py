@@ -27,7 +27,7 @@ from slacktide.executors.worker_output import WorkerOutput
 log = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds for a fork server to end without being killed
-_FIRST_ANSWER = 30.0  # seconds, granted twice: it first imports, perhaps from a cold disk
+_FIRST_ANSWER = 30.0  # seconds, granted twice: the fork server first imports, maybe from disk
 _ANSWER = 5.0  # seconds, granted twice, in case the whole machine stood still
 
 

@@ -60,7 +60,7 @@ _KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal
 
 
 class OnnxFile:
-    """A parsed ONNX file, without its external data. Needs onnx, loaded when first used."""
+    """A parsed ONNX file without its external data. Needs onnx, which is loaded on first use."""
 
     def __init__(
         self,

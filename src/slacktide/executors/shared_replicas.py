@@ -129,8 +129,8 @@ class _Shared:
         elif isinstance(event, ReplicaLost):
             self._members.clear()
             self._ended()
-            # The replica that runs a batch is reported last. Until then the lane does not seem
-            # free, so the others, which are lost as well, get no batch.
+            # The replica that runs a batch is reported last. Until then its lane seems busy, so
+            # that the other replicas, which are lost too, get no batch.
             busy = set(self._running.values())
             ordered = sorted(members, key=lambda member: member in busy)
             for member in ordered:

@@ -40,7 +40,7 @@ def offer_installed(registry: Registry[Any]) -> None:
 
 @cache
 def warn_of_mismatches() -> None:
-    """Warn once about those of our distributions that are installed in a different version."""
+    """Warn once about our other distributions whose version differs from this one."""
     for mismatch in mismatches():
         log.warning("%s; until then it cannot be used", mismatch)
 

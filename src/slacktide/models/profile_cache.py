@@ -233,7 +233,7 @@ class ProfileCache:
         self, definition: ModelDefinition, profile: ProfiledModel, dependence: str
     ) -> None:
         """Store with a profile why requests may not share a batch. Blocks."""
-        self.busy.pop(label_of(definition), None)  # a new measurement would be the same
+        self.busy.pop(label_of(definition), None)  # measuring again would erase the reason
         if profile.key is None or (stored := self._store.find(definition, profile.key)) is None:
             return
         try:

@@ -356,7 +356,7 @@ class Absent:
 
 
 class Catalog:
-    """Versions by model and number. Of each version, one load at a time answers."""
+    """Versions by model and number. Only one load of a version answers at a time."""
 
     def __init__(self, expected: Iterable[str] = ()) -> None:
         """`expected`: models that load when the server starts."""

@@ -26,7 +26,7 @@ class VariantAccuracy:
     """95 % interval of this accuracy minus that of each smaller variant, by name."""
     f1: float
     classes: dict[str, ClassScore]
-    """By name, or by number if there is none."""
+    """Scores by class name, or by number if the class has no name."""
     ap50: float | None = None
     threshold: float | None = None
     """Score threshold that gives `f1`. For a classifier, it is None, like `ap50`."""

@@ -88,8 +88,8 @@ def resolve(root: Path, *names: str, kind: PathKind) -> Path:
     """Return the real path of `root/names…`, links followed, inside `root`, of this kind.
 
     Raises InvalidNameError, NotFoundError, OutsideRepositoryError, FolderError (another kind) or
-    UnreadableError. A writer of the repository can still change the path afterwards, but could as
-    well change the model.
+    UnreadableError. Whoever may write to the repository can change the path afterwards, but also
+    the model itself.
     """
     where = "/".join(name if is_name(name) else shown(name) for name in names)
     for name in names:
