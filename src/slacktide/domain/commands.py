@@ -65,7 +65,7 @@ class StartReplica:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
-    """Stop this replica. Without `kill`, it is idle. With `kill`, it hangs, and `ReplicaLost` must
+    """Stop this replica, which is idle. With `kill`, it is overdue instead, and `ReplicaLost` must
     follow once it is dead."""
 
     replica: Replica

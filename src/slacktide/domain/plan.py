@@ -55,7 +55,7 @@ class Deployment:
     pool: PoolId
     lane: str
     max_batch: int = 1
-    """Most rows in one batch."""
+    """Maximum rows in one batch."""
     generation: int = 0
     """A replica whose generation changes is stopped, after its batch, and started anew."""
     standby: bool = False

@@ -14,7 +14,7 @@ OURS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 def open_standard_streams() -> None:
     """Open descriptors 0, 1 and 2 if they are closed. Otherwise a socket could get one of these
-    numbers, and code that means the stream would write to the socket or close it."""
+    numbers, and code that uses the stream would write to the socket or close it."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)

@@ -117,7 +117,7 @@ def telling_length(
     candidates: Sequence[PaddedOutput], longest: int, failing: Collection[int] = ()
 ) -> int | None:
     """The length up to `longest`, but none of the `failing`, whose outputs split the candidates
-    most evenly; None if all agree. Of equally good lengths, the longest."""
+    most evenly; None if all agree. Ties go to the longest."""
     groups = {
         length: max(Counter(candidate.length(length) for candidate in candidates).values())
         for length in {

@@ -157,7 +157,7 @@ class PipelineVersion(LoadedVersion):
             version.enter()
 
     def let_go(self) -> None:
-        """Release the stages: a frame's payload is no longer in use."""
+        """Release the stages for one frame, whose payload is no longer in use."""
         self.open_frames -= 1
         if self.withdrawn and not self.open_frames:
             self._detach()

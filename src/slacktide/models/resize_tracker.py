@@ -27,7 +27,7 @@ class ResizeOutcome(Enum):
     CONFIRMED = "confirmed"
     """The lane has the requested cores."""
     REFUSED = "refused"
-    """The lane has other cores."""
+    """The lane has other cores than requested."""
     SUPERSEDED = "superseded"
     """Another resize began before this one ended."""
 

@@ -26,9 +26,9 @@ from slacktide.wire.raw_tensors import check_utf8, walk_strings
 
 MOST_FORMS = 256
 MOST_BATCHES = 32
-"""Most batches of one request, if `limits.rows` is not stated."""
+"""Maximum batches of one request, if `limits.rows` is not stated."""
 _SEVERAL_BATCHES = 64 << 20
-"""Most bytes of a request of several batches, if `limits.rows` is not stated."""
+"""Maximum bytes of a request of several batches, if `limits.rows` is not stated."""
 
 LEFT_OUT: Buffer = memoryview(b"")
 """Data of a mask that the client omitted: the worker makes it."""

@@ -36,7 +36,7 @@ PIPELINE_FILE = "pipeline.yaml"
 MOST_EDGES = 256
 MOST_CLASSES = 10_000
 MOST_FAN_OUT = 1000
-"""Most boxes of one frame that may go on to one stage."""
+"""Maximum boxes of one frame that may go on to one stage."""
 
 _STAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 _STAGE_RULE = "letters, digits, '_' and '-', starting with a letter or digit, at most 64"
