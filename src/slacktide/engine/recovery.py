@@ -1,16 +1,16 @@
 """Recovery: when a lost replica restarts, and when and how long its version is unavailable.
 
-Theory of operation. The *circuit* of a version is closed while lost replicas restart. Too many
+Theory of operation. While the *circuit* of a version is closed, its lost replicas restart. Too many
 crashes open it: the version is unavailable, and after a pause it is on *trial*. One replica starts,
 and requests are admitted once it is up. A crash on trial opens the circuit again, for twice as
 long. The circuit closes, and the other replicas start, when a batch finishes on a replica that has
-been up for so long that crashes at such intervals would not open the circuit.
+been up for `crash_window` / `crash_limit_count` seconds.
 
-A crash during a batch counts once every member has been *judged*, i.e. has run again alone, even
-after its deadline or if its client has left. A member that crashes that run too is *convicted*, and
-the crash does not count: the request is to blame, not the version. The same holds for a request
-that was alone in its batch and hung while the worker computed. Only a long series of convictions,
-without a finished batch in between, is blamed on the version.
+A crash during a batch counts only after every member has been *judged*, i.e. has run again alone,
+even after its deadline or if its client has left. A member that crashes that run as well is
+*convicted*, and neither crash counts: the request is to blame, not the version. The same holds for
+a request that was alone in its batch and hung while the worker computed. Only a long series of
+convictions, without a finished batch in between, is blamed on the version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Crash:
         self.at = at
         self.detail = detail
         self.unjudged = 0
-        """Members of its batch that have been neither convicted nor ended otherwise."""
+        """Number of members of its batch that are still to be judged."""
 
 
 class CrashHistory:
@@ -49,7 +49,7 @@ class CrashHistory:
         self.retry_at = math.inf
         """When an unavailable version goes on trial; inf: not scheduled."""
         self.proved = False
-        """Whether it has worked for long enough on trial."""
+        """Whether a batch has finished on trial, on a replica that was up for long enough."""
 
     def crashed(self, crash: Crash) -> None:
         """Record the loss of a replica."""
@@ -80,7 +80,7 @@ class CrashHistory:
         return self._convicted > 0 or self.circuit is Circuit.TRIAL
 
     def pause(self, *, now: float) -> float:
-        """Seconds until a replica that is lost now restarts."""
+        """Seconds to wait before restarting a replica that is lost now."""
         settings = self._settings
         self._forgive(now)
         # 2**63 s exceeds any maximum; the bound keeps the power finite for extreme settings.

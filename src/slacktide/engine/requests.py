@@ -1,9 +1,9 @@
 """Requests: how they arrive and are refused, cancelled, or dropped while they wait.
 
-**Rescue.** A pool may name smaller variants of its family (`PoolParts.rescue`). If it has no time
-for a request, on arrival or later, the request moves to the first of these that is resident, could
-finish it in time at its p99 on the lane that is free soonest, and admits it like its own requests.
-This happens at most once, so the request never returns. It ends like any other of its new pool.
+**Rescue.** A pool may name smaller variants of its family (`PoolParts.rescue`). A request for which
+it has no time, on arrival or later, moves to the first of these that is resident, has a p99 that
+fits before the deadline on its soonest free lane, and admits the request. A request moves at most
+once, so it never returns, and then ends like any other of its new pool.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class Requests:
 
     def _announce(self, notice: Notice, pool: Pool) -> Reason | None:
         """Announce a request to the scheduler. If run times depend on the shape, which is not known
-        yet, the deadline only serves for planning: no predicted time is a reason to refuse."""
+        yet, the deadline serves only for planning: a predicted time is never a reason to refuse."""
         if pool.unmeasured is not None and not notice.best_effort:
             notice = replace(notice, best_effort=True, likely_due=notice.deadline)
         pool.quiet = False
         return pool.scheduler.announce(notice, now=self._state.now)
 
     def _sweep(self) -> None:
-        """Drop outdated notices, since deadlines may be years away while memory is limited."""
+        """Drop outdated notices, which otherwise stay until their deadlines, perhaps years away."""
         entries = self._state.request_table.entries
         waiting = [
             (deadline, id)
@@ -133,7 +133,7 @@ class Requests:
         state.touch(pool)  # even after a refusal: a lane may be held for it
 
     def _try(self, entry: Entry, pool: Pool, request: Request, reason: Reason) -> bool:
-        """Run a request alone and next, although its pool refuses it, if a trial is due."""
+        """If a trial is due, run a request next and alone although its pool refuses it."""
         # Its notice may have been let in for a trial.
         is_let_in = entry.trial and reason in DOUBTED
         if not (is_let_in and not pool.quarantine and not len(pool.scheduler)) and (
@@ -306,7 +306,7 @@ def _could_serve(pool: Pool, request: Request | Notice, now: float) -> bool:
 
 
 def _could_decode(pool: Pool, request: Request, now: float) -> bool:
-    """Whether there is time to decode its pictures and run it alone. Schedulers ignore decoding."""
+    """Whether the request can be decoded and run alone in time. Schedulers ignore decoding."""
     if request.best_effort:
         return True
     run = 0.0

@@ -2,15 +2,15 @@
 
 Theory of operation. A pool may have rules that say which requests are *measured*: their shape has
 run before, or can be predicted from other sizes. Any prediction for other requests could be far too
-long or too short, so the scheduler does not get them. They wait here, in the order of their
-deadlines, and expire at these; none is refused for its run time.
+long or too short, so the scheduler does not get them. They wait here in deadline order, and expire
+at their deadlines; none is refused for its run time.
 
 At most one such request of a pool runs at a time, alone, and only if
 
-- the pool's share of the lanes' time (a bucket of seconds, full at first) allows it. It then
-  competes with proposals of the lane's models like a request that is certain to be on time; or
-- no model of the lane has anything to run, and each can wait for one run, as far as its length can
-  be guessed (see `idle_work.can_wait`); or the share is 0, so that it would never run otherwise.
+- the pool's share of the lanes' time (a bucket of seconds, full at first) allows it. The request
+  then competes with proposals of the lane's models as if it were certain to be on time; or
+- no model of the lane has anything to run, and each can wait for a run of the guessed length (see
+  `idle_work.can_wait`); with a share of 0 they need not, or the request might never run.
 
 So requests of known shapes keep their deadlines, however many new shapes come. A finished run
 teaches the pool's times: requests that are measured now move to the scheduler, which treats them
@@ -159,8 +159,8 @@ class UnmeasuredWork:
                 state.forget(similar.id)
 
     def release(self, pool: Pool, ran: Signature) -> None:
-        """Move requests that are now measured to the scheduler: those of the shape `ran`, or all if
-        the rules reach further. There may be thousands, so not all are checked after each run."""
+        """Move requests that are now measured to the scheduler. Checks all if `rules.reach` has
+        changed, else only those of the shape `ran`, since there may be thousands."""
         queue, state = pool.unmeasured, self._state
         assert queue is not None
         before, queue.reach = queue.reach, queue.rules.reach()
@@ -193,6 +193,6 @@ class UnmeasuredWork:
         queue = pool.unmeasured
         if queue is None or queue.is_running or not len(queue):
             return None
-        while len(queue) and queue.rules.measured(queue.first):  # learnt from other runs
+        while len(queue) and queue.rules.measured(queue.first):  # by other runs
             self.release(pool, queue.first.signature)
         return queue if len(queue) else None

@@ -37,12 +37,12 @@ class FanOut:
 
     @property
     def mean(self) -> float:
-        """Mean number of rows per row of the upstream."""
+        """Mean number of rows passed on per row of the upstream."""
         return self._mean
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of that number."""
+        """Standard deviation of the number of rows passed on per row of the upstream."""
         return math.sqrt(max(0.0, self._square - self._mean * self._mean))
 
     @property
@@ -52,5 +52,5 @@ class FanOut:
 
     def likely(self, rows: int) -> int:
         """Rows to expect after `rows` rows of the upstream: the mean plus a standard deviation, at
-        least 1. Rows of one frame are assumed to be alike."""
+        least 1. All rows of a frame are assumed to deviate from the mean together."""
         return max(1, math.ceil(rows * (self._mean + self.deviation) - 1e-9))

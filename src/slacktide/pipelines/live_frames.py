@@ -14,7 +14,7 @@ from slacktide.pipelines.reserves import Reserves
 
 Place = tuple[int, ...]
 """Position of a child's rows among those of its stage, independent of the order of answers: the
-place of the child that yielded them, then the index of the first row that it got."""
+place of the child that yielded the rows, then the index of the first of them in that yield."""
 
 
 class ServedStage:
@@ -46,9 +46,9 @@ class ServedPipeline:
     def __init__(self, pipeline: Pipeline, fan_outs: Sequence[FanOut], engine: Engine) -> None:
         self.pipeline = pipeline
         self.fan_outs = tuple(fan_outs)
-        """By edge."""
+        """In the order of the pipeline's edges."""
         self.frames = 0
-        """Frames that have arrived so far, without parts of other devices."""
+        """Number of frames so far, without parts from other devices."""
         self.reserves = Reserves(pipeline, fan_outs, engine)
         self._stages = {name: ServedStage(name, pipeline, fan_outs) for name in pipeline.order}
         self._by_begin: dict[str, list[tuple[ServedStage, int]]] = {}
@@ -77,11 +77,11 @@ class StageProgress:
         self.waits_for = waits_for
         """Number of unfinished stages that feed it."""
         self.open = 0
-        """Children and parts without an outcome, and children whose yield is due."""
+        """Number of children and parts without an outcome, plus children whose yield is awaited."""
         self.unanswered = 0
-        """Open children and parts without an outcome."""
+        """Number of children and parts without an outcome."""
         self.answered = 0
-        """Children and parts with a result."""
+        """Number of children and parts with a result."""
         self.missing = False
 
 
@@ -102,19 +102,19 @@ class LiveFrame:
         self.answer_by = math.inf
         """When it is answered at the latest."""
         self.announced: int | None = None
-        """The child whose body is on its way here."""
+        """Id of the announced child, whose body has not arrived; None: there is none."""
         self.open: dict[int, str] = {}
-        """Children and parts without an outcome, in order: the device of a part, '' for a child."""
+        """Device of each part without an outcome, '' for each such child; by id, oldest first."""
         self.awaited: list[int] = []
-        """Children whose yield is due."""
+        """Ids of children whose yield is awaited."""
         self.fed: dict[str, list[tuple[Edge, Feed, Yield, Place]]] = {}
         """By join: its inputs so far, each with the place of the child that yielded that input."""
         self.named = 0
         """Number of children whose payloads are not released."""
         self.lost: Answer | None = None
-        """The first answer without a result to a child of its first stage."""
+        """First answer without a result, among those for its first stage."""
         self.started: Answer | None = None
-        """The first answer with a result to a child of its first stage."""
+        """First answer with a result, among those for its first stage."""
         self.ended = False
 
     def missing(self) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ slow disk delays no request. If the disk cannot keep up, recording stops; the se
 goes on.
 
 Parts. A part that reaches the size limit is renamed to FILE.1, replacing an older one, and FILE
-begins anew: a recording takes at most twice the limit, and always has its newest half. A new part
-states the plan, and the pools with their learnt predictions, so it is sufficient for a
-*prediction*; a *replay* needs the parts from the first on (docs/decisions/0016).
+begins anew. Together they take at most twice the limit and hold at least the newest `limit` bytes.
+A new part begins with the plan, and the pools with their learnt predictions, so it is sufficient
+for a *prediction*; a *replay* needs all parts from the first (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -94,19 +94,19 @@ class Recorder:
         self._put(pool_line(PoolOpened(pool, max_batch, recipe, export())))
 
     def called(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
-        """Remember that the engine handled `events` at `now`, until `encode`."""
+        """Keep a call of the engine, which handled `events` at `now`, for the next `encode`."""
         self._calls.append((now, events, commands))
 
     def framed(
         self, event: FrameEvent | None, trigger: str, now: float, commands: Sequence[FrameCommand]
     ) -> None:
-        """Remember a call of `Frames`, until `encode`."""
+        """Keep a call of `Frames` for the next `encode`."""
         self._calls.append(frames_line(event, trigger, now, commands))
         if type(event) is PipelinesChanged:
             self._pipelines = frames_line(event, "again", now, ())
 
     def encode(self) -> None:
-        """Encode remembered calls. Call it after the commands have been carried out."""
+        """Encode the calls kept so far. Use after their commands have been carried out."""
         calls, self._calls = self._calls, []
         if self._writer.failure is not None:
             return

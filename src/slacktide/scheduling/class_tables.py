@@ -7,7 +7,7 @@ All are computed from one snapshot of the classes:
 - *leads*: the time within which a request alone finishes with probability `drop`; a request with
   less time left is dropped;
 - *compositions*: P(longest ≤ x) of a batch with n_g members of class g is the product of F_g(x)^n_g
-  (Orloj's Eq. 8 as a product of CDFs). Few ever occur, so each is computed when first needed.
+  (Orloj's Eq. 8 as a product of CDFs). Only a few occur, so each is computed when first needed.
 
 For admission, they also give the work ahead of a request. The policy prefers short requests: one of
 class g waits only for those of class ≤ g, whatever the deadlines of longer ones. Each counts with
@@ -74,7 +74,7 @@ class Compositions:
         """The first grid point with P(longest ≤ x_j) ≥ 0.9, by slot."""
 
     def slots(self, keys: list[int]) -> list[int]:
-        """Indices into the tables by composition, given the keys of the compositions."""
+        """The slots of the compositions with these keys; missing ones are computed."""
         try:
             return [self._slots[key] for key in keys]
         except KeyError:
@@ -134,8 +134,7 @@ class ClassTables:
         self.low_of_column: Ints = np.repeat(np.array(self.low), levels)
         paying = [self._paying(of) for of in range(len(classes))]
         self.tried: Bools = np.repeat(np.array(paying), levels, axis=1)
-        """Whether each column is worth trying for a batch up to each class. Same shape as `need`.
-        """
+        """Whether each column is worth trying, by longest class of the batch. Shape as `need`."""
         self.places: Ints = np.arange(limit)
         """Indices of the places in the largest batch."""
         self.within: Ints = (self.places < self.size_of_column[:, None]).astype(np.int64)
@@ -155,8 +154,8 @@ class ClassTables:
         return classes.latency.seconds(rows, length)
 
     def _paying(self, of: int) -> list[bool]:
-        """Whether each of `sizes` saves PAYS of the time per row against the next smaller size for
-        which this is True, for batches of one class. It is True for the smallest."""
+        """Whether each of `sizes` is worth trying for batches of class `of`: the smallest is; a
+        larger one is if it takes at least PAYS less time per row than the last that is."""
         classes = self.classes
         pays = []
         least = math.inf
@@ -220,7 +219,7 @@ def class_times(tables: ClassTables, of: int) -> RowTimes:
 
 
 def least_share(tables: ClassTables, of: int) -> float:
-    """Least seconds of a lane for a row of class `of`."""
+    """Least lane time of a row of class `of`, in seconds."""
     latency = tables.classes.latency
     return latency.c0 / tables.limit + latency.c1 * tables.classes.means[of]
 
@@ -229,7 +228,7 @@ class ClassWorkAhead:
     """`AllWorkAhead` for class `of`: requests of its own and shorter classes in `queue`."""
 
     def __init__(self, of: int, queue: DeadlineQueue, shares: Sequence[float]) -> None:
-        """`shares`: least seconds of a lane for a row, by class up to `of`."""
+        """`shares`: `least_share` of each class up to `of`."""
         self.of = of
         self._queue = queue
         self._weights = [share / shares[of] for share in shares]

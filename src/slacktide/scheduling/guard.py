@@ -44,7 +44,7 @@ class GuardedScheduler:
     def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
         """See `Scheduler`; foreign schedulers may lack this method."""
         try:
-            self._scheduler.outlook  # noqa: B018  # an AttributeError inside it is a breach
+            self._scheduler.outlook  # noqa: B018  # AttributeError from a call is a breach
         except AttributeError:
             return None
         seconds = self._call("outlook", arrival, now=now)
@@ -86,8 +86,8 @@ class GuardedScheduler:
         return is_present
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """See `Scheduler`; after a breach, all waiting requests. Returning none while
-        `next_expiry` is due is a breach, since the timer would fire again and again."""
+        """See `Scheduler`; after a breach, all waiting requests. It is a breach to expire nothing
+        while `next_expiry` is due, since the timer would fire again and again."""
         expired = self._call("expire", now=now)
         gone: dict[int, Reason] = {}
         try:

@@ -4,13 +4,13 @@ Theory of operation. One sorted list holds all entries; two `Partition`s hold th
 by key: by *signature* (only equal ones share a batch) and by *kind*, i.e. (rows, penalty), or
 ((rows, class), penalty) for a policy with classes. All requests of a kind need the same time alone,
 so those that expire are a prefix of each kind's list, and the work ahead of a deadline is one
-bisection per kind. While there is only one key, the only part of a partition *is* the order, so the
-common queue (one shape, one row, one penalty) pays for one insertion, not three.
+bisection per kind. While there is only one key, the only part of a partition *is* that sorted list,
+so the common queue (one shape, one row, one penalty) pays for one insertion, not three.
 
 Plain lists and `bisect` were chosen over `sortedcontainers` by measurement
 (bench/scheduler_decisions.py): 1 to 2 µs per insertion at 10,000 pending, slices and bisections in
-C, and no relevant difference below 100,000. Classes (by application or work hint) are an `Index`
-beside it: class_queue.py.
+C, and no relevant difference below 100,000. Classes (by application or work hint) are kept in an
+`Index` beside the queue (class_queue.py).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def cut(entries: list[Entry], gone: Sequence[Entry], *beside: array[Any]) -> Non
 
 
 def split(entries: Iterable[Entry], key: Callable[[Request], K]) -> dict[K, list[Entry]]:
-    """The entries by `key` of their requests, in the same order."""
+    """The entries grouped by `key` of their requests; each group keeps their order."""
     parts: dict[K, list[Entry]] = {}
     for entry in entries:
         parts.setdefault(key(entry[2]), []).append(entry)
@@ -74,8 +74,8 @@ def split(entries: Iterable[Entry], key: Callable[[Request], K]) -> dict[K, list
 
 
 def within_rows(entries: Sequence[Entry], rows: int) -> list[Request]:
-    """The first requests that fill at most `rows`, skipping those that do not fit. Examines at most
-    4 × `rows` entries, so that a queue of large requests stays cheap."""
+    """Requests in order, as many as fit into `rows` together; those that do not fit are skipped.
+    Examines at most 4 × `rows` entries, so that a queue of large requests stays cheap."""
     members: list[Request] = []
     room = rows
     for _, _, request in entries[: 4 * rows]:

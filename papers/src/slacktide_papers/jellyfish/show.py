@@ -102,7 +102,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 
 def _plans(title: str, plans: Iterable[PlannedInstance]) -> TextTable:
-    """A line for each instance size and planner: means, also relative to the optimum or bound."""
+    """One line per fleet size and planner: objective ÷ optimum or bound, and mean planning time."""
     lines = []
     for size, some in groupby(plans, key=lambda plan: plan.instance.partition(",")[0]):
         group = list(some)
@@ -125,7 +125,7 @@ def _plans(title: str, plans: Iterable[PlannedInstance]) -> TextTable:
 
 
 def _plots(figures: JellyfishFigures, experiment: str, rows: Sequence[FrameRow]) -> Iterator[Plot]:
-    """Sizes over time (Figures 11, 14), or latencies (Figure 13), setting by setting."""
+    """One plot per setting: sizes over time (11, 14), or latencies (12; the paper's Figure 13)."""
     if experiment not in ("figure-11", "figure-12", "figure-14"):
         return
     x_label, y_label = "seconds", "side, pixels"

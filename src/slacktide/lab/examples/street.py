@@ -4,7 +4,7 @@ A `Street` is one video: lanes and pavements, one behind another, on which traff
 left or from the right. `scene(frame)` is one frame (there is one every 0.1 s) at any resolution.
 Each vehicle except a bicycle has the emblem of its brand and a plate of four characters, and each
 person wears a coat of a named colour; these are legible if drawn large. Everything depends only on
-the seed: a road user passes in the same frame at every resolution.
+the seed: a frame shows the same road users in the same places at every resolution.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _BADGES: dict[str, tuple[float, float, float, float, float, float]] = {
     "bus": (-4, 11, 8.5, 13, 11, 8.5),
     "motorcycle": (-15, 17, 5.5, -15, 23.5, 7),
 }
-"""Position of plate and emblem: x, y and height of each, in units of the vehicle."""
+"""Plate and emblem: x, y and height of each, in `VehicleSpot` units (about 0.1 m)."""
 
 _TRAFFIC = ("car", "taxi", "van", "pickup", "truck", "bus", "motorcycle")
 _TRAFFIC_BELOW = (0.26, 0.38, 0.51, 0.63, 0.75, 0.84)
@@ -93,7 +93,7 @@ class RoadUser:
     kind: int
     """Index into KINDS."""
     box: tuple[float, float, float, float]
-    """x0, y0, x1, y1 around everything drawn of it, in fractions of the picture."""
+    """x0, y0, x1, y1 around all its drawn parts, in fractions of the picture."""
     direction: str
     """`left` or `right`."""
     brand: str | None = None
@@ -111,7 +111,7 @@ class Scene:
     picture: Picture
     """(size, size, 3), RGB."""
     road_users: tuple[RoadUser, ...]
-    """Road users from far to near, without those that are half or more cut off or hidden."""
+    """Road users from far to near, except those cut off or hidden by half or more."""
 
     def boxes(self) -> NDArray[np.float32]:
         """(road users, 4): x0, y0, x1, y1 in fractions."""
@@ -236,7 +236,7 @@ class Street:
         luck, shift, red, green, blue, kind_draw, first, second = (rng.random() for _ in range(8))
         if luck >= (0.4 * self._traffic**0.5 if strip.on_foot else self._traffic):
             return None
-        # Shifts of up to 20 units keep even the longest vehicles apart (68 units).
+        # Even the longest vehicles (68 units) stay apart: spacing is 92, and shifts are below 20.
         x = way + (20 * shift - 60) * strip.scale
         if x > SIZE + 40 * strip.scale:
             return None

@@ -1,4 +1,4 @@
-"""Sends frames of cameras over changing links as they are captured, and records their outcomes.
+"""Sends each camera's frames over a changing link when they are captured; records the outcomes.
 
 Unlike the load generator proper (`run.py`), this module uses sessions: a camera sends frames of the
 size that the server advises. A separate process emulates each link (`netem`).
@@ -30,12 +30,12 @@ Picture: TypeAlias = NDArray[np.uint8]
 
 
 class Seen(NamedTuple):
-    """A link `at` seconds after its start. Rates are in bytes per second."""
+    """State of a link, `at` seconds after its start. Rates are in bytes per second."""
 
     at: float
     rate: float
     estimate: float
-    """The rate that the server assumes."""
+    """The server's estimate of `rate`, which is the rate in the link's trace."""
     size: int
     """Side of the image that the server advises, in pixels."""
 

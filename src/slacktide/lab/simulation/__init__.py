@@ -1,4 +1,4 @@
-"""The server under virtual time: simulates hours in seconds, and ends in the report of a live run.
+"""The server in virtual time: simulates hours in seconds, with the same report as a live run.
 
 The server is not modelled: engine, schedulers and profiles are the server's own objects. Only the
 clock, the clients and the hardware are simulated.

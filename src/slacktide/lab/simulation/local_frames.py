@@ -1,4 +1,4 @@
-"""State of frames, of parts of frames, and of requests of their stages, on one device."""
+"""State of one device: its frames, parts of frames, and requests of their stages."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class LocalFrame:
     worth: float = 0.0
     """Expected number of right answers among these rows."""
     bases: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By (child, edge): index of the downstream's first row, if it is not 0."""
+    """By (child, edge): index, in the downstream stage, of the first row passed on, unless 0."""
 
     def base(self, feed: Feed) -> int:
-        """Return the index of the first row of `feed` in its stage."""
+        """Return the index of the first row of `feed` in the stage that it feeds."""
         if feed.edge is None:
             return self.first + feed.first
         return self.bases.get((feed.request, feed.edge), 0) + feed.first

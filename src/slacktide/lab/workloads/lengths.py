@@ -36,7 +36,7 @@ class Lengths(Protocol):
     """Source of the lengths of one stream."""
 
     def drawer(self, rng: np.random.Generator) -> Callable[[int], Drawn]:
-        """Return a function that draws n lengths ≥ 0; calls continue one sequence of draws."""
+        """Return a function that draws n lengths ≥ 0; each call continues where the last ended."""
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn:
         """Draw `count` lengths. A longer draw begins with the lengths of a shorter one."""
@@ -75,8 +75,8 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Modes(Lengths):
-    """A mixture of normal peaks, each cut off at a small positive length, like the synthetic run
-    times of Orloj §6.3: one to eight modes, equal or unequal peaks, a σ for each."""
+    """A mixture of normal peaks; lengths below `Mode.smallest` are raised to it. Orloj's synthetic
+    run times (§6.3) are such mixtures: one to eight modes, equal or unequal peaks, a σ for each."""
 
     modes: tuple[Mode, ...]
 

@@ -49,8 +49,8 @@ class Machine:
 
     def cpu_utilization(self) -> float:
         """Share of CPU time in use since the last call, 0 to 1. Under a CPU quota, the share of the
-        quota that this control group used; else the share of this process's processors that all
-        processes used."""
+        quota that this control group used; else how busy all processes together kept the processors
+        that this process may use."""
         now = self._cpu_times()
         busy, available = (time - last for time, last in zip(now, self._last_times, strict=True))
         if available > 0.0:
@@ -63,7 +63,7 @@ class Machine:
         return memory(root=self._root)
 
     def _cpu_times(self) -> tuple[float, float]:
-        """Cumulative CPU time in use and available, in the same unit."""
+        """Return (CPU time used, CPU time available), both cumulative and in the same unit."""
         used = None if self._quota is None else self._group_cpu_s()
         if used is not None and self._quota is not None:
             return used, self._clock() * self._quota

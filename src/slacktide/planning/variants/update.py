@@ -1,8 +1,8 @@
 """`matched` and `resident`: the next variant of each replica, and the variants kept loaded.
 
-Replicas, sorted by their variants, take the sorted new variants. Of all matchings this has the
-smallest sum of distances and the smallest maximum distance, so most new variants are neighbours of
-the old ones, which are loaded already (Jellyfish, §4.4).
+Replicas, sorted by their variants, take the sorted new variants. No other matching has a smaller
+sum of distances or a smaller maximum distance, so most new variants are neighbours of the old ones,
+and neighbours are loaded already (Jellyfish, §4.4).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def resident(
     variant: int, sizes: Sequence[int], *, most: int, budget: int | None = None
 ) -> tuple[int, ...]:
     """Return the variants that a replica keeps loaded: its own, then the nearest, at most `most`.
-    `sizes`: bytes of each variant, smallest first; `budget`: most bytes of all. Its own variant
-    always stays. Of two at the same distance the smaller is first, since a link fails more suddenly
-    than it recovers."""
+    `sizes`: bytes of each variant, smallest first; `budget`: maximum bytes together, except that
+    its own variant always stays. The smaller of two at the same distance comes first, since a link
+    fails more suddenly than it recovers."""
     loaded, used = [variant], sizes[variant]
     further_variants = sorted(
         (candidate for candidate in range(len(sizes)) if candidate != variant),

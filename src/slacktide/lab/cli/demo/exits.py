@@ -71,7 +71,7 @@ class ExitsRun:
 
 
 def play_exits(run: ExitsRun, context: DemoContext) -> Document:
-    """Return the report of `exits_report`. Raises ExamplesError, ProcessError, OSError."""
+    """Play the streams and return the report. Raises ExamplesError, ProcessError, OSError."""
     context.move(0.0, f"drawing {LEARN} rows for training, and the rows to play")
     make_repository(context.models, models=[run.model])
     day, night = (
@@ -121,9 +121,9 @@ def exits_report(
     stats: Mapping[str, Any],
     learning_s: float,
 ) -> Document:
-    """Return the report. `answers`: by run, the one without early exits first. Seconds count from
-    due time to answer; all figures except `missed` are of rows that both runs answered. `stats`:
-    `exit_stats` of the server at the end."""
+    """Return the report. `answers`: by copy of the model, without early exits first. Seconds count
+    from due time to answer; all figures of a stream except `rows` and `missed` are for rows that
+    both copies answered. `stats`: `exit_stats` of the server at the end."""
     pairs = list(zip(*answers.values(), strict=True))
     parts = [
         {"stream": stream, **_part(pairs[place * run.rows : (place + 1) * run.rows])}
