@@ -205,7 +205,7 @@ def test_statements_that_contradict_each_other_are_named(archive: Any) -> None:
         ValueError, match=r"have shape \[2, 5\], but inputs\.image\.shape is \[2, 4"
     ):
         rows_of(samples=path, warmup_shapes={"image": (2, 4)})
-    with pytest.raises(ValueError, match=r"^inputs\.image\.value: not allowed with samples"):
+    with pytest.raises(ValueError, match=r"^inputs\.image\.value: not allowed with its samples"):
         rows_of(samples=path, values={"image": 1.0})
     with pytest.raises(ValueError, match=r"^inputs\.image\.shapes: expected a shape that fits"):
         rows_of(more_shapes=({"image": (3, 5)},))

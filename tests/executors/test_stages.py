@@ -392,7 +392,7 @@ def test_a_model_that_cannot_be_left_says_why(models: Any, kit: Any, arena: Any)
         bench = Bench(kit, arena, path, exits=exits)
         assert bench.arrange(policy(features=True)).detail, why
     plain = Bench(kit, arena, models.layers())
-    assert "states none" in plain.arrange(policy(0)).detail
+    assert "states no early exits" in plain.arrange(policy(0)).detail
 
 
 async def test_a_worker_process_answers_early(layers: Any, kit: Any, arena: Any) -> None:
@@ -507,7 +507,7 @@ def test_stages_are_timed_for_a_profile(layers: Any, kit: Any) -> None:
     assert (
         [len(ends) for ends in found.stage_s] == [3] * len(found.rows) == [3] * len(found.whole_s)
     )
-    with pytest.raises(MeasuringError, match="states none"):
+    with pytest.raises(MeasuringError, match="states no early exits"):
         asyncio.run(body())
 
 

@@ -88,9 +88,9 @@ def test_a_single_aligned_member_is_not_copied_and_buffers_are_kept(arena: Arena
 @pytest.mark.parametrize(
     ("refs", "message"),
     [
-        ([TensorRef(0, 12, (2, 2))], "do not fill"),
-        ([TensorRef(0, 16, (2, 2)), TensorRef(64, 12, (1, 3))], "unlike shapes"),
-        ([TensorRef(0, 16, (2, 2)), TensorRef(64, 4, ())], "unlike shapes"),
+        ([TensorRef(0, 12, (2, 2))], "does not match its shape"),
+        ([TensorRef(0, 16, (2, 2)), TensorRef(64, 12, (1, 3))], "different shapes"),
+        ([TensorRef(0, 16, (2, 2)), TensorRef(64, 4, ())], "different shapes"),
         ([TensorRef(1000, 800, (100, 2))], "outside"),
     ],
 )
@@ -108,7 +108,7 @@ def test_strings_of_several_members_and_false_counts() -> None:
     pieces = cut(array, STRINGS, [2, 1])
     assert b"".join(piece for _, piece in pieces) == data
     assert [shape for shape, _ in pieces] == [(2,), (1,)]
-    with pytest.raises(TensorError, match="elements do not fill"):
+    with pytest.raises(TensorError, match="elements do not match its shape"):
         gatherer.gather([TensorRef(0, 12, (3,))], memoryview(data))
     with pytest.raises(TensorError, match="not UTF-8"):
         decode_strings(b"\x01\0\0\0\xff")
