@@ -332,31 +332,32 @@ class ModelSession:
                 if not self.interface.batches or (rows == 1 and not false_axis):
                     self._leave_cold(error)
                     return
-                if self._source.max_batch is not None:
-                    detail = self.detail(error)
-                    raise ModelError(
-                        f"max_batch is {limit}, but a batch of {rows} fails: {detail}"
-                    ) from None
-                claimed = self._declared_outputs != self.interface.outputs
-                self.interface = replace(
-                    self.interface, max_batch=0, outputs=self._declared_outputs
-                )
-                if self._converter is not None:
-                    name = self._converter.preprocessing.input
-                    raise ModelError(
-                        f"inputs.{name}.image: expected rows that can share a batch, but {rows} "
-                        f"fail: {self.detail(error)}; state max_batch: 1"
-                    ) from None
-                self._rows = None
-                self.row_shapes = {name: (1, *row) for name, row in self.row_shapes.items()}
-                if rows == 1 or claimed:  # not even one row has run as it should
-                    self.row_shapes = {}
-                    self.warm_up()
+                self._drop_batch_axis(rows, self.detail(error))
                 return
         if self._padding is not None:
             self._warm_up_lengths(self._padding, most_rows)
         if self._images is not None:
             self._warm_up_images(self._images.name)
+
+    def _drop_batch_axis(self, rows: int, detail: str) -> None:
+        """Serve without a batch axis, since a batch of this many rows fails. Raises ModelError if
+        one is configured or needed."""
+        if self._source.max_batch is not None:
+            limit = self.interface.max_batch
+            raise ModelError(f"max_batch is {limit}, but a batch of {rows} fails: {detail}")
+        claimed = self._declared_outputs != self.interface.outputs
+        self.interface = replace(self.interface, max_batch=0, outputs=self._declared_outputs)
+        if self._converter is not None:
+            name = self._converter.preprocessing.input
+            raise ModelError(
+                f"inputs.{name}.image: expected rows that can share a batch, but {rows} "
+                f"fail: {detail}; state max_batch: 1"
+            )
+        self._rows = None
+        self.row_shapes = {name: (1, *row) for name, row in self.row_shapes.items()}
+        if rows == 1 or claimed:  # not even one row has run as it should
+            self.row_shapes = {}
+            self.warm_up()
 
     def _has_time(self, seconds: float) -> bool:
         """Whether a run of this many seconds fits into the time for warming up."""
