@@ -76,7 +76,7 @@ class CrashHistory:
 
     @property
     def undecided(self) -> bool:
-        """Whether a finished batch would change anything."""
+        """Whether a finished batch would reset convictions, or could end a trial."""
         return self._convicted > 0 or self.circuit is Circuit.TRIAL
 
     def pause(self, *, now: float) -> float:

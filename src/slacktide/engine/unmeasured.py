@@ -83,7 +83,7 @@ class UnmeasuredWork:
         return failure.detail if applies else None
 
     def offered_on(self, placement: Placement) -> Request | None:
-        """The request that may compete for the lane of `placement` now, by its pool's share."""
+        """The request that may now compete for the placement's lane, if its pool's share allows."""
         queue = self._ready(placement.pool)
         if queue is None:
             return None
@@ -127,7 +127,7 @@ class UnmeasuredWork:
         self._state.touch(pool)
 
     def finished(self, running: Running) -> None:
-        """Record that the model can run a shape: a batch of a pool with rules has finished."""
+        """Note that a batch of a pool with rules has finished, so the model can run its shape."""
         pool = running.placement.pool
         assert pool.unmeasured is not None
         pool.unmeasured.failed.pop(running.batch.members[0].signature, None)

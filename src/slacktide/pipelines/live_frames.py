@@ -100,7 +100,7 @@ class LiveFrame:
         self.stages = {of.name: StageProgress(of, fed) for of, fed in served.begun_at(begin)}
         self.unfinished = len(self.stages)
         self.answer_by = math.inf
-        """When it is answered at the latest."""
+        """Latest time at which the frame is answered."""
         self.announced: int | None = None
         """Id of the announced child, whose body has not arrived; None: there is none."""
         self.open: dict[int, str] = {}
@@ -127,7 +127,7 @@ class LiveFrame:
 
 
 class Child:
-    """A request of a stage until its payload is released; or a part until it has ended."""
+    """A request of a stage, kept until its payload is released; or a part, kept until it ends."""
 
     __slots__ = ("id", "is_part", "live", "place", "rows", "stage")
 

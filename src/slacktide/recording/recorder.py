@@ -46,7 +46,7 @@ from slacktide.scheduling import PoolRecipe
 log = logging.getLogger("slacktide.recording")
 
 FLUSH_S = 1.0
-"""Seconds between writes: a killed server loses at most the lines of this time."""
+"""Seconds between writes: a killed server loses at most the lines of one interval."""
 
 MOST_WAITING = 64 << 20
 """Maximum bytes waiting for a slow disk; beyond it recording stops."""

@@ -35,13 +35,13 @@ P99 = 0.99
 
 PART_FILLED = 2.3
 """A batch that pays for empty places is tried only if the fixed part of its time is at least this
-many times the time of its longest row, at the 90th percentile (decision 0005)."""
+many times the p90 time of its longest row (decision 0005)."""
 
 P90 = 0.9
 
 PAYS = 0.01
-"""Least saving per row for which a larger batch of one class is tried (decision 0005): such a batch
-blocks the lane for longer, and its longest member delays all others."""
+"""Least share of the time per row that a larger batch of one class must save to be tried (decision
+0005): such a batch blocks the lane for longer, and its longest member delays all others."""
 
 WIDTH = POINTS + 1
 """Columns of `Compositions.cdf`: the grid points, and the last one again for interpolation."""
@@ -186,7 +186,7 @@ class ClassTables:
 
 
 def _sizes(classes: RunClasses, limit: int) -> tuple[int, ...]:
-    """The sizes that batches are padded to, and `limit`; without padding, half octaves."""
+    """The sizes that batches are padded to, and `limit`; without padding, those of `size_grid`."""
     padded = classes.latency.sizes
     if not padded:
         return size_grid(limit)

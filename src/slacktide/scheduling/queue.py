@@ -209,7 +209,7 @@ class DeadlineQueue:
         if self.index is not None:
             self.index.add(entry)
         if self.kinds.parts.get((request.rows, request.penalty)) is not order:
-            self.kinds.add(entry)  # after the index, which knows the classes, if any
+            self.kinds.add(entry)  # after the index: the kind's class, if any, is read from it
         insort(order, entry)
         self.rows += request.rows
 

@@ -21,7 +21,7 @@ from slacktide_papers.jellyfish.setting import KBIT, SIDES, JellyfishData
 
 @dataclass(frozen=True, slots=True)
 class JellyfishFigures:
-    """Figures that are shown beside the rows; empty if they were not asked for."""
+    """Data of the figures that are not made from rows; empty if they were not asked for."""
 
     played: Mapping[tuple[str, str], PlayedFrames]
     """The run with the first seed, by (setting, contender)."""
