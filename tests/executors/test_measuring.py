@@ -348,6 +348,17 @@ def test_one_slow_row_is_measured_whatever_it_takes() -> None:
     assert (found.record.skipped, found.note) == ((2, 4, 8), "a batch of 2 takes too long for 10 s")
 
 
+def test_the_budget_that_a_slow_model_needs_measures_all_sizes() -> None:
+    for most in (2, 8, 20, 32):
+        wide = dataclasses.replace(IMAGES, max_batch=most)
+        executor = ScriptedExecutor(lambda rows, cores: 0.1 + 0.4 * rows, wide)
+        found = run(executor, budget_s=2.0)
+        assert found.record.skipped
+        enough = run(executor, budget_s=found.needed_s)
+        assert enough.record.skipped == ()
+        assert enough.seconds < 1.6 * found.needed_s
+
+
 def test_sizes_of_a_model_of_medium_speed_are_all_measured() -> None:
     wide = dataclasses.replace(IMAGES, max_batch=32)
     executor = ScriptedExecutor(lambda rows, cores: 0.0125 * rows, wide)

@@ -262,7 +262,7 @@ class _Work:
 
     def needed_s(self, max_batch: int, core_counts: int) -> float:
         """Approximate budget for all batch sizes, which add up to twice the largest."""
-        return self.too_slow * 2 * max_batch * (FEWEST + WARM_UPS) * core_counts
+        return self.too_slow * 2 * max_batch * (FEWEST + WARM_UPS) * core_counts / TABLE
 
     def _least_s(self, warm: Mapping[int, float], core_counts: int) -> float:
         """Seconds of the fewest runs of these sizes on all core counts."""
