@@ -15,7 +15,8 @@ from slacktide.lab.load.spec import FilePayload, LoadSpec
 from slacktide.lab.workloads import ConstantLink, TraceLink
 
 PAGE = (Path(__file__).parents[3] / "docs" / "load.md").read_text()
-COMMANDS = [line for line in PAGE.splitlines() if line.startswith("slacktide load ")]
+LINES = PAGE.replace("\\\n", " ").splitlines()
+COMMANDS = [line for line in LINES if line.startswith("slacktide load ")]
 FLAGS = get_type_hints(LoadFlags)
 
 
@@ -53,7 +54,7 @@ def test_the_examples_show_what_they_mean_to_show(
     Path("day.csv").write_text("time_s\n0\n")
     Path("bus.csv").write_text("time_s,bandwidth_mbps\n0,8\n")
     _, _, text, trace, slow, constant, drawn, recorded, several, two = map(parse, COMMANDS)
-    assert text.streams[0].shapes["mask"] == ((16,), (64,), (256,))
+    assert text.streams[0].shapes["attention_mask"] == ((16,), (64,), (256,))
     assert trace.streams[0].payload == FilePayload((Path("inputs.npz"),))
     assert slow.upload == 0.004
     assert constant.link == ConstantLink(625_000.0, 0.04)

@@ -214,4 +214,4 @@ def test_the_folder_of_a_pipeline_is_no_repository(root: Path) -> None:
 def test_the_examples_of_the_manual_are_pipelines() -> None:
     page = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert [read(block).pipeline("p").source for block in blocks] == ["street"]
+    assert [read(block).pipeline("p").source for block in blocks] == ["street", "street"]
