@@ -14,10 +14,10 @@ from slacktide.cli.output import fail
 
 class ExtensionGroup(TyperGroup):
     """Our own commands, those of entry points, and any that the command line names as
-    `module:name`. Listing commands imports none of them. Our own cannot be replaced."""
+    `module:name`. Listing commands imports no extension. Our own commands cannot be replaced."""
 
     kind: ClassVar[str]
-    """The kind of extension, such as `verb`; its plural is the extension point."""
+    """The kind of extension, such as `verb`; its plural names the extension point."""
 
     def built_in(self) -> list[str]:
         """The names of our own commands in the order of the help."""

@@ -60,7 +60,7 @@ def read_pod(pod: Mapping[str, Any], container: str) -> PodCpu:
     status = _mapping(pod, "status")
     for container_status in status.get("containerStatuses") or ():
         if container_status.get("name") == container:
-            # A kubelet that cannot resize does not report resources; they never change.
+            # A kubelet that cannot resize reports no resources: the specification's stay in force.
             resources = container_status.get("resources")
             limit = desired if resources is None else _limit(resources)
             break
@@ -73,10 +73,10 @@ def read_pod(pod: Mapping[str, Any], container: str) -> PodCpu:
 
 
 def resize_patch(pod: Mapping[str, Any], container: str, millicores: int) -> dict[str, Any]:
-    """The strategic merge patch for the pod's `resize` subresource that sets its millicores.
+    """The strategic merge patch for the `resize` subresource that sets the CPU of `container`.
 
-    The pod must keep its QoS class: requests equal to limits stay equal, lower ones stay lower, and
-    nothing missing is added. Raises PodError if that leaves nothing to resize.
+    The pod must keep its QoS class: a request equal to its limit stays equal, a lower one changes
+    only if it exceeds the new limit, and no limit is added. Raises PodError if both are missing.
     """
     resources = _container(pod, container).get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
@@ -197,7 +197,7 @@ class PodName:
 
 
 class PodClient:
-    """Calls the Kubernetes API for one pod. Make one call at a time; from any thread."""
+    """Calls the Kubernetes API for one pod. Any thread may call it, but only one at a time."""
 
     def __init__(self, name: PodName) -> None:
         """Use the pod's service account, or the file in KUBECONFIG. Raises PodError if there is
@@ -230,8 +230,8 @@ class PodClient:
         return read_pod(self._pod(), self._name.container)
 
     def resize(self, millicores: int) -> PodCpu:
-        """Request a limit and return the CPU in the answer, which only confirms that the request is
-        stored: read until it is settled. Raises PodError."""
+        """Request `millicores` and return the CPU in the answer. The answer only confirms that the
+        request is stored: call `read` until the state is settled. Raises PodError."""
         for _ in range(ATTEMPTS):
             patch = resize_patch(self._pod(), self._name.container, millicores)
             answer = self._call(

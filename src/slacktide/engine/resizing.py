@@ -3,9 +3,9 @@
 A plan states the cores that a lane should have (`Lane.target`); `LaneResized` confirms those that
 it has.
 
-- When a lane grows, admission and expiry count on the target. The next batch waits for it, since
-  it would otherwise run on fewer cores to its end. It waits for at most `resize_limit`, so that a
-  slow, refused or lost resize costs no more than that.
+- When a lane grows, admission and expiry count on the target. The next batch waits for the
+  resize, since it would otherwise run on fewer cores to its end; but for at most `resize_limit`,
+  which bounds the cost of a slow, refused or lost resize.
 - When a lane shrinks, nothing waits, and everything counts on the smaller size immediately.
 
 The times of batches during a resize teach nothing about either size. If a lane is resized several
@@ -28,7 +28,7 @@ class LaneResizing:
         self._state = state
 
     def aim(self, lane: Lane, cores: tuple[int, ...]) -> None:
-        """Start a resize of the lane to `cores`, unless it is already the target."""
+        """Start a resize of the lane to `cores`, unless they are its target already."""
         if cores == lane.target:
             return
         state = self._state
@@ -60,7 +60,7 @@ class LaneResizing:
         state.mark(lane)
 
     def check_timers(self) -> None:
-        """Use the present cores of lanes that have awaited more for too long."""
+        """Where a lane has waited for new cores for too long, go on with the cores that it has."""
         state = self._state
         for lane in state.lanes.values():
             if lane.awaited_until <= state.now:

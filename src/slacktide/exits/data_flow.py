@@ -78,7 +78,7 @@ class DataFlow:
 
     def crossings(self, order: Sequence[Any]) -> dict[str, int]:
         """Tensors through which all data passes, in order, each with the index in `order` of the
-        node after which it is the only live tensor. A single pass."""
+        node after which it is the only live one. Takes a single pass."""
         last: dict[str, int] = {}
         for at, node in enumerate(order):
             last.update(dict.fromkeys(self.sources(node), at))

@@ -26,8 +26,8 @@ class FrontEndSettings:
     """Seconds from the first byte of a request to the end of its headers; after that, 408 or
     GOAWAY."""
     min_body_rate: float = 16 * KIB
-    """Bytes/s: each such amount of received bytes gives the body another second (like Apache's
-    reqtimeout)."""
+    """Least bytes per second of a body: every such number of bytes that arrives extends its timeout
+    by a second (like Apache's reqtimeout)."""
     write_timeout_s: float = 30.0
     """Seconds a client may leave its answer unread before the connection is cut."""
     linger_s: float = 2.0
@@ -40,12 +40,12 @@ class FrontEndSettings:
     control, gRPC) and of gRPC answers that clients have not read. Beyond that: 429 or
     RESOURCE_EXHAUSTED."""
     max_buffered_per_client: int = 128 * MIB
-    """Maximum of these bytes for one client address."""
+    """Limit like `max_buffered_bytes`, but for one client address."""
     write_high_bytes: int = 1 * MIB
     """Unsent bytes above which a connection is no longer read."""
     receive_bytes: int = 32 * KIB
-    """Size of the receive buffer. A body that does not fit beside its headers is announced and
-    received in place, so larger is not better."""
+    """Size of the receive buffer. A body that does not fit into it with its headers is announced to
+    the engine and received directly into its slot, so a larger buffer is not better."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -86,7 +86,7 @@ class HttpSettings(FrontEndSettings):
     """Longer answers are never compressed: compression runs at about 100 MB/s."""
 
     allowed_origins: frozenset[bytes] = frozenset()
-    """Origins, in lower case, whose pages may read answers (CORS) and pass the gate."""
+    """Origins, in lower case, whose pages are served and may read the answers (CORS)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class GrpcSettings(FrontEndSettings):
 
     max_concurrent_calls: int = 256
     """Concurrent calls on one connection. Further calls wait in the client; those sent before it
-    learned the limit are refused as not begun."""
+    learned the limit are refused with REFUSED_STREAM."""
     max_connections: int = 1024
     max_calls: int = 65_536
     """Concurrent calls over all connections, about a KiB each; beyond that: RESOURCE_EXHAUSTED."""
@@ -111,6 +111,6 @@ class GrpcSettings(FrontEndSettings):
     """Seconds between probes of a silent connection, which find clients that have vanished."""
     keepalive_timeout_s: float = 20.0
     health_poll_s: float = 0.5
-    """Seconds between checks for a change by Health/Watch."""
+    """Seconds between Health/Watch's checks for a changed status."""
     receive_bytes: int = 64 * KIB
     """Size of the receive buffer: a few frames, which have at most 16 KiB each."""

@@ -1,5 +1,5 @@
-"""Times of a model's variants. Sizes of one model file follow the law over sizes; a larger variant
-is never predicted to be faster than a smaller one."""
+"""Batch times of a model's variants. Variants that are input sizes of one model file follow the law
+over sizes (`SizeLaw`); a larger variant is never predicted to be faster than a smaller one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from slacktide.profiles.size_law import SizeLaw, SizeWork, elements
 def table_at(
     table: LatencyTable, reference: Signature, sized: Sequence[SizeTime], target: Signature
 ) -> LatencyTable:
-    """The table for rows of shape `target`, given a `table` measured with rows of `reference`, and
-    further times `sized`.
+    """The table for rows of shape `target`, given a `table` measured with rows of shape `reference`
+    and times `sized` of rows of other sizes.
 
-    A measured size has its measured work. For others the law over sizes applies, with `LAW_SPREAD`
-    times the p99 outside the measured sizes. Raises ProfileError if the law does not reach.
+    A measured size keeps its measured work. Other sizes follow the law over sizes; beyond the range
+    measured, p99s are multiplied by `LAW_SPREAD`. Raises ProfileError if `target` is out of reach.
     """
     scale, unit = WorkScale(table), elements(reference)
     works = {1.0: 1.0} | {size: work for (size, _), work in scale.works_of(sized).items()}
@@ -35,9 +35,9 @@ def table_at(
 
 
 def rising(seconds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
-    """Times by variant (smallest first) and batch (1, 2, …), raised to at least those of smaller
-    variants and batches. Variants may have different numbers of batches. Source: Jellyfish's code,
-    which raises the p99 of a profile in this way."""
+    """Return `seconds` by variant (smallest first) and batch (1, 2, …), each raised to at least the
+    times of smaller variants and batches. Variants may have different numbers of batches. Source:
+    Jellyfish's code, which raises the p99 of a profile in this way."""
     rows: list[tuple[float, ...]] = []
     for column in seconds:
         below = rows[-1] if rows else ()

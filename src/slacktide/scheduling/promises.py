@@ -2,15 +2,15 @@
 
 Under overload some requests are refused, and while no lane is idle, goodput does not depend on
 which. So the newest is refused (docs/decisions/0030-refusing-early.md): a request is admitted only
-if it can be on time behind the work ahead *and* makes no waiting request of its class and penalty
-late. *The plan*: requests run by deadline, each behind those of its own and shorter classes, take
-`slowdown` × their time at the best rate, and use the time that other models leave. Time left before
-a deadline is slack; a newcomer takes its own time from the slack of all requests due after it.
+if it can be on time after the work ahead *and* makes no waiting request of its class and at least
+its penalty late. *The plan* assumes that requests run by deadline, each after those of its own and
+shorter classes, in the time that other models leave, and take `slowdown` × their time at the best
+rate. What is left before a deadline is slack; a newcomer uses up slack of all requests due later.
 
-A newcomer without a place may replace a request due earlier that arrived at most AT_ONCE before:
-the last request of a burst is due last, and without it the lane would idle sooner. After a refusal
-or a loss, requests without a place are dropped at the next decision. If more than a share `late` of
-the refusals come after a wait, the slowdown rises.
+A newcomer without a place may replace one that is due earlier and arrived at most AT_ONCE before
+it: the last request of a burst is due last, and without that one the lane would idle sooner. After
+a refusal or a loss, requests without a place are dropped at the next decision. If more than a share
+`late` of the refusals come after a wait, the slowdown rises.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIGHT = 64
 """Number of decisions after the last refusal for which places count as scarce."""
 
 GAIN, MOST_SLOWDOWN = 0.02, 2.0
-"""Largest change of the slowdown by a refusal; largest slowdown."""
+"""Limit to the change of `slowdown` by one refusal or loss; limit to `slowdown`."""
 
 Share = Callable[[Request], tuple[int, float]]
 """Class of a waiting request, and its least lane time in seconds."""
@@ -50,7 +50,7 @@ class Promises:
         late: float,
         soonest: Callable[[], float],
     ) -> None:
-        """`soonest`: part of a request's own time after which it may have its answer."""
+        """`soonest`: returns the share of a request's lane time after which it may be answered."""
         self._queue, self._view, self._share, self._late = queue, view, share, late
         self._soonest = soonest
         self.slowdown = 1.0
@@ -64,17 +64,17 @@ class Promises:
         self._latest: deque[Request] = deque(maxlen=4)
         """The requests admitted last."""
         self._lost: list[int] = []
-        """Requests that were replaced."""
+        """Ids of requests that were replaced."""
         self._plan: dict[int, tuple[list[float], list[float]]] | None = None
         """By class: ascending deadlines, each with the least slack of requests due no earlier."""
         self._plan_basis = (0.0, 0.0)
-        """Least penalty of the requests in the plan, and the time at which it begins."""
+        """Least penalty of the requests in the plan, and the time at which the plan begins."""
         self._admitted_s = 0.0
         """Seconds of work admitted since the plan was made."""
 
     def spared(self, deadline: float, penalty: float, of: int, needed: float, start: float) -> bool:
-        """Whether all requests of class `of` with this penalty that are due after `deadline` can
-        spare `needed` seconds if the next batch starts at `start`."""
+        """Whether all requests of class `of` with at least this penalty, due at `deadline` or
+        later, can spare `needed` seconds if the next batch starts at `start`."""
         for _ in range(2):
             if self._plan is None or self._plan_basis[0] != penalty:
                 self._make(penalty, start)
@@ -105,7 +105,7 @@ class Promises:
         self._admitted_s += self.slowdown * self._share(request)[1] / self._view.lanes
 
     def replaced(self, request: Request, of: int, *, now: float) -> bool:
-        """Replace another request by the refused `request` of class `of`; False if none may go."""
+        """Replace another request by the refused `request` of class `of`; False if none fits."""
         for rival in reversed(self._latest):
             if (
                 now - rival.arrival <= AT_ONCE

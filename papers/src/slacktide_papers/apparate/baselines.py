@@ -1,4 +1,4 @@
-"""Contenders of Apparate: exits tuned once (BranchyNet, DeeBERT), and optima.
+"""Contenders of Apparate: exits tuned once (BranchyNet, DeeBERT) or with hindsight (optima).
 
 Both kinds read exit tables directly. Exits tuned once keep every ramp active for good. The optima
 take the batches of a run without exits, and shorten each latency as if the request had left early.
@@ -17,20 +17,20 @@ from slacktide.lab.simulation import ExitTable
 from slacktide.planning.exits import ThresholdSearch
 
 SAMPLED = 0.1
-"""Share of a stream that thresholds are tuned on once, evenly sampled from it."""
+"""Share of a stream on which thresholds are tuned once: an even sample, or its beginning."""
 BOLDNESS = (0.0, 1.0, 4.0)
 """Multiples of the permitted loss that an online optimum tries when it tunes on past batches."""
 UPCOMING = 20
-"""Batches for which an online optimum keeps its thresholds: the time that opening a model takes."""
+"""Number of batches between tunings of an online optimum; opening a model takes about as long."""
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 
 def tuned_once(table: ExitTable, kind: str, loss: float) -> tuple[float, ...]:
-    """Thresholds of all ramps, by kind. `one`: one shared threshold, tuned on an even sample;
-    `each`: one for each ramp, same sample; `first`: one for each ramp, tuned on the first inputs
-    alone; `oracle`: the better of shared and separate ones, tuned on all inputs."""
+    """Thresholds of all ramps, tuned as `kind` says. `one`: one shared threshold, on an even
+    sample; `each`: one for each ramp, on the same sample; `first`: one for each ramp, on the first
+    inputs alone; `oracle`: the better of a shared one and separate ones, on all inputs."""
     if kind == "first":
         return _tuned(table, np.arange(max(1, round(SAMPLED * len(table)))), False, loss)
     if kind == "oracle":
@@ -41,8 +41,8 @@ def tuned_once(table: ExitTable, kind: str, loss: float) -> tuple[float, ...]:
 
 
 def best_single(table: ExitTable, loss: float) -> tuple[int, float]:
-    """(ramp, threshold) of the single ramp that in hindsight saves most at the median input (on
-    ties: on average), with at most a share `loss` wrong: what placement can gain at the median."""
+    """(ramp, threshold) that in hindsight save most time at the median input (on ties: in the mean)
+    with one ramp and at most a share `loss` wrong. Shows what placing a ramp can gain there."""
     most = int(loss * len(table))
     candidates = []
     for ramp, before in enumerate(table.before[0].tolist()):
@@ -91,13 +91,13 @@ class AnsweredRows:
     batches: Places
     """Number of the batch that answered each request, ascending."""
     rows: Places
-    """Rows in that batch."""
+    """Number of rows in the batch of each request."""
     latency: Floats
     """Seconds from arrival to answer."""
 
     def ending_at(self, table: ExitTable, ramps: Places) -> Floats:
-        """Latencies if each request had left at its position in `ramps`, at no cost. The number of
-        positions stands for the model's end."""
+        """Latencies if each request had left, at no cost, at the ramp that `ramps` states for it.
+        The number of ramps stands for the model's end."""
         less = np.zeros(len(self.inputs))
         for size in np.unique(self.rows).tolist():
             mine = self.rows == size
@@ -108,7 +108,7 @@ class AnsweredRows:
 
 
 def offline_optimum(table: ExitTable, answered: AnsweredRows) -> Places:
-    """By request: the earliest ramp that agrees with the model; their number if none does."""
+    """For each request: the earliest ramp that agrees with the model; else the number of ramps."""
     agrees = table.agrees[answered.inputs]
     return np.asarray(np.where(agrees.any(axis=1), agrees.argmax(axis=1), agrees.shape[1]))
 
@@ -116,10 +116,10 @@ def offline_optimum(table: ExitTable, answered: AnsweredRows) -> Places:
 def online_optimum(
     table: ExitTable, answered: AnsweredRows, pasts: Sequence[int], loss: float
 ) -> Places:
-    """The ramp at which each request leaves if all ramps are active and free. Every `UPCOMING`
-    batches, thresholds are tuned on the last batches: on each number of them in `pasts`, and with
-    each of `BOLDNESS`. The candidate is used that saves most on the coming batches and keeps the
-    share of wrong answers so far, these batches included, within `loss`.
+    """The ramp at which each request leaves if all ramps are active and free. For every
+    `UPCOMING` batches, thresholds are tuned on the batches before them: once for each number of
+    batches in `pasts` and each factor in `BOLDNESS`. Of those that keep the share of wrong answers
+    up to the end of these batches within `loss`, the thresholds that save most on them are used.
     """
     saved = np.append(table.whole[0] - table.before[0], 0.0)
     exits = np.full(len(answered.inputs), len(table.positions))
@@ -143,7 +143,7 @@ def online_optimum(
 
 
 def _windows(batches: Places, pasts: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
-    """(first row of a period, first row after it, first row of each past to tune on)."""
+    """Yield (first row of a period, first row after it, first row to tune on per past)."""
     starts = np.flatnonzero(np.diff(batches, prepend=-1))
     edges = np.append(starts, len(batches)).tolist()
     for number in range(UPCOMING, len(starts), UPCOMING):

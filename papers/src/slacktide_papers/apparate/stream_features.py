@@ -1,9 +1,9 @@
 """Pooled features of a stream, kept in files; ramps learn from them and are judged on them.
 
-The stream passes through the model once; the pooled features of all the model's positions are
-further outputs. They are kept in half precision, some 3 KB an input, in files of `CHUNK` inputs:
-this work can be stopped, resumed and extended, and other ramps need no further pass. The folder's
-name has a hash of all that they depend on: the model with its pools, and a sample of the inputs.
+The stream passes through the model once, with the pooled features of all positions as additional
+outputs. They are kept in half precision, some 3 KB an input, in files of `CHUNK` inputs, so the
+pass can be stopped, resumed and extended, and other ramps need no second one. The folder's name has
+a hash of what they depend on: the model with its pooling nodes, and a sample of the inputs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from slacktide_papers.apparate.setting import ExitStream
 from slacktide_papers.apparate.stage_times import opened, read_arrays, write_arrays
 
 CHUNK = 500
-"""Inputs in a file."""
+"""Number of inputs in a file."""
 BATCH = 8
 _SAMPLED = 4
-"""Sampled inputs of the stream that the hash in the folder's name covers."""
+"""Number of sampled inputs that the hash in the folder's name covers."""
 
 Array = NDArray[Any]
 
@@ -54,7 +54,7 @@ class StreamFeatures:
 
     @cached_property
     def folder(self) -> Path:
-        """Folder of the files."""
+        """Folder of this stream's files, named after the stream and the hash."""
         digest = hashlib.sha256(self._pooling)
         for place in np.linspace(0, self._stream.length - 1, _SAMPLED).astype(int).tolist():
             for inputs in self._inputs(place, place + 1):

@@ -1,4 +1,4 @@
-"""Experiments to reproduce: settings and contenders; each row is a mean over a few cells."""
+"""Experiments to reproduce: settings and contenders. A row of results is a mean over a few runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DA = (
     *(_adapting("DA_bw", share, aligned=0) for share in (0.5, 0.75)),
     *(_adapting("DA_slo", share, aligned=0, network=1) for share in (0.5, 0.75)),
 )
-"""Data adapted independently of variants; percentages: the server's share of the SLO."""
+"""Frame sizes chosen independently of variants; percentages: the server's share of the SLO."""
 LOADING = (
     *(Contender.of(f"published, {n} resident", "published", resident=float(n)) for n in (5, 3)),
     *(Contender.of(f"ours, {n} resident", "variants", resident=float(n)) for n in (5, 3)),
@@ -47,7 +47,7 @@ EXITS = (
     Contender.of("ours, exits", "variants", exits=1.0),
     Contender.of("ours, exits, rows run on", "variants", exits=2.0),
 )
-"""Every variant has an exit; rows that exit leave the batch, or run on in it."""
+"""Every variant has an exit; rows that exit leave the batch, or (second contender) run on in it."""
 MECHANISMS = ("urgent", "rescue")
 """Mechanisms of our planner and scheduler that ablations switch off."""
 ABLATIONS = (
@@ -101,14 +101,14 @@ EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = {
         ("table-2", "Clients of different rates and SLOs", _MIXED, (*_BOTH, B_M)),
         ("figure-16", "Data and variants adapted separately", _STEPS, (*_BOTH, *DA)),
         ("figure-17", "Eight workers, up to 32 clients, LTE", _LARGE, _BOTH),
-        ("figure-18", "Plans compared with the optimum, and planning time", (), ()),
+        ("figure-18", "Planning time, and plans compared with the optimum", (), ()),
         (
             "figure-19",
-            "Variants of several files: prefetching (§7.7) and mismatches",
+            "Variants in separate files: prefetching (§7.7) and mismatches",
             _MOVING,
             LOADING,
         ),
-        ("figure-20", "An early exit: milliseconds of requests in a batch", (), ()),
+        ("figure-20", "An early exit: milliseconds until requests in a batch are answered", (), ()),
         ("figure-21", "Early exits, one worker, WiFi", tuple(ALONE.values()), (OURS, *EXITS)),
         ("ablations", "Ours without one of its mechanisms", _BUSY, (OURS, *ABLATIONS)),
     )

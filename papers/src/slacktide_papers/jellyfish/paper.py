@@ -1,4 +1,4 @@
-"""Jellyfish's entry for the harness, and assumptions on what the paper leaves open."""
+"""Jellyfish's `Publication` for the harness, with assumptions where the paper is silent."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ _MADE_UP = (
     "measured profile is not public."
 )
 _RECORDED = (
-    "LTE is the upload trace of the paper's repository (3 to 26 Mbit/s, 15.2 on average). The "
-    "halved 4G downlink that the paper describes is not there. WiFi is from the repository too."
+    "LTE is the upload trace in the paper's repository (3 to 26 Mbit/s, 15.2 on average), which "
+    "lacks the halved 4G downlink that the paper describes. WiFi is from the repository too."
 )
 _DRAWN = (
-    "LTE and WiFi are drawn from a seed after a recorded 4G log, halved and doubled; --data uses "
-    "the recorded traces."
+    "LTE and WiFi are drawn from a seed to resemble a recorded 4G log: LTE at half its rates, "
+    "WiFi at twice its rates. --data uses the recorded traces."
 )
 _SIMULATED = (
-    "Frame sizes are those of the published table: the largest that JPEG 90 made of the paper's "
-    "videos. One Mbit is 10⁶ bits. Each client has its own link, on which its frames queue; it "
-    "takes 0.5 ms each way, and an answer has 300 bytes.",
+    "Frame sizes are those of the published table: the largest frames of the paper's videos as "
+    "JPEG of quality 90. One Mbit is 10⁶ bits. Each client has its own link, on which its frames "
+    "queue; the link adds 0.5 ms each way, and an answer has 300 bytes.",
     "Clients start 1 to 10 s apart (proportionally less in shorter runs) at random points of their "
     "trace. A run ends 200 s after the last start (one pass through the longest trace). Batches "
     "take the profile's time for their size.",
     "A frame is missed if its client has no answer within the SLO, counted from the capture. It is "
-    "unsavable if the link time of the smallest frame + the fastest variant alone > SLO.",
-    "Accuracy is the profile's for the smaller of the sent size and the variant that ran; a missed "
-    "frame counts as 0. The paper's F1, which leaves missed frames out, cannot be computed here.",
+    "unsavable if the smallest frame's link time and the fastest variant alone exceed it.",
+    "Accuracy is the profile's for the sent size or the variant that ran, whichever is smaller; a "
+    "missed frame counts as 0. The paper's F1, which omits missed frames, cannot be computed here.",
     "published: follows the published code (docs/decisions/0014-published-systems.md). Its "
     "planner takes no time; ours takes 50 ms.",
     "B_L, B_M, B_H: 128, 352 and 608 pixels on all workers with `clockwork`; clients send as fast "
     "as their bandwidth allows. DA: the published system, but clients alone choose frame sizes.",
-    "ours: the planner, the scheduler and the client that serve. Variants share one file, except "
-    "in figure-19, where loading a variant takes 150 to 200 ms (ours: 200).",
+    "ours: planner, scheduler and client as in production. Variants share one file, except in "
+    "figure-19, where loading a variant takes 150 to 200 ms (with ours always 200).",
     "Exits: each variant has one; 25 % (smallest) to 40 % (largest) of the frames leave there, "
     "drawn at random as in §8.3. Times and lost accuracy were measured with the example "
-    "street_depth on one core, where frames that its judge rates best leave first. figure-20 uses "
-    "these times, figure-21 shares of the profile's.",
+    "street_depth on one core; there, the frames rated highest by the exit's judge leave first. "
+    "figure-20 uses these times; figure-21 applies their proportions to the profile's times.",
 )
-_GOALS = "Goals, and printed figures that are missed by more than a point"
+_GOALS = "Goals, and printed values that our results miss by more than a point"
 _CODE = ("exits", "play", "published", "published_workers", "setting")
 FIGURE_18 = ((2, 8), (2, 12), (2, 16), (2, 20), (4, 16), (4, 24), (4, 32), (4, 40))
 """(workers, clients) of §7.6 whose optimum is proven or bounded within a minute."""

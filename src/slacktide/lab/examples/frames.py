@@ -6,8 +6,8 @@ user in front, exact because it was drawn. Night, fog and distance make some fra
 others, as in real video.
 
 Unrelated frames have all kinds in equal parts, in any colour. Streams resemble streets: half of the
-road users are cars, most others people, vans and bicycles, in shares that move slowly from one mix
-to another; most are white, grey or black. All drawing is NumPy on a small canvas, at about a
+road users are cars, most others people, vans and bicycles, and the mix changes slowly; most paint
+and clothes are white, grey or black. All drawing is NumPy on a small canvas, at about a
 millisecond per frame.
 """
 
@@ -228,7 +228,7 @@ def video(name: str, start: int = 0, stop: int = STREAM_FRAMES) -> Iterator[tupl
 
 def _frame(kind: int, rng: np.random.Generator) -> Frame:
     """Draw an RGB frame (SIZE, SIZE, 3) with a road user of this kind in front (0: none). Lengths
-    are in pixels, levels from 0 to 1; heading 1 is to the right."""
+    are in pixels, light and colours from 0 to 1; heading 1 is to the right."""
     night = rng.random() < 0.4
     street = np.random.default_rng(int(rng.integers(2**31)))
     x, ground, scale = rng.uniform(_LEFT, _RIGHT), rng.uniform(66, 86), rng.uniform(0.75, 1.2)
@@ -257,7 +257,7 @@ def _backdrop(
     lit: float,
     lamps: np.random.Generator | None = None,
 ) -> float:
-    """Draw sky, houses with windows and a road with marks; return the horizon's y in pixels."""
+    """Draw sky, houses with windows and a road with markings; return the horizon's y in pixels."""
     horizon = float(rng.uniform(40, 48))
     canvas.gradient(0, horizon, (0.45, 0.62, 0.9), (0.8, 0.86, 0.95))
     houses(canvas, rng, horizon, 1.0, lit=lit, lamps=lamps)

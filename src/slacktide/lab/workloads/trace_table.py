@@ -1,4 +1,4 @@
-"""Rows of a CSV file, checked as they are read. Every error names file, line and column."""
+"""Rows of a CSV file, checked as they are read. Errors name file, line and column if known."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Column:
         return values
 
     def times(self, *, rising: bool = False) -> NDArray[np.float64]:
-        """Return the cells as seconds. Raises WorkloadError if they fall, or repeat (`rising`)."""
+        """Return cells as seconds. Raises WorkloadError if they fall or, with `rising`, repeat."""
         return self._in_order(self.numbers(), rising=rising)
 
     def instants(self) -> NDArray[np.float64]:
@@ -96,7 +96,7 @@ class Column:
         return tuple(cell.strip() for cell in self.cells)
 
     def chosen(self, only: str | None, *, single: bool = False) -> NDArray[np.int64]:
-        """Return indices of rows whose cell is `only`; None: all, which must agree if `single`."""
+        """Return indices of rows with cell `only`; None: all, with one value if `single`."""
         words = self.words()
         distinct = sorted(set(words))
         if only is None and single and len(distinct) > 1:
@@ -122,7 +122,7 @@ def no_choice(name: str, *choices: str | None) -> None:
     """Raise WorkloadError if a choice is stated for a file that has no column to choose by."""
     for choice in choices:
         if choice is not None:
-            raise WorkloadError(name, f"expected no choice, got {choice!r}: it has no such column")
+            raise WorkloadError(name, f"expected no choice, got {choice!r}: no such column")
 
 
 def read_rows(lines: Iterable[str], name: str) -> TraceRows:

@@ -33,9 +33,9 @@ _STEPS = 360
 
 @dataclass(frozen=True, slots=True)
 class OnOff(Arrivals):
-    """Bursts: Poisson at `rate_on` or `rate_off`, switching after exponential stays. `mean_on` and
-    `mean_off` are the mean stays in seconds. This is a Markov-modulated Poisson process with two
-    states that starts in equilibrium."""
+    """Bursts: Poisson at `rate_on` or `rate_off`, switching after exponentially distributed times,
+    with means `mean_on` and `mean_off` in seconds. This is a Markov-modulated Poisson process with
+    two states that starts in equilibrium."""
 
     rate_on: float
     rate_off: float

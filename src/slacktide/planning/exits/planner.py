@@ -1,7 +1,7 @@
 """`ExitsPlanner`: which ramps of each model are active, and how sure they must be.
 
-Every batch that ends reports the answers of its ramps. From the rows that were judged, thresholds
-are tuned and ramps are moved, off the event loop. An alarm sets thresholds to 0 immediately.
+Every batch reports its ramps' answers. From judged rows (which the model answered too), thresholds
+are tuned and ramps moved, off the event loop. Too many wrong answers (an alarm) zero them at once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """`ScalingPlanner`: number and cores of the replicas of every scaled model, and their batch caps.
 
-- A model's policy is asked once per period, when a replica has come up, and immediately when it
-  says (`ScalingPolicy.is_urgent`) that a request that can be saved would miss its deadline. The
-  planner checks this when requests come and when a batch took longer than expected, at most once in
+- A model's policy is asked for a target once per period, when a replica has come up, and as soon as
+  `ScalingPolicy.is_urgent` finds a request that would be late but can still be saved. The planner
+  checks this when requests come and when a batch took longer than expected, at most once in
   `CHECK_INTERVAL`, and less often while the new plans are no better.
-- `LaneSizes` turns the targets of all policies into a plan. It asks again for cores that were not
-  free once a lane has given some up.
+- `LaneSizes` turns the targets of all policies into a plan, and does so again when a lane has given
+  up cores that were not free before.
 - The variant that a policy chooses becomes the target of its model's plain route, if the model is a
   family without a planner of variants.
 """
@@ -52,7 +52,7 @@ class ScalingStatus:
     rate: float
     """Expected rows per second. Counts only requests that some allowed number of cores can save."""
     budget: float
-    """Seconds that an expected arrival will have left; infinite without deadlines."""
+    """Seconds that an expected request will have to its deadline; infinite without deadlines."""
 
 
 class ScalingPlanner(ScopedPlanner[str, ScaledState]):
@@ -68,7 +68,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         self._sizes = LaneSizes(cores)
         self._families: dict[str, Family] = {}
         self._plain_pools: dict[str, PoolId] = {}
-        """Target of the base's plain route, by family."""
+        """Pool of the base plan's route without client or application, by family."""
         self._base = Plan()
         self._rebased = False
         """Whether the next plan is the first of a new base."""
@@ -128,7 +128,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
                     state = self.states.get(running.batch.replica.pool.model)
                     if state is not None:
                         state.schedule_check(now=now)
-                resize = resize or self._sizes.short  # a leaving lane may be gone then
+                resize = resize or self._sizes.short  # a lane that was leaving may be gone now
             elif isinstance(event, ReplicaUp) and self.states:
                 again += [
                     self.states[pool.id.model]

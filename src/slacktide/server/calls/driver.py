@@ -61,11 +61,11 @@ EXPIRY_PATIENCE: Final = 0.004
 """Seconds by which a refusal may be delayed while every lane is busy."""
 
 LONG_BATCH_S: Final = 0.001
-"""Expected seconds from which on a batch is sent after the answers that it would delay."""
+"""A batch expected to take this many seconds or more is sent after the answers it would delay."""
 
 
 class Driver:
-    """Runs one engine on one event loop. It is the `CallRoute` of models."""
+    """Runs one engine on one event loop. It is also the `CallRoute` of every model."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class Driver:
                 self._loop.call_soon(self._pause)
 
     def _pause(self) -> None:
-        """While every lane is busy, pause the loop briefly if the models share its core."""
+        """While every lane is busy, pause the loop briefly if lanes use all of its cores."""
         self._pause_due = False
         self._send_batches()  # else a worker would idle through the pause
         if self.engine.has_idle_lane:
@@ -242,7 +242,7 @@ class Driver:
         if stalled > self._stalled:  # first: the other events look late only because of the stall
             events = [DriverStalled(stalled - self._stalled), *events]
             self._stalled = stalled
-        # Never before the engine's last time: clocks of callers may be slightly behind.
+        # The engine's time never goes back, even if the clock is slightly behind it.
         now = max(self.clock(), self.engine.now)
         if self._timer.take_due(now=now):
             events = [*events, TimerFired()]  # in the same turn

@@ -98,15 +98,15 @@ class TableProfile:
     def p99_alone(
         self, lengths: Lengths | None, cores: int, signatures: Sequence[Signature] = ()
     ) -> float:
-        """Return the p99 seconds of a batch of one request; of several signatures, the slowest."""
+        """Return the p99 (seconds) of a batch of one request; with `signatures`, of the slowest."""
         if not signatures:
             return self.record.table.p99(1, cores)
         times = self.by_shape()
         return max(times.of(1, cores, (_one_of(signature),)).p99 for signature in signatures)
 
     def signatures(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Signature, ...]:
-        """Return one signature for each of `shapes`, the shape of a row of the first input. Raises
-        ProfileError."""
+        """Return one signature for each of `shapes`, which are shapes of a row of the first input.
+        Raises ProfileError."""
         if not shapes:
             return ()
         reference = tuple(self.record.shapes.values())
@@ -128,7 +128,7 @@ class TableProfile:
 
 @dataclass(frozen=True, slots=True)
 class PaddedProfile:
-    """l_B = c0 + c1 · k · max(l) on any number of cores; exact once the lengths are known."""
+    """A batch of k takes exactly c0 + c1 · k · (longest length) seconds on any number of cores."""
 
     latency: BatchLatency
     largest: int
@@ -210,7 +210,7 @@ def stated(section: StatedTable) -> TableProfile:
 @lru_cache(maxsize=32)
 def read_profile(path: Path) -> TableProfile:
     """Read a profile from JSON: a record, the output of `slacktide profile --json`, or a profile
-    stored beside a model. Raises ProfileError; RepositoryError if it is unreadable or too large."""
+    stored beside a model. Raises ProfileError; RepositoryError if unreadable or too large."""
     try:
         document = orjson.loads(read_bounded(path, MAX_PROFILE_BYTES, where=""))
     except orjson.JSONDecodeError:

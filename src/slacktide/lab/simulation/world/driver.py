@@ -1,4 +1,4 @@
-"""The virtual-time driver: the engine that serves, under a clock that jumps to the next event.
+"""The virtual-time driver: the server's engine, under a clock that jumps to the next event.
 
 Theory of operation. A heap holds future events: ends of batches, replicas that come up, bodies of
 announced requests. Events from outside come from an iterator, of which only the next instant is
@@ -148,7 +148,7 @@ _TOGETHER = (EventOrder.NOTICE, EventOrder.REQUEST)
 _OF_FRAMES = frozenset(FRAME_COMMANDS)
 _FRAME_EVENTS = frozenset(FRAME_EVENTS)
 _TURNS_MOST = 10_000
-"""Number of timer calls at one instant that is taken for an endless loop of the engine."""
+"""More timer calls than this at one instant are taken for an endless loop of the engine."""
 
 
 class Simulation:
@@ -186,7 +186,7 @@ class Simulation:
         self.hardware = Hardware(
             engine, execution, self._put_report, start_s=start_s, resize_s=resize_s, exits=exits
         )
-        """Replicas and batches; for reading what has run, and on how many cores."""
+        """Replicas and batches. Callers may read from it what has run, and on how many cores."""
         self.runtime = Runtime(
             engine,
             planners,
@@ -234,7 +234,7 @@ class Simulation:
         self._clients = clients
 
     def run(self, items: Iterable[Item] = (), *, until: float = math.inf) -> None:
-        """Deliver all events in order, until none is left or until just after `until`.
+        """Deliver all events up to and including `until`, in order.
 
         `items` must be in order of arrival. Raises SimulationError if they are not, or if no event
         is left while a request has no outcome; ValueError for an impossible event.
