@@ -103,7 +103,7 @@ class GrpcSettings(FrontEndSettings):
     """Maximum metadata of a call. Longer metadata gets RESOURCE_EXHAUSTED; far longer metadata ends
     the connection."""
     stream_in_flight: int = 256
-    """Requests of one stream that may be unanswered, or answered but unsent. At the limit reading
+    """Requests of one stream that may be unanswered, or answered but unsent. At the limit, reading
     pauses, and HTTP/2's flow control holds the client back."""
     connection_idle_s: float = 300.0
     """Seconds without calls after which a connection is closed."""

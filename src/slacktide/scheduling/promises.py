@@ -7,10 +7,10 @@ its penalty late. *The plan* assumes that requests run by deadline, each after t
 shorter classes, in the time that other models leave, and take `slowdown` × their time at the best
 rate. What is left before a deadline is slack; a newcomer uses up slack of all requests due later.
 
-A newcomer without a place may replace one that is due earlier and arrived at most AT_ONCE before
-it: the last request of a burst is due last, and without that one the lane would idle sooner. After
-a refusal or a loss, requests without a place are dropped at the next decision. If more than a share
-`late` of the refusals come after a wait, the slowdown rises.
+A newcomer without a place in the plan may replace a request that is due earlier and came at most
+AT_ONCE before it: the last request of a burst is due last, and without that one the lane would
+idle sooner. After a refusal or a loss, requests without a place are dropped at the next decision.
+If more than a share `late` of the refusals come after a wait, the slowdown rises.
 """
 
 from __future__ import annotations

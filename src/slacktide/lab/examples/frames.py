@@ -2,7 +2,7 @@
 
 A roadside camera sees sky, houses, a road, and at most one road user in the foreground, by day or
 night, perhaps in fog, with distant cars and a post in the way. The label is the kind of the road
-user in front, exact because it was drawn. Night, fog and distance make some frames much harder than
+user in front, exact because we drew it. Night, fog and distance make some frames much harder than
 others, as in real video.
 
 Unrelated frames have all kinds in equal parts, in any colour. Streams resemble streets: half of the

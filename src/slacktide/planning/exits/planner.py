@@ -1,7 +1,7 @@
 """`ExitsPlanner`: which ramps of each model are active, and how sure they must be.
 
-Every batch reports its ramps' answers. From judged rows (which the model answered too), thresholds
-are tuned and ramps moved, off the event loop. Too many wrong answers (an alarm) zero them at once.
+Every batch reports its ramps' answers. Judged rows (which the model answered too) tune thresholds
+and move ramps, off the event loop. An alarm (too many wrong answers) zeroes thresholds at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slacktide.planning.planner import JobDone, Owned, PlanField, Stated, stated
 from slacktide.planning.scoped import ScopedPlanner
 
 RECENT = 128
-"""Number of requests of each model whose time to the deadline is kept."""
+"""Number of the latest requests, per model, whose time to the deadline is kept."""
 
 
 class ExitsPlanner(ScopedPlanner[PoolId, PoolExits]):

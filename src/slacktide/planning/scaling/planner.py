@@ -6,8 +6,8 @@
   `CHECK_INTERVAL`, and less often while the new plans are no better.
 - `LaneSizes` turns the targets of all policies into a plan, and does so again when a lane has given
   up cores that were not free before.
-- The variant that a policy chooses becomes the target of its model's plain route, if the model is a
-  family without a planner of variants.
+- The variant that a policy chooses becomes the target of its model's *plain* route (for any client
+  and application), if the model is a family without a planner of variants.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         """Pool of the base plan's route without client or application, by family."""
         self._base = Plan()
         self._rebased = False
-        """Whether the next plan is the first of a new base."""
+        """Whether the next plan is the first from a new base plan."""
         self._resize_at = math.inf
         """When to hand on cores that lanes have given up."""
         self._incoming: dict[str, dict[int, Waiting]] = {}
@@ -209,7 +209,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         return replace(draft, plan=self._routed(plan))
 
     def _routed(self, plan: Plan) -> Plan:
-        """Return `plan` with plain routes to the variants that policies have chosen."""
+        """Return `plan`, its plain routes leading to the variants that policies have chosen."""
         variants = {
             name: state.target.variant
             for name, state in self.states.items()
