@@ -62,11 +62,13 @@ def pages(count: int, generator: np.random.Generator) -> Rows:
     return np.stack(found)
 
 
-def lines(count: int, generator: np.random.Generator) -> Rows:
-    """Lines of text [count, 3, 48, 192], upright or upside down; short ones are padded by zeros."""
+def text_lines(
+    count: int, generator: np.random.Generator, *, turned: bool = True
+) -> Iterator[Rows]:
+    """Lines of text, uint8 [height, width, 3], half of them upside down if `turned`."""
     from PIL import Image, ImageDraw
 
-    font, words, found = _font(), _words(), []
+    font, words = _font(), _words()
     for _ in range(count):
         dark = bool(generator.random() < 0.3)
         height = int(generator.integers(24, 64))
@@ -76,8 +78,18 @@ def lines(count: int, generator: np.random.Generator) -> Rows:
         line = Image.new("RGB", (max(8, width), height), _shade(generator, dark))
         place = (int(generator.integers(0, 8)), int(generator.integers(-2, 4)))
         ImageDraw.Draw(line).text(place, text, font=type_, fill=_shade(generator, not dark))
-        if generator.random() < 0.5:
+        if generator.random() < 0.5 and turned:
             line = line.rotate(180)
+        yield np.asarray(line)
+
+
+def lines(count: int, generator: np.random.Generator) -> Rows:
+    """Lines of text [count, 3, 48, 192], upright or upside down; short ones are padded by zeros."""
+    from PIL import Image
+
+    found = []
+    for pixels in text_lines(count, generator):
+        line = Image.fromarray(pixels)
         width = min(LINE[0], max(1, round(LINE[1] * line.width / line.height)))
         small = np.asarray(line.resize((width, LINE[1])), np.float32) / 255
         noisy = small + generator.normal(0, 0.1 * generator.random(), small.shape)

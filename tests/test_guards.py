@@ -49,7 +49,7 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 72_350,
+    "serving": 72_400,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,

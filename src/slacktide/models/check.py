@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from slacktide.domain.preprocessing import PRESETS, as_pictures, looks_like_pictures, preset_for
-from slacktide.domain.tensors import ModelInterface, any_size
+from slacktide.domain.tensors import ModelInterface, TensorSpec, any_size
 from slacktide.executors.decoders.decoder import make_decoder
-from slacktide.executors.decoders.labels import find_labels
+from slacktide.executors.decoders.labels import find_labels, names_in
 from slacktide.executors.measuring import measure
 from slacktide.executors.measuring_sizes import MOST_SIZES
 from slacktide.executors.onnx_file import OnnxFile
@@ -121,7 +122,7 @@ def _pipeline(
             model = listed_model.definitions[-1]  # the latest version answers
             try:
                 with as_repository_error(model.where):
-                    interface, _ = _declared(profiled_files(model)[0])
+                    interface, _, _ = _declared(profiled_files(model)[0])
             except RepositoryError:
                 problem_text = f"model {stage.model!r} cannot be served"
             else:
@@ -156,7 +157,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
     for file in profiled_files(definition):
         try:
             with as_repository_error(file.where):
-                interface, metadata = _declared(file)
+                interface, metadata, hints = _declared(file)
                 if interface is None:
                     message = "could not check inputs or outputs of undeclared rank"
                     yield Finding(file.name, Severity.WARNING, f"{file.where}: {message}")
@@ -170,8 +171,8 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
                 if first is not None:
                     check_alike(file, interface, *first)
                 first = first or (file, interface)
-                yield from _pictures(file, interface, metadata)
-                yield from _head(file, metadata)
+                yield from _pictures(file, interface, metadata, hints)
+                yield from _head(file, interface, metadata, hints)
                 yield from _positions(file)
         except RepositoryError as error:
             yield Finding(file.name, Severity.ERROR, str(error))
@@ -185,8 +186,31 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
             yield Finding(definition.name, Severity.WARNING, message)
 
 
+class _Hints(NamedTuple):
+    """What a file tells about its origin."""
+
+    exporter: str = ""
+    """Names of program and graph, in lower case."""
+    probabilities: frozenset[str] = frozenset()
+    """Outputs of a softmax."""
+
+
+def _likely(spec: TensorSpec, metadata: dict[str, str], exporter: str) -> str:
+    """The value of `image` that a file's origin suggests, to be compared with its training."""
+    if preset := preset_for(metadata):
+        return preset
+    sides = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
+    if "paddle" in exporter and max(sides) < 0:
+        return "paddleocr (pages), {preset: paddleocr, size: [48, 320]} (lines of text)"
+    size = "" if min(sides) > 0 else ", size: [height, width]"
+    likely = "imagenet" if any(name in exporter for name in ("paddle", "torch")) else "…"
+    likely = "caffe or mobilenet" if spec.shape[3] in (1, 3) else likely
+    choices = f"(preset: one of {', '.join(PRESETS)}, or state the keys)"
+    return f"{{preset: {likely}{size}}} {choices}"
+
+
 def _pictures(
-    definition: ModelDefinition, interface: ModelInterface, metadata: dict[str, str]
+    definition: ModelDefinition, interface: ModelInterface, metadata: dict[str, str], hints: _Hints
 ) -> Iterator[Finding]:
     """Yield a note on the setting that declares an input as pictures, if it looks like one."""
     if definition.preprocessing is not None or definition.settings.function is not None:
@@ -195,12 +219,12 @@ def _pictures(
     if len(inputs) != 1:
         return
     (spec,) = inputs
-    preset = preset_for(metadata)
-    choice = preset or f"… (one of {', '.join(PRESETS)}, or its values)"
+    choice = _likely(spec, metadata, hints.exporter)
+    name = f'"{spec.name}"' if ":" in spec.name else spec.name
     message = (
         f"input {spec.name!r}, {spec.datatype.wire_name} {list(spec.shape)}, looks like pictures; "
-        f"for JPEG and pixels of any size state inputs: {{{spec.name}: {{image: {choice}}}}} in "
-        f"{SETTINGS_FILE} (docs/images.md)"
+        f"for JPEG and pixels of any size state in {SETTINGS_FILE} (docs/images.md) "
+        f"inputs.{name}.image: {choice}"
     )
     yield Finding(definition.name, Severity.NOTE, f"{definition.where}: {message}")
 
@@ -209,13 +233,26 @@ _DECODED_TASKS = {"detect": "yolo", "classify": "{as: softmax, probabilities: tr
 """Decoders for the tasks that Ultralytics writes into files."""
 
 
-def _head(definition: ModelDefinition, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a note on the setting that decodes the outputs, if the metadata says what they are."""
+def _head(
+    definition: ModelDefinition,
+    interface: ModelInterface,
+    metadata: Mapping[str, str],
+    hints: _Hints,
+) -> Iterator[Finding]:
+    """Yield a note on the setting that decodes the outputs, if the file tells what they are."""
     decoder = _DECODED_TASKS.get(metadata.get("task", ""))
-    if decoder is not None and definition.settings.decode is None:
+    reason = f"the file's task is {metadata.get('task')!r}"
+    if decoder is None and len(interface.outputs) == 1:
+        (spec,) = interface.outputs
+        if spec.name in hints.probabilities and len(spec.shape) == 2 and spec.shape[1] > 1:
+            decoder = "{as: softmax, probabilities: true}"
+            reason = f"output {spec.name!r} holds probabilities of {spec.shape[1]} classes"
+    settings = definition.settings
+    if decoder is not None and settings.decode is None and settings.function is None:
+        labels = "" if names_in(metadata) or definition.label_file else ", and labels: FILE"
         message = (
-            f"the file's task is {metadata['task']!r}; for answers instead of raw outputs state "
-            f"decode: {decoder} in {SETTINGS_FILE} (docs/decoders.md)"
+            f"{reason}; for answers instead of raw outputs state decode: {decoder}{labels} in "
+            f"{SETTINGS_FILE} (docs/decoders.md)"
         )
         yield Finding(definition.name, Severity.NOTE, f"{definition.where}: {message}")
 
@@ -237,13 +274,15 @@ def _positions(definition: ModelDefinition) -> Iterator[Finding]:
         yield Finding(name, Severity.WARNING, message)
 
 
-def _declared(definition: ModelDefinition) -> tuple[ModelInterface | None, dict[str, str]]:
-    """Return the interface that a model file declares, None if incomplete, and its metadata. Raises
-    ModelFileError."""
+def _declared(
+    definition: ModelDefinition,
+) -> tuple[ModelInterface | None, dict[str, str], _Hints]:
+    """Return the interface that a model file declares, None if incomplete, its metadata and hints.
+    Raises ModelFileError."""
     function, variants = definition.settings.function, definition.settings.variants
     image = definition.preprocessing
     if function is not None:
-        return function.interface(definition.settings.max_batch), {}
+        return function.interface(definition.settings.max_batch), {}, _Hints()
     try:
         file = OnnxFile(
             definition.model_path,
@@ -268,7 +307,10 @@ def _declared(definition: ModelDefinition) -> tuple[ModelInterface | None, dict[
             interface = as_pictures(interface, file.preprocessing(image, interface, sizes))
         if outputs is not None and interface is not None:
             interface = replace(interface, outputs=outputs)
-        return interface, file.metadata
+        graph = file.model.graph
+        softmax = frozenset(node.output[0] for node in graph.node if node.op_type == "Softmax")
+        hints = _Hints(f"{file.model.producer_name} {graph.name}".lower(), softmax)
+        return interface, file.metadata, hints
     except ModelError as error:
         raise ModelFileError(definition.where, str(error)) from None
 

@@ -461,9 +461,10 @@ def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder)
         (
             ["n", 3, 640, 640],
             {"task": "detect", "stride": "32", "imgsz": "[640, 640]"},
-            "state inputs: {x: {image: ultralytics}} in slacktide.yaml",
+            "inputs.x.image: ultralytics",
         ),
-        ([1, 224, 224, 3], {}, "{image: … (one of ultralytics, imagenet, paddleocr, mobilenet,"),
+        ([1, 224, 224, 3], {}, "inputs.x.image: {preset: caffe or mobilenet} (preset: one of"),
+        ([1, 3, -1, -1], {}, "inputs.x.image: {preset: …, size: [height, width]} (preset: one"),
         (["n", 4], {}, None),
     ],
 )
@@ -481,3 +482,34 @@ def test_inputs_that_look_like_pictures_are_named(
     add_model("n", data=exported.SerializeToString(), yaml="inputs: {x: {image: imagenet}}")
     notes = [text for text in _messages(root) if text.startswith("note n/")]
     assert not any("looks like pictures" in text for text in notes)
+
+
+@pytest.mark.parametrize(
+    ("producer", "axes", "expected"),
+    [
+        ("PaddlePaddle", ["n", 3, "h", "w"], "inputs.x.image: paddleocr (pages), "),
+        ("PaddlePaddle", ["n", 3, 64, 64], "inputs.x.image: {preset: imagenet} "),
+        ("pytorch", ["n", 3, 64, 64], "inputs.x.image: {preset: imagenet} "),
+    ],
+)
+def test_the_exporter_suggests_a_preset(
+    root: Path, add_model: Builder, producer: str, axes: Any, expected: str
+) -> None:
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, axes) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", info[:1], info[1:])
+    exported = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10, producer_name=producer
+    )
+    add_model("m", data=exported.SerializeToString())
+    assert any(expected in text for text in _messages(root))
+
+
+def test_probabilities_suggest_a_decoder(root: Path, add_model: Builder) -> None:
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 5]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "g", info[:1], info[1:])
+    exported = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    add_model("m", data=exported.SerializeToString())
+    line = "state decode: {as: softmax, probabilities: true}, and labels: FILE in slacktide.yaml"
+    assert any(line in text for text in _messages(root))
+    add_model("n", data=exported.SerializeToString(), yaml="decode: softmax")
+    assert not any(line in text and text.startswith("note n/") for text in _messages(root))
