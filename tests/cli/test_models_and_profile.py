@@ -94,7 +94,7 @@ def test_profile_prints_tables_and_draws_a_page(run: Run, example_models: Path, 
     if "other programs used" not in done.stdout:
         assert "1 core: capacity" in done.stdout
         assert "p99: l(b, c) = " in done.stdout
-        assert "one core count measured" in done.stdout
+        assert "measured on one core count only" in done.stdout
         assert "█" in done.stdout
     assert re.search(r"memory of a replica's sessions: \d+ MiB \(threads: 1\)", done.stdout)
     assert (tmp_path / "page.html").read_text().count("<svg") == 2
@@ -193,7 +193,7 @@ def test_a_folder_one_level_too_high_is_told_so(run: Run, example_models: Path):
     done = run("profile", example_models)
     assert done.returncode == 2
     name = example_models.name
-    assert f"there is none; {name} contains models itself, such as '{name}/mlp'" in done.stderr
+    assert f"found none; {name} contains models itself, such as '{name}/mlp'" in done.stderr
 
 
 SHIFT = """

@@ -68,7 +68,7 @@ def test_each_model_computes_on_its_own_gpu_and_each_gpu_is_one_lane(gpus: Any) 
 def test_memory_limits_batches_and_requests_and_a_model_without_room_says_so(gpus: Any) -> None:
     assert gpus.get("/v2/models/tight/config").json["max_batch_size"] == 8
     assert least(gpus.infer("tight", row(gpus, 0, rows=8))) == 0
-    assert gpus.infer("tight", row(gpus, 0, rows=9)).status == 400
+    assert least(gpus.infer("tight", row(gpus, 0, rows=9))) == 0  # in two batches
     assert gpus.get("/v2/models/huge/ready").status == 400
     told = gpus.index()["huge"]
     assert (told["state"], told["reason"]) == ("UNAVAILABLE", "out of memory")

@@ -115,7 +115,7 @@ def test_someone_elses_readme_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "repo").touch()
-    with pytest.raises(ExamplesError, match="is a file"):
+    with pytest.raises(ExamplesError, match="got the file"):
         make_repository(tmp_path / "repo")
 
 
