@@ -607,7 +607,9 @@ def test_a_new_certificate_is_served_without_a_restart(
                 house.until(lambda app: app.credentials.pem != before, "the new one is taken")
             else:
                 files.certificate.write_bytes(content)
-                house.until(lambda app: "keeping the previous" in caplog.text, "the bad one is refused")
+                house.until(
+                    lambda app: "keeping the previous" in caplog.text, "the bad one is refused"
+                )
             for name in ("localhost", None):
                 assert trusted(house, second, name)
                 assert not trusted(house, first, name)
