@@ -1,0 +1,119 @@
+"""The tutorials do what they say, with real models and stock packages."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import matplotlib.cbook
+import numpy as np
+import pytest
+from bench.pinned_models import CACHE, NUDENET
+from bench.servers import Serving, slacktide
+
+from slacktide.lab.examples.packaged import fetch
+from slacktide.lab.examples.zoo import ZOO, make_zoo
+
+cv2 = pytest.importorskip("cv2")
+pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+TABLES = ROOT / ".cache" / "tutorials"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / "tutorials" / f"{page}.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def run(code: str, serving: Serving | None, *words: object, python: object = sys.executable) -> str:
+    """What a program of a page prints, with the ports of `serving`."""
+    if serving is not None:
+        code = code.replace("127.0.0.1:8000", f"127.0.0.1:{serving.port}")
+        code = code.replace("127.0.0.1:8001", f"127.0.0.1:{serving.grpc_port}")
+    command = [str(word) for word in (python, "-c", code, *words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_tutorial_is_long(page: Path) -> None:
+    code = "".join(text for kind in ("yaml", "python") for text in blocks(page.stem, kind))
+    assert 10 < len(code.splitlines()) <= 40
+
+
+def test_a_classifier_tells_how_a_page_is_turned(tmp_path: Path) -> None:
+    make_zoo(tmp_path / "models", CACHE, models=["orientation"])
+    (settings,) = blocks("classifier", "yaml")
+    assert settings == ZOO["orientation"].settings
+    page = np.full((900, 640, 3), 255, np.uint8)
+    for line in range(24):
+        place = (40, 60 + 34 * line)
+        text = "The tide comes in twice a day"
+        cv2.putText(page, text, place, cv2.FONT_HERSHEY_DUPLEX, 1.0, (0, 0, 0), 2)
+    cv2.imwrite(str(tmp_path / "page.jpg"), page)
+    cv2.imwrite(str(tmp_path / "turned.jpg"), np.rot90(page, 2))
+    with slacktide(tmp_path / "models") as serving:
+        (program,) = blocks("classifier", "python")
+        assert run(program, serving, tmp_path / "page.jpg").startswith("turned by 0 degrees")
+        assert run(program, serving, tmp_path / "turned.jpg").startswith("turned by 180 degrees")
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """An interpreter with the packages that the page names."""
+    if not (TABLES / "installed").exists():
+        venv.create(TABLES, clear=True, with_pip=True)
+        (install,) = re.findall(
+            r"`pip install (.*?)`", (ROOT / "docs" / "tutorials" / "tables.md").read_text()
+        )
+        command = [str(TABLES / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*command, *install.split()], check=True, capture_output=True, timeout=500)
+        (TABLES / "installed").touch()
+    return TABLES / "bin" / "python"
+
+
+def test_tables_are_answered_by_forests_and_boosted_trees(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, ask = blocks("tables", "python")
+    (row,) = re.findall(r"^row = .*\n", ask, re.M)
+    own = "for model in (forest, trees):\n    print(model.predict_proba(row)[0].tolist())\n"
+    expected = run(make + row + own, None, python=python).splitlines()[-2:]
+    with slacktide(tmp_path / "models") as serving:
+        lines = run(ask, serving).splitlines()
+    for name, line, probabilities in zip(("forest", "trees"), lines, expected, strict=True):
+        kind, answer = re.fullmatch(rf"{name} \[(\d)\] (\[.*\])", line).groups()
+        assert json.loads(answer) == pytest.approx(json.loads(probabilities), abs=1e-4)
+        assert int(kind) == np.argmax(json.loads(answer))
+
+
+def test_a_yolo_is_served_to_a_camera_as_a_family(tmp_path: Path) -> None:
+    """With nudenet's export in place of the reader's."""
+    fetch([NUDENET], CACHE)
+    (tmp_path / "models" / "street" / "1").mkdir(parents=True)
+    model = NUDENET.path(CACHE).read_bytes()
+    (tmp_path / "models" / "street" / "1" / "model.onnx").write_bytes(model)
+    (settings,) = blocks("yolo", "yaml")
+    (tmp_path / "models" / "street" / "slacktide.yaml").write_text(settings)
+    with matplotlib.cbook.get_sample_data("grace_hopper.jpg") as file:
+        portrait = cv2.imdecode(np.frombuffer(file.read(), np.uint8), cv2.IMREAD_COLOR)
+    video = cv2.VideoWriter(
+        str(tmp_path / "video.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 5, (512, 600)
+    )
+    for _ in range(20):
+        video.write(portrait)
+    video.release()
+    with slacktide(tmp_path / "models") as serving:
+        (program,) = blocks("yolo", "python")
+        lines = run(program, serving, tmp_path / "video.avi").splitlines()
+    found = [re.fullmatch(r"frame \d+: (\d+) objects, sent at (\d+) px", line) for line in lines]
+    assert len(found) >= 10
+    assert all(match is not None and int(match[2]) in (192, 256, 320) for match in found)
+    assert any(match is not None and int(match[1]) for match in found)
