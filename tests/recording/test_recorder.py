@@ -98,7 +98,7 @@ def test_of_many_parts_the_newest_two_are_kept_and_are_no_whole(
     stated = next(line.record for line in recording.lines())
     assert isinstance(stated, PoolOpened)
     assert stated.times["correction"]["batches"] > 0
-    with pytest.raises(RecordingError, match="needs all parts from the first on"):
+    with pytest.raises(RecordingError, match="expected all parts of the recording"):
         replay(recording)
 
 

@@ -252,7 +252,7 @@ def test_parts_whose_beginning_is_gone_are_predicted_with_what_they_state(path: 
     prediction = predicted(recording)
     assert 500 < prediction.recorded.total.submitted < 1500
     assert abs(prediction.difference) < 0.03
-    with pytest.raises(RecordingError, match="needs all parts from the first on"):
+    with pytest.raises(RecordingError, match="expected all parts of the recording"):
         predicted(recording, after=0.1)
 
 

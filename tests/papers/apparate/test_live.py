@@ -65,7 +65,7 @@ def test_it_is_shown_and_written() -> None:
     out = io.StringIO()
     Console(file=out, width=120).print(render(reproduction))
     text = out.getvalue()
-    assert "Live. The model itself, served" in text
+    assert "Live. The served model" in text
     assert [line.split()[-5:-2] for line in text.splitlines() if "predicted " in line][:1] == [
         ["50.0%", "100.00%", "50.0"]
     ]
