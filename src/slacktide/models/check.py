@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slacktide.domain.preprocessing import PRESETS, as_pictures, looks_like_pictures, preset_for
 from slacktide.domain.tensors import ModelInterface, TensorSpec, any_size
@@ -192,7 +192,7 @@ class _Hints(NamedTuple):
     exporter: str = ""
     """Names of program and graph, in lower case."""
     probabilities: frozenset[str] = frozenset()
-    """Outputs of a softmax."""
+    """Outputs that a softmax makes."""
 
 
 def _likely(spec: TensorSpec, metadata: dict[str, str], exporter: str) -> str:
@@ -308,11 +308,25 @@ def _declared(
         if outputs is not None and interface is not None:
             interface = replace(interface, outputs=outputs)
         graph = file.model.graph
-        softmax = frozenset(node.output[0] for node in graph.node if node.op_type == "Softmax")
-        hints = _Hints(f"{file.model.producer_name} {graph.name}".lower(), softmax)
+        hints = _Hints(f"{file.model.producer_name} {graph.name}".lower(), _probabilities(graph))
         return interface, file.metadata, hints
     except ModelError as error:
         raise ModelFileError(definition.where, str(error)) from None
+
+
+def _probabilities(graph: Any) -> frozenset[str]:
+    """Outputs of a graph that a softmax makes, as one node or written out as exp(x) ÷ sum."""
+    producers = {name: node for node in graph.node for name in node.output}
+    names = set()
+    for output in graph.output:
+        node = producers.get(output.name)
+        while node is not None and node.op_type in ("Identity", "Cast"):
+            node = producers.get(node.input[0])
+        if node is not None and node.op_type == "Div":
+            node = producers.get(node.input[0])
+        if node is not None and node.op_type in ("Softmax", "Exp"):
+            names.add(output.name)
+    return frozenset(names)
 
 
 async def try_loading(

@@ -504,12 +504,28 @@ def test_the_exporter_suggests_a_preset(
     assert any(expected in text for text in _messages(root))
 
 
-def test_probabilities_suggest_a_decoder(root: Path, add_model: Builder) -> None:
+@pytest.mark.parametrize(
+    ("steps", "suggested"),
+    [
+        ("Softmax", True),
+        ("Softmax Identity", True),
+        ("Exp Div", True),
+        ("Exp Div Identity", True),
+        ("Relu", False),
+        ("Sigmoid Identity", False),
+    ],
+)
+def test_probabilities_suggest_a_decoder(
+    root: Path, add_model: Builder, steps: str, suggested: bool
+) -> None:
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 5]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "g", info[:1], info[1:])
+    nodes, names = [], ["x", *(f"t{at}" for at in range(steps.count(" "))), "y"]
+    for step, read, written in zip(steps.split(), names, names[1:], strict=False):
+        nodes.append(helper.make_node(step, [read] * (2 if step == "Div" else 1), [written]))
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:])
     exported = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     add_model("m", data=exported.SerializeToString())
     line = "state decode: {as: softmax, probabilities: true}, and labels: FILE in slacktide.yaml"
-    assert any(line in text for text in _messages(root))
+    assert any(line in text for text in _messages(root)) == suggested
     add_model("n", data=exported.SerializeToString(), yaml="decode: softmax")
     assert not any(line in text and text.startswith("note n/") for text in _messages(root))
