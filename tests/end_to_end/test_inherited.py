@@ -33,6 +33,10 @@ def started(
     ) as process:
         try:
             yield process
+        except AssertionError:
+            process.kill()
+            print(process.communicate()[1])  # what the server logged, for the report
+            raise
         finally:
             process.kill()
 
