@@ -210,7 +210,7 @@ class Task:
 
     samples: Sequence[Any]
     feeds: Callable[[Any], dict[str, Array]]
-    """What the package's code gives to onnxruntime."""
+    """Inputs that the package's code gives to onnxruntime."""
     body: Callable[[Any], tuple[bytes, str]]
     """A request's body and its Content-Type, or the length of its JSON before binary data."""
     alike: Callable[[dict[str, Any], Array], bool]

@@ -31,7 +31,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def run(code: str, serving: Serving | None, *words: object, python: object = sys.executable) -> str:
-    """What a program of a page prints, with the ports of `serving`."""
+    """Output of a program of a page, with the ports of `serving`."""
     if serving is not None:
         code = code.replace("127.0.0.1:8000", f"127.0.0.1:{serving.port}")
         code = code.replace("127.0.0.1:8001", f"127.0.0.1:{serving.grpc_port}")

@@ -206,7 +206,7 @@ class Zoo:
         )
 
     def floats(self, name: str = "floats", *, settings: str = "") -> Path:
-        """Of pictures as networks take them, FP32 [rows, 3, 24, 24], their mean."""
+        """Mean of pictures as networks take them, FP32 [rows, 3, 24, 24]."""
         return self.save(
             name,
             [helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1, 2, 3], keepdims=0)],

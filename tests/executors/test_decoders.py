@@ -41,7 +41,7 @@ def head_8(*rows: list[tuple[float, ...]], classes: int, anchors: int) -> NDArra
 
 
 def as_version_5(raw: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same candidates in a head of version 5."""
+    """A head of version 5 with these candidates."""
     scores = raw[:, 4:].max(1, keepdims=True)
     objects = np.sqrt(scores)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -20,7 +20,7 @@ def outputs_of(
     lengths: tuple[int, int],
     stated: dict[str, PaddedOutput] | None = None,
 ) -> dict[str, PaddedOutput]:
-    """What is found for an output `y`, [1, length_of(inputs), 7]; None: the model fails."""
+    """Axis and stride found for an output `y`, [1, length_of(inputs), 7]; None: the model fails."""
 
     def run(length: int) -> Shapes | None:
         size = length_of(length)

@@ -20,7 +20,7 @@ _HEADER_BYTES = 32
 
 
 def is_other(data: memoryview | bytes | bytearray) -> bool:
-    """Whether this is PNG or WebP."""
+    """Whether `data` begins like PNG or WebP."""
     start = bytes(data[:16])
     return start.startswith(PNG) or WEBP.match(start) is not None
 

@@ -153,13 +153,13 @@ def largest_change(
     `alone` and `padded` have the outputs of one row; the padded ones are cut back here."""
     changes = [(0.0, "")]
     for name, array in alone.items():
-        other = padded[name]
+        padded_rows = padded[name]
         if (cut := outputs.get(name)) is not None:
-            other = other[(slice(None),) * cut.axis + (slice(array.shape[cut.axis]),)]
-        if array.dtype == object or array.shape != other.shape or not array.size:
+            padded_rows = padded_rows[(slice(None),) * cut.axis + (slice(array.shape[cut.axis]),)]
+        if array.dtype == object or array.shape != padded_rows.shape or not array.size:
             continue
-        wide, other = array.astype(np.float64), other.astype(np.float64)
+        wide, padded_rows = array.astype(np.float64), padded_rows.astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
-            change = np.nanmax(np.abs(wide - other), initial=0.0)
+            change = np.nanmax(np.abs(wide - padded_rows), initial=0.0)
             changes.append((float(change / max(np.nanmax(np.abs(wide)), 1e-30)), name))
     return max(changes)

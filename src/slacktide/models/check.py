@@ -187,7 +187,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
 
 
 class _Hints(NamedTuple):
-    """What a file tells about its origin."""
+    """Facts in a file about its origin."""
 
     exporter: str = ""
     """Names of program and graph, in lower case."""

