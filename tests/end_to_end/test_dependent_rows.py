@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from slacktide.domain import Request
+
 node, value = helper.make_node, helper.make_tensor_value_info
 RANDOM = np.random.default_rng(5)
 TWO_STAGES = """
@@ -75,8 +77,14 @@ def ask_at_once(house: Any, model: str, arrays: list[Any]) -> list[Any]:
         ]
         answers = [house.later(model, call) for call in calls]
         waiting = f"{len(arrays)} requests of {model!r} wait"
-        house.until(lambda app: app.catalog.find(model, None).in_flight == len(arrays), waiting)
+        house.until(lambda app: in_engine(app, model) == len(arrays), waiting)
     return [answer.result() for answer in answers]
+
+
+def in_engine(app: Any, model: str) -> int:
+    """Requests of `model` whose bodies have arrived: those only announced join no batch."""
+    requests = [entry.request for entry in app.engine.state.request_table.entries.values()]
+    return sum(isinstance(request, Request) and request.model == model for request in requests)
 
 
 def outputs(answers: list[Any]) -> list[Any]:
