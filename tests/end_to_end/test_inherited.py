@@ -98,6 +98,9 @@ def test_it_works_with_the_signals_and_the_umask_of_others(zoo: Any) -> None:
         os.umask(0o777)
 
     with started(zoo.root, inherit=inherit) as process:
+        assert process.stderr is not None
+        # Before it is ready, its workers may be those that measure, which nothing replaces.
+        assert any("ready: " in line for line in process.stderr)
         until(lambda: len(workers(process)) == 2, "it serves")
         killed, spared = workers(process)
         os.kill(killed, signal.SIGKILL)
