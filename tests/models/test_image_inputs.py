@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import struct
 
 import numpy as np
 import pytest
@@ -182,6 +183,20 @@ def test_decoding_is_charged_by_pixels_and_components() -> None:
     assert charge(base64.b64encode(large(6000, 4000))) == pytest.approx(half, rel=0.01)
     assert charge(large(6000, 4000) + bytes(8 << 20)) > half + 0.02  # so are long files
     assert check.check([pixels(1, 24, 32, 3)]).decoding == 0.0
+
+
+def test_png_and_webp_are_charged_more_than_jpeg() -> None:
+    check = check_for(FIXED)
+    size = struct.pack(">II", 8000, 6000)
+    png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + size + bytes(60)
+    canvas = (7999 | 5999 << 24).to_bytes(6, "little")
+    webp = b"RIFF0000WEBPVP8X" + bytes(8) + canvas + bytes(60)
+    jpeg, *others = (
+        check.check([jpegs(picture)]).decoding for picture in (large(8000, 6000), png, webp)
+    )
+    assert others == pytest.approx([6 * jpeg, 5 * jpeg], rel=0.05)
+    small = png.replace(size, struct.pack(">II", 400, 400))
+    assert check.check([jpegs(small)]).decoding == 0.0
 
 
 def test_without_a_decoder_jpeg_is_refused_and_pixels_are_not(monkeypatch) -> None:

@@ -19,9 +19,9 @@ from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.raw_tensors import walk_strings
 
 _SAMPLE_S = 0.4e-9
-"""Seconds to decode a sample (a component of a pixel) in the fast case: decisions/0045."""
-_PROGRESSIVE, _SAMPLES_A_BYTE = 4, 10
-"""Decoding time of a progressive picture relative to a plain one, and of a JPEG byte in samples."""
+"""Seconds to decode a sample (a component of a pixel) of a fast JPEG: decisions/0045."""
+_SAMPLES_A_BYTE = 10
+"""Decoding time of a byte of the file, in samples."""
 _FREE_SAMPLES = 3 << 20
 """Samples beyond the model's own size that are free: the profile includes usual pictures."""
 
@@ -99,7 +99,7 @@ class ImageInput:
                 message = f"{field}: expected a JPEG as element {index}, got {error}"
                 raise WireError(Reason.BAD_INPUT, message) from None
             self._check_pixels(header.width, header.height)
-            samples = header.samples * (_PROGRESSIVE if header.progressive else 1)
+            samples = header.samples * header.sample_cost
             samples += _SAMPLES_A_BYTE * (end - start)
             work += max(0, samples - self._free_samples)
         return work * _SAMPLE_S
