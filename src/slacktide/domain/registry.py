@@ -85,7 +85,8 @@ class Registry(dict[str, Registered[T]]):
             message = f"{self.kind} {name!r} is not installed; install it with: "
             raise OptionError(("name", message + self._absent[name]))
         hint = suggestion(name, self.names())
-        raise OptionError(("name", f"expected a {self.kind}, got {name!r}; {hint}"))
+        article = "an" if self.kind[0] in "aeiou" else "a"
+        raise OptionError(("name", f"expected {article} {self.kind}, got {name!r}; {hint}"))
 
     def read(self, name: str, values: Mapping[str, object], *, bare: bool = True) -> Options:
         """The options of `name` with defaults filled in. Raises OptionError."""

@@ -186,15 +186,20 @@ class KnownShape:
         )
         batches = reading.whole_number(fields["batches"], f"{name}.batches")
         first = reading.items(fields["first"], f"{name}.first", reading.number)
-        for key, fine in (
-            ("asked", requests >= 0.0),
-            ("work", _within_reason(work) == work),
-            ("seen", abs(speed) <= BOUND),
-            ("batches", 0 <= batches <= MOST_BATCHES),
-            ("first", len(first) < FIRST_RUNS and all(_within_reason(x) == x for x in first)),
+        works = f"{_LEAST_WORK:g} to {_MOST_WORK:g}"
+        for key, valid, expected in (
+            ("asked", requests >= 0.0, "a number of at least 0"),
+            ("work", _within_reason(work) == work, f"a number from {works}"),
+            ("seen", abs(speed) <= BOUND, f"a number from {-BOUND:.3g} to {BOUND:.3g}"),
+            ("batches", 0 <= batches <= MOST_BATCHES, f"0 to {MOST_BATCHES}"),
+            (
+                "first",
+                len(first) < FIRST_RUNS and all(_within_reason(x) == x for x in first),
+                f"fewer than {FIRST_RUNS} numbers from {works}",
+            ),
         ):
-            if not fine:
-                raise ProfileError(f"{name}.{key}: out of range, got {fields[key]!r:.100}")
+            if not valid:
+                raise ProfileError(f"{name}.{key}: expected {expected}, got {fields[key]!r:.100}")
         shape = cls(scale, size)
         shape.work, shape.first = work, list(first)
         shape._make(0.0)

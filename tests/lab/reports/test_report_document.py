@@ -119,7 +119,7 @@ def test_comparisons_refuse_two_runs_in_one_place(
     report: Build, records: Callable[..., Any]
 ) -> None:
     run = report(records("a", [(0.0, 0.1, 0)]))
-    with pytest.raises(ReportError, match="two reports for policy 'p' at load 'l'"):
+    with pytest.raises(ReportError, match="expected one report of 'p' at load 'l', got two"):
         Comparison.of("c", [("p", "l", run), ("p", "l", run)])
 
 

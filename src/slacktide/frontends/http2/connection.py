@@ -130,7 +130,7 @@ class Http2Connection(SendingHalf):
         if frames.is_first:
             self._data_stream = self._begin_data(frames.id, frames.length)
             if frames.size < FEW_BYTES and not frames.flags & f.END_STREAM:
-                self._bear(1.0)
+                self._spend_patience(1.0)
         stream, count = self._data_stream, len(frames.payload)
         if stream is None:
             return
@@ -146,7 +146,7 @@ class Http2Connection(SendingHalf):
             stream.received(frames.payload)
             self._ending = None
         if last:
-            self._took_all(stream)
+            self._finish_body(stream)
         elif frames.is_last and stream.owed >= STREAM_WINDOW // 2 and not stream.holds:
             self.grant(stream)
 
@@ -170,7 +170,8 @@ class Http2Connection(SendingHalf):
             return None
         return stream
 
-    def _took_all(self, stream: Http2Stream) -> None:
+    def _finish_body(self, stream: Http2Stream) -> None:
+        """Handle the end of a request's body."""
         stream.ended = True
         if not stream.finished:
             stream.received_all()
@@ -189,7 +190,7 @@ class Http2Connection(SendingHalf):
     # ---------------------------------------------------------------- other frames in
 
     def _take_frame(self, kind: int, flags: int, id: int, payload: memoryview) -> None:
-        self._bear(1.0)
+        self._spend_patience(1.0)
         if kind == f.WINDOW_UPDATE:
             self._take_window(id, payload)
         elif kind == f.RST_STREAM:
@@ -230,7 +231,7 @@ class Http2Connection(SendingHalf):
             self._skipped.append(skipped)
         self.last_id = id
         if self.closing:
-            self._bear(1.0)
+            self._spend_patience(1.0)
         elif len(self.streams) >= self._max_streams:
             self._refuse(id, ErrorCode.REFUSED_STREAM)
         elif head.fault or not head.can_begin or (ends and head.length):
@@ -240,7 +241,7 @@ class Http2Connection(SendingHalf):
             stream.ended = ends
             stream.opened()
             if ends:
-                self._took_all(stream)
+                self._finish_body(stream)
 
     def _take_trailers(self, id: int, head: Head, ends: bool) -> None:
         stream = self.streams.get(id)
@@ -251,7 +252,7 @@ class Http2Connection(SendingHalf):
         elif not ends or head.fault or not head.can_trail or stream.missing:
             self._break(stream, ErrorCode.PROTOCOL_ERROR)
         else:
-            self._took_all(stream)
+            self._finish_body(stream)
 
     def _take_window(self, id: int, payload: memoryview) -> None:
         _expect_length(payload, 4)
@@ -275,7 +276,7 @@ class Http2Connection(SendingHalf):
             return
         cost, window = len(payload) // (SETTINGS_PER_WORK * f.SETTING.size), self.initial_window
         self.work -= cost
-        self._bear(cost)
+        self._spend_patience(cost)
         for name, value in f.SETTING.iter_unpack(payload):
             if name == f.INITIAL_WINDOW:
                 if value > f.LARGEST_WINDOW:
@@ -297,7 +298,7 @@ class Http2Connection(SendingHalf):
         more, self.initial_window = window - self.initial_window, window
         cost = len(self.streams) // STREAMS_PER_WORK
         self.work -= cost
-        self._bear(cost)
+        self._spend_patience(cost)
         for stream in self.streams.values():
             stream.send_window += more
             if stream.send_window > f.LARGEST_WINDOW:
@@ -313,9 +314,9 @@ class Http2Connection(SendingHalf):
         expect(not any(id in skipped for skipped in self._skipped), "a stream that was skipped")
         crossed = id in self._early_ends or (self.closing and id > self._last_answered)
         expect(crossed, message, ErrorCode.STREAM_CLOSED)
-        self._bear(0.1)
+        self._spend_patience(0.1)
 
-    def _bear(self, cost: float) -> None:
+    def _spend_patience(self, cost: float) -> None:
         """Charge patience for a frame that advances no request."""
         self.patience = min(PATIENCE, self.patience) - cost
         if self.patience < 0:
@@ -330,12 +331,12 @@ class Http2Connection(SendingHalf):
         """Refuse a request before it begins."""
         self.out.append(f.reset(id, code))
         self._note_early_end(id)
-        self._bear(1.0)
+        self._spend_patience(1.0)
 
     def _break(self, stream: Http2Stream, code: ErrorCode) -> None:
         """Reset a stream on which the client violated the protocol."""
         self.reset(stream, code)
-        self._bear(1.0)
+        self._spend_patience(1.0)
 
     def end(self, code: ErrorCode, message: str) -> None:
         """End the connection with GOAWAY."""

@@ -36,7 +36,7 @@ class Comparison:
         for entry in self.entries:
             key = (entry.policy, entry.load)
             if key in keys:
-                raise ReportError(f"two reports for policy {key[0]!r} at load {key[1]!r}")
+                raise ReportError(f"expected one report of {key[0]!r} at load {key[1]!r}, got two")
             keys.add(key)
 
     @classmethod

@@ -88,10 +88,11 @@ def parse_arrivals(
         }
         return make(**_fields(kind, arguments, readers))
     place = _PLACE.match(text.strip())
-    return _made_by_others(kind if place is None else place.group(), text.strip(), admit)
+    return _registered_arrivals(kind if place is None else place.group(), text.strip(), admit)
 
 
-def _made_by_others(name: str, text: str, admit: Admit) -> Arrivals:
+def _registered_arrivals(name: str, text: str, admit: Admit) -> Arrivals:
+    """Make an arrival process that a package has registered. Raises WorkloadError."""
     try:
         admit(ARRIVALS, name)
         if name not in (names := ARRIVALS.names()):

@@ -177,7 +177,7 @@ class Joint(ScalingPolicy):
             expected = self._fewest_cores(steady, now=now)
             count = min(
                 range(floor, limits.replicas_max + 1),
-                key=lambda n: (expected[n] is None, self._lasting(n, before, expected, view), n),
+                key=lambda n: (expected[n] is None, self._cost(n, before, expected, view), n),
             )
             self._change(count, before, expected[count] or limits.cores_max, now=now)
             self._reason = "forecast"
@@ -186,7 +186,7 @@ class Joint(ScalingPolicy):
             self._change(count, before, cores[count] or limits.cores_max, now=now)
             self._reason = "economy" if count != before else ""
 
-    def _lasting(
+    def _cost(
         self, count: int, before: int, cores: Mapping[int, int | None], view: ModelView
     ) -> float:
         """Return the core-seconds that `count` replicas take in a window, plus those of starting
