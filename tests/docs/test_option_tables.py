@@ -88,17 +88,42 @@ def below(annotation: Any, name: str = "") -> tuple[str, type[Section]] | None:
     return next(filter(None, (below(part, name) for part in get_args(annotation))), None)
 
 
-def keys(section: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Each key of a section and of those below it, dotted, with its row. A section without a text
-    has no row of its own. The keys of another package's section are on the page of its file."""
+def keys(section: type[Section]) -> Iterator[tuple[str, str]]:
+    """Each key of a file, dotted, with its row. A section without a text has no row of its own.
+
+    Keys of a section that occurs several times stand under its shortest path only. Those of
+    another package's section are on the page of its file.
+    """
+    homes: dict[type[Section], str] = {}
+    level = [("", section)]
+    while level:
+        for path, part in level:
+            homes.setdefault(part, path)
+        level = [
+            (f"{path}{field.alias or name}.{inner[0]}", inner[1])
+            for path, part in level
+            if homes[part] == path
+            for name, field in part.model_fields.items()
+            if (inner := below(field.annotation)) is not None
+        ]
+    yield from keys_below(section, "", homes)
+
+
+def keys_below(
+    section: type[Section], prefix: str, homes: dict[type[Section], str]
+) -> Iterator[tuple[str, str]]:
     known, defaults = texts(section), section.model_construct().model_dump(mode="json")
     for name, field in section.model_fields.items():
         key, inner = prefix + (field.alias or name), below(field.annotation)
+        path = "" if inner is None else f"{key}.{inner[0]}"
+        home = path if inner is None else homes[inner[1]]
         if inner is None or name in known:
             default = "required" if field.is_required() else cell(plainly(defaults[name]))
-            yield key, f"| `{key}` | {default} | {known[name]} |"
-        if inner is not None and (name not in known or package(inner[1]) == package(section)):
-            yield from keys(inner[1], f"{key}.{inner[0]}")
+            alike = "" if home == path else f" Keys: as under `{home.removesuffix('.')}`."
+            yield key, f"| `{key}` | {default} | {known[name]}{alike} |"
+        if inner is not None and home == path:
+            if name not in known or package(inner[1]) == package(section):
+                yield from keys_below(inner[1], path, homes)
 
 
 def package(section: type[Section]) -> str:

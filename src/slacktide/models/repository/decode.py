@@ -64,7 +64,7 @@ class DecodeSettings(Section):
     probabilities: bool = False
     """`softmax`, `sigmoid`: true if the output already holds probabilities, not logits."""
     gives: Annotated[dict[TensorName, FunctionTensor], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
-    """For a function: its results, as `gives` of a [function](#functions)."""
+    """For a function: its results."""
 
     @model_validator(mode="after")
     def _fits_its_decoder(self) -> DecodeSettings:
