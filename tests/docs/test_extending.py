@@ -1,4 +1,4 @@
-"""The examples of extending.md: short, complete, and used as the page says.
+"""The examples of extending.md and examples/extensions: short, complete, and used as the page says.
 
 `make test-wheel` runs them on the compiled wheel too.
 """
@@ -33,6 +33,10 @@ PAGE = (ROOT / "docs" / "extending.md").read_text()
 EXAMPLES = {
     block.splitlines()[0].removeprefix("# "): block
     for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+}
+EXAMPLES |= {
+    path.name: f"# {path.name}\n{path.read_text()}"
+    for path in (ROOT / "examples" / "extensions").glob("*.py")
 }
 POINTS = {
     "schedulers": ("newest_first.py", "NewestFirst"),
@@ -77,8 +81,10 @@ def register(install: Any) -> None:
 
 def test_every_extension_point_has_an_example_of_at_most_forty_lines() -> None:
     named = {name for name, _ in POINTS.values()}
+    for name in EXAMPLES:
+        assert f"# {name}\n" in PAGE or f"(../examples/extensions/{name})" in PAGE
     assert set(EXAMPLES) == {*named, *OBJECTS, "program.py", "straighten.py"}
-    # The first line is the name of the file; whoever writes the file leaves it out.
+    # The first line is the name of the file.
     long = {name: len(text.splitlines()) - 1 for name, text in EXAMPLES.items()}
     assert {name: lines for name, lines in long.items() if lines > 40} == {}
 
