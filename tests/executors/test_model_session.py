@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.hand_over.arena import Slot
+from slacktide.executors.model_runner import ModelRunner
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError, ProviderMissingError
 from slacktide.executors.ports import ModelSource
@@ -359,13 +360,13 @@ def test_larger_batches_warm_up_while_there_is_time(
     models: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
-    infer = ModelSession._infer
+    infer = ModelRunner.infer
 
-    def counted(session: ModelSession, feeds: Any, *options: Any) -> Any:
+    def counted(runner: ModelRunner, feeds: Any, *options: Any) -> Any:
         rows.append(len(feeds["x"]))
-        return infer(session, feeds, *options)
+        return infer(runner, feeds, *options)
 
-    monkeypatch.setattr(ModelSession, "_infer", counted)
+    monkeypatch.setattr(ModelRunner, "infer", counted)
     assert opened(kit.source(models.matmul(), warm_up_s=0.0)).interface.max_batch == 32
     assert max(rows) == 2
     opened(kit.source(models.matmul(), warm_up_s=60.0))

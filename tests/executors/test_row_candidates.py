@@ -166,7 +166,7 @@ def test_the_model_runs_its_own_samples_or_is_refused(models: Any, kit: Any, tmp
 def test_a_batch_of_inputs_above_the_bound_is_no_batch(
     models: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slacktide.executors.session.MOST_ROW_BYTES", 1000)
+    monkeypatch.setattr("slacktide.executors.model_runner.MOST_ROW_BYTES", 1000)
     path = models.identity(TensorProto.UINT8, ("length",))
     session = opened(kit.source(path, warmup_shapes={"x": (400,)}))
     assert session.interface.max_batch == 2

@@ -1,0 +1,261 @@
+"""`ModelRunner`: a model opened in ONNX Runtime, which runs arrays.
+
+It includes what surrounds the model's file: declared images are converted before it, and a decoder
+makes the answers behind it. Members, shared memory and numbers of threads belong to `ModelSession`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.preprocessing import PicturePlacement, Preprocessing, as_pictures
+from slacktide.domain.tensors import Datatype, ModelInterface, image_input
+from slacktide.executors.decoders.boxes import BoxDecoder, index_of_boxes
+from slacktide.executors.decoders.decoder import Decoder, make_decoder
+from slacktide.executors.decoders.heads import extent_of
+from slacktide.executors.decoders.labels import find_labels
+from slacktide.executors.hand_over.tensor_io import RowCountError, TensorError
+from slacktide.executors.image_placing import ImageConverter
+from slacktide.executors.onnx_file import OnnxFile, session_interface
+from slacktide.executors.onnx_runtime import (
+    CPU,
+    Fault,
+    ModelError,
+    ProviderMissingError,
+    check_number,
+    choose_providers,
+    client_detail,
+    fault_of,
+    from_value,
+    load_onnxruntime,
+    to_value,
+)
+from slacktide.executors.ports import ModelSource, RowShapes
+from slacktide.executors.rounding import TOLERANCE, tolerance_of
+from slacktide.executors.session_opener import SessionOpener
+from slacktide.executors.synthetic_inputs import MOST_ROW_BYTES, SyntheticRows, row_bytes
+
+_SEED = 20250  # seed of synthetic inputs; any constant will do
+
+
+class ModelRunner:
+    """One open model. Open it with `ModelRunner.open`."""
+
+    def __init__(
+        self,
+        opener: SessionOpener,
+        session: Any,
+        interface: ModelInterface,
+        preprocessing: Preprocessing | None = None,
+        decoder: Decoder | None = None,
+    ) -> None:
+        """`interface`: inputs and outputs of the file. `preprocessing`: how pictures become one of
+        these inputs. `decoder`: turns these outputs into the ones that clients get."""
+        self.opener, self.source = opener, opener.source
+        self.session = session
+        """The InferenceSession in use; None while the model is cut into stages."""
+        self._file_inputs, self._file_outputs = interface.inputs, interface.outputs
+        self._file_names = [spec.name for spec in interface.outputs]
+        self.converter: ImageConverter | None = None
+        """Converts pictures for the file's image input; None if no image input is declared."""
+        self._decoder = decoder
+        if preprocessing is not None:
+            spec = next(s for s in interface.inputs if s.name == preprocessing.input)
+            self.converter = ImageConverter(preprocessing, spec)
+            interface = as_pictures(interface, preprocessing)
+        if decoder is not None:
+            interface = replace(interface, outputs=decoder.outputs)
+        self.interface = interface
+        """Inputs, outputs and batch limit of the model as clients see it: a declared image input
+        takes uint8 pictures. Final once the model is warm."""
+        self.declared_outputs = interface.outputs
+        """Outputs as the file declares them; some files fix the first axis at 1."""
+        padding = None if self.source.padding is None else self.source.padding.fitting(interface)
+        self.padding = padding
+        """The padding that fits the model. Warming up adds the outputs to cut back."""
+        index = image_input(interface)
+        padded = () if padding is None else padding.inputs
+        if index is not None and interface.inputs[index].name in padded:
+            index = None
+        self.image_index = index
+        """Index of the input that takes pictures; None if there is none."""
+        if index is not None:
+            self._warm_up_at_the_largest(index)
+        # NumPy has no bfloat16; for other types ONNX Runtime's values are slower than arrays.
+        self.by_value = any(
+            spec.datatype is Datatype.BF16 for spec in (*interface.inputs, *self._file_outputs)
+        )
+        """Whether inputs and outputs have no type in NumPy."""
+        self.row_shapes: RowShapes = {}
+        """Shapes of a row that has run, or of the last attempt if none has."""
+        self.warm = False
+        """Whether a synthetic row has run."""
+        self.cold = ""
+        """Why no synthetic row runs; empty if one does."""
+        self.note = ""
+        """A warning for the log."""
+        self.tolerance = TOLERANCE
+        self.labels: tuple[str, ...] = ()
+        """Names of the model's classes."""
+        self._rows: SyntheticRows | None = None
+
+    @classmethod
+    def open(
+        cls, source: ModelSource, threads: int, device: str, shared_arena: bool
+    ) -> ModelRunner:
+        """See `ModelSession.open`."""
+        if source.function is not None:
+            opener = SessionOpener(source, ((CPU, {}),), False, shared_arena, ())
+            function = opener.open(threads)
+            return cls(opener, function, function.interface)
+        available = load_onnxruntime().get_available_providers()
+        try:
+            check_number(device)
+            providers = choose_providers(source.providers, device, available)
+        except ProviderMissingError as error:
+            if not source.device_origin:
+                raise
+            cure = "choose the CPU there, or install what is missing"
+            raise ProviderMissingError(f"{error} ({source.device_origin}); {cure}") from None
+        file = OnnxFile(source.path, source.root, source.outputs, source.own_exits, source.expose)
+        declared = file.shapes
+        free = any(shape is None or -1 in shape[1:] for shape in declared.values())
+        sizes = file.image_sizes()
+        content, path = file.content, file.opened
+        opener = SessionOpener(source, providers, free, shared_arena, sizes, content, path)
+        session = opener.open(threads)
+        image = source.image
+        one_row = image is not None
+        plain = session_interface(session, declared, 0, file.hidden)
+        interface = session_interface(
+            session, declared, source.max_batch, file.hidden, one_row=one_row
+        )
+        whole = (len(source.warmup_shapes.get(s.name, ())) == len(s.shape) for s in plain.inputs)
+        if source.max_batch is None and plain.outputs != interface.outputs and any(whole):
+            interface = plain  # the configured shapes include the first axis
+        preprocessing = None
+        if image is not None:
+            preprocessing = file.preprocessing(image, interface, source.image_sizes)
+        decodes, outputs = source.decode is not None, interface.outputs
+        labels = find_labels(source.labels, file.metadata, outputs, decodes=decodes)
+        decoder: Decoder | None = None
+        if source.decode is not None:
+            decoder = make_decoder(source.decode, interface, labels)
+        elif preprocessing is not None and index_of_boxes(interface.outputs) >= 0:
+            decoder = BoxDecoder(interface.outputs)
+        opened = cls(opener, session, interface, preprocessing, decoder)
+        if decoder is None:
+            opened.declared_outputs = plain.outputs
+        opened.labels = labels
+        opened.tolerance = tolerance_of(file.model, accelerated=len(providers) > 1)
+        return opened
+
+    def _warm_up_at_the_largest(self, index: int) -> None:
+        """Let warm-up rows have the largest size of this image input: full batches of it show how
+        much fits in memory."""
+        source, spec = self.source, self.interface.inputs[index]
+        typical = 0 if self.converter is None else self.converter.preprocessing.short_side
+        if (source.image_sizes or typical) and spec.shape[1] < 0:
+            largest = max(source.image_sizes, default=typical)
+            shapes = {**source.warmup_shapes, spec.name: (largest, largest, 3)}
+            self.source = replace(source, warmup_shapes=shapes)
+
+    def infer(
+        self,
+        feeds: Mapping[str, NDArray[Any]],
+        run_options: Any = None,
+        placements: Sequence[PicturePlacement] = (),
+    ) -> list[NDArray[Any]]:
+        """Run the model and its decoder. `placements`: where the client's picture lies in each row;
+        empty if it fills the row. Raises whatever ONNX Runtime raises."""
+        names = self._file_names
+        arrays: list[NDArray[Any]]
+        if self.by_value:
+            values = {spec.name: to_value(feeds[spec.name], spec) for spec in self._file_inputs}
+            results = self.session.run_with_ort_values(names, values, run_options)
+            arrays = [
+                from_value(value, spec)
+                for value, spec in zip(results, self._file_outputs, strict=True)
+            ]
+        else:
+            arrays = self.session.run(names, feeds, run_options)
+        if self._decoder is None:
+            return arrays
+        batches = self.interface.batches
+        rows = len(next(iter(feeds.values()))) if batches else (*arrays[0].shape, 1)[0]
+        for array, spec in zip(arrays, self._file_outputs, strict=True):
+            if batches and array.shape[:1] != (rows,):
+                raise RowCountError(
+                    f"output {spec.name!r} does not have one row per input row; expected {rows}"
+                )
+        extent = extent_of(array.shape for array in feeds.values())
+        whole = PicturePlacement(0, 0, extent[1] or 1, extent[0] or 1)
+        places = np.array(placements or [whole] * rows, np.float64)
+        return list(self._decoder.decode(arrays, places, extent))
+
+    def check_rows(self, arrays: Sequence[NDArray[Any]], rows: int) -> None:
+        """Raise TensorError unless each output has this many rows."""
+        if not self.interface.batches:
+            return
+        for array, spec in zip(arrays, self.interface.outputs, strict=True):
+            if array.shape[:1] != (rows,):
+                # A function's outputs are declared, so this is an error in the function.
+                kind = TensorError if self.source.function is not None else RowCountError
+                expected = f"does not have one row per input row; expected {rows}"
+                raise kind(f"output {spec.name!r} {expected}")
+
+    def converted(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Convert the inputs of `interface` to those of the file."""
+        converter = self.converter
+        if converter is None:
+            return feeds
+        name = converter.preprocessing.input
+        return {**feeds, name: converter.convert(feeds[name])}
+
+    def without_batches(self) -> None:
+        """Treat the model as one without a batch axis."""
+        self.interface = replace(self.interface, max_batch=0, outputs=self.declared_outputs)
+        self._rows = None
+        self.row_shapes = {name: (1, *row) for name, row in self.row_shapes.items()}
+
+    def synthetic_rows(self) -> SyntheticRows:
+        """The source of rows. Raises ModelError if their configuration is impossible."""
+        if self._rows is None:
+            try:
+                self._rows = SyntheticRows(self.interface, self.source)
+            except ValueError as error:
+                raise ModelError(str(error)) from None
+        return self._rows
+
+    def synthetic(self, rows: int, shapes: RowShapes | None = None) -> dict[str, NDArray[Any]]:
+        """Synthetic inputs with this many rows of `shapes`, by default `row_shapes`. Raises
+        MemoryError if they would exceed a gibibyte."""
+        shapes = shapes or self.row_shapes
+        nbytes = sum(row_bytes(spec, shapes[spec.name]) for spec in self.interface.inputs)
+        if rows > 1 and rows * nbytes > MOST_ROW_BYTES:
+            raise MemoryError
+        arrays = self.synthetic_rows().arrays(shapes, rows, np.random.default_rng(_SEED))
+        arrays = self.converted(arrays)
+        if self.interface.batches:
+            return arrays
+        return {name: array.reshape(shapes[name]) for name, array in arrays.items()}
+
+    def detail(self, error: BaseException) -> str:
+        """The text of an error of a run that clients may see."""
+        return client_detail(error, self.source.path, self.source.root)
+
+    def fault(self, error: BaseException) -> Fault:
+        """The cause of an error of a run. If the text does not tell, a synthetic row shows whether
+        an accelerator still works."""
+        fault = fault_of(error)
+        if fault is Fault.MODEL and self.warm and self.session and not self.opener.optimises:
+            try:
+                self.infer(self.synthetic(1))
+            except Exception as again:
+                return Fault.MODEL if fault_of(again) is Fault.MEMORY else Fault.DEVICE
+        return fault
