@@ -118,9 +118,10 @@ def keys_below(
         path = "" if inner is None else f"{key}.{inner[0]}"
         home = path if inner is None else homes[inner[1]]
         if inner is None or name in known:
-            default = "required" if field.is_required() else cell(plainly(defaults[name]))
             alike = "" if home == path else f" Keys: as under `{home.removesuffix('.')}`."
-            yield key, f"| `{key}` | {default} | {known[name]}{alike} |"
+            default = "" if field.is_required() else cell(plainly(defaults[name]))
+            stated = {"": " Required.", "none": ""}.get(default, f" Default: {default}.")
+            yield key, f"| `{key}` | {known[name]}{alike}{stated} |"
         if inner is not None and home == path:
             if name not in known or package(inner[1]) == package(section):
                 yield from keys_below(inner[1], path, homes)
@@ -157,9 +158,10 @@ def written(text: str) -> str:
         name, chosen = found.groups()
         of_file = chosen is not None
         lines = key_rows(name, chosen.split(", ")) if of_file else rows(ENTRIES[name])
-        head = (f"| {'key' if of_file else 'option'} | default | meaning |", "| --- | --- | --- |")
+        head = "| key | meaning |" if of_file else "| option | default | meaning |"
+        rule = re.sub(r"\w+", "---", head)
         marker = found[0].partition("\n")[0]
-        return f"{marker}\n\n" + "".join(f"{line}\n" for line in (*head, *lines))
+        return f"{marker}\n\n" + "".join(f"{line}\n" for line in (head, rule, *lines))
 
     return TABLE.sub(table, text)
 

@@ -20,39 +20,38 @@ _HEAD = """\
 
 <!-- Printed by `python tests/models/repository/test_triton_field_classes.py`; a test compares. -->
 
-A model folder made for Triton can be served as it is. Each field of its `config.pbtxt` belongs to
-one of three classes:
-
-- **honoured**: it works as in Triton, or as the table says;
-- **harmless**: it has no effect and changes no answer; one warning per model names all such
-  fields;
-- **refused**: it is not supported and would change the model's meaning; the model is not loaded,
-  and the error names the field.
-
-An unknown field is an error that names the nearest valid one. A harmless or refused entry also
-covers the fields below it. `slacktide.yaml` takes precedence over
-`config.pbtxt`, and that over the defaults ([configuration](configuration.md)). The
-`config` parameter of a load call replaces `config.pbtxt` and is read by the same rules.
+A model folder made for Triton can be served as it is. `slacktide.yaml` takes precedence over
+`config.pbtxt`, and that over the defaults ([configuration](configuration.md)). The `config`
+parameter of a load call replaces `config.pbtxt`. An unknown field is an error that names the
+nearest valid one.
 
 The scheduler is `slack` unless `slacktide.yaml` names another, whatever `dynamic_batching` says:
 `scheduler: fifo` is Triton's own queue.
-
-| field | class | meaning |
-| --- | --- | --- |
 """
+_SECTIONS = {
+    Treatment.HONOURED: "These fields work as in Triton, or as the table says.",
+    Treatment.HARMLESS: """\
+These fields, and those below them, have no effect and change no answer. One warning per model
+names all of them.""",
+    Treatment.REFUSED: """\
+These fields, and those below them, are not supported, and ignoring them would change the model's
+meaning. The model is not loaded, and the error names the field.""",
+}
 
 
 def triton_config_page() -> str:
     """docs/triton-config.md."""
-    rows = (
-        f"| `{field.path}` | {_shown(field.treatment)} | {field.note} |\n"
-        for field in FIELDS.values()
-    )
-    return _HEAD + "".join(rows)
-
-
-def _shown(treatment: Treatment) -> str:
-    return f"**{treatment.value}**" if treatment is Treatment.REFUSED else treatment.value
+    page = _HEAD
+    for treatment, text in _SECTIONS.items():
+        paths: dict[str, list[str]] = {}
+        for field in FIELDS.values():
+            if field.treatment is treatment and not field.note.startswith("See its field"):
+                paths.setdefault(field.note, []).append(f"`{field.path}`")
+        page += (
+            f"\n## {treatment.value.capitalize()}\n\n{text}\n\n| field | meaning |\n| --- | --- |\n"
+        )
+        page += "".join(f"| {', '.join(names)} | {note} |\n" for note, names in paths.items())
+    return page
 
 
 def _fields(message: Descriptor, prefix: str = "") -> Iterator[str]:
