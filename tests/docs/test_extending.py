@@ -46,6 +46,7 @@ POINTS = {
     "publications": ("waiting.py", "PAPER"),
     "verbs": ("report_size.py", "report_size"),
 }
+FUNCTIONS = ("straighten.py", "split_pages.py")
 OBJECTS = ("doubling.py", "logged_cores.py", "outcome_counts.py")
 
 
@@ -83,7 +84,7 @@ def test_every_extension_point_has_an_example_of_at_most_forty_lines() -> None:
     named = {name for name, _ in POINTS.values()}
     for name in EXAMPLES:
         assert f"# {name}\n" in PAGE or f"(../examples/extensions/{name})" in PAGE
-    assert set(EXAMPLES) == {*named, *OBJECTS, "program.py", "straighten.py"}
+    assert set(EXAMPLES) == {*named, *OBJECTS, "program.py", *FUNCTIONS}
     # The first line is the name of the file.
     long = {name: len(text.splitlines()) - 1 for name, text in EXAMPLES.items()}
     assert {name: lines for name, lines in long.items() if lines > 40} == {}
@@ -106,7 +107,7 @@ def test_an_example_passes_its_own_tests(name: str) -> None:
     tests = [value for key, value in vars(load(name)).items() if key.startswith("test_")]
     for test in tests:
         test()
-    assert tests or name in ("waiting.py", "report_size.py", "straighten.py", *OBJECTS)
+    assert tests or name in ("waiting.py", "report_size.py", *FUNCTIONS, *OBJECTS)
 
 
 @pytest.mark.parametrize(

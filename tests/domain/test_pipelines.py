@@ -103,7 +103,7 @@ def test_a_join_takes_rows_of_the_same_things():
         Pipeline(
             "p", stages, (boxes("a", "b", when=cars), boxes("a", "c", when=all_boxes), *joined)
         )
-    with pytest.raises(PipelineError, match=r"edges\[2\].each: d joins several stages"):
+    with pytest.raises(PipelineError, match=r"edges\[2\].each: d gets crops from one stage only"):
         Pipeline("p", stages, (*alike[:2], boxes("b", "d"), boxes("c", "d")))
     with pytest.raises(PipelineError, match="yield different rows"):
         Pipeline("p", stages[:3], (boxes("a", "b"), Edge("a", "c"), Edge("b", "c")))

@@ -126,8 +126,8 @@ def test_a_function_is_a_model_like_others(house: Any) -> None:
 @pytest.mark.parametrize(
     ("shade", "told"),
     [
-        (1, "the function raised RuntimeError: no"),
-        (2, "the function returned 1 arrays, expected 2"),
+        (1, "the function 'turn' raised RuntimeError: no"),
+        (2, "the function 'turn' returned 1 arrays, expected 2"),
         (3, "output 'image' does not have one row per input row"),
         (4, "ValueError: assignment destination is read-only"),
     ],

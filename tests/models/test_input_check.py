@@ -333,4 +333,6 @@ def test_crops_are_as_the_model_takes_them():
     with pytest.raises(TypeError, match="no input for images only"):
         check_for(IMAGE).crops(boxes(WIDE), 200, 100)
     with pytest.raises(TypeError, match="no input for images only"):
-        check_for(pixels(8, 6), WORDS).crops(boxes(WIDE), 200, 100)
+        check_for(WORDS).crops(boxes(WIDE), 200, 100)
+    beside = check_for(WORDS, pixels(8, 6)).crops(boxes(WIDE), 200, 100)
+    assert beside.signature == ((8, 6, 3),)

@@ -46,14 +46,20 @@ edges: [{from: e, to: s}, {from: e, to: j}, {from: s, to: j}]
 """
 
 
-def fitted(text: str, **changed: ModelInterface) -> ModelInterface:
+def fitted(text: str, expanding: str = "", **changed: ModelInterface) -> ModelInterface:
+    """`expanding`: a stage whose model returns any number of rows."""
     settings = parse_pipeline(text.encode(), where="p/pipeline.yaml")
     definition = PipelineDefinition("p", settings, settings.pipeline("p"))
     models = {**MODELS, **changed}
     return pipeline_interface(
         definition,
         {
-            s.name: StageTensors(models[s.model], frozenset({"mask"}))
+            s.name: StageTensors(
+                models[s.model],
+                frozenset({"mask"}),
+                s.name == expanding,
+                next((i.name for i in models[s.model].inputs if i.name == "frame"), ""),
+            )
             for s in definition.pipeline.stages
         },
     )
@@ -142,11 +148,15 @@ def test_a_mask_may_be_left_out() -> None:
         ),
         (
             {"brand": model("image FP32 -1 64 64 3", "y FP32 -1 2")},
-            "edges[0].to: expected a model that takes crops, with one input, of images, uint8",
+            "edges[0].to: expected a model that takes crops, with one input of images, uint8",
         ),
         (
             {"brand": model((CROP, "threshold FP32 -1 1"), "y FP32 -1 2")},
-            "'brand' with 'image', UINT8 [-1, 64, 64, 3]; 'threshold', FP32 [-1, 1]",
+            "edges[0].to: no edge feeds the input 'threshold' of 'brand'",
+        ),
+        (
+            {"brand": model((CROP, CROP.replace("image", "other")), "y FP32 -1 2")},
+            "'brand' with 'image', UINT8 [-1, 64, 64, 3]; 'other', UINT8 [-1, 64, 64, 3]",
         ),
         (
             {"brand": model(CROP, "y FP32 -1 2", max_batch=0)},
@@ -253,3 +263,55 @@ def test_boxes_of_boxes_are_refused() -> None:
     """
     with pytest.raises(SettingsError, match=r"edges\[1\].each: expected a stage that gets whole"):
         fitted(text, second=model(CROP, *BOXES))
+
+
+TURNED = """
+stages: {d: detect, c: brand, t: turn}
+edges:
+  - {from: d, to: c, each: box}
+  - {from: d, to: t, each: box}
+  - {from: c, to: t}
+"""
+
+
+def test_a_join_takes_crops_beside_rows_of_the_same_crops() -> None:
+    turn = model((CROP, "logits FP32 -1 10"), "image UINT8 -1 64 64 3")
+    names = [spec.name for spec in fitted(TURNED, turn=turn).outputs]
+    assert names[-2:] == ["t.image", "t.rows"]
+    again = TURNED.replace(
+        "from: c, to: t", "from: c, to: t, tensors: {small: image, logits: logits}"
+    )
+    brand = model(CROP, "logits FP32 -1 10", CROP.replace("image", "small"))
+    with pytest.raises(SettingsError, match="the input 'image' of 't' is cut out of the frame"):
+        fitted(again, turn=turn, brand=brand)
+    with pytest.raises(SettingsError, match=r"edges\[2\]: d and c yield different rows"):
+        fitted(TURNED.replace("to: t}", "to: t, when: {score: 0}}"), turn=turn)
+
+
+def test_a_stage_may_see_the_frame_if_the_source_takes_pictures() -> None:
+    text = "stages: {d: detect, f: look}\nedges: [{from: d, to: f}]"
+    look = model(("frame UINT8 -1 -1 -1 3", BOXES[0]), "y FP32 -1 1")
+    assert [spec.name for spec in fitted(text, look=look).outputs][-1] == "f.y"
+    with pytest.raises(SettingsError, match=r"stages\.d\.model: expected a model with one input"):
+        fitted(text, look=look, detect=model("image FP32 -1 3 64 64", *BOXES))
+
+
+def test_rows_before_and_after_a_stage_that_expands_them_are_not_joined() -> None:
+    assert (
+        fitted(
+            JOINED.replace("{from: e, to: j}, ", ""),
+            other=MODELS["join"],
+            join=model("scores FP32 -1 3", "y FP32 -1 2"),
+            score=model("features FP32 -1 64", "scores FP32 -1 3", "rows INT64 -1"),
+            expanding="s",
+        )
+        .outputs[-1]
+        .name
+        == "j.y"
+    )
+    with pytest.raises(SettingsError, match=r"edges\[2\]: e and s yield different rows"):
+        fitted(
+            JOINED,
+            expanding="s",
+            score=model("features FP32 -1 64", "scores FP32 -1 3", "rows INT64 -1"),
+        )

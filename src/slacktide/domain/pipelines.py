@@ -17,6 +17,8 @@ from slacktide.domain.suggestions import suggestion
 MOST_STAGES = 32
 
 BOX = "box"
+ROWS = "rows"
+"""Output of a stage that gets chosen boxes or rows, or expands rows: their indices upstream."""
 
 
 class PipelineError(ValueError):
@@ -119,9 +121,8 @@ class Pipeline:
             rows[name] = row_origins[0]
             for edge, origins in zip(into, row_origins, strict=True):
                 key = f"edges[{self.edges.index(edge)}]"
-                if len(into) > 1 and edge.each:
-                    message = f"{name} joins several stages and can only take outputs"
-                    raise PipelineError(f"{key}.each", message)
+                if edge.each and any(peer.each for peer in into if peer is not edge):
+                    raise PipelineError(f"{key}.each", f"{name} gets crops from one stage only")
                 if origins != row_origins[0]:
                     message = f"{into[0].upstream} and {edge.upstream} yield different rows"
                     raise PipelineError(key, f"{message}, so they cannot both feed {name}")
@@ -138,7 +139,7 @@ class Pipeline:
     @cached_property
     def into(self) -> Mapping[str, tuple[Edge, ...]]:
         """The edges into each stage, in the pipeline's order. A stage with several is a join: it
-        takes the outputs of all of them, row by row."""
+        takes the outputs of all of them, row by row, and from one of them perhaps crops."""
         return {s.name: tuple(e for e in self.edges if e.downstream == s.name) for s in self.stages}
 
     @cached_property

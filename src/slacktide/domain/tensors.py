@@ -80,12 +80,12 @@ def image_input(interface: ModelInterface) -> int | None:
 
 
 def crop_input(interface: ModelInterface) -> int | None:
-    """Index of an input for crops: the model's only input, of images, with height and width fixed,
-    both free, or only the width free. None if the model has other inputs."""
+    """Index of an input for crops: the model's only input of images, with height and width fixed,
+    both free, or only the width free. None if there is none, or several."""
     indices = [
         index for index, spec in _pictures(interface) if spec.shape[1] > 0 or spec.shape[2] < 0
     ]
-    return indices[0] if indices and len(interface.inputs) == 1 else None
+    return indices[0] if len(indices) == 1 else None
 
 
 def _pictures(interface: ModelInterface) -> list[tuple[int, TensorSpec]]:

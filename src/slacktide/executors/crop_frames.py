@@ -39,9 +39,10 @@ def encode_crops(members: Mapping[int, CropPayload]) -> bytes:
     """Encode CROPS. `members` are keyed by their place in the batch."""
     body = bytearray()
     for place, member in members.items():
-        if len(member.boxes) != _BOX * member.rows:
+        if len(member.boxes) not in (0, _BOX * member.rows):
             raise ValueError(f"{len(member.boxes)} bytes of boxes for {member.rows} rows")
-        body += to_bytes((place, member.arena_number, member.rows)) + member.boxes
+        boxes = len(member.boxes) // _BOX
+        body += to_bytes((place, member.arena_number, boxes)) + member.boxes
     return frame(FrameKind.CROPS, bytes(body))
 
 

@@ -129,16 +129,22 @@ class CropGatherer:
         padding: Padding | None,
         stated: RowShapes,
         preprocessing: Preprocessing | None = None,
+        whole: str = "",
     ) -> None:
         """`gatherers`: for members without crops, by input. `stated`: configured row shapes.
-        `preprocessing`: of the image input, if it is declared."""
+        `preprocessing`: of the image input, if it is declared. `whole`: the input that takes whole
+        frames instead of crops."""
         self.frames = frames
         self.placements: list[PicturePlacement] = []
         """Where the picture lies in each row of the last batch."""
-        index = crop_input(interface)
+        names = [spec.name for spec in interface.inputs]
+        index = names.index(whole) if whole else crop_input(interface)
         self._spec = None if index is None else interface.inputs[index]
         if index is None or self._spec is None:
             return
+        self.index = index
+        """Index of the input that is made from frames."""
+        self._whole = bool(whole)
         self._plain = gatherers[index]
         self._buffer = InputGatherer(self._spec)
         padded = padding.inputs.get(self._spec.name) if padding else None
@@ -152,9 +158,12 @@ class CropGatherer:
         self, members: Sequence[Payload], arena: memoryview, size: int
     ) -> tuple[NDArray[Any], list[Payload], dict[int, MemberFault]]:
         """Join the images. Returns the array, valid until the next call; the members with their
-        new shapes; and the faults of members, whose rows are black. Raises TensorError."""
+        new shapes; and the faults of members, whose rows are black. Whole frames are the elements
+        of an array of objects. Raises TensorError."""
         if self._spec is None:
             raise TensorError("the model has no image input for crops")
+        if self._whole:
+            return self._frames(members)
         faults: dict[int, MemberFault] = {}
         cache: dict[tuple[int, TensorRef], _Frame] = {}
         pieces: list[list[Picture] | _Gathered | None] = []
@@ -186,8 +195,31 @@ class CropGatherer:
                 faults[place] = MemberFault(message)
             missing = end - len(self.placements)
             self.placements += [PicturePlacement(0, 0, longest, height)] * missing
-            new_members.append(Payload(count, (TensorRef(0, 0, (count, height, longest, 3)),)))
+            tensors = list(members[len(new_members)].tensors)
+            tensors[self.index] = TensorRef(0, 0, (count, height, longest, 3))
+            new_members.append(Payload(count, tuple(tensors)))
         return joined, new_members, faults
+
+    def _frames(
+        self, members: Sequence[Payload]
+    ) -> tuple[NDArray[Any], list[Payload], dict[int, MemberFault]]:
+        """The whole frame of each row, as `gather` returns rows."""
+        assert self._spec is not None
+        faults: dict[int, MemberFault] = {}
+        cache: dict[tuple[int, TensorRef], _Frame] = {}
+        pictures: list[Pixels] = []
+        for place, member in enumerate(members):
+            pixels = np.zeros((1, 1, 3), np.uint8)
+            try:
+                if not isinstance(member, CropPayload):
+                    raise TensorError("frames of a pipeline cannot share a batch with others")
+                pixels = self._frame(member, cache)[1].pixels
+            except (CropError, ValueError) as error:
+                faults[place] = MemberFault(f"input {self._spec.name!r}: {error}")
+            pictures += [pixels] * member.rows
+        joined = np.empty(len(pictures), object)
+        joined[:] = pictures
+        return joined, list(members), faults
 
     def _place(self, parts: list[Picture] | _Gathered | None, into: NDArray[np.uint8]) -> int:
         """Fill a member's rows. Returns the width of the widest one."""
@@ -247,7 +279,7 @@ class CropGatherer:
         plain = self._plain
         if isinstance(plain, ImageGatherer):
             plain.size = size
-        rows: NDArray[Any] = plain.gather([member.tensors[0]], arena).copy()
+        rows: NDArray[Any] = plain.gather([member.tensors[self.index]], arena).copy()
         if not isinstance(plain, ImageGatherer):
             return _Gathered(rows, [])
         if plain.faults:
@@ -258,17 +290,7 @@ class CropGatherer:
         self, member: CropPayload, cache: dict[tuple[int, TensorRef], _Frame]
     ) -> list[Picture]:
         """Cut a member's rows out of its frame. Raises CropError."""
-        arena = self.frames.get(member.arena_number)
-        tensor = member.tensors[0]
-        if (frame := cache.get((member.arena_number, tensor))) is None:
-            data = arena.arena[tensor.offset : tensor.offset + tensor.nbytes]
-            if len(data) != tensor.nbytes:
-                raise TensorError("a frame lies outside its arena")
-            try:
-                frame = _Frame(data, tensor.shape)
-            except ValueError as error:
-                raise CropError(f"{_NO_JPEG}, got {error}") from None
-            cache[member.arena_number, tensor] = frame
+        arena, frame = self._frame(member, cache)
         if arena.import_error:
             raise GlueError(f"its glue function cannot be used: {arena.import_error}")
         boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)
@@ -278,6 +300,23 @@ class CropGatherer:
             return [self._piece(frame, arena, at, box) for at, box in enumerate(boxes)]
         except ValueError as error:
             raise CropError(f"{_NO_JPEG}, got {error}") from None
+
+    def _frame(
+        self, member: CropPayload, cache: dict[tuple[int, TensorRef], _Frame]
+    ) -> tuple[FrameArena, _Frame]:
+        """A member's frame. Raises CropError."""
+        arena = self.frames.get(member.arena_number)
+        tensor = member.tensors[self.index]
+        if (frame := cache.get((member.arena_number, tensor))) is None:
+            data = arena.arena[tensor.offset : tensor.offset + tensor.nbytes]
+            if len(data) != tensor.nbytes:
+                raise TensorError("a frame lies outside its arena")
+            try:
+                frame = _Frame(data, tensor.shape)
+            except ValueError as error:
+                raise CropError(f"{_NO_JPEG}, got {error}") from None
+            cache[member.arena_number, tensor] = frame
+        return arena, frame
 
     def _piece(
         self, frame: _Frame, arena: FrameArena, at: int, box: NDArray[np.float32]

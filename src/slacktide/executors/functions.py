@@ -1,12 +1,14 @@
 """`FunctionSession`: a Python function in place of a model's session.
 
 The worker imports the function and calls it with the arrays that a model would get. The result is
-checked: a wrong one fails its batch, as an exception does.
+checked: a wrong one fails its batch, as an exception does. A function that expands rows also
+returns their parents: for each row that it returns, the number of the batch's row it came from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide._extensions import load_named
-from slacktide.domain.tensors import ModelInterface, TensorSpec, fits
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import FunctionSource
+
+MOST_EXPANDED = 1000
+"""Maximum rows that a function may return for one row."""
+_MOST_TEXT = 64 << 20
+"""Maximum bytes of text in one output of a batch."""
 
 
 class FunctionError(Exception):
@@ -29,6 +36,8 @@ class FunctionSession:
     def __init__(self, source: FunctionSource) -> None:
         """Raises ModelError if the function cannot be imported."""
         self.interface = ModelInterface.from_dict(source.interface)
+        self._source = source
+        self._caller = f"function {source.name!r}"
         try:
             self._function = load_named(source.target)
         except BaseException as error:  # foreign code, which may call sys.exit
@@ -43,18 +52,80 @@ class FunctionSession:
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], options: object = None
     ) -> list[NDArray[Any]]:
         """Call the function, which cannot be stopped. Raises FunctionError, MemoryError."""
-        arrays_in = []
+        arguments: list[object] = []
         for spec in self.interface.inputs:
-            view = feeds[spec.name].view()
-            view.flags.writeable = False  # the next batch is gathered in the same memory
-            arrays_in.append(view)
-        try:
-            returned = self._function(*arrays_in)
-        except MemoryError:
-            raise
-        except BaseException as error:  # foreign code, which may call sys.exit
-            raise FunctionError(f"the function raised {type(error).__name__}: {error}") from None
-        return checked_outputs(returned, self.interface.outputs, "function")
+            array = feeds[spec.name]
+            if spec.name == self._source.frame:
+                arguments.append(tuple([_read_only(picture) for picture in array]))
+            else:
+                arguments.append(_read_only(array))
+        returned = called(self._function, arguments, self._caller)
+        if not self._source.expands:
+            return checked_outputs(returned, self.interface.outputs, self._caller)
+        if isinstance(returned, tuple | list) and len(returned) > 1:
+            returned = [*returned[:-1], _whole_numbers(returned[-1])]
+        arrays = checked_outputs(returned, self.interface.outputs, self._caller)
+        names = [spec.name for spec in self.interface.outputs]
+        self._check_parents(arrays, names, len(feeds[self.interface.inputs[0].name]))
+        return arrays
+
+    def _check_parents(
+        self, arrays: Sequence[NDArray[Any]], names: Sequence[str], rows: int
+    ) -> None:
+        """Check the parents, the last array. Raises FunctionError."""
+        *outputs, parents = arrays
+        where = f"the {self._caller} returned"
+        for array, name in zip(outputs, names[:-1], strict=True):
+            if len(array) != len(parents):
+                counts = f"{len(array)} rows as {name!r}, but {len(parents)}"
+                raise FunctionError(f"{where} {counts} parents as {names[-1]!r}")
+        if not len(parents):
+            return
+        expected = f"as {names[-1]!r}, expected numbers of rows in ascending order"
+        if (falls := np.flatnonzero(np.diff(parents) < 0)).size:
+            pair = f"{parents[falls[0]]} before {parents[falls[0] + 1]}"
+            raise FunctionError(f"{where} {pair} {expected}")
+        if parents[0] < 0 or parents[-1] >= rows:
+            outside = parents[0] if parents[0] < 0 else parents[-1]
+            raise FunctionError(f"{where} {outside} {expected}, 0 to {rows - 1}")
+        if (most := np.bincount(parents).max()) > MOST_EXPANDED:
+            raise FunctionError(f"{where} {most} rows for one, expected at most {MOST_EXPANDED}")
+
+
+def called(function: Any, arguments: Sequence[object], caller: str) -> Any:
+    """The result of foreign code, which cannot be stopped. Raises FunctionError, MemoryError."""
+    try:
+        return function(*arguments)
+    except MemoryError:
+        raise
+    except BaseException as error:  # foreign code, which may call sys.exit
+        raise FunctionError(f"the {caller} raised {type(error).__name__}: {error}") from None
+
+
+def expanded_rows(
+    parents: NDArray[np.int64], rows: Sequence[int]
+) -> tuple[NDArray[np.int64], list[int]]:
+    """Parents counted from the first row of their member, and the number of rows of each member.
+    `rows`: rows of the members before the function, whose rows the parents name."""
+    ends = [*accumulate(rows, initial=0)]
+    bounds = np.searchsorted(parents, ends)
+    counts = np.diff(bounds)
+    return parents - np.repeat(ends[:-1], counts), counts.tolist()
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False  # the next batch is gathered in the same memory
+    return view
+
+
+def _whole_numbers(parents: object) -> object:
+    """Parents as INT64, if they are whole numbers of another form."""
+    try:
+        array = np.asarray(parents)
+    except ValueError:
+        return parents
+    return array.astype(np.int64) if array.dtype.kind in "iu" or not array.size else parents
 
 
 def checked_outputs(
@@ -63,6 +134,9 @@ def checked_outputs(
     """The arrays that foreign code returned: one, or a sequence of them. Raises FunctionError if
     they are not as declared; `caller`: how the message names that code."""
     arrays = returned if isinstance(returned, tuple | list) else (returned,)
+    if len(specs) == 1 and specs[0].datatype is Datatype.BYTES and isinstance(returned, list):
+        is_array = len(returned) == 1 and isinstance(returned[0], np.ndarray)
+        arrays = returned if is_array else (returned,)
     if len(arrays) != len(specs):
         counts = f"{len(arrays)} arrays, expected {len(specs)}"
         raise FunctionError(f"the {caller} returned {counts}")
@@ -72,8 +146,50 @@ def checked_outputs(
 def _checked(array: object, spec: TensorSpec, caller: str) -> NDArray[Any]:
     expected = f"{spec.datatype.wire_name} {list(spec.shape)}"
     got = type(array).__name__
+    if spec.datatype is Datatype.BYTES:
+        array = _texts(array, spec, caller)
     if isinstance(array, np.ndarray):
         got = f"{array.dtype} {list(array.shape)}"
         if array.dtype == spec.datatype.dtype and fits(array.shape, spec.shape):
             return np.ascontiguousarray(array)
     raise FunctionError(f"the {caller} returned {got} as {spec.name!r}, expected {expected}")
+
+
+def _texts(array: object, spec: TensorSpec, caller: str) -> object:
+    """Text as UTF-8, from an array or nested lists of `str` or `bytes`; anything else as it is.
+    Raises FunctionError."""
+    if isinstance(array, list):
+        try:
+            array = np.array(array, object)
+        except ValueError:  # lists of unequal length
+            return array
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "OSU":
+        return array
+    where, room = f"the {caller} returned", _MOST_TEXT
+    encoded = np.empty(array.size, object)
+    for place, text in enumerate(array.ravel()):
+        if not isinstance(text, str | bytes):
+            kind = type(text).__name__
+            raise FunctionError(f"{where} {kind} within {spec.name!r}, expected text")
+        content: bytes | None = b""
+        if (room := room - len(text)) >= 0:  # before a copy is made
+            content = _utf8(text)
+            room -= len(content or b"") - len(text)
+        if room < 0:
+            most = f"{_MOST_TEXT >> 20} MiB in a batch"
+            raise FunctionError(f"{where} too much text as {spec.name!r}, expected at most {most}")
+        if content is None:
+            raise FunctionError(f"{where} text as {spec.name!r} that is not UTF-8")
+        encoded[place] = content
+    return encoded.reshape(array.shape)
+
+
+def _utf8(text: str | bytes) -> bytes | None:
+    """UTF-8 of a text; None if there is none."""
+    try:
+        content = text.encode() if isinstance(text, str) else bytes(text)
+        if isinstance(text, bytes):
+            content.decode()
+    except UnicodeError:
+        return None
+    return content

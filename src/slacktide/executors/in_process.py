@@ -226,7 +226,7 @@ class InProcessReplica(LoopReplica):
             begin, inputs = time.perf_counter(), result.inputs
             batches = session.interface.batches
             columns = [
-                lay_out(array, spec, inputs.rows, batches, inputs.lengths)
+                lay_out(array, spec, result.rows, batches, inputs.lengths)
                 for array, spec in zip(result.arrays, session.interface.outputs, strict=True)
             ]
             outputs = cut_outputs([(bytes(data), runs) for data, runs in columns])

@@ -57,6 +57,11 @@ class ModelRunner:
         """`interface`: inputs and outputs of the file. `preprocessing`: how pictures become one of
         these inputs. `decoder`: turns these outputs into the ones that clients get."""
         self.opener, self.source = opener, opener.source
+        function = opener.source.function
+        self.expands = function is not None and function.expands
+        """Whether it is a function that returns any number of rows."""
+        self.frame = "" if function is None else function.frame
+        """Input of a function that takes whole frames; empty: none."""
         self.session = session
         """The InferenceSession in use; None while the model is cut into stages."""
         self._file_inputs, self._file_outputs = interface.inputs, interface.outputs
@@ -200,7 +205,7 @@ class ModelRunner:
 
     def check_rows(self, arrays: Sequence[NDArray[Any]], rows: int) -> None:
         """Raise TensorError unless each output has this many rows."""
-        if not self.interface.batches:
+        if not self.interface.batches or self.expands:
             return
         for array, spec in zip(arrays, self.interface.outputs, strict=True):
             if array.shape[:1] != (rows,):

@@ -71,13 +71,14 @@ class Payload:
 
 @read_only
 class CropPayload(Payload):
-    """Rows that are cut out of one frame. Their only tensor is the frame: pixels
-    [1, height, width, 3], or BYTES [1] with a JPEG. It lies in an arena passed to `attach`."""
+    """Rows with an input that is made from one frame. In its place, `tensors` has the frame: pixels
+    [1, height, width, 3], or BYTES [1] with a JPEG, in an arena passed to `attach`."""
 
     arena_number: int
     """Number that `attach` gave the arena."""
     boxes: bytes
-    """A box for each row: [rows, 4] 32-bit floats, laid out as in `domain.crops`."""
+    """A box for each row: [rows, 4] 32-bit floats, laid out as in `domain.crops`. Empty: each row
+    gets the whole frame."""
 
 
 @read_only
@@ -294,6 +295,12 @@ class FunctionSource:
     """`module:name`, as the server's owner named it."""
     interface: Mapping[str, Any]
     """Inputs and outputs, as `ModelInterface.to_dict` writes them."""
+    name: str = ""
+    """Registered name, for messages."""
+    expands: bool = False
+    """Whether it returns any number of rows. Its last output then holds their parents."""
+    frame: str = ""
+    """Input that takes the picture of each row's frame; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from slacktide.domain.padding import Padding
 from slacktide.domain.preprocessing import PicturePlacement
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.executors.crops import CropGatherer, FrameArenas
+from slacktide.executors.functions import expanded_rows
 from slacktide.executors.hand_over.tensor_io import (
     InputGatherer,
     LengthReader,
@@ -45,6 +47,8 @@ from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.staged import StageChain
 from slacktide.executors.synthetic_inputs import closed_shapes
 from slacktide.executors.warm_up import WarmUp
+
+NO_ARRAYS: Mapping[int, NDArray[Any]] = MappingProxyType({})
 
 
 class GatheredBatch(NamedTuple):
@@ -74,6 +78,8 @@ class RunResult:
     inputs: GatheredBatch
     arrays: list[NDArray[Any]]
     """An array for each output."""
+    rows: Sequence[int]
+    """Number of rows of each member's outputs."""
     infer_s: float
     """Seconds in ONNX Runtime."""
     mismatch: str = ""
@@ -204,9 +210,11 @@ class ModelSession:
         """Accept members that are crops of these frames."""
         if self._crops is None:
             runner, stated = self._runner, closed_shapes(self._runner.source)
-            preprocessing = None if runner.converter is None else runner.converter.preprocessing
+            converter, padding = runner.converter, runner.padding
+            preprocessing = None if converter is None else converter.preprocessing
+            plain, whole = self._gatherers, runner.frame
             self._crops = CropGatherer(
-                frames, self.interface, self._gatherers, runner.padding, stated, preprocessing
+                frames, self.interface, plain, padding, stated, preprocessing, whole
             )
 
     def gather(self, members: Sequence[Payload], arena: memoryview, size: int = 0) -> GatheredBatch:
@@ -222,7 +230,8 @@ class ModelSession:
         if crops is not None and CropPayload in map(type, members):
             faults: Mapping[int, MemberFault]
             array, members, faults = crops.gather(members, arena, size)
-            feeds, placements = {self.interface.inputs[0].name: array}, crops.placements
+            feeds, _ = self._gather_plain(members, arena, size, sum(rows), {crops.index: array})
+            placements = crops.placements
         else:
             feeds, faults = self._gather_plain(members, arena, size, sum(rows))
             placements = [] if self._images is None else self._images.placements
@@ -232,14 +241,23 @@ class ModelSession:
         return GatheredBatch(feeds, rows, lengths, faults, begin, input_s, damaged, placements)
 
     def _gather_plain(
-        self, members: Sequence[Payload], arena: memoryview, size: int, rows: int
+        self,
+        members: Sequence[Payload],
+        arena: memoryview,
+        size: int,
+        rows: int,
+        gathered: Mapping[int, NDArray[Any]] = NO_ARRAYS,
     ) -> tuple[dict[str, NDArray[Any]], Mapping[int, MemberFault]]:
-        """Inputs and faults of members that are not cut out of frames."""
+        """Inputs and faults of members. `gathered`: inputs that were cut out of frames, by
+        index."""
         images = self._images
         if images is not None:
             images.size = size
         feeds = {}
         for index, spec in enumerate(self.interface.inputs):
+            if index in gathered:
+                feeds[spec.name] = gathered[index]
+                continue
             tensors = [member.tensors[index] for member in members]
             array = self._gatherers[index].gather(tensors, arena)
             if self.interface.batches and array.shape[:1] != (rows,):
@@ -261,14 +279,16 @@ class ModelSession:
         begin = time.perf_counter()
         arrays = self._runner.infer(batch.feeds, run_options, batch.placements)
         done = time.perf_counter()
-        mismatch = ""
+        mismatch, rows = "", batch.rows
+        if self._runner.expands:
+            arrays[-1], rows = expanded_rows(arrays[-1], rows)
         try:
-            self.check(arrays, sum(batch.rows), batch.lengths)
+            self.check(arrays, sum(rows), batch.lengths)
         except RowCountError as error:
             if len(members) > 1:
                 raise
             mismatch = str(error)
-        return RunResult(batch, arrays, done - begin, mismatch)
+        return RunResult(batch, arrays, rows, done - begin, mismatch)
 
     def check(
         self, arrays: Sequence[NDArray[Any]], rows: int, lengths: MemberLengths | None

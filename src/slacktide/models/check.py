@@ -130,7 +130,7 @@ def _pipeline(
                 family = model.settings.variants
                 if interface is not None:
                     interface = any_size(interface) if model.any_image else interface
-                    stages[stage.name] = StageTensors(interface, model.settings.masks)
+                    stages[stage.name] = StageTensors.of(interface, model.settings)
                 stated = pipeline.settings.stages[stage.name].accuracy
                 most = None
                 if family is not None:  # unstated accuracies are unknown here

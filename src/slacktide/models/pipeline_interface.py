@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from slacktide.domain.pipelines import ROWS, Edge
 from slacktide.domain.suggestions import suggestion
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, crop_input, image_input
 from slacktide.models.repository.errors import Problem, SettingsError
 from slacktide.models.repository.pipeline import PipelineDefinition
+from slacktide.models.repository.settings import ModelSettings
 
-ROWS = "rows"
-"""Additional output of a stage that gets chosen boxes or rows: their indices upstream."""
 _NUMBERS = (Datatype.FP32, Datatype.FP16, Datatype.FP64)
 _CLASSES = tuple(datatype for datatype in Datatype if "INT" in datatype.wire_name)
 
@@ -26,6 +26,19 @@ class StageTensors:
     interface: ModelInterface
     optional: frozenset[str] = frozenset()
     """Inputs that may be left out, such as masks."""
+    expands: bool = False
+    """Whether it returns any number of rows, and their parents as its last output."""
+    frame: str = ""
+    """Input that is the frame's picture; empty: none."""
+
+    @classmethod
+    def of(cls, interface: ModelInterface, settings: ModelSettings) -> StageTensors:
+        return cls(interface, settings.masks, settings.expands, settings.frame_input)
+
+    def cut(self, edges: Iterable[Edge]) -> str:
+        """Input that is made from the frame for a stage with these edges to it; empty: none."""
+        index = crop_input(self.interface) if any(edge.each for edge in edges) else None
+        return self.frame if index is None else self.interface.inputs[index].name
 
 
 def pipeline_interface(
@@ -47,6 +60,7 @@ def pipeline_interface(
         checks = [_EdgeCheck(definition, at, models) for at in range(len(pipeline.edges))]
         problems = [problem for check in checks for problem in check.problems()]
         problems += _crop_problems(definition, models)
+        problems += _join_problems(definition, models)
         problems += [] if problems else _input_problems(definition, models, checks)
     outputs: dict[str, TensorSpec] = {}
     for stage, spec in _outputs(definition, models):
@@ -63,10 +77,13 @@ def _outputs(
     definition: PipelineDefinition, models: Mapping[str, StageTensors]
 ) -> Iterator[tuple[str, TensorSpec]]:
     for name in definition.pipeline.order:
-        for spec in models[name].interface.outputs:
+        expands = models[name].expands
+        outputs = models[name].interface.outputs
+        for spec in outputs[:-1] if expands else outputs:
             shape = (-1, *spec.shape[1:])
             yield name, TensorSpec(f"{name}.{spec.name}", spec.datatype, shape)
-        if any(edge.each or edge.when is not None for edge in definition.pipeline.into[name]):
+        into = definition.pipeline.into[name]
+        if expands or any(edge.each or edge.when is not None for edge in into):
             yield name, TensorSpec(f"{name}.{ROWS}", Datatype.INT64, (-1,))
 
 
@@ -76,7 +93,8 @@ def _crop_problems(
     """Yield problems with cutting crops out of frames."""
     pipeline = definition.pipeline
     source = models[pipeline.source].interface
-    if any(edge.each for edge in pipeline.edges) and image_input(source) is None:
+    reads = any(models[name].frame for name in pipeline.order[1:])
+    if (reads or any(edge.each for edge in pipeline.edges)) and image_input(source) is None:
         key = f"stages.{pipeline.source}.model"
         expected = "one input of images, uint8 [rows, height, width, 3]"
         message = f"expected a model with {expected}, to cut boxes out of"
@@ -94,19 +112,40 @@ def _crop_problems(
             upstream = before.upstream
 
 
+def _join_problems(
+    definition: PipelineDefinition, models: Mapping[str, StageTensors]
+) -> Iterator[Problem]:
+    """Yield problems with joins of rows before and after a stage that expands them."""
+    pipeline = definition.pipeline
+    expanded: dict[str, tuple[str, ...]] = {}
+    for name in pipeline.order:
+        into = pipeline.into[name]
+        before = [expanded[edge.upstream] for edge in into] or [()]
+        for edge, stages in zip(into, before, strict=bool(into)):
+            if stages != before[0]:
+                both = f"{into[0].upstream} and {edge.upstream} yield different rows"
+                message = f"{both}, so they cannot both feed {name}"
+                yield Problem(f"edges[{pipeline.edges.index(edge)}]", message)
+        expanded[name] = (*before[0], name) if models[name].expands else before[0]
+
+
 def _input_problems(
     definition: PipelineDefinition, models: Mapping[str, StageTensors], checks: Sequence[_EdgeCheck]
 ) -> Iterator[Problem]:
     """Yield problems with inputs that no edge or several edges feed."""
     for name in definition.pipeline.order[1:]:
         into = [check for check in checks if check.edge.downstream == name]
-        if into[0].edge.each:
-            continue
+        cut = models[name].cut(definition.pipeline.into[name])
         for spec in models[name].interface.inputs:
             by = [check for check in into if spec.name in check.pairs.values()]
-            if not by and spec.name not in models[name].optional:
+            if spec.name == cut:
+                for check in by:
+                    message = f"the input {cut!r} of {name!r} is cut out of the frame"
+                    yield Problem(f"{check.key}.tensors", message)
+            elif not by and spec.name not in models[name].optional:
                 message = f"no edge feeds the input {spec.name!r} of {name!r}"
-                yield Problem(f"{into[-1].key}.tensors", message)
+                key = "to" if into[-1].edge.each else "tensors"
+                yield Problem(f"{into[-1].key}.{key}", message)
             if len(by) > 1:
                 message = f"an earlier edge already feeds the input {spec.name!r} of {name!r}"
                 yield Problem(f"{by[-1].key}.tensors", message)
@@ -126,13 +165,16 @@ class _EdgeCheck:
         self._outputs = {s.name: s for s in models[edge.upstream].interface.outputs}
         self._downstream = models[edge.downstream].interface
         self._inputs = {s.name: s for s in self._downstream.inputs}
+        self._cut = models[edge.downstream].cut(definition.pipeline.into[edge.downstream])
         self._classes = len(definition.settings.stages[edge.upstream].classes)
 
     @property
     def pairs(self) -> dict[str, str]:
         """Inputs of the downstream stage, by the upstream output that feeds them."""
-        alike = {name: name for name in self._outputs if name in self._inputs}
-        return dict(self.edge.tensors) or alike
+        if self.edge.each:
+            return {}
+        fed = self._inputs.keys() - {self._cut}
+        return dict(self.edge.tensors) or {name: name for name in self._outputs if name in fed}
 
     def problems(self) -> Iterator[Problem]:
         row_problems = (
@@ -159,7 +201,7 @@ class _EdgeCheck:
                     yield key, self._expected(spec.name, f"an output {expected}")
             yield from self._choice_problems(of_classes=3)
         if crop_input(self._downstream) is None:
-            expected = "one input, of images, uint8 [rows, height, width, 3]"
+            expected = "one input of images, uint8 [rows, height, width, 3]"
             message = (
                 f"expected a model that takes crops, with {expected}, got {self._receiver!r} with "
             )

@@ -13,11 +13,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, ClassVar
 
-from slacktide.domain.pipelines import Edge, Pipeline
+from slacktide.domain.pipelines import ROWS, Edge, Pipeline
 from slacktide.domain.tensors import ModelInterface, crop_input, image_input
 from slacktide.models.calls.input_check import InputCheck
 from slacktide.models.calls.model_counters import ModelCounters
-from slacktide.models.pipeline_interface import ROWS
 from slacktide.models.pipelines import LoadedPipeline
 from slacktide.models.repository.interface import config_tensors
 from slacktide.models.versions import CallRoutes, LoadedPool, LoadedVersion, RouteT, VersionState
@@ -38,8 +37,10 @@ class PipelineVersion(LoadedVersion):
     """For each edge, the number of the first edge that chooses the same boxes of the same stage."""
     picture: int | None = None
     """Index of the source's input that crops are cut from; None if it takes no pictures."""
+    cut_inputs: dict[str, str] = field(default_factory=dict)
+    """By stage: its input that workers take from the frame, as crops or whole."""
     arena_numbers: dict[str, int] = field(default_factory=dict)
-    """Number by which a stage's replicas know the frames' arena, for each stage that cuts crops."""
+    """Number by which a stage's replicas know the frames' arena, for each of `cut_inputs`."""
     pixel_frames: dict[int, int | None] = field(default_factory=dict)
     """By edge: number of frames so far, all with boxes that look like pixels; None once decided."""
     open_frames: int = 0
@@ -56,7 +57,12 @@ class PipelineVersion(LoadedVersion):
         source = loaded.stages[pipeline.source]
         settings = source.definition.settings
         limits = settings.limits
-        if any(edge.each for edge in pipeline.edges):
+        cut_inputs = {
+            name: cut
+            for name in pipeline.order[1:]
+            if (cut := loaded.tensors[name].cut(pipeline.into[name]))
+        }
+        if cut_inputs:
             limits = limits.model_copy(update={"rows": 1})  # one picture per frame
         slos = {"slo": loaded.slo, "max_slo": loaded.max_slo, "limits": limits}
         settings = settings.model_copy(update=slos)
@@ -83,6 +89,7 @@ class PipelineVersion(LoadedVersion):
             stages=dict(loaded.stages),
             numbers={(e.upstream, e.downstream): n for n, e in enumerate(pipeline.edges)},
             picture=_picture(source.interface),
+            cut_inputs=cut_inputs,
             first_alike=tuple(_number_of_first(pipeline.edges, edge) for edge in pipeline.edges),
             layout=tuple(
                 (stage, tuple(index for _, index in members))
@@ -140,15 +147,12 @@ class PipelineVersion(LoadedVersion):
         return self.state is VersionState.READY and all(v.is_up for v in self.stages.values())
 
     def attach_frames(self, first: int) -> int:
-        """Give stages that cut crops the frames' arena, numbered from `first`. Returns the next
+        """Give stages that see the frame its arena, numbered from `first`. Returns the next
         number."""
-        for edge in self.pipeline.edges:
-            if edge.each and edge.downstream not in self.arena_numbers:
-                self.arena_numbers[edge.downstream] = first
-                glue = self.pipeline.by_name[edge.downstream].glue
-                self.stages[edge.downstream].attach(first, self.arena, glue)
-                first += 1
-        return first
+        for number, stage in enumerate(self.cut_inputs, first):
+            self.arena_numbers[stage] = number
+            self.stages[stage].attach(number, self.arena, self.pipeline.by_name[stage].glue)
+        return first + len(self.cut_inputs)
 
     def hold(self) -> None:
         """Keep the stages loaded for one more frame."""

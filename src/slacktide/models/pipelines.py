@@ -39,6 +39,8 @@ class LoadedPipeline:
     """Inputs of the source, and `STAGE.OUTPUT` of every stage; shapes include the batch axis."""
     stages: Mapping[str, LoadedVersion]
     """Loaded versions by stage."""
+    tensors: Mapping[str, StageTensors]
+    """Their inputs and outputs, by stage."""
     slo: float | None = None
     """Deadline of frames that state none, seconds; None: best effort."""
     max_slo: float | None = None
@@ -184,13 +186,12 @@ class PipelineShelf:
             problems += accuracy_problems(name, stated, most)
         if problems:
             raise SettingsError(definition.where, *problems)
-        models = {
-            name: StageTensors(version.interface, version.definition.settings.masks)
+        tensors = {
+            name: StageTensors.of(version.interface, version.definition.settings)
             for name, version in stages.items()
         }
-        interface = pipeline_interface(definition, models)
+        interface = pipeline_interface(definition, tensors)
         settings, pipeline = definition.settings, definition.pipeline
         pinned = tuple(replace(stage, version=stages[stage.name].pin) for stage in pipeline.stages)
-        return LoadedPipeline(
-            replace(pipeline, stages=pinned), interface, stages, settings.slo, settings.max_slo
-        )
+        graph = replace(pipeline, stages=pinned)
+        return LoadedPipeline(graph, interface, stages, tensors, settings.slo, settings.max_slo)

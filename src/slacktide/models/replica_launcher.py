@@ -26,7 +26,6 @@ from slacktide.executors.ports import (
     Arranged,
     Executor,
     FeaturesSeen,
-    FunctionSource,
     ModelSource,
     OpenedModel,
     PicturesDamaged,
@@ -275,10 +274,7 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
     """Return the source from which an executor opens a version or variant. `threads`: numbers of
     threads, each of which gets a session."""
     variants, function = definition.settings.variants, definition.settings.function
-    stated = None
-    if function is not None:
-        interface = function.interface(definition.settings.max_batch)
-        stated = FunctionSource(function.target, interface.to_dict())
+    stated = None if function is None else function.source(definition.settings.max_batch)
     return ModelSource(
         definition.name,
         definition.version,

@@ -85,6 +85,7 @@ class FramePayloads:
         frame's payload. Raises MemoryLimitExceeded, and WireError or ValueError if the outputs do
         not fit."""
         number = self.version.numbers[edge.upstream, edge.downstream]
+        rows = row_count(self.version.stages[edge.upstream], outputs, rows)
         if edge.each:
             # Several stages often get the same boxes.
             handed = self.handed.get((self.version.first_alike[number], request))
@@ -144,7 +145,8 @@ class FramePayloads:
         count = len(chosen.rows)
         if not count:
             return Yield(0), HandedOn(chosen)
-        names = [spec.name for spec in version.interface.inputs]
+        cut = self.version.cut_inputs.get(edge.downstream)
+        names = [spec.name for spec in version.interface.inputs if spec.name != cut]
         inputs = []
         for output, name in edge.tensors or zip(names, names, strict=True):
             if (output_tensor := arrays.tensor(output)) is not None:
@@ -181,24 +183,30 @@ class FramePayloads:
             assert frame is not None
             specs = self.version.front.interface.inputs
             return rows_of_payload(specs, self.version.arena, frame, first.first, first.end)
-        number = self.version.arena_numbers.get(command.stage)
-        if number is not None:  # crops have one upstream
-            boxes = self.handed[first.edge, first.request].chosen.boxes
-            boxes = boxes[BOX_BYTES * first.first : BOX_BYTES * first.end]
-            return CropPayload(rows, (self._frame(frame),), number, boxes)
         fed = [
             (self.handed[feed.edge, feed.request], feed) for feed in feeds if feed.edge is not None
         ]
-        stage = self.version.stages[command.stage]
+        stage, cut = self.version.stages[command.stage], self.version.cut_inputs.get(command.stage)
         tensors = []
         for spec in stage.interface.inputs:
+            if spec.name == cut:
+                tensors.append(self._frame(frame))
+                continue
             parts = [
                 _part(spec, stage.arena, handed.tensors[spec.name], feed.first, feed.end)
                 for handed, feed in fed
                 if spec.name in handed.tensors
             ]
             tensors.append(parts[0] if len(parts) == 1 else self._joined(stage, parts))
-        return Payload(rows, tuple(tensors))
+        if cut is None:
+            return Payload(rows, tuple(tensors))
+        boxes = [
+            handed.chosen.boxes[BOX_BYTES * feed.first : BOX_BYTES * feed.end]
+            for handed, feed in fed
+            if not handed.tensors
+        ]
+        number = self.version.arena_numbers[command.stage]
+        return CropPayload(rows, tuple(tensors), number, b"".join(boxes))
 
     def _joined(self, stage: LoadedVersion, parts: Sequence[TensorRef]) -> TensorRef:
         """Write rows of several requests as one tensor."""
@@ -231,6 +239,14 @@ class FramePayloads:
         return header.height, header.width
 
 
+def row_count(
+    version: LoadedVersion, outputs: Sequence[OutputTensor | None] | None, rows: int
+) -> int:
+    """Return the number of rows in outputs of a request of `rows` rows."""
+    expands = outputs and version.definition.settings.expands
+    return outputs[-1][0][0] if expands and outputs and outputs[-1] is not None else rows
+
+
 def no_payload(version: LoadedVersion, rows: int) -> Payload:
     """Return the placeholder payload of a withdrawn request whose input could not be made."""
     shapes = [(rows, *(max(1, n) for n in spec.shape[1:])) for spec in version.interface.inputs]
@@ -245,7 +261,7 @@ def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -
         [_cut(tensor, first, min(rows, first + most)) for tensor in inputs]
         for first in range(0, rows, most)
     ]
-    checked = [version.check.check(cut) for cut in cuts]
+    checked = [version.check.of_rows.check(cut) for cut in cuts]
     return checked[0]
 
 

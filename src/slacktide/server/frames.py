@@ -12,6 +12,8 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from slacktide.domain import (
     BatchTiming,
     Cancelled,
@@ -40,8 +42,8 @@ from slacktide.executors.ports import OutputTensor
 from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.pipelines import HAS_RESULT
 from slacktide.server.calls.pending import PendingRequest, PendingRequests
-from slacktide.server.frame_payloads import FramePayloads, no_payload
-from slacktide.server.stage_outputs import joined, origins
+from slacktide.server.frame_payloads import FramePayloads, no_payload, row_count
+from slacktide.server.stage_outputs import joined, origins, parents_of
 from slacktide.wire.errors import WireError
 
 log = logging.getLogger("slacktide.driver")
@@ -277,7 +279,7 @@ def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | N
         rows = 0
         for child in children:
             before[child.id] = rows
-            rows += child.rows
+            rows += row_count(version.stages[child.stage], child.outputs, child.rows)
     frame_outputs: list[OutputTensor | None] = []
     for stage, indices in version.layout:
         if stage in missing:
@@ -287,7 +289,7 @@ def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | N
         child_outputs = [child.outputs for child in children if child.outputs is not None]
         for index in indices:
             if index < 0:
-                frame_outputs.append(_origins(record, children, before))
+                frame_outputs.append(_origins(record, stage, children, before))
             elif len(child_outputs) == 1 and (only := child_outputs[0][index]) is not None:
                 frame_outputs.append(only)
             else:
@@ -307,17 +309,26 @@ def _sort(record: OpenFrame) -> None:
 
 
 def _origins(
-    record: OpenFrame, children: Sequence[StageChild], before: Mapping[int, int]
+    record: OpenFrame, stage: str, children: Sequence[StageChild], before: Mapping[int, int]
 ) -> OutputTensor:
-    """Return the indices of the upstream rows that these children got."""
-    handed_rows = []
+    """Return, for each row of a stage, the index of the upstream's row or box that it is from."""
+    handed_rows, edges = [], record.version.pipeline.edges
     for child in children:
-        edge = child.feeds[0].edge
+        fed = [feed.edge for feed in child.feeds if feed.edge is not None]
+        edge = next((edge for edge in fed if edges[edge].each), fed[0] if fed else None)
         for feed in child.feeds:
             if feed.edge is not None and feed.edge == edge:
                 chosen = record.payloads.handed[edge, feed.request].chosen
                 handed_rows.append((chosen, feed.first, feed.end, before[feed.request]))
-    return origins(handed_rows)
+    rows = origins(handed_rows)
+    if not record.version.stages[stage].definition.settings.expands:
+        return rows
+    parents = parents_of(
+        [(child.outputs[-1], child.rows) for child in children if child.outputs is not None]
+    )
+    if handed_rows:  # without, they are the client's rows
+        parents = np.frombuffer(rows[1], np.int64)[parents]
+    return parents.shape, parents.tobytes()
 
 
 def _describe(record: OpenFrame) -> None:

@@ -225,6 +225,17 @@ def origins(chosen: Sequence[tuple[Chosen, int, int, int]]) -> OutputTensor:
     return (len(flat),), array("q", flat).tobytes()
 
 
+def parents_of(parts: Sequence[tuple[OutputTensor | None, int]]) -> NDArray[np.int64]:
+    """Join the parents that requests of a function returned. `parts`: (parents, rows of the
+    request); the result counts the rows of all requests."""
+    joined_parents, rows = [np.empty(0, np.int64)], 0
+    for tensor, count in parts:
+        if tensor is not None:
+            joined_parents.append(np.frombuffer(tensor[1], np.int64) + rows)
+        rows += count
+    return np.concatenate(joined_parents)
+
+
 def _strings(tensor: OutputTensor) -> NDArray[Any]:
     shape, data = tensor
     array = np.empty(int(np.prod(shape)), object)

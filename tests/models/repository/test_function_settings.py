@@ -56,7 +56,17 @@ def test_a_folder_with_settings_alone_is_a_model_of_version_1(tmp_path: Path) ->
         (STATED + "device: cuda\n", "device: expected 'cpu' with 'function'"),
         (STATED + "executor: in_process\n", "executor: expected 'worker' with 'function'"),
         (STATED.replace("[-1]", "[2]") + "max_batch: 4\n", "max_batch"),
-        (STATED.replace("BOOL", "BYTES"), "function.gives.c.datatype"),
+        (STATED.replace("BOOL", "TEXT"), "function.gives.c.datatype"),
+        (STATED.replace("[-1]", "[2]") + "  rows: expand\n", "function.rows: expected a free"),
+        (STATED.replace("c:", "rows:") + "  rows: expand\n", "function.gives.rows: this name"),
+        (STATED + "  rows: fewer\n", "function.rows: expected 'expand'"),
+        (STATED.replace("{datatype: FP32, shape: [-1, 3]}", "picture"), "function.takes.a"),
+        (
+            STATED.replace("{datatype: FP32, shape: [-1, 3]}", "frame").replace(
+                "{datatype: INT64, shape: [-1]}", "frame"
+            ),
+            "function.takes: expected 'frame' for at most one",
+        ),
         (STATED.replace("[-1, 3]", "[-2, 3]"), "function.takes.a.shape"),
         (STATED.replace("settings_join", "settings_joy"), "did you mean 'settings_join'"),
         (STATED.replace("settings_join", "posixpath:join"), "function.name: expected the name"),
@@ -68,6 +78,15 @@ def test_what_cannot_be_names_its_key(tmp_path: Path, text: str, told: str) -> N
         read(tmp_path, text)
     assert told in str(caught.value)
     assert str(caught.value).startswith("m/slacktide.yaml")
+
+
+def test_a_function_may_take_the_frame_and_text_and_expand_rows(tmp_path: Path) -> None:
+    text = STATED.replace("{datatype: FP32, shape: [-1, 3]}", "frame").replace("BOOL", "BYTES")
+    source = source_of(read(tmp_path, text + "  rows: expand\n")).function
+    assert source is not None
+    assert (source.name, source.frame, source.expands) == ("settings_join", "a", True)
+    assert source.interface["inputs"][0]["shape"] == [-1, -1, -1, 3]
+    assert [output["name"] for output in source.interface["outputs"]] == ["c", "rows"]
 
 
 def test_a_version_folder_beside_it_is_refused(tmp_path: Path) -> None:

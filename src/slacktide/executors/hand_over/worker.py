@@ -266,7 +266,7 @@ class BatchRunner:
         if result.mismatch:
             self._send(encode_text(FrameKind.ROWS, order.batch, result.mismatch))
         begin = time.perf_counter()
-        runs = self._outputs.write(result.arrays, inputs.rows, session.interface, inputs.lengths)
+        runs = self._outputs.write(result.arrays, result.rows, session.interface, inputs.lengths)
         output_s = time.perf_counter() - begin
         timing = _timing(inputs.input_s, result.infer_s, output_s, cpu)
         file_bytes = self._outputs.file_bytes

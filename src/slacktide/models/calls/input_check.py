@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -176,7 +177,7 @@ class InputCheck:
         self._padded = None if padding is None else PaddedInputs(padding, settings, interface)
         fixed = all(min(tail, default=0) >= 0 for tail in self._tails)
         self._fixed_signature: Signature | None = tuple(self._tails) if fixed else None
-        self._crop_tail = None if crop_input(interface) is None else self._tails[0]
+        self._crop_index = crop_input(interface)
         self._crops: dict[int, CheckedInputs] = {}
         """Checked crops by number of crops, cached if crops of all frames have one size."""
         self._image: ImageInput | None = None
@@ -184,6 +185,11 @@ class InputCheck:
         if index is not None and (padding is None or self._names[index] not in padding.inputs):
             self._image = ImageInput(interface, settings, index, any_size=any_image)
 
+        self.of_rows = self
+        """Check of the rows that edges of a pipeline bring, without the frame's picture."""
+        if (frame := settings.frame_input) in self._names:
+            inputs = tuple(spec for spec in interface.inputs if spec.name != frame)
+            self.of_rows = InputCheck(replace(interface, inputs=inputs), settings)
         self.largest = self._largest()
         """Maximum bytes of one request's inputs; 0 if their shapes set no bound."""
 
@@ -270,9 +276,10 @@ class InputCheck:
         number = len(boxes) // BOX_BYTES
         if number in self._crops:
             return self._crops[number]
-        if self._crop_tail is None:
+        if self._crop_index is None:
             raise TypeError("the model has no input for images only")
-        spec, tail, image = self._specs[0], self._crop_tail, self._image
+        spec, tail = self._specs[self._crop_index], self._tails[self._crop_index]
+        image = self._image
         rows = self._check_rows(spec.name, number, None) or 1
         free = -1 in tail and (image is None or not image.any_size)
         if free:
@@ -286,11 +293,13 @@ class InputCheck:
         tensor = InputTensor(spec.name, spec.datatype, (rows, *tail), LEFT_OUT)
         nbytes = rows * abs(math.prod(tail))
         signature: Signature = (tail,)
-        if self._padded is not None:
-            signature = self._padded.signature([tensor], rows, nbytes)
-        elif image is not None:
-            signature = image.signature(signature, tensor)
-        hint = None if self._hint is None else self._hint.read([tensor], rows, nbytes)
+        hint = None
+        if len(self._specs) == 1:  # other inputs of a join are unknown here
+            if self._padded is not None:
+                signature = self._padded.signature([tensor], rows, nbytes)
+            elif image is not None:
+                signature = image.signature(signature, tensor)
+            hint = None if self._hint is None else self._hint.read([tensor], rows, nbytes)
         checked = CheckedInputs((), rows, signature, nbytes, hint)
         if not free:
             self._crops[number] = checked

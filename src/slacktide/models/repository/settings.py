@@ -455,6 +455,16 @@ class ModelSettings(Section):
         return self
 
     @property
+    def expands(self) -> bool:
+        """Whether it is a function that returns any number of rows."""
+        return self.function is not None and self.function.expands
+
+    @property
+    def frame_input(self) -> str:
+        """The input that is the picture of a pipeline's frame; empty: none."""
+        return "" if self.function is None else self.function.frame
+
+    @property
     def on_cpu(self) -> bool:
         """Whether it runs on CPU cores."""
         return self.device == "cpu"

@@ -15,7 +15,7 @@ from slacktide.pipelines import HAS_RESULT
 from slacktide.server.calls.pending import PendingRequest
 from slacktide.server.calls.route import CallRoute
 from slacktide.server.frame_payloads import rows_of_payload
-from slacktide.server.stage_outputs import joined
+from slacktide.server.stage_outputs import joined, parents_of
 
 
 class PartRequest(PendingRequest):
@@ -106,6 +106,11 @@ class SplitRoute:
                     self._version.interface.outputs, zip(*results, strict=True), strict=True
                 )
             ]
+            if self._version.definition.settings.expands:
+                counts = [part.payload.rows for part in parts if part.payload is not None]
+                columns = [outputs[-1] for outputs in results]
+                parents = parents_of([*zip(columns, counts, strict=True)])
+                call.outputs[-1] = parents.shape, parents.tobytes()
             timings = [part.timing for part in parts if part.timing is not None]
             call.timing = BatchTiming(
                 sum(timing.input_s for timing in timings),
