@@ -23,7 +23,7 @@ CEILINGS = {
     "cluster": 600,
     "domain": 2_900,
     "engine": 4_150,
-    "executors": 11_480,
+    "executors": 11_550,
     "exits": 1_950,
     "frontends": 7_300,
     "models": 10_750,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 72_900,
+    "serving": 72_940,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 106_650,
+    "all": 106_670,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

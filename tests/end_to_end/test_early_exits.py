@@ -197,6 +197,9 @@ def leaving(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -
     zoo.spin(settings="max_batch: 8\n")
     chain(zoo, "chain")
     learn(zoo, "chain", folder, rows(600))
+    shutil.copytree(zoo.root / "chain", zoo.root / "best")
+    with (zoo.root / "best/slacktide.yaml").open("a") as file:
+        file.write("decode: {as: softmax, from: scores, probabilities: true, top: 2}\n")
     make_repository(folder / "examples", models=["residual"])
     shutil.move(folder / "examples" / "residual", zoo.root)
     (zoo.root / "residual/slacktide.yaml").write_text(EXITS)
@@ -216,6 +219,7 @@ def leaving(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -
         patch.setattr("slacktide.server.app.EngineSettings", lambda: patient)
         with serve(zoo, record=path, control_port=0, hang_floor=30.0) as house:
             arranged(house, "chain")
+            arranged(house, "best")
             arranged(house, "slow")
             arranged(house, "residual")
             yield house
@@ -232,14 +236,20 @@ def end_of(data: NDArray[np.float32], path: Path) -> tuple[Any, Any]:
     return tuple(session.run(None, {"x": data}))
 
 
-def ask(house: Any, row: NDArray[np.float32], *wanted: str, **parameters: Any) -> Any:
-    """The answer to one row for `chain`, as tritonclient has it over HTTP."""
+def ask(
+    house: Any,
+    row: NDArray[np.float32],
+    *wanted: str,
+    model: str = "chain",
+    **parameters: Any,
+) -> Any:
+    """The answer to one row, as tritonclient has it over HTTP."""
     with tritonclient.http.InferenceServerClient(house.http) as client:
         x = tritonclient.http.InferInput("x", [1, WIDTH], "FP32")
         x.set_data_from_numpy(row[None])
         outputs = [tritonclient.http.InferRequestedOutput(name) for name in wanted]
         parameters["report_timing"] = True
-        return client.infer("chain", [x], outputs=outputs or None, parameters=parameters)
+        return client.infer(model, [x], outputs=outputs or None, parameters=parameters)
 
 
 def early_scores(folder: Path, data: NDArray[Any]) -> tuple[str, NDArray[np.float32]]:
@@ -302,6 +312,19 @@ def test_early_answers_are_what_the_ramp_says_and_the_others_the_models(leaving:
     (ramps,) = exit_stats(house, "chain")["ramps"]
     assert ramps["request_count"] == before + left
     assert ramps["judged_rows"] >= left, "all rows run on"
+
+
+def test_a_decoder_reads_early_answers_too(leaving: Any) -> None:
+    data = rows(40, seed=3)
+    left = 0
+    for row in data:
+        answer = ask(leaving, row, model="best")  # all outputs, which the decoder makes
+        raw = ask(leaving, row, "scores").as_numpy("scores")[0]
+        left += bool(exit_of(answer))
+        best = np.argsort(-raw)[:2]
+        assert answer.as_numpy("classes")[0].tolist() == best.tolist()
+        assert answer.as_numpy("scores")[0] == pytest.approx(raw[best], abs=1e-4)
+    assert 0 < left < len(data)
 
 
 @pytest.mark.parametrize("asked", [{"final": True}, {}])

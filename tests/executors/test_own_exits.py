@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from slacktide.domain import Batch, ExitMode, ExitPolicy, Leaving, PoolId, Replica, Request
+from slacktide.domain.preprocessing import PicturePlacement, StatedPreprocessing
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.onnx_runtime import ModelError
@@ -45,11 +46,11 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def opened(kit: Any, path: Path, *exits: OwnExit) -> ModelSession:
+def opened(kit: Any, path: Path, *exits: OwnExit, **more: Any) -> ModelSession:
     source = kit.source(
         path,
         max_batch=8,
-        warmup_shapes={"image": (SIDE, SIDE, 3)},
+        **(more or {"warmup_shapes": {"image": (SIDE, SIDE, 3)}}),
         outputs={name: name for name in WHOLE},
         exits=ExitSource(path.parent / "exits"),
         own_exits=exits,
@@ -100,14 +101,27 @@ def test_rows_leave_with_what_the_early_head_found(kit: Any, path: Path, leaving
     for name, array in zip(WHOLE, released.arrays, strict=True):
         np.testing.assert_allclose(array, expected[f"depth1/{name}"][leaves], atol=1e-5)
     stay = [place for place in range(len(images)) if place not in leaves]
-    arrays, count = run.end_outputs()
-    assert count == (len(stay) if leaving is Leaving.SHRINK else len(images))
+    arrays, rows = run.end_outputs()
+    assert len(rows) == (len(stay) if leaving is Leaving.SHRINK else len(images))
     for name, array in zip(WHOLE, run.unanswered(arrays), strict=True):
         np.testing.assert_allclose(array, expected[name][stay], atol=1e-5)
     report = run.report()
     assert report is not None
     assert [left == 0 for left in report.left] == [place in leaves for place in range(len(images))]
     assert set(report.agrees) == {()}, "there is no class that could be the same"
+
+
+@pytest.mark.slow
+def test_boxes_of_exits_are_mapped_back_as_those_of_the_end(kit: Any, path: Path) -> None:
+    image = StatedPreprocessing("image", size=(SIDE, SIDE), scale=1.0, resize="letterbox")
+    session = opened(kit, path, *EXITS, image=image, images=True)
+    feeds = {"image": pictures(3)}
+    places = [PicturePlacement(0, 24, SIDE, 48)] * 3
+    batch = GatheredBatch(feeds, [1] * 3, None, NO_FAULTS, 0.0, 0.0, 0, places)
+    boxes = np.float32([[[0.25, 0.5, 0.5, 0.75], [0, 0, 1, 1]]] * 2)
+    mapped, *others = session.decode([boxes, None, None], batch, [0, 2])
+    np.testing.assert_allclose(mapped[1], [[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]])
+    assert others == [None, None]
 
 
 def test_an_exit_that_is_not_there_is_told_when_the_model_is_opened(kit: Any, path: Path) -> None:

@@ -40,7 +40,13 @@ from slacktide.executors.hand_over.protocol import (
 from slacktide.executors.hand_over.worker import BatchRunner
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import measure_stages
-from slacktide.executors.ports import Arranged, BatchOrder, ExitSource, MembersReleased
+from slacktide.executors.ports import (
+    Arranged,
+    BatchOrder,
+    DecodeSource,
+    ExitSource,
+    MembersReleased,
+)
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_opener import SessionOpener
@@ -130,7 +136,10 @@ class Bench:
         return ran
 
     def arrays(self, outputs: Any) -> list[np.ndarray]:
-        return [np.frombuffer(data, np.float32).reshape(shape or (0,)) for shape, data in outputs]
+        return [
+            np.frombuffer(data, spec.datatype.dtype).reshape(shape or (0,))
+            for spec, (shape, data) in zip(self.session.interface.outputs, outputs, strict=True)
+        ]
 
 
 @dataclass
@@ -234,6 +243,41 @@ def test_members_leave_with_the_answer_of_their_ramp(
             assert ran.report.left[row] == (leaves[0] if leaves else -1)
             stayed = not leaves or leaving is Leaving.RUN_ON
             assert len(ran.report.agrees[row]) == (2 if stayed else 0)
+
+
+@pytest.mark.parametrize("leaving", [Leaving.RUN_ON, Leaving.SHRINK])
+def test_a_decoder_reads_what_exits_and_the_end_give(
+    bench: Bench, layers: Any, kit: Any, arena: Any, leaving: Leaving
+) -> None:
+    path, exits = layers
+    source = DecodeSource("softmax", ("y",), top=2, probabilities=True)
+    decoding = Bench(kit, arena, path, exits=exits, decode=source)
+    members = images(1, 1, 2, 1, 1, 1, 1)
+    said = reference(*layers, np.concatenate(members))
+    limits = tuple(middle(said[f"exits/{ramp}/uncertainty"]) for ramp in (0, 1))
+    raw, decoded = (
+        setup.run(*members, leaving=leaving, final=(1,))
+        for setup in (bench, decoding)
+        if setup.arrange(replace(policy(0, 1), thresholds=limits))
+    )
+    assert 0 < len(raw.ramps) < len(members)
+    assert decoded.ramps == raw.ramps
+    assert [spec.name for spec in decoding.session.interface.outputs] == ["scores", "classes"]
+    for place, (probabilities, _) in raw.outputs.items():
+        scores, classes = decoded.outputs[place]
+        order = np.argsort(-probabilities, axis=1)[:, :2]
+        np.testing.assert_array_equal(classes, order)
+        np.testing.assert_allclose(scores, np.take_along_axis(probabilities, order, 1), atol=1e-5)
+
+
+def test_a_decoder_of_an_output_that_no_exit_makes_is_an_error(
+    layers: Any, kit: Any, arena: Any
+) -> None:
+    source = DecodeSource("sigmoid", ("embedding",))
+    decoding = Bench(kit, arena, layers[0], exits=layers[1], decode=source)
+    detail = "early_exit: 'decode' reads output 'embedding', which exits do not make"
+    assert decoding.arrange(policy(0)).detail == detail
+    assert decoding.run(*images(2)).outputs[0][1].shape == (2, 5)  # at the model's end
 
 
 @pytest.mark.parametrize("leaving", [Leaving.RUN_ON, Leaving.SHRINK])

@@ -11,7 +11,7 @@ import pytest
 
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import ExitManifest, Ramp
-from slacktide.models.exit_files import find_ramps, save_ramps
+from slacktide.models.exit_files import exit_source, find_ramps, save_ramps
 from slacktide.models.repository.profile_store import ProfileStore, model_hash
 from slacktide.models.repository.repository import ModelDefinition, Repository
 
@@ -39,6 +39,23 @@ def test_what_is_saved_is_found_and_is_no_part_of_the_model(definition: ModelDef
     assert found.ramps[0].weights[0, 0] == 1.0
     assert model_hash(definition) == before
     assert folder == definition.folder / "exits"
+
+
+@pytest.mark.parametrize(
+    ("settings", "output"),
+    [
+        ("early_exit: 1%\ndecode: {as: softmax, from: logits}\n", "logits"),
+        ("early_exit: {output: y}\ndecode: {as: softmax, from: logits}\n", "y"),
+        ("early_exit: 1%\ndecode: {as: sigmoid, from: logits}\n", ""),
+    ],
+)
+def test_a_softmax_decoder_names_the_classes(
+    definition: ModelDefinition, settings: str, output: str
+) -> None:
+    root = definition.folder.parent.parent
+    (root / "m/slacktide.yaml").write_text(settings)
+    (decoded,) = Repository(root).read("m")
+    assert exit_source(decoded, root / "exits").output == output
 
 
 def test_the_weights_of_the_revision_before_stay(definition: ModelDefinition) -> None:

@@ -17,7 +17,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -181,7 +181,9 @@ class Arranger:
         if source.own_exits:
             cut_model = self._optimised(with_own_exits(model, source.own_exits))
             ramp_outputs = frozenset(source.own_exits[0].outputs)
-            return StageChain(self._open(split(cut_model)), session.interface, ramp_outputs)
+            self._check_decoder(ramp_outputs)
+            interface = session.runner.file_interface
+            return StageChain(self._open(split(cut_model)), interface, ramp_outputs)
         if self._graph is None:
             padded_inputs = source.padding.inputs if source.padding else {}
             masks = (name for name, padded in padded_inputs.items() if padded.mask)
@@ -196,6 +198,7 @@ class Arranger:
                 labels=exits.labels,
             )
         graph = self._graph
+        self._check_decoder(graph.outputs)
         cut_model = model
         if policy.ramps:
             manifest = read_manifest(exits.folder)
@@ -211,7 +214,15 @@ class Arranger:
             positions = graph.positions
         del model
         chains = self._open(split(self._optimised(cut_model)))
-        return StageChain(chains, session.interface, frozenset(graph.outputs), positions)
+        interface = session.runner.file_interface
+        return StageChain(chains, interface, frozenset(graph.outputs), positions)
+
+    def _check_decoder(self, exits: Container[str]) -> None:
+        """Raise ExitError if the decoder reads an output that is not among these of exits."""
+        from slacktide.exits.errors import ExitError
+
+        for name in self._session.runner.undecodable(exits):
+            raise ExitError(f"early_exit: 'decode' reads output {name!r}, which exits do not make")
 
     def _optimised(self, model: Any) -> Any:
         import onnx
@@ -248,7 +259,7 @@ class Arranger:
         return GatheredBatch(feeds, [1] * rows, None, NO_FAULTS, time.perf_counter(), 0.0)
 
     def _run_whole(self, whole: Any, batch: GatheredBatch, options: Any) -> list[NDArray[Any]]:
-        names = [spec.name for spec in self._session.interface.outputs]
+        names = [spec.name for spec in self._session.runner.file_interface.outputs]
         arrays: list[NDArray[Any]] = whole.run(names, batch.feeds, options)
         return arrays
 

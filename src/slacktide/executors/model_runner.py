@@ -6,7 +6,7 @@ makes the answers behind it. Members, shared memory and numbers of threads belon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -189,19 +189,51 @@ class ModelRunner:
             ]
         else:
             arrays = self.session.run(names, feeds, run_options)
-        if self._decoder is None:
+        return self.decode(arrays, feeds, placements)
+
+    def decode(
+        self,
+        arrays: list[NDArray[Any]],
+        feeds: Mapping[str, NDArray[Any]],
+        placements: Sequence[PicturePlacement] = (),
+        rows: int | None = None,
+    ) -> list[NDArray[Any]]:
+        """Turn outputs of the file into the answers to clients. Outputs that the decoder does not
+        read may be None.
+
+        `feeds`: inputs of the batch. `rows`: number of rows in `arrays`, by default all of them.
+        Raises RowCountError, and the decoder's errors.
+        """
+        decoder = self._decoder
+        if decoder is None or any(arrays[index] is None for index in decoder.reads):
             return arrays
         batches = self.interface.batches
-        rows = len(next(iter(feeds.values()))) if batches else (*arrays[0].shape, 1)[0]
+        if not batches:
+            rows = (*arrays[decoder.reads[0]].shape, 1)[0]
+        elif rows is None:
+            rows = len(next(iter(feeds.values())))
         for array, spec in zip(arrays, self._file_outputs, strict=True):
-            if batches and array.shape[:1] != (rows,):
+            if batches and array is not None and array.shape[:1] != (rows,):
                 raise RowCountError(
                     f"output {spec.name!r} does not have one row per input row; expected {rows}"
                 )
         extent = extent_of(array.shape for array in feeds.values())
         whole = PicturePlacement(0, 0, extent[1] or 1, extent[0] or 1)
         places = np.array(placements or [whole] * rows, np.float64)
-        return list(self._decoder.decode(arrays, places, extent))
+        return list(decoder.decode(arrays, places, extent))
+
+    @property
+    def file_interface(self) -> ModelInterface:
+        """The interface with the outputs of the file, as they are before the decoder."""
+        return replace(self.interface, outputs=self._file_outputs)
+
+    def undecodable(self, exits: Container[str]) -> Sequence[str]:
+        """Outputs of the file that `decode` reads although they are not among these, which exits
+        make."""
+        if self.source.decode is None or self._decoder is None:
+            return ()
+        names = [self._file_names[index] for index in self._decoder.reads]
+        return [name for name in names if name not in exits]
 
     def check_rows(self, arrays: Sequence[NDArray[Any]], rows: int) -> None:
         """Raise TensorError unless each output has this many rows."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from numpy.typing import NDArray
 
@@ -134,6 +134,11 @@ class ModelSession:
     def row_shapes(self) -> RowShapes:
         """Shapes of a row that has run, or of the last attempt if none has."""
         return self._runner.row_shapes
+
+    @property
+    def runner(self) -> ModelRunner:
+        """What the model's file takes and gives, without members."""
+        return self._runner
 
     @property
     def cold(self) -> str:
@@ -289,6 +294,15 @@ class ModelSession:
                 raise
             mismatch = str(error)
         return RunResult(batch, arrays, rows, done - begin, mismatch)
+
+    def decode(
+        self, arrays: Sequence[NDArray[Any] | None], batch: GatheredBatch, rows: Sequence[int]
+    ) -> list[Any]:
+        """The answers to these rows of a batch that runs through `stages`. `arrays`: their rows of
+        each output of the file; None for an output that an exit does not make."""
+        placements = [batch.placements[row] for row in rows] if batch.placements else ()
+        present = cast(list[NDArray[Any]], list(arrays))  # the decoder reads no other
+        return self._runner.decode(present, batch.feeds, placements, len(rows))
 
     def check(
         self, arrays: Sequence[NDArray[Any]], rows: int, lengths: MemberLengths | None

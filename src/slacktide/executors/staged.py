@@ -92,6 +92,8 @@ class Released(NamedTuple):
     ramp: int
     """Position of the ramp."""
     places: list[int]
+    rows: list[int]
+    """The members' rows in the batch as it began."""
     arrays: list[NDArray[Any] | None]
     """The members' rows of each output; None for an output that ramps do not make."""
 
@@ -155,9 +157,9 @@ class StagedBatch:
                         return
         self.finished = True
 
-    def end_outputs(self) -> tuple[list[NDArray[Any]], int]:
-        """The model's outputs, and the number of rows still in the batch at its end."""
-        return [self._values[name] for name in self._model.outputs], len(self._batch_rows)
+    def end_outputs(self) -> tuple[list[NDArray[Any]], list[int]]:
+        """The outputs of the file, and the rows still in the batch at its end."""
+        return [self._values[name] for name in self._model.outputs], self._batch_rows
 
     def unanswered(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The rows of members that no ramp has answered, from the model's outputs."""
@@ -238,7 +240,7 @@ class StagedBatch:
         for name in model.outputs:
             array = values[f"exits/{ramp}/{name}"] if name in model.ramp_outputs else None
             arrays.append(array if array is None or len(rows) == len(present) else array[rows])
-        return Released(ramp, places, arrays)
+        return Released(ramp, places, [present[row] for row in rows], arrays)
 
     def _rows_beyond_end(self, uncertainties: list[float], at: int) -> set[int] | None:
         """The rows that may run beyond the planned end of the batch; None at other ramps."""

@@ -35,8 +35,11 @@ def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
     labels = _label_counts(definition) + ((len(definition.labels),) if definition.labels else ())
     if stated is None:
         return ExitSource(folder, mask=mask, labels=labels)
-    where = stated.positions
-    named = (stated.primary or "", mask, where.add, where.forbid, stated.output or "")
+    where, decode = stated.positions, definition.settings.decode
+    output = stated.output or ""
+    if not output and decode is not None and decode.name == "softmax":
+        output = next(iter(decode.outputs), "")
+    named = (stated.primary or "", mask, where.add, where.forbid, output)
     return ExitSource(folder, *named, labels)
 
 

@@ -75,7 +75,8 @@ async def learn_from_samples(
             [position.cost for position in graph.positions],
         )
         source = source_of(definition, (len(cores),))
-        source = replace(source, path=Path(folder, "model.onnx"), root=Path(folder), exits=None)
+        path, root = Path(folder, "model.onnx"), Path(folder)
+        source = replace(source, path=path, root=root, exits=None, decode=None)
         arena = Arena(_ARENA_LIMIT, name="slacktide-exits")
         progress(0.0, "starting")
         device = definition.settings.device

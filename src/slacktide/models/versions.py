@@ -66,7 +66,9 @@ class LoadedExits:
     may leave early."""
 
     outputs: tuple[str, ...]
-    """The model's outputs, in order."""
+    """The outputs for clients, in order."""
+    decoded: bool = False
+    """Whether a decoder makes all of them from what ramps make."""
     revision: int = 0
     """Revision of the ramps; 0 if there are none yet."""
     names: tuple[str, ...] = ()
@@ -84,8 +86,8 @@ class LoadedExits:
         )
 
     def makes(self, outputs: Iterable[int]) -> bool:
-        """Whether ramps make all of these outputs."""
-        return self._ramp_outputs.issuperset(outputs)
+        """Whether a request for these outputs may leave early."""
+        return self.decoded or self._ramp_outputs.issuperset(outputs)
 
     def name(self, position: int | None) -> str:
         """Return the tensor at a position, or its number if unnamed; empty for None, the end."""
@@ -204,7 +206,8 @@ class LoadedVersion:
         id = PoolId(self.name, self.version, variant, self.generation)
         model = definition or self.definition
         if model.settings.exits is not None:  # families have no early exits
-            self.exits = LoadedExits(tuple(spec.name for spec in self.interface.outputs))
+            names = tuple(spec.name for spec in self.interface.outputs)
+            self.exits = LoadedExits(names, decoded=model.settings.decode is not None)
         self.pools.append(LoadedPool(id, self, model, source, times, cores, size, profile=profile))
         self.pools[-1].exits = self.exits
         return self.pools[-1]

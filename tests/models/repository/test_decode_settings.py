@@ -96,7 +96,6 @@ def test_labels_of_a_triton_config_are_read_if_they_can_be(
         ("decode: 3\n", r"decode\.as: expected "),
         ("labels: names.txt\n", r"labels: expected a file 'names\.txt' in m/1 or m, found none"),
         ("labels: ../x.txt\n", r"labels: expected "),
-        ("decode: softmax\nearly_exit: 1%\n", r"early_exit: not allowed with 'decode'"),
     ],
 )
 def test_mistakes_name_the_key(

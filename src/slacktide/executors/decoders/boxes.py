@@ -20,6 +20,7 @@ class BoxDecoder:
     def __init__(self, outputs: Sequence[TensorSpec]) -> None:
         self.outputs = tuple(outputs)
         self._index = index_of_boxes(outputs)
+        self.reads = (self._index,)
 
     def decode(self, arrays: Arrays, placements: Placements, extent: Extent) -> Arrays:
         """See `Decoder`."""

@@ -25,6 +25,7 @@ class ClassDecoder:
     ) -> None:
         """`spec`: an output [rows, classes], perhaps with further axes of 1. Raises ModelError."""
         self._index, self._spec = index, spec
+        self.reads = (index,)
         self._kind = "" if source.probabilities else source.name
         self._labels, self._top = labels, source.top
         rows, top = -1, source.top

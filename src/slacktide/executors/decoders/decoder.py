@@ -19,6 +19,11 @@ class Decoder(Protocol):
     outputs: tuple[TensorSpec, ...]
     """Outputs for clients, instead of the model's."""
 
+    @property
+    def reads(self) -> Sequence[int]:
+        """Indices of the model's outputs that `decode` needs."""
+        ...
+
     def decode(self, arrays: Arrays, placements: Placements, extent: Extent) -> Arrays:
         """An array for each of `outputs`, with the rows of the batch along axis 0.
 

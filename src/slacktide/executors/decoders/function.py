@@ -20,7 +20,8 @@ class FunctionDecoder:
         """`from` names the outputs to pass; without it all are passed. Raises ModelError if the
         function cannot be imported."""
         assert source.function is not None
-        self._places = [index_of(name, outputs) for name in source.outputs]
+        named = [index_of(name, outputs) for name in source.outputs]
+        self.reads: Sequence[int] = named or range(len(outputs))
         self.outputs = ModelInterface.from_dict(source.function.interface).outputs
         try:
             self._function = load_named(source.function.target)
@@ -30,7 +31,7 @@ class FunctionDecoder:
 
     def decode(self, arrays: Arrays, placements: Placements, extent: Extent) -> Arrays:
         """See `Decoder`. Raises FunctionError if the function raises or returns something else."""
-        chosen = [arrays[place] for place in self._places] or list(arrays)
+        chosen = [arrays[index] for index in self.reads]
         try:
             returned = self._function(chosen, placements, extent)
         except MemoryError:

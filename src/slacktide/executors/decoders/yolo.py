@@ -41,6 +41,7 @@ class YoloDecoder:
     ) -> None:
         """Raises ModelError if the output or the labels do not fit."""
         self._source, self._index, self._spec, self._labels = source, index, spec, labels
+        self.reads = (index,)
         self._versions: dict[tuple[int, int, int, int], str] = {}
         """Version of the head by its shape and the model's extent."""
         if len(spec.shape) != 3 and spec.shape != (-1,):

@@ -285,7 +285,8 @@ class BatchRunner:
         for released in run.run(model.stages(session.threads), options):
             begin = time.perf_counter()
             rows = [run.rows[place] for place in released.places]
-            runs = outputs.write(released.arrays, rows, session.interface, at=end)
+            arrays = session.decode(released.arrays, gathered, released.rows)
+            runs = outputs.write(arrays, rows, session.interface, at=end)
             end = outputs.end
             ramp, places = released.ramp, released.places
             message = ReleasedMessage(batch, ramp, outputs.file_bytes, places, runs)
@@ -293,10 +294,11 @@ class BatchRunner:
             output_s += time.perf_counter() - begin
         begin = time.perf_counter()
         unanswered = [place for place in range(len(run.rows)) if place not in run.released]
-        runs = [[] for _ in model.outputs]
+        runs = [[] for _ in session.interface.outputs]
         if run.finished:
-            arrays, count = run.end_outputs()
-            session.check(arrays, count, gathered.lengths)
+            end_arrays, end_rows = run.end_outputs()
+            arrays = session.decode(end_arrays, gathered, end_rows)
+            session.check(arrays, len(end_rows), gathered.lengths)
             if unanswered:
                 lengths = gathered.lengths
                 if lengths is not None:

@@ -409,8 +409,6 @@ class ModelSettings(Section):
             raise OptionError(("file", f"not allowed with 'variants.files', got {self.file!r}"))
         if self.early_exit is not None and self.variants is not None:
             raise OptionError(("early_exit", "not allowed with 'variants'"))
-        if self.early_exit is not None and self.decode is not None:
-            raise OptionError(("early_exit", "not allowed with 'decode'"))
         if self.expose and self.early_exit is not None:
             raise OptionError(("expose", "not allowed with 'early_exit'"))
         if self.expose and self.variants is not None and self.variants.depths:
