@@ -23,10 +23,10 @@ CEILINGS = {
     "cluster": 600,
     "domain": 2_900,
     "engine": 4_150,
-    "executors": 11_550,
+    "executors": 11_590,
     "exits": 1_950,
     "frontends": 7_300,
-    "models": 10_750,
+    "models": 10_790,
     "observability": 1_850,
     "pipelines": 1_200,
     "planning": 11_100,
@@ -34,7 +34,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 5_010,
+    "server": 5_030,
     "wire": 2_430,
     "lab/cli": 2_100,
     "lab/examples": 2_450,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 72_940,
+    "serving": 73_040,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 106_670,
+    "all": 106_770,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -178,7 +178,7 @@ async def test_a_batch_waits_for_an_arena_that_is_on_its_way_and_no_longer(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(known.get, 3)
         known.attach(3, memoryview(b"abc"), Glue(0.5))
-        assert waiting.result() == (b"abc", 0.5, None, "")
+        assert waiting.result() == (b"abc", 0.5, None, "", ())
     known.detach(3)
     monkeypatch.setattr(crops_module, "_PATIENCE", 0.0)
     with pytest.raises(TensorError, match="frame arena 3 is not attached"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -234,14 +235,20 @@ def test_spawn_requests_come_back(kit, tmp_path) -> None:
     assert SpawnRequest.decode(request.encode()) == request
 
 
-@given(st.dictionaries(st.integers(0, 99), st.tuples(WORD, st.binary(max_size=64)), max_size=4))
-def test_crops_come_through_a_stream(crops: dict[int, tuple[int, bytes]]) -> None:
+VALUES = st.lists(st.binary(max_size=9), max_size=3).map(tuple)
+
+
+@given(
+    st.dictionaries(st.integers(0, 99), st.tuples(WORD, st.binary(max_size=64), VALUES), max_size=4)
+)
+def test_crops_come_through_a_stream(crops: dict[int, tuple[int, bytes, Any]]) -> None:
     whole = {
-        place: (number, boxes[: len(boxes) // 16 * 16]) for place, (number, boxes) in crops.items()
+        place: (number, boxes[: len(boxes) // 16 * 16], values)
+        for place, (number, boxes, values) in crops.items()
     }
     members = {
-        place: CropPayload(len(boxes) // 16, (TensorRef(0, 0, ()),), number, boxes)
-        for place, (number, boxes) in whole.items()
+        place: CropPayload(len(boxes) // 16, (TensorRef(0, 0, ()),), number, boxes, values)
+        for place, (number, boxes, values) in whole.items()
     }
     ((kind, body),) = p.FrameReader().feed(encode_crops(members))
     assert kind is p.FrameKind.CROPS

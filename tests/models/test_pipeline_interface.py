@@ -6,6 +6,7 @@ import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
+from slacktide.models.plugins import offer_glue
 from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.pipeline import PipelineDefinition, parse_pipeline
 
@@ -315,3 +316,29 @@ def test_rows_before_and_after_a_stage_that_expands_them_are_not_joined() -> Non
             expanding="s",
             score=model("features FP32 -1 64", "scores FP32 -1 3", "rows INT64 -1"),
         )
+
+
+@pytest.mark.parametrize(
+    ("edge", "output", "problem"),
+    [
+        ("", "logits FP32 -1 10", ""),
+        (", tensors: {y: logits}", "y INT64 -1", ""),
+        ("", "logit FP32 -1 10", r"edges\[2\]\.tensors: no output of 'brand'"),
+        ("", "logits BYTES -1", r"edges\[2\]\.tensors: expected an output of up to 16 numbers"),
+        ("", "logits FP32 -1 17", r"edges\[2\]\.tensors: expected an output of up to 16 numbers"),
+        ("", "logits FP32 -1 -1", r"edges\[2\]\.tensors: expected an output of up to 16 numbers"),
+        ("", "image UINT8 -1 64 64 3", r"edges\[2\]\.tensors: no output of 'brand'"),
+    ],
+)
+def test_a_function_of_crops_may_take_numbers_beside_them(
+    edge: str, output: str, problem: str
+) -> None:
+    offer_glue("turn_crop", "posixpath:join")
+    crop = "t: {model: brand, crop: {function: turn_crop, takes: [logits]}}"
+    text = TURNED.replace("t: turn", crop).replace("from: c, to: t", f"from: c, to: t{edge}")
+    changed = {"brand": model(CROP, output)}
+    if not problem:
+        assert fitted(text, **changed)
+        return
+    with pytest.raises(SettingsError, match=problem):
+        fitted(text, **changed)

@@ -39,6 +39,10 @@ class Glue:
     function: str = ""
     """A function, as `module:name`, that is called with each crop before it is resized: pixels
     [height, width, 3] of uint8. It returns pixels of any size. Empty: none."""
+    takes: tuple[str, ...] = ()
+    """Outputs of other stages whose values for the crop the function gets as further arguments."""
+    datatypes: tuple[str, ...] = ()
+    """Datatype of each of these, by its wire name; empty until the stages' models are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from slacktide.executors.ports import BatchOrder, CropPayload
 
 _WORD = 8
 _BOX = 16
-_HEAD = 3 * _WORD
+_HEAD = 4 * _WORD
 
 
 def encode_attach(number: int, glue: Glue) -> bytes:
@@ -30,8 +30,10 @@ def encode_attach(number: int, glue: Glue) -> bytes:
 def decode_attach(body: bytes) -> tuple[int, Glue]:
     number, text = decode_text(body)
     try:
-        return number, Glue(**json.loads(text))
-    except (ValueError, TypeError, RecursionError):
+        fields = json.loads(text)
+        lists = {name: tuple(fields[name]) for name in ("takes", "datatypes")}
+        return number, Glue(**fields | lists)
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ProtocolError("unreadable glue") from None
 
 
@@ -41,29 +43,39 @@ def encode_crops(members: Mapping[int, CropPayload]) -> bytes:
     for place, member in members.items():
         if len(member.boxes) not in (0, _BOX * member.rows):
             raise ValueError(f"{len(member.boxes)} bytes of boxes for {member.rows} rows")
-        boxes = len(member.boxes) // _BOX
-        body += to_bytes((place, member.arena_number, boxes)) + member.boxes
+        boxes, sizes = len(member.boxes) // _BOX, [len(values) for values in member.values]
+        body += to_bytes((place, member.arena_number, boxes, len(sizes), *sizes)) + member.boxes
+        body += b"".join(member.values)
     return frame(FrameKind.CROPS, bytes(body))
 
 
-def decode_crops(body: bytes) -> dict[int, tuple[int, bytes]]:
-    """Decode CROPS: the arena's number and the boxes of each member, by place."""
+Crops = tuple[int, bytes, tuple[bytes, ...]]
+"""The arena's number, the boxes, and the values for the glue function of one member."""
+
+
+def decode_crops(body: bytes) -> dict[int, Crops]:
+    """Decode CROPS, by the member's place."""
     crops, at = {}, 0
     while at < len(body):
         head = to_words(body[at : at + _HEAD])
-        if len(head) != 3 or not 0 <= head[2] <= len(body):
+        if len(head) != 4 or not all(0 <= count <= len(body) for count in head[2:]):
             raise ProtocolError("truncated crops")
-        at += _HEAD + _BOX * head[2]
-        crops[head[0]] = head[1], body[at - _BOX * head[2] : at]
+        at += _HEAD + _WORD * head[3]
+        sizes = to_words(body[at - _WORD * head[3] : at])
+        parts = []
+        for size in (_BOX * head[2], *sizes):
+            parts.append(body[at : at + size])
+            at += max(0, size)
+        crops[head[0]] = head[1], parts[0], tuple(parts[1:])
     if at != len(body):
         raise ProtocolError("crops with a wrong count")
     return crops
 
 
-def with_crops(order: BatchOrder, crops: Mapping[int, tuple[int, bytes]]) -> BatchOrder:
+def with_crops(order: BatchOrder, crops: Mapping[int, Crops]) -> BatchOrder:
     """The order, with crops of frames as the members at these places."""
     members = list(order.members)
-    for place, (number, boxes) in crops.items():
+    for place, (number, boxes, values) in crops.items():
         member = members[place]
-        members[place] = CropPayload(member.rows, member.tensors, number, boxes)
+        members[place] = CropPayload(member.rows, member.tensors, number, boxes, values)
     return replace(order, members=members)

@@ -19,7 +19,7 @@ from slacktide._extensions import load_named
 from slacktide.domain.crops import Glue, crop_extent, crop_width
 from slacktide.domain.padding import Padding
 from slacktide.domain.preprocessing import PicturePlacement, Preprocessing
-from slacktide.domain.tensors import ModelInterface, crop_input
+from slacktide.domain.tensors import Datatype, ModelInterface, crop_input
 from slacktide.executors.hand_over.tensor_io import InputGatherer, TensorError
 from slacktide.executors.image_placing import Picture
 from slacktide.executors.images import ImageGatherer
@@ -42,9 +42,22 @@ class FrameArena(NamedTuple):
 
     arena: memoryview
     margin: float
-    function: Callable[[Pixels], Any] | None
+    function: Callable[..., Any] | None
     import_error: str = ""
     """Why the glue function could not be imported."""
+    datatypes: tuple[str, ...] = ()
+    """Datatypes of its arguments after the crop."""
+
+    def arguments(self, member: CropPayload) -> list[list[Any]]:
+        """Arguments of the glue function after the crop, for each row of a member. Raises
+        TensorError."""
+        columns: list[list[Any]] = []
+        if len(member.values) != len(self.datatypes):
+            raise TensorError(f"{len(member.values)} values, expected {len(self.datatypes)}")
+        for data, datatype in zip(member.values, self.datatypes, strict=True):
+            rows = np.frombuffer(data, Datatype[datatype].dtype).reshape(member.rows, -1)
+            columns.append([row[0] if len(row) == 1 else row for row in rows])
+        return [list(row) for row in zip(*columns, strict=True)] or [[]] * member.rows
 
 
 class FrameArenas:
@@ -63,7 +76,9 @@ class FrameArenas:
             except BaseException as error:  # foreign code, which may call sys.exit
                 import_error = f"{type(error).__name__}: {error}"
         with self._changed:
-            self.by_number[number] = FrameArena(arena, glue.margin, function, import_error)
+            self.by_number[number] = FrameArena(
+                arena, glue.margin, function, import_error, glue.datatypes
+            )
             self._changed.notify_all()
 
     def detach(self, number: int) -> None:
@@ -296,8 +311,11 @@ class CropGatherer:
         boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)
         if len(boxes) != member.rows:
             raise TensorError(f"{len(boxes)} boxes for {member.rows} rows")
+        arguments = arena.arguments(member)
         try:
-            return [self._piece(frame, arena, at, box) for at, box in enumerate(boxes)]
+            return [
+                self._piece(frame, arena, at, box, arguments[at]) for at, box in enumerate(boxes)
+            ]
         except ValueError as error:
             raise CropError(f"{_NO_JPEG}, got {error}") from None
 
@@ -319,7 +337,12 @@ class CropGatherer:
         return arena, frame
 
     def _piece(
-        self, frame: _Frame, arena: FrameArena, at: int, box: NDArray[np.float32]
+        self,
+        frame: _Frame,
+        arena: FrameArena,
+        at: int,
+        box: NDArray[np.float32],
+        arguments: Sequence[Any] = (),
     ) -> Picture:
         assert self._spec is not None
         x0, y0, x1, y1 = box.tolist()
@@ -333,7 +356,7 @@ class CropGatherer:
         if pixels is not None:
             pixels = pixels[top:bottom, left:right]
             if arena.function is not None:
-                pixels = _apply_glue(arena.function, pixels.copy())
+                pixels = _apply_glue(arena.function, pixels.copy(), arguments)
                 extent = (0, 0, pixels.shape[1], pixels.shape[0])
         height, width = extent[3] - extent[1], extent[2] - extent[0]
         if self._keeps_shape:
@@ -341,10 +364,10 @@ class CropGatherer:
         return Picture(height, width, pixels, frame.jpeg)
 
 
-def _apply_glue(function: Callable[[Pixels], Any], crop: Pixels) -> Pixels:
-    """Call a glue function on a crop. Raises GlueError."""
+def _apply_glue(function: Callable[..., Any], crop: Pixels, arguments: Sequence[Any]) -> Pixels:
+    """Call a glue function on a crop and the values that belong to it. Raises GlueError."""
     try:
-        glued = function(crop)
+        glued = function(crop, *arguments)
     except BaseException as error:  # foreign code, which may call sys.exit
         raise GlueError(f"its glue function raised {type(error).__name__}: {error}") from None
     description = type(glued).__name__

@@ -79,6 +79,8 @@ class CropPayload(Payload):
     boxes: bytes
     """A box for each row: [rows, 4] 32-bit floats, laid out as in `domain.crops`. Empty: each row
     gets the whole frame."""
+    values: tuple[bytes, ...] = ()
+    """Further arguments of the glue function: the same number of values for each row."""
 
 
 @read_only

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from slacktide.domain.pipelines import ROWS, Edge
 from slacktide.domain.suggestions import suggestion
@@ -15,6 +16,8 @@ from slacktide.models.repository.errors import Problem, SettingsError
 from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.settings import ModelSettings
 
+MOST_VALUES = 16
+"""Maximum numbers that an output may have for each crop to be an argument of a crop's function."""
 _NUMBERS = (Datatype.FP32, Datatype.FP16, Datatype.FP64)
 _CLASSES = tuple(datatype for datatype in Datatype if "INT" in datatype.wire_name)
 
@@ -136,6 +139,10 @@ def _input_problems(
     for name in definition.pipeline.order[1:]:
         into = [check for check in checks if check.edge.downstream == name]
         cut = models[name].cut(definition.pipeline.into[name])
+        for argument in definition.pipeline.by_name[name].glue.takes:
+            if len([check for check in into if argument in check.pairs.values()]) != 1:
+                message = f"expected one edge that brings {argument!r}, from a stage with the crops"
+                yield Problem(f"stages.{name}.crop.takes", message)
         for spec in models[name].interface.inputs:
             by = [check for check in into if spec.name in check.pairs.values()]
             if spec.name == cut:
@@ -165,6 +172,7 @@ class _EdgeCheck:
         self._outputs = {s.name: s for s in models[edge.upstream].interface.outputs}
         self._downstream = models[edge.downstream].interface
         self._inputs = {s.name: s for s in self._downstream.inputs}
+        self._arguments = stages[edge.downstream].glue.takes
         self._cut = models[edge.downstream].cut(definition.pipeline.into[edge.downstream])
         self._classes = len(definition.settings.stages[edge.upstream].classes)
 
@@ -173,7 +181,7 @@ class _EdgeCheck:
         """Inputs of the downstream stage, by the upstream output that feeds them."""
         if self.edge.each:
             return {}
-        fed = self._inputs.keys() - {self._cut}
+        fed = {*self._inputs, *self._arguments} - {self._cut}
         return dict(self.edge.tensors) or {name: name for name in self._outputs if name in fed}
 
     def problems(self) -> Iterator[Problem]:
@@ -257,6 +265,10 @@ class _EdgeCheck:
             gives, takes = self._outputs.get(output), self._inputs.get(into)
             if gives is None:
                 yield key, self._expected(output, "an output")
+            elif into in self._arguments:
+                row = gives.shape[1:]
+                if gives.datatype.dtype.kind not in "biuf" or -1 in row or prod(row) > MOST_VALUES:
+                    yield key, self._expected(output, f"an output of up to {MOST_VALUES} numbers")
             elif takes is None:
                 hint = suggestion(into, self._inputs, noun="there are")
                 yield key, f"{self._receiver!r} has no input {into!r}; {hint}"

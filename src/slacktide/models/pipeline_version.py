@@ -151,8 +151,20 @@ class PipelineVersion(LoadedVersion):
         number."""
         for number, stage in enumerate(self.cut_inputs, first):
             self.arena_numbers[stage] = number
-            self.stages[stage].attach(number, self.arena, self.pipeline.by_name[stage].glue)
+            glue = self.pipeline.by_name[stage].glue
+            datatypes = tuple([self._datatype(stage, argument) for argument in glue.takes])
+            glue = replace(glue, datatypes=datatypes)
+            self.stages[stage].attach(number, self.arena, glue)
         return first + len(self.cut_inputs)
+
+    def _datatype(self, stage: str, argument: str) -> str:
+        """Return the datatype of an argument of a stage's crop function."""
+        return next(
+            spec.datatype.wire_name
+            for edge in self.pipeline.into[stage]
+            for spec in self.stages[edge.upstream].interface.outputs
+            if not edge.each and dict(edge.tensors or [(spec.name,) * 2]).get(spec.name) == argument
+        )
 
     def hold(self) -> None:
         """Keep the stages loaded for one more frame."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from slacktide.domain import Reason, Signature
 from slacktide.domain.crops import BOX_BYTES
-from slacktide.domain.frames import PreparePayload, Yield
+from slacktide.domain.frames import Feed, PreparePayload, Yield
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, TensorSpec, fits
 from slacktide.executors.hand_over.arena import ALIGNMENT, Arena, Slot
@@ -45,12 +45,14 @@ _PIXEL_FRAMES = 20
 class HandedOn:
     """Rows or boxes that one request handed on along one edge."""
 
-    __slots__ = ("chosen", "tensors")
+    __slots__ = ("chosen", "tensors", "values")
 
     def __init__(self, chosen: Chosen, tensors: dict[str, TensorRef] | None = None) -> None:
         self.chosen = chosen
         self.tensors = tensors or {}
         """Tensors in the downstream stage's arena, by input; empty for crops."""
+        self.values: dict[str, bytes] = {}
+        """Arguments of the downstream stage's crop function: a value for each row."""
 
 
 class FramePayloads:
@@ -146,12 +148,18 @@ class FramePayloads:
         if not count:
             return Yield(0), HandedOn(chosen)
         cut = self.version.cut_inputs.get(edge.downstream)
+        arguments = self.version.pipeline.by_name[edge.downstream].glue.takes
         names = [spec.name for spec in version.interface.inputs if spec.name != cut]
-        inputs = []
+        names += arguments
+        inputs, values = [], {}
         for output, name in edge.tensors or zip(names, names, strict=True):
             if (output_tensor := arrays.tensor(output)) is not None:
                 spec, tensor = output_tensor
-                inputs.append(InputTensor(name, spec.datatype, *rows_of(spec, tensor, chosen.rows)))
+                shape, data = rows_of(spec, tensor, chosen.rows)
+                if name in arguments:
+                    values[name] = bytes(data)
+                else:
+                    inputs.append(InputTensor(name, spec.datatype, shape, data))
         if len(self.version.pipeline.into[edge.downstream]) == 1:
             checked = _checked(version, inputs, count)
             signature, hint = checked.signature, checked.work_hint
@@ -166,7 +174,9 @@ class FramePayloads:
             at += _aligned_size(row_tensor.data)
         for row_tensor in masks:
             tensors[row_tensor.name] = TensorRef(0, 0, (count, *row_tensor.shape[1:]))
-        return Yield(count, signature, hint), HandedOn(chosen, tensors)
+        handed = HandedOn(chosen, tensors)
+        handed.values = values
+        return Yield(count, signature, hint), handed
 
     def _arrays(self, stage: str, outputs: Sequence[OutputTensor | None]) -> StageArrays:
         version = self.version.stages[stage]
@@ -205,8 +215,18 @@ class FramePayloads:
             for handed, feed in fed
             if not handed.tensors
         ]
+        values = [
+            b"".join(
+                [
+                    _rows_of_bytes(handed.values[argument], len(handed.chosen.rows), feed)
+                    for handed, feed in fed
+                    if argument in handed.values
+                ]
+            )
+            for argument in self.version.pipeline.by_name[command.stage].glue.takes
+        ]
         number = self.version.arena_numbers[command.stage]
-        return CropPayload(rows, tuple(tensors), number, b"".join(boxes))
+        return CropPayload(rows, tuple(tensors), number, b"".join(boxes), tuple(values))
 
     def _joined(self, stage: LoadedVersion, parts: Sequence[TensorRef]) -> TensorRef:
         """Write rows of several requests as one tensor."""
@@ -245,6 +265,11 @@ def row_count(
     """Return the number of rows in outputs of a request of `rows` rows."""
     expands = outputs and version.definition.settings.expands
     return outputs[-1][0][0] if expands and outputs and outputs[-1] is not None else rows
+
+
+def _rows_of_bytes(data: bytes, rows: int, feed: Feed) -> bytes:
+    size = len(data) // rows
+    return data[size * feed.first : size * feed.end]
 
 
 def no_payload(version: LoadedVersion, rows: int) -> Payload:

@@ -23,7 +23,7 @@ from typing import Any
 from slacktide.domain import BatchTiming, ExitPolicy, ExitReport
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.cgroups import limit_memory
-from slacktide.executors.crop_frames import decode_attach, decode_crops, with_crops
+from slacktide.executors.crop_frames import Crops, decode_attach, decode_crops, with_crops
 from slacktide.executors.crops import FrameArenas
 from slacktide.executors.exit_frames import (
     ReleasedMessage,
@@ -221,8 +221,8 @@ class BatchRunner:
         self._aborted: int | None = None
         """The batch of the last abort."""
         self.frames = FrameArenas()
-        self.crops: dict[int, tuple[int, bytes]] = {}
-        """Frame arena and boxes of the next batch's crops, by the place of the member."""
+        self.crops: dict[int, Crops] = {}
+        """What is cut from frames for the next batch, by the place of the member."""
 
     def execute(self, body: bytes) -> bytes:
         """Run one batch. Returns the frames that end it: FINISHED, perhaps after FAULTS or DAMAGED;

@@ -81,6 +81,20 @@ class CropSettings(Section):
     function: str = ""
     """Function that processes each crop before it is resized. Its name is defined by [`serve
     --glue`](extending.md) or an entry point."""
+    takes: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
+        Field(strict=False, max_length=16),
+    ] = ()
+    """Names of further arguments of `function`. Edges bring their values for each crop from stages
+    that ran on the same crops, as they bring inputs."""
+
+    @model_validator(mode="after")
+    def _arguments_of_a_function(self) -> CropSettings:
+        if self.takes and not self.function:
+            raise OptionError(("takes", "needs 'function'"))
+        if len(set(self.takes)) < len(self.takes):
+            raise OptionError(("takes", "expected different names"))
+        return self
 
 
 class StageSettings(Section):
@@ -249,7 +263,7 @@ def _glue(stage: str, crop: CropSettings | None) -> Glue:
     if crop is None:
         return Glue()
     try:
-        return Glue(crop.margin, glue_target(crop.function) if crop.function else "")
+        return Glue(crop.margin, glue_target(crop.function) if crop.function else "", crop.takes)
     except OptionError as error:
         reasons = "; ".join(message for _, message in error.problems)
         raise OptionError((f"stages.{stage}.crop.function", reasons)) from None
