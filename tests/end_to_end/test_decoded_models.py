@@ -44,6 +44,12 @@ variants:
   sizes: [32, 96]
   planner: none
 """
+DOGS = """
+slo: 20s
+stages: {detect: spots, look: colour}
+edges:
+  - {from: detect, to: look, each: box, when: {class: dog}}
+"""
 WALK = """
 slo: 20s
 stages: {detect: spots, look: colour}
@@ -70,6 +76,13 @@ def raw_head(zoo: Any, name: str, settings: str, shape: list[Any], metadata: Any
 FRACTIONS = np.array([[0.1, 0.2, 0.5, 0.6], [0.6, 0.5, 1.0, 0.9]], np.float32)
 
 
+def state_names(path: Any, names: str) -> None:
+    """Write names of classes into a model's file, as exporters do."""
+    model = onnx.load(path)
+    helper.set_model_props(model, {"names": names})
+    onnx.save(model, path)
+
+
 def spots(zoo: Any, name: str, settings: str) -> None:
     """A YOLO of images of any size that sees the same two boxes in all of them, of classes 1 and 0,
     and is the surer of them the brighter the image is."""
@@ -78,7 +91,7 @@ def spots(zoo: Any, name: str, settings: str) -> None:
     places[0, :, [3, 5]] = np.concatenate(sides, axis=1)
     certain = np.zeros((1, 2, 9), np.float32)
     certain[0, 1, 3], certain[0, 0, 5] = 1 / 255, 0.9 / 255
-    zoo.save(
+    path = zoo.save(
         name,
         [
             helper.make_node("Cast", ["image"], ["x"], to=FLOAT),
@@ -103,6 +116,7 @@ def spots(zoo: Any, name: str, settings: str) -> None:
         ],
         settings=settings,
     )
+    state_names(path, "{0: 'cat', 1: 'dog'}")
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +138,7 @@ def house(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> 
     spots(zoo, "spots", SPOTS)
     colour(zoo, settings="max_batch: 8\n")
     pipeline(zoo, "walk", WALK)
+    pipeline(zoo, "dogs", DOGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
@@ -253,6 +268,8 @@ def test_a_pipeline_cuts_out_what_a_decoder_found(decoded: Any) -> None:
     answer = outputs(ask_frame(decoded, image, "walk"))
     np.testing.assert_allclose(answer["detect.boxes"][0, :2], FRACTIONS, atol=1e-6)
     np.testing.assert_allclose(answer["look.mean"], [[102, 153, 204], [204, 153, 102]], atol=1)
+    dogs = outputs(ask_frame(decoded, image, "dogs"))  # by the names in the model's metadata
+    np.testing.assert_allclose(dogs["look.mean"], [[102, 153, 204]], atol=1)
 
 
 def test_classes_in_json(decoded: Any) -> None:

@@ -104,6 +104,21 @@ def test_a_pipeline_names_the_loads_that_it_was_checked_against(house: House) ->
     assert house.host.serving["chain"] is loaded, "nothing of it has changed"
 
 
+def test_classes_are_named_by_the_labels_of_the_loaded_model(house: House) -> None:
+    text = "stages: {a: scored, b: second}\nedges: [{from: a, to: b, when: {class: taxi}}]"
+    scores = TensorSpec("scores", Datatype.FP32, (-1, 2))
+    scored = interface("x", "y")
+    scored = ModelInterface(scored.inputs, (*scored.outputs, scores), 8)
+    version = house.put("scored", scored)
+    with pytest.raises(SettingsError, match=r"when\.class\[0\]: expected 'stages\.a\.classes' or"):
+        house.shelf.load(definition(text))
+    version.labels = ("car", "taxi")
+    house.shelf.load(definition(text))
+    (edge,) = house.host.serving["chain"].pipeline.edges
+    assert edge.when is not None
+    assert edge.when.classes == (1,)
+
+
 def test_a_model_that_is_loaded_anew_makes_the_pipeline_anew(house: House) -> None:
     house.shelf.load(definition())
     house.put("second", interface("y", "w"))

@@ -111,6 +111,7 @@ def _pipeline(
 ) -> Iterator[Finding]:
     """Check a pipeline, except for its models."""
     stages: dict[str, StageTensors] = {}
+    labels: dict[str, Sequence[str]] = {}
     problems: list[Problem] = []
     unknown = False
     for stage in pipeline.pipeline.stages:
@@ -122,10 +123,11 @@ def _pipeline(
             model = listed_model.definitions[-1]  # the latest version answers
             try:
                 with as_repository_error(model.where):
-                    interface, _, _ = _declared(profiled_files(model)[0])
+                    interface, metadata, _ = _declared(profiled_files(model)[0])
             except RepositoryError:
                 problem_text = f"model {stage.model!r} cannot be served"
             else:
+                labels[stage.name] = model.labels or names_in(metadata)
                 unknown = unknown or interface is None
                 family = model.settings.variants
                 if interface is not None:
@@ -141,6 +143,7 @@ def _pipeline(
     try:
         if problems:
             raise SettingsError(pipeline.where, *problems)
+        pipeline = pipeline.with_labels(labels)
         if unknown:
             message = f"{pipeline.where}: could not check tensors of undeclared rank"
             yield Finding(pipeline.name, Severity.WARNING, message)

@@ -190,6 +190,8 @@ class PipelineShelf:
             name: StageTensors.of(version.interface, version.definition.settings)
             for name, version in stages.items()
         }
+        labels = {name: version.labels for name, version in stages.items()}
+        definition = definition.with_labels(labels)
         interface = pipeline_interface(definition, tensors)
         settings, pipeline = definition.settings, definition.pipeline
         pinned = tuple(replace(stage, version=stages[stage.name].pin) for stage in pipeline.stages)

@@ -455,6 +455,24 @@ def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder)
     assert messages[-1].startswith("error vain/pipeline.yaml: ")
 
 
+@pytest.mark.parametrize("place", ["settings", "metadata", ""])
+def test_pipelines_name_classes_by_labels(root: Path, add_model: Builder, place: str) -> None:
+    graph = onnx.load_from_string(_graph("z"))
+    if place == "metadata":
+        onnx.helper.set_model_props(graph, {"names": "['red', 'green']"})
+    settings = "labels: labels.txt\n" if place == "settings" else ""
+    add_model("first", data=graph.SerializeToString(), yaml=settings)
+    (root / "first/labels.txt").write_text("red\ngreen\n")
+    add_model("second", data=_graph("w", "z", width=2))
+    (root / "p").mkdir()
+    edge = "{from: a, to: b, scores: z, when: {class: green}}"
+    (root / "p/pipeline.yaml").write_text(f"stages: {{a: first, b: second}}\nedges: [{edge}]")
+    problems = [message for message in _messages(root) if "pipeline.yaml" in message]
+    assert bool(problems) == (not place)
+    for problem in problems:
+        assert "edges[0].when.class[0]: expected 'stages.a.classes' or 'labels'" in problem
+
+
 @pytest.mark.parametrize(
     ("axes", "metadata", "line"),
     [

@@ -13,7 +13,11 @@ from slacktide.domain.crops import BoxChoice, Glue
 from slacktide.domain.pipelines import Edge, PipelineStage
 from slacktide.models import plugins
 from slacktide.models.repository.errors import FolderError, RepositoryError, SettingsError
-from slacktide.models.repository.pipeline import PipelineSettings, parse_pipeline
+from slacktide.models.repository.pipeline import (
+    PipelineDefinition,
+    PipelineSettings,
+    parse_pipeline,
+)
 from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.single_model import SingleModel
 
@@ -50,6 +54,21 @@ def test_it_is_the_graph_that_it_says() -> None:
         Edge("street", "brand", "box", BoxChoice((0, 1), 0.4, 0.5, 8)),
         Edge("street", "plate", "box", BoxChoice((1,), height=0.1), scores="quality"),
     )
+
+
+def test_classes_may_have_the_names_of_the_models_labels() -> None:
+    settings = read(TRAFFIC.replace(", classes: [car, taxi, dog]", ""))
+    definition = PipelineDefinition("p", settings, settings.pipeline("p"))
+    resolved = definition.with_labels({"street": ("dog", "taxi", "car"), "brand": ("car",)})
+    assert [edge.when.classes for edge in resolved.pipeline.edges if edge.when] == [(2, 1), (1,)]
+    with pytest.raises(SettingsError) as caught:
+        definition.with_labels({"street": ()})
+    key = "p/pipeline.yaml: edges[0].when.class[0]: expected 'stages.street.classes' or 'labels'"
+    assert str(caught.value).startswith(key)
+    with pytest.raises(SettingsError, match=r"class\[0\]: street has no class 'car'"):
+        definition.with_labels({"street": ("dog", "taxi")})
+    stated = PipelineDefinition("p", read(TRAFFIC), read(TRAFFIC).pipeline("p"))
+    assert stated.with_labels({"street": ("dog", "taxi", "car")}) == stated
 
 
 def test_rows_of_any_score_go_on_and_outputs_are_named() -> None:
@@ -113,7 +132,6 @@ def test_stages_are_counted(stages: int, told: str) -> None:
         ("[car, 1]", "cra", "edges[0].when.class[0]: street has no class 'cra'; did you mean 'car"),
         ("[car, 1]", "[car, 3]", "edges[0].when.class[1]: expected 0 to 2, got 3"),
         ("[car, 1]", "1.5", "edges[0].when.class[0]: expected the name of a class, or its number"),
-        (", classes: [car, taxi, dog]", "", "class[0]: expected 'stages.street.classes' to name"),
         ("score: 0.4", "score: .nan", "edges[0].when.score: expected a finite number, got nan"),
         ("overlap: 0.5", "overlap: 0", "edges[0].when.overlap: expected greater than 0, got 0"),
         ("most: 8", "most: 1001", "edges[0].when.most: expected less than or equal to 1000"),

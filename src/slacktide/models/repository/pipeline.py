@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, model_validator
@@ -27,7 +27,7 @@ from slacktide.domain.pipelines import PipelineStage as Stage
 from slacktide.domain.suggestions import shown, suggestion
 from slacktide.domain.units import format_seconds
 from slacktide.models.plugins import glue_target
-from slacktide.models.repository.errors import SettingsError
+from slacktide.models.repository.errors import Problem, SettingsError
 from slacktide.models.repository.fields import Name, Section, short_for
 from slacktide.models.repository.settings import Duration
 from slacktide.models.repository.settings_file import parse_document, validation_problems
@@ -105,7 +105,8 @@ class StageSettings(Section):
     classes: Annotated[
         tuple[ClassName, ...], Field(strict=False, min_length=1, max_length=MOST_CLASSES)
     ] = ()
-    """Names of the model's classes, in the model's order, for use in `when.class`."""
+    """Names of the model's classes, in the model's order, for use in `when.class`. Default: the
+    model's `labels`."""
     crop: CropSettings | None = None
     """How crops are cut. Only for a stage that gets boxes (`each: box`)."""
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -128,8 +129,7 @@ class WhenSettings(Section):
         BeforeValidator(_listed),
         Field(strict=False, alias="class", min_length=1, max_length=MOST_CLASSES),
     ] = ()
-    """Class or list of classes to pass on, each a name from the stage's `classes` or a number from
-    0. Default: all classes."""
+    """Class or list of classes to pass on, each a name or a number from 0. Default: all classes."""
     score: float | None = None
     """Minimum score. Default: 0 for boxes, no minimum for rows."""
     overlap: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -218,15 +218,16 @@ class PipelineSettings(Section):
             raise OptionError((error.key, error.message)) from None
         return self
 
-    def pipeline(self, name: str) -> Pipeline:
-        """Return the graph, without versions. Raises PipelineError if it is invalid, OptionError
-        for an unknown class or glue function."""
+    def pipeline(self, name: str, labels: Mapping[str, Sequence[str]] | None = None) -> Pipeline:
+        """Return the graph, without versions. `labels`: names of classes by stage, for stages
+        without `classes`; None: not known yet, then these names choose all classes. Raises
+        PipelineError if the graph is invalid, OptionError for an unknown class or glue function."""
         cropped = {edge.downstream for edge in self.edges if edge.each is not None}
         stages = [
             Stage(stage, stated.model, _glue(stage, stated.crop))
             for stage, stated in self.stages.items()
         ]
-        edges = [self._edge(number, edge) for number, edge in enumerate(self.edges)]
+        edges = [self._edge(number, edge, labels) for number, edge in enumerate(self.edges)]
         pipeline = Pipeline(name, tuple(stages), tuple(edges), self.slo)
         for stage, stated in self.stages.items():
             if stated.crop is not None and stage not in cropped:
@@ -234,13 +235,18 @@ class PipelineSettings(Section):
                 raise PipelineError(f"stages.{stage}.crop", expected)
         return pipeline
 
-    def _edge(self, number: int, edge: EdgeSettings) -> Edge:
+    def _edge(
+        self, number: int, edge: EdgeSettings, labels: Mapping[str, Sequence[str]] | None
+    ) -> Edge:
         classes: tuple[int, ...] = ()
         if edge.when is not None and edge.upstream in self.stages:
             class_names = self.stages[edge.upstream].classes
+            named = any(isinstance(class_, str) for class_ in edge.when.class_refs)
+            unknown = labels is None and named and not class_names
+            class_names = class_names or tuple((labels or {}).get(edge.upstream, ()))
             classes = tuple(
                 _class(f"edges[{number}].when.class[{at}]", class_, edge.upstream, class_names)
-                for at, class_ in enumerate(edge.when.class_refs)
+                for at, class_ in enumerate(() if unknown else edge.when.class_refs)
             )
         choice = None
         if (when := edge.when) is not None:
@@ -272,8 +278,8 @@ def _glue(stage: str, crop: CropSettings | None) -> Glue:
 def _class(key: str, class_: int | str, stage: str, class_names: tuple[str, ...]) -> int:
     """Return the number of a class. Raises OptionError if it does not exist."""
     if isinstance(class_, str) and not class_names:
-        message = f"expected 'stages.{stage}.classes' to name the classes, or a number"
-        raise OptionError((key, f"{message}; got {shown(class_)}"))
+        message = f"expected 'stages.{stage}.classes' or 'labels' of its model to name the classes"
+        raise OptionError((key, f"{message}, or a number; got {shown(class_)}"))
     if isinstance(class_, str) and class_ not in class_names:
         message = f"{stage} has no class {shown(class_)}; {suggestion(class_, class_names[:50])}"
         raise OptionError((key, message))
@@ -290,6 +296,14 @@ class PipelineDefinition:
     settings: PipelineSettings
     pipeline: Pipeline
     """Graph without versions."""
+
+    def with_labels(self, labels: Mapping[str, Sequence[str]]) -> PipelineDefinition:
+        """Resolve names of classes by these labels of models, by stage. Raises SettingsError."""
+        try:
+            return replace(self, pipeline=self.settings.pipeline(self.name, labels))
+        except OptionError as error:
+            problems = (Problem(key, message) for key, message in error.problems)
+            raise SettingsError(self.where, *problems) from None
 
     @property
     def where(self) -> str:
