@@ -122,9 +122,10 @@ def keys_below(
             default = "" if field.is_required() else cell(plainly(defaults[name]))
             stated = {"": " Required.", "none": ""}.get(default, f" Default: {default}.")
             yield key, f"| `{key}` | {known[name]}{alike}{stated} |"
-        if inner is not None and home == path:
-            if name not in known or package(inner[1]) == package(section):
-                yield from keys_below(inner[1], path, homes)
+        if inner is None or home != path:
+            continue
+        if name not in known or package(inner[1]) == package(section):
+            yield from keys_below(inner[1], path, homes)
 
 
 def package(section: type[Section]) -> str:
