@@ -69,7 +69,7 @@ def test_the_tables_say_so(report: Any) -> None:
         "3: r3",
         "75",
         "0.250",
-        "trained in 7 s on the 1500 rows of day",
+        "trained in 7 s on 1500 earlier rows of day",
         "Last change: an alarm.",
     ):
         assert part in text, text

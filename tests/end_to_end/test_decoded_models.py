@@ -333,5 +333,5 @@ def test_a_check_says_what_decodes_a_head(zoo: Any, task: str, decoder: str) -> 
     raw_head(zoo, "boxes", "", ["n", 6, 84], {"task": task})
     (finding,) = check_repository(zoo.root)
     assert finding.severity is Severity.NOTE
-    assert f"the file's task is {task!r}; for answers instead of raw outputs" in finding.message
+    assert f"the file's task is {task!r}; to have raw outputs decoded" in finding.message
     assert decoder in finding.message

@@ -110,7 +110,7 @@ def test_too_many_replicas_are_the_least_that_are_stated_and_no_flag_serves_them
 
 
 def test_fewer_cores_than_replicas_are_an_error():
-    with pytest.raises(LaneError, match="cores: expected at least 2, one a replica, got 1"):
+    with pytest.raises(LaneError, match="cores: expected at least 2, one per replica, got 1"):
         assign_lanes({"a": settings(cores=1, replicas=2)}, (0, 1))
 
 
@@ -150,7 +150,7 @@ def test_models_that_state_nothing_get_what_the_scaled_could_not_use_but_at_leas
     layout = assign_lanes({"a": settings(cores={"min": 1}), "b": settings()}, range(4))
     assert cores_of(layout) == {"shared": (0,), "a": (1,)}
     assert layout.spare == (1, 2, 3)
-    with pytest.raises(LaneError, match="no core is left for it"):
+    with pytest.raises(LaneError, match="no core is left: other models"):
         assign_lanes({"a": settings(cores={"min": 4}), "b": settings()}, range(4))
 
 

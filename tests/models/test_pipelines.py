@@ -153,9 +153,7 @@ def test_a_model_that_fits_no_more_takes_it_along_as_well(
 
 def test_an_accuracy_is_wanted_of_variants_only(house: House) -> None:
     text = CHAIN.replace("a: first", "a: {model: first, accuracy: 0.5}")
-    with pytest.raises(
-        SettingsError, match=r"stages.a.accuracy: cannot be stated: the model has no"
-    ):
+    with pytest.raises(SettingsError, match=r"stages.a.accuracy: not allowed: the model has no"):
         house.shelf.load(definition(text))
     sizes = (FamilyVariant("1", 0.4, 1), FamilyVariant("2", 0.7, 2))
     house.catalog.find("first", None).family = Family(sizes)

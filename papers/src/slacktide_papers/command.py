@@ -89,13 +89,13 @@ PAPERS = {
         "default: all of them.",
         quick="One seed, fewer requests, cases and SLOs: under two minutes on two idle cores.",
         seeds="Runs of each row, 5 by default; Q, notice and figures have at most 3.",
-        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals follow; "
+        data="Folder with the Azure Functions 2019 trace, which determines the arrivals; "
         "default: arrivals are drawn as the setting states.",
         setting="P: calibrated on the paper's tables; Q: padding dominates; or both.",
     ),
     "sponge": PaperHelp(
         """Sponge (2024): Figures 1, 3 and 4 and Table 1, then harder settings, simulated with the
-    engine and the planners that serve.
+    server's engine and planners.
 
     Example: slacktide reproduce sponge --quick
 
@@ -108,8 +108,8 @@ PAPERS = {
         "drawn from a seed, without Figure 3.",
     ),
     "jellyfish": PaperHelp(
-        """Jellyfish (2022): Figures 10 to 21 and Table 2, simulated with the engine, the planner
-    and the client that serve, beside the published system.
+        """Jellyfish (2022): Figures 10 to 21 and Table 2, simulated with the server's engine and
+    planner and the client library, beside the published system.
 
     Example: slacktide reproduce jellyfish --quick
 
@@ -128,12 +128,12 @@ PAPERS = {
         "objective and its time.",
     ),
     "apparate": PaperHelp(
-        """Apparate (2024): Figures 9, 11 and 13 to 18 and Tables 1 to 4, simulated with the engine
-    and the planner that serve, from ramp answers of the example models to streams of inputs.
+        """Apparate (2024): Figures 9, 11 and 13 to 18 and Tables 1 to 4, simulated with the
+    server's engine and planner, from the answers of ramps in the example models.
 
-    The first run plays whole streams to the models, which takes a core about ten minutes for each
-    video. Features that ramps are trained on stay in the user's cache folder (1.4 GB in all). The
-    run can be interrupted and resumed.
+    The first run plays whole streams to the models, which takes one core about ten minutes per video.
+    Training features stay in the user's cache folder (1.4 GB in all). The run can be interrupted
+    and resumed.
 
     Example: slacktide reproduce apparate --quick
 
@@ -147,8 +147,8 @@ PAPERS = {
         quick="Two videos of 4,000 frames, ramps trained on the first quarter: under three "
         "minutes on two idle cores.",
         seeds="Number of seeds for the arrivals of texts; default: 1.",
-        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals of texts "
-        "follow; default: counts are drawn from a seed.",
+        data="Folder with the Azure Functions 2019 trace, which determines the arrivals "
+        "of texts; default: they are drawn from a seed.",
         table="File with your exit table (docs/reproduce/apparate.md states the format), played "
         "instead of the examples'. May be given several times.",
         inputs="Number of inputs to play of each stream after its first tenth, on which ramps are "
@@ -179,7 +179,7 @@ def _help_of(name: str, paper: Publication[Any, Any, Any, Any, Any]) -> PaperHel
     """Help for a paper of another Python package."""
     return PaperHelp(
         f"{paper.title}\n\n    Example: slacktide reproduce {name} --quick\n    ",
-        experiments=f"{', '.join(paper.experiments)}; default: all that do not have to be named.",
+        experiments=f"{', '.join(paper.experiments)}; default: all but those that run only by name.",
         quick=f"Shorter runs: {paper.quick.size}.",
         seeds=f"Runs of each row; default: {paper.scope.seeds}.",
         data="Folder with recorded data, if the paper uses any.",

@@ -29,8 +29,8 @@ Glue = Annotated[
     typer.Option(
         "--glue",
         metavar="NAME=TARGET",
-        help="NAME=MODULE:FUNCTION of a function that pipelines and models use by name, as with "
-        "slacktide serve; may be repeated.",
+        help="NAME=MODULE:FUNCTION of a function that settings may name, as with slacktide serve; "
+        "may be given several times.",
     ),
 ]
 """The option for verbs that read a repository without serving it."""

@@ -415,7 +415,7 @@ def _print_classes(out: Console, scores: Sequence[VariantAccuracy]) -> None:
         classes.add_row(heading, str(common.count), *cells)
     out.print(classes)
     if len(ranked) > _MOST_CLASSES:
-        out.print(f"{len(ranked) - _MOST_CLASSES} rarer classes are in the answer to --json")
+        out.print(f"{len(ranked) - _MOST_CLASSES} rarer classes are listed only by --json")
 
 
 def _print(out: Console, title: str, record: ProfileRecord) -> None:

@@ -226,7 +226,7 @@ def _pictures(
     name = f'"{spec.name}"' if ":" in spec.name else spec.name
     message = (
         f"input {spec.name!r}, {spec.datatype.wire_name} {list(spec.shape)}, looks like pictures; "
-        f"for JPEG and pixels of any size state in {SETTINGS_FILE} (docs/images.md) "
+        f"to take JPEG and pixels of any size, state in {SETTINGS_FILE} (docs/images.md) "
         f"inputs.{name}.image: {choice}"
     )
     yield Finding(definition.name, Severity.NOTE, f"{definition.where}: {message}")
@@ -254,7 +254,7 @@ def _head(
     if decoder is not None and settings.decode is None and settings.function is None:
         labels = "" if names_in(metadata) or definition.label_file else ", and labels: FILE"
         message = (
-            f"{reason}; for answers instead of raw outputs state decode: {decoder}{labels} in "
+            f"{reason}; to have raw outputs decoded, state decode: {decoder}{labels} in "
             f"{SETTINGS_FILE} (docs/decoders.md)"
         )
         yield Finding(definition.name, Severity.NOTE, f"{definition.where}: {message}")

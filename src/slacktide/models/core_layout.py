@@ -144,7 +144,7 @@ def assign_lanes(
         lanes_of.update(_own_lanes(whole, shared, total, lanes))
     if sharing:
         if not shared:
-            raise LaneError(sharing[0], f"no core is left for it: other models state all {total}")
+            raise LaneError(sharing[0], f"no core is left: other models claim all {total}")
         lanes_of.update(_share(sharing, models, shared, lanes))
     used_cores = tuple(core for core in cores if core not in spare)
     lanes = [replace(lane, timetable=_timetable(lane.name, models, lanes_of)) for lane in lanes]
@@ -232,7 +232,7 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
     fewest, many = copies.min, copies.max
     if copies.fixed:  # they divide `cores`; with a range, each replica has `cores`
         if most < fewest:
-            raise LaneError(name, f"cores: expected at least {fewest}, one a replica, got {most}")
+            raise LaneError(name, f"cores: expected at least {fewest}, one per replica, got {most}")
         least, most = max(1, least // fewest), most // fewest
     elif many * least > total:
         field, needed = (

@@ -65,7 +65,7 @@ class PipelineHost(Protocol):
 def accuracy_problems(stage: str, stated: float | None, most: float | None) -> Iterator[Problem]:
     """Yield a problem if a stage cannot be as accurate as stated. `most`: accuracy of its best
     variant; None: it has no variants."""
-    message = "cannot be stated: the model has no variants"
+    message = "not allowed: the model has no variants"
     if most is not None:
         message = f"expected at most {most:g}, the accuracy of the best variant"
     if stated is not None and (most is None or most < stated):

@@ -87,7 +87,7 @@ class ResizeTracker:
         if set(report.cores) != set(resize.cores):
             resize.short[replica] = report.cores
         if report.detail and self._refusals.get(lane) != report.detail:
-            log.warning("lane %s has not got its cores: %s", lane, report.detail)
+            log.warning("lane %s did not get its cores: %s", lane, report.detail)
             self._refusals[lane] = report.detail
         self._maybe_settle(lane)
 

@@ -50,7 +50,7 @@ class ServerSettings(Options):
     metrics_port: int | None = _listen(8002, "Metrics port; 0: any free port; -1: off.", **_PORT)
     control_port: int | None = _access(
         None,
-        "HTTP port only for loading and unloading, token optional; 0: any free port; default: off.",
+        "HTTP port for loading and unloading only, even without a token; 0: any free port; default: off.",
         **_PORT,
     )
     control_host: str = _access("127.0.0.1", "Address of the control port.", metavar="ADDRESS")
@@ -110,8 +110,7 @@ class ServerSettings(Options):
     placement_options: Mapping[str, object] = _options_of("placement")
     glue: Mapping[str, object] = _model(
         {},
-        "NAME=MODULE:FUNCTION of a function that pipelines may name to process crops; may "
-        "be given several times.",
+        "NAME=MODULE:FUNCTION of a function that settings may name; may be given several times.",
         metavar="NAME=TARGET",
         repeated=True,
     )
@@ -137,7 +136,9 @@ class ServerSettings(Options):
     )
     max_connections: int = _limit(4096, "Maximum number of connections per port.", least=1)
     max_sessions: int = _limit(
-        4096, "Maximum number of open frame streams; half of them for one client address.", least=1
+        4096,
+        "Maximum number of open frame streams; one client address may have half of them.",
+        least=1,
     )
     max_request_bytes: int = _size(
         64 * MIB,
@@ -153,7 +154,7 @@ class ServerSettings(Options):
         0.0, "On SIGTERM: time between becoming unready and closing the ports.", least=0
     )
     drain_timeout_s: float = _time(
-        30.0, "After that: maximum wait for requests in flight.", least=0
+        30.0, "After --drain-delay: maximum wait for requests in flight.", least=0
     )
     allow_control: bool = _access(
         False,

@@ -449,7 +449,7 @@ def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder)
         "of 'third', got 'z', "
         "FP32 [-1, 2] of 'first'",
         "stages.b.model: expected a model, got the pipeline 'fits'",
-        "stages.a.accuracy: cannot be stated: the model has no variants",
+        "stages.a.accuracy: not allowed: the model has no variants",
         "stages.b.accuracy: expected at most 0.7, the accuracy of the best variant",
     ]
     assert messages[-1].startswith("error vain/pipeline.yaml: ")

@@ -53,7 +53,7 @@ MECHANISMS = ("urgent", "rescue")
 ABLATIONS = (
     *(Contender(f"ours, no {name}", "variants", ((name, 0.0),)) for name in MECHANISMS),
     Contender.of("ours, nothing learned", "variants", bandwidth_share=1.0, capacity_share=1.0),
-    Contender.of("ours, all on all lanes", "variants", lanes="all"),
+    Contender.of("ours, every variant on every lane", "variants", lanes="all"),
 )
 
 

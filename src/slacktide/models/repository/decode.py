@@ -40,27 +40,28 @@ class DecodeSettings(Section):
         BeforeValidator(_listed),
         Field(strict=False, alias="from", max_length=64),
     ] = ()
-    """The model's output to decode; for a function one or a list. Without it the output of fitting
-    shape, or all for a function."""
+    """The model's output to decode; a function may take a list. Default: the output whose shape
+    fits; for a function, all."""
     version: Literal["v5", "v8"] | None = None
     """`yolo`: the kind of head, `v5` [rows, anchors, 5 + classes] (also of version 7) or `v8`
     [rows, 4 + classes, anchors] (also of 9, 11 and 12). Needed only if both fit the shape."""
     confidence: Annotated[float, Field(ge=0, le=1)] = 0.25
     """`yolo`: lowest score of a box."""
     iou: Annotated[float, Field(ge=0, le=1)] = 0.45
-    """`yolo`: of boxes whose intersection is a larger share of their union, the best one stays."""
+    """`yolo`: if two boxes overlap by more than this share of their union, the one with the lower
+    score is dropped."""
     max_detections: Annotated[int, Field(ge=1, le=4096)] = 100
-    """`yolo`: boxes of an answer, best first; places without one have a score of 0."""
+    """`yolo`: number of boxes in an answer, best first. Missing ones have a score of 0."""
     per_class: bool = True
-    """`yolo`: whether only boxes of the same class suppress each other."""
+    """`yolo`: whether only overlaps of boxes of one class count."""
     classes: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...],
         BeforeValidator(_listed),
         Field(strict=False, max_length=1024),
     ] = ()
-    """`yolo`: numbers of the classes to return. Without it all are."""
+    """`yolo`: numbers of the classes to return. Default: all."""
     top: Annotated[int, Field(ge=1, le=4096)] = 5
-    """`softmax`, `sigmoid`: classes of an answer, best first."""
+    """`softmax`, `sigmoid`: number of classes in an answer, best first."""
     probabilities: bool = False
     """`softmax`, `sigmoid`: true if the output already holds probabilities, not logits."""
     gives: Annotated[dict[TensorName, FunctionTensor], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)

@@ -39,7 +39,7 @@ class PositionSettings(Section):
     @model_validator(mode="after")
     def _either(self) -> PositionSettings:
         if both := set(self.add) & set(self.forbid):
-            raise OptionError(("forbid", f"expected no tensor of 'add', got {min(both)!r}"))
+            raise OptionError(("forbid", f"{min(both)!r} is also in 'add'"))
         return self
 
 

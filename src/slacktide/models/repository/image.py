@@ -64,22 +64,23 @@ class ImageSettings(Section):
 
     preset: Annotated[str, BeforeValidator(_preset)] | None = None
     """Values of keys that are not stated: `ultralytics`, `imagenet`, `paddleocr`, `mobilenet` or
-    `caffe`. Without it, the metadata in the model's file decide, if an exporter wrote some."""
+    `caffe`. Default: what the exporter wrote into the file's metadata, if anything."""
     size: Annotated[tuple[Side, Side], BeforeValidator(_sides), Field(strict=False)] | None = None
-    """Height and width of the model's input in pixels: a number or `[height, width]`. Without it,
-    the model's fixed axes, `imgsz` in its metadata or the sizes of its family apply."""
+    """Height and width of the model's input in pixels: a number or `[height, width]`. Default:
+    the model's fixed axes, `imgsz` in its metadata, or the sizes of its family."""
     layout: Literal["chw", "hwc"] | None = None
-    """Order of the model's axes. Without it, its shape decides."""
+    """Order of the model's axes, `chw` or `hwc`. Its shape decides by default."""
     colour: Literal["rgb", "bgr", "grey"] | None = None
-    """Channels of the model: `rgb`, `bgr` or `grey`, by default what fits the number."""
+    """Channels of the model: `rgb`, `bgr` or `grey`. Default: `grey` for one channel, otherwise
+    `rgb`."""
     scale: Annotated[float, BeforeValidator(_scale), Field(gt=0)] | None = None
     """Factor for each sample, a number or a fraction: 1/255 by default, 1 if the model takes
     UINT8. A sample becomes (sample × scale − mean) / std."""
     mean: Channels | None = None
-    """Subtracted after scaling: a number, or one for each channel in the model's order; 0 by
+    """What is subtracted after scaling: a number, or one for each channel in the model's order; 0 by
     default."""
     std: Channels | None = None
-    """Divisor after that, like `mean`; 1 by default."""
+    """Divisor after the subtraction, like `mean`; 1 by default."""
     resize: Literal["squash", "letterbox", "cover", "short_side", "height"] | None = None
     """How a picture is fitted: `squash` (default) scales both sides to the model's. `letterbox`
     keeps its shape and pads. `cover` keeps its shape and cuts off what exceeds. `short_side` scales
@@ -89,15 +90,15 @@ class ImageSettings(Section):
     """Share of the resized picture's sides that the model sees, around the centre: 0.875 resizes to
     256 for a model of 224."""
     anchor: Literal["centre", "top_left"] | None = None
-    """Where a padded picture lies; `centre` by default."""
+    """Where a padded picture lies: `centre` (default) or `top_left`."""
     pad_value: Annotated[int, Field(ge=0, le=255)] | None = None
     """Sample of the padding, before scaling; 114 by default."""
     multiple: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Height and width must be multiples of this, the network's stride; 1 by default."""
     interpolation: Literal["area", "linear", "cubic", "lanczos"] | None = None
-    """How pixels are resized: `area` by default, means of the pixels that a new one covers, as
-    Pillow does. The others are OpenCV's, which skip pixels of pictures that shrink a lot; `cubic`
-    and `lanczos` need `slacktide[images]`."""
+    """How pixels are resized. `area` (default) averages the pixels that a new one covers, as Pillow
+    does. `linear`, `cubic` and `lanczos` are OpenCV's, which skip pixels when a picture shrinks a
+    lot; the last two need `slacktide[images]`."""
 
     def stated(self, name: str) -> StatedPreprocessing:
         """Return the settings of the input `name` as the worker reads them."""
