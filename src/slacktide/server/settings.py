@@ -50,7 +50,7 @@ class ServerSettings(Options):
     metrics_port: int | None = _listen(8002, "Metrics port; 0: any free port; -1: off.", **_PORT)
     control_port: int | None = _access(
         None,
-        "HTTP port for loading and unloading only, even without a token; 0: any free port; default: off.",
+        "HTTP port for loading and unloading, even without a token; 0: any free port; default: off.",
         **_PORT,
     )
     control_host: str = _access("127.0.0.1", "Address of the control port.", metavar="ADDRESS")
@@ -136,9 +136,7 @@ class ServerSettings(Options):
     )
     max_connections: int = _limit(4096, "Maximum number of connections per port.", least=1)
     max_sessions: int = _limit(
-        4096,
-        "Maximum number of open frame streams; one client address may have half of them.",
-        least=1,
+        4096, "Maximum number of open frame streams; half of them per client address.", least=1
     )
     max_request_bytes: int = _size(
         64 * MIB,

@@ -48,8 +48,7 @@ class DecodeSettings(Section):
     confidence: Annotated[float, Field(ge=0, le=1)] = 0.25
     """`yolo`: lowest score of a box."""
     iou: Annotated[float, Field(ge=0, le=1)] = 0.45
-    """`yolo`: if two boxes overlap by more than this share of their union, the one with the lower
-    score is dropped."""
+    """`yolo`: if two boxes overlap by more than this share of their union, the better one stays."""
     max_detections: Annotated[int, Field(ge=1, le=4096)] = 100
     """`yolo`: number of boxes in an answer, best first. Missing ones have a score of 0."""
     per_class: bool = True

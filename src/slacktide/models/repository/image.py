@@ -71,13 +71,12 @@ class ImageSettings(Section):
     layout: Literal["chw", "hwc"] | None = None
     """Order of the model's axes, `chw` or `hwc`. Its shape decides by default."""
     colour: Literal["rgb", "bgr", "grey"] | None = None
-    """Channels of the model: `rgb`, `bgr` or `grey`. Default: `grey` for one channel, otherwise
-    `rgb`."""
+    """Channels of the model: `rgb`, `bgr` or `grey`. Default: `grey` for one, otherwise `rgb`."""
     scale: Annotated[float, BeforeValidator(_scale), Field(gt=0)] | None = None
     """Factor for each sample, a number or a fraction: 1/255 by default, 1 if the model takes
     UINT8. A sample becomes (sample × scale − mean) / std."""
     mean: Channels | None = None
-    """What is subtracted after scaling: a number, or one for each channel in the model's order; 0 by
+    """Subtracted after scaling: a number, or one for each channel in the model's order; 0 by
     default."""
     std: Channels | None = None
     """Divisor after the subtraction, like `mean`; 1 by default."""
