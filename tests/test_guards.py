@@ -26,7 +26,7 @@ CEILINGS = {
     "executors": 11_590,
     "exits": 1_950,
     "frontends": 7_300,
-    "models": 10_810,
+    "models": 10_820,
     "observability": 1_850,
     "pipelines": 1_200,
     "planning": 11_100,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 73_060,
+    "serving": 73_070,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 106_790,
+    "all": 106_810,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

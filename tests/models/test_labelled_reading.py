@@ -320,6 +320,48 @@ def test_yolo_is_read(tmp_path: Path, text: str, split: str) -> None:
     assert mapped.classes.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("place", ["val.txt", "lists/val.txt"])
+def test_a_split_of_yolo_may_be_a_list_of_images(tmp_path: Path, place: str) -> None:
+    root = yolo(tmp_path, f"path: /data/mine\nnames: [cat, dog]\nval: ./{place}\n", LINE)
+    up = "../" * place.count("/")
+    picture(root / "images/val/c.jpg")
+    (root / place).parent.mkdir(exist_ok=True)
+    (root / place).write_text(f"./{up}images/val/c.jpg\n\n{up}images/val/a.jpg\n")
+    labelled = read_labels(root)
+    assert [image.path.name for image in labelled.images] == ["c.jpg", "a.jpg"]
+    assert [image.where for image in labelled.images] == ["labels/val/c.txt", "labels/val/a.txt"]
+    assert [len(image.truth.classes) for image in labelled.images] == [0, 1]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            "images/val/a.jpg\nimages/val/z.jpg\n",
+            "v.txt line 2: there is no file 'images/val/z.jpg'",
+        ),
+        ("/home/me/a.jpg\n", "v.txt line 1: there is no file '/home/me/a.jpg' in the data"),
+        ("../a.jpg\n", "v.txt line 1: there is no file '../a.jpg' in the data"),
+        ("images/val/a.gif\n", "v.txt line 1: expected a .jpg, .jpeg, .npy, .png, .bmp or .webp"),
+        ("a\0.jpg\n", "v.txt line 1: expected a path, got"),
+        ("", "data.yaml: val: expected 1 to 100000 images, got none"),
+        ("a.jpg\n" * 100_001, "v.txt: expected at most 100000 lines"),
+        (None, "data.yaml: val: there is no file 'v.txt' in the data"),
+    ],
+)
+def test_what_is_wrong_in_a_list_of_images_is_named(
+    tmp_path: Path, lines: str | None, message: str
+) -> None:
+    picture(tmp_path / "a.jpg")
+    root = tmp_path / "data"
+    if lines is not None:
+        root.mkdir()
+        (root / "v.txt").write_text(lines)
+    with pytest.raises(DataError) as caught:
+        read_labels(yolo(root, "names: [cat]\nval: v.txt\n", LINE))
+    assert message in str(caught.value)
+
+
 GOOD = "names: [cat, dog]\nval: images/val\n"
 LINE = "0 0.5 0.5 0.5 0.5"
 

@@ -5,12 +5,14 @@
     DATA/labels/val/000000.txt         a line for each object: class, centre x, y, width, height
 
 Numbers are fractions of the upright image. A line with more of them is an outline, whose bounding
-box counts. An image without a text file has no object. `val` is read, else `test`, else `train`.
+box counts. An image without a text file has no object. `val` is read, else `test`, else `train`. It
+names a folder of images, or a text file with a path in each line, relative to that file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -39,11 +41,10 @@ def read_yolo(root: Path, name: str, labels: Sequence[str]) -> common.LabelledSe
     labelled = []
     for part in parts:
         if not isinstance(part, str):
-            raise common.DataError(f"{where}: expected the name of a folder of images")
+            raise common.DataError(f"{where}: expected the name of a folder or list of images")
         home = stated.get("path")
-        folder = _folder(root, home if isinstance(home, str) else "", part, where)
-        for image in common.images_under(root, folder):
-            path, truth_file = common.image_in(root, image, image), _labels_of(image)
+        for image, place in _images(root, home if isinstance(home, str) else "", part, where):
+            path, truth_file = common.image_in(root, image, place), _labels_of(image)
             truth = _truth(root, truth_file, classes, len(names))
             labelled.append(common.LabelledImage(path, truth_file, truth))
     return common.labelled_set(labelled, classes.by_number, where)
@@ -73,16 +74,28 @@ def _names(stated: Any, name: str) -> list[str]:
     return names
 
 
-def _folder(root: Path, home: str, stated: str, where: str) -> Path:
-    """Return a folder of images. Exporters state places that users do not have, so a leading `/` or
-    `..` is dropped. The rest is looked up in the data, below `path` if it exists there."""
+def _images(root: Path, home: str, stated: str, where: str) -> Iterator[tuple[str, str]]:
+    """Yield the images in a folder or a text file, relative to `root`, and their place for errors.
+
+    Exporters state places that users do not have, so a leading `/` or `..` is dropped. The rest is
+    looked up in the data, below `path` if it exists there."""
     inner, home = (
         str(PurePosixPath(*dropwhile("..".__eq__, PurePosixPath(path.lstrip("/")).parts)))
         for path in (stated, home)
     )
     at_home = str(PurePosixPath(home, inner))
-    name = at_home if "\0" not in at_home and (root / at_home).is_dir() else inner
-    return common.file_in(root, name, where, folder=True)
+    name = at_home if "\0" not in at_home and (root / at_home).exists() else inner
+    if not name.endswith(".txt"):
+        folder = common.file_in(root, name, where, folder=True)
+        yield from ((image, image) for image in common.images_under(root, folder))
+        return
+    common.file_in(root, name, where)
+    lines = common.text_of(root, name).splitlines()
+    if len(lines) > common.MOST_IMAGES:
+        raise common.DataError(f"{name}: expected at most {common.MOST_IMAGES} lines")
+    for number, line in enumerate(lines, 1):
+        if image := line.strip():
+            yield os.path.normpath(PurePosixPath(name).parent / image), f"{name} line {number}"
 
 
 def _labels_of(image: str) -> str:
