@@ -21,7 +21,7 @@ class FakeServer:
     def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
         self._credentials = credentials
         self.size, self.mapped = 256, True
-        self.keeps_shape = False
+        self.keeps_shape, self.short_side = False, 0.0
         self.delay = 0.0
         self.silent = False
         """It takes frames, and says nothing."""
@@ -126,6 +126,7 @@ class FakeServer:
                     advice=self._advice(),
                     input="image",
                     keeps_shape=self.keeps_shape,
+                    short_side=self.short_side,
                 )
                 yield m.ServerMessage(welcome=welcome)
             elif kind == "announcement":

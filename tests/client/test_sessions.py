@@ -58,14 +58,22 @@ def test_frames_are_encoded_as_advised_and_answered(server):
     assert (hello.model, hello.rate, hello.slo_ms, hello.name) == ("street", 10, 20_000, "gate")
 
 
-@pytest.mark.parametrize("keeps_shape", [False, True])
-def test_frames_keep_their_shape_for_a_model_that_letterboxes(server, keeps_shape):
-    server.keeps_shape = keeps_shape
+@pytest.mark.parametrize(
+    ("keeps_shape", "short_side", "sides"),
+    [
+        (False, 0.0, (256, 256)),
+        (True, 0.0, (120, 256)),  # letterbox
+        (True, 1.0, (256, 546)),  # short_side, height
+        (True, 1 / 0.875, (293, 624)),  # cover, with a crop
+        (True, 1 / 0.8, (300, 640)),  # never enlarged
+    ],
+)
+def test_frames_have_the_shape_that_the_model_sees(server, keeps_shape, short_side, sides):
+    server.keeps_shape, server.short_side = keeps_shape, short_side
     with connect(server.target, "street", **SLOW) as session:
         replies = [session.submit(np.zeros((300, 640, 3), np.uint8)).result(30) for _ in range(4)]
     assert replies[-1].outcome.size == 256
-    height, width = jpeg_in(server.frames[-1]).shape[:2]
-    assert (height, width) == ((120, 256) if keeps_shape else (256, 256))
+    assert jpeg_in(server.frames[-1]).shape[:2] == sides
 
 
 def test_colours_arrive_as_they_were(server):

@@ -100,6 +100,9 @@ def test_a_family_decides_the_size_itself() -> None:
     assert completed(model(-1, 3, -1, -1), 128, 256, resize="letterbox").size == (-1, -1)
     with pytest.raises(ValueError, match="multiples of 32, got 100"):
         completed(model(-1, 3, -1, -1), 100, 256, multiple=32)
+    for stated in ({"resize": "short_side"}, {"preset": "paddleocr"}):
+        with pytest.raises(ValueError, match="'short_side' is not allowed with 'variants"):
+            completed(model(-1, 3, -1, -1), 128, 256, **stated)
 
 
 def test_paddleocr_keeps_the_height_of_lines_and_the_shape_of_pages() -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
+from slacktide.client.images import encode
 from slacktide.domain.crops import Glue
 from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.executors.crops import FrameArenas
@@ -208,6 +209,34 @@ def test_a_family_resizes_to_the_size_of_the_batch(opened: Any) -> None:
         result = run(session, picture(90, 160), size=size)
         assert result.arrays[0].shape == (1, 3, size, size)
         assert result.inputs.placements[0].height == size * 9 // 16
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"resize": "letterbox"},
+        {"resize": "cover"},
+        {"resize": "cover", "crop": 0.8},
+        {"resize": "height", "anchor": "top_left"},
+        {"resize": "squash"},
+    ],
+)
+@pytest.mark.parametrize("sides", [(400, 720), (720, 400)])
+def test_what_a_camera_sends_is_placed_like_the_whole_frame(
+    opened: Any, stated: dict[str, Any], sides: tuple[int, int]
+) -> None:
+    session = opened("n", 3, "h", "w", sizes=(64, 96), **stated)
+    frame, image = picture(*sides), StatedPreprocessing("x", **stated)
+    fit: Any = {"keeps_shape": image.keeps_shape, "short_side": image.short_side}
+    sent = encode(frame, 96, quality=95, rgb=True, pixels=False, **fit)
+    assert min(sent.width, sent.height) < 200
+    expected, result = (run(session, each, size=96) for each in (frame, sent.data))
+    boxes, sent_boxes = (
+        np.array([[left, top, left + width, top + height]]) / 96
+        for left, top, width, height in (run.inputs.placements[0] for run in (expected, result))
+    )
+    assert np.abs(boxes - sent_boxes).max() <= 1.5 / 96  # so boxes are mapped back alike
+    assert np.abs(expected.arrays[0] - result.arrays[0]).mean() < 0.02
 
 
 def test_crops_are_placed_like_whole_pictures(opened: Any) -> None:

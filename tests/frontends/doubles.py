@@ -148,6 +148,7 @@ class FakeSession:
     steps: list[tuple[Any, ...]] = field(default_factory=list)
     closed: int = 0
     keeps_shape: bool = True
+    short_side: float = 1.25
 
     def welcome(self) -> tuple[str, list[tuple[str, int, float]]]:
         return "x", [("128", 128, 0.5), ("256", 256, 0.75)]

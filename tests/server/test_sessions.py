@@ -39,10 +39,15 @@ class Bench:
         self.pushed: list[tuple[str, SizeAdvice]] = []
         self.version = SimpleNamespace(family=family, interface=IMAGE, name=TERMS.model, rest_s=0.0)
         self.version.front = self.version
+        self.picture()
         catalog: Any = SimpleNamespace(find=lambda model, version: self.version)
         self.sessions = Sessions(
             catalog, self.posted.append, lambda: self.now, self.turns.append, most
         )
+
+    def picture(self, image: StatedPreprocessing | None = None) -> None:
+        """Have the model take pictures in this way."""
+        self.version.definition = SimpleNamespace(settings=SimpleNamespace(preprocessing=image))
 
     def open(self, address: str = "10.0.0.1", terms: SessionTerms = TERMS) -> Any:
         made: list[Any] = []
@@ -291,25 +296,32 @@ def test_a_model_without_planned_variants_is_streamed_to_as_it_is(family: Family
 
 
 @pytest.mark.parametrize(
-    ("image", "keeps_shape"),
+    ("image", "keeps_shape", "short_side"),
     [
-        (None, False),
-        (StatedPreprocessing("image"), True),
-        (StatedPreprocessing("image", "ultralytics"), True),
-        (StatedPreprocessing("image", "imagenet"), False),
-        (StatedPreprocessing("image", "caffe"), False),
-        (StatedPreprocessing("image", "caffe", resize="letterbox"), True),
-        (StatedPreprocessing("image", "ultralytics", resize="squash"), False),
+        (None, False, 0),
+        (StatedPreprocessing("image"), True, 0),
+        (StatedPreprocessing("image", "ultralytics"), True, 0),
+        (StatedPreprocessing("image", "imagenet"), True, 1 / 0.875),
+        (StatedPreprocessing("image", "imagenet", crop=0.5), True, 2),
+        (StatedPreprocessing("image", resize="cover"), True, 1),
+        (StatedPreprocessing("image", resize="short_side"), True, 1),
+        (StatedPreprocessing("image", "paddleocr"), True, 1),
+        (StatedPreprocessing("image", "caffe"), False, 0),
+        (StatedPreprocessing("image", "caffe", resize="letterbox"), True, 0),
+        (StatedPreprocessing("image", "ultralytics", resize="squash"), False, 0),
     ],
 )
-def test_clients_of_models_that_letterbox_are_told_to_keep_the_shape(
-    image: StatedPreprocessing | None, keeps_shape: bool
+def test_clients_are_told_what_shape_a_model_sees(
+    image: StatedPreprocessing | None, keeps_shape: bool, short_side: float
 ):
     bench = Bench()
-    bench.version.definition = SimpleNamespace(settings=SimpleNamespace(preprocessing=image))
-    assert bench.open().keeps_shape is keeps_shape
+    bench.picture(image)
+    session = bench.open()
+    assert session.keeps_shape is keeps_shape
+    assert session.short_side == pytest.approx(short_side)
     bench.version = None  # type: ignore[assignment]
-    assert not bench.open().keeps_shape
+    session = bench.open()
+    assert (session.keeps_shape, session.short_side) == (False, 0.0)
 
 
 def test_a_welcome_names_variants_with_size_and_accuracy():

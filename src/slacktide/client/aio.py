@@ -294,16 +294,16 @@ class AioSession:
 
     async def _encode(self, id: int, frame: _Submitted, size: int) -> None:
         options, transport = self.options, self._transport
-        pixels, exact, keeps_shape = False, None, False
+        pixels, exact, keeps_shape, short_side = False, None, False, 0.0
         if transport is not None:
             pixels, exact = transport.pixels, transport.exact
-            keeps_shape = transport.keeps_shape
+            keeps_shape, short_side = transport.keeps_shape, transport.short_side
         try:
             frame.encoded = await self._loop.run_in_executor(
                 self._connection._encoder,
                 lambda: encode(
                     frame.image, size, quality=options.quality, rgb=options.rgb,
-                    pixels=pixels, exact=exact, keeps_shape=keeps_shape,
+                    pixels=pixels, exact=exact, keeps_shape=keeps_shape, short_side=short_side,
                 ),
             )  # fmt: skip
         except Exception as error:

@@ -62,14 +62,17 @@ def encode(
     pixels: bool,
     exact: tuple[int, int] | None = None,
     keeps_shape: bool = False,
+    short_side: float = 0.0,
 ) -> EncodedImage:
     """Resize an image to sides of at most `size` (0: unchanged), or to `exact` (width, height), and
     encode it as JPEG of `quality`, or as raw `pixels`. `rgb`: red comes first, not blue.
-    `keeps_shape`: both sides shrink by the same factor. Raises ValueError."""
+    `keeps_shape`: both sides shrink by the same factor, until the long side is `size`, or the
+    short side is `short_side` × `size`. Raises ValueError."""
     most = size or LONGEST_SIDE
     width, height = exact or (min(image.shape[1], most), min(image.shape[0], most))
     if keeps_shape and exact is None:
-        scale = min(1.0, most / max(image.shape[:2]))
+        sides = image.shape[:2]
+        scale = min(1.0, short_side * most / min(sides) if short_side else most / max(sides))
         height, width = (max(1, round(side * scale)) for side in image.shape[:2])
     small = resized(image, width, height)
     if not pixels:

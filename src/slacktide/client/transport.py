@@ -59,6 +59,8 @@ class FrameTransport(Protocol):
     """Width and height that every frame must have."""
     keeps_shape: bool
     """Whether both sides of a frame shrink by the same factor."""
+    short_side: float
+    """Then: short side of a frame, as a multiple of its size; 0: its long side has that size."""
 
     def __init__(
         self, channel: grpc.aio.Channel, terms: SessionOptions, metadata: Metadata, tell: Tell
@@ -83,7 +85,7 @@ class StreamTransport:
 
         self.pixels = False
         self.exact: tuple[int, int] | None = None
-        self.keeps_shape = False
+        self.keeps_shape, self.short_side = False, 0.0
         self._m, self._tell, self._metadata = messages, tell, metadata
         self._method: Any = channel.stream_stream(
             f"/{messages.FRAME_SERVICE}/StreamFrames",
@@ -179,7 +181,7 @@ class StreamTransport:
             variants = tuple(
                 (variant.name, variant.size, variant.accuracy) for variant in welcome.variants
             )
-            self.keeps_shape = welcome.keeps_shape
+            self.keeps_shape, self.short_side = welcome.keeps_shape, welcome.short_side
             advice = _advice(welcome.advice) if welcome.HasField("advice") else None
             self._tell(Connected(variants, advice), {})
         elif kind == "acknowledgement":
@@ -207,7 +209,7 @@ class PlainTransport:
 
         self.pixels = False
         self.exact: tuple[int, int] | None = None
-        self.keeps_shape = False
+        self.keeps_shape, self.short_side = False, 0.0
         self._m, self._tell, self._terms = messages, tell, terms
         service = f"/{messages.INFERENCE_SERVICE}/"
         self._call: Callable[[str, Any, Any], Any] = lambda method, request, answer: (

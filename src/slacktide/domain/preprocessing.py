@@ -69,10 +69,26 @@ class StatedPreprocessing:
     """`area`, or how OpenCV resizes: `linear`, `cubic` or `lanczos`."""
 
     @property
-    def letterboxes(self) -> bool:
-        """Whether pictures are letterboxed by these settings, or may be by the file's metadata."""
-        resize = self.resize or (PRESETS[self.preset].resize if self.preset else "letterbox")
-        return resize == "letterbox"
+    def keeps_shape(self) -> bool:
+        """Whether the model sees pictures undistorted by these settings, or may by the file's
+        metadata."""
+        return self._resize not in ("squash", "")
+
+    @property
+    def short_side(self) -> float:
+        """Shortest side of a picture that loses nothing, as a multiple of the model's size; 0: a
+        longest side of that size suffices."""
+        if self._resize == "cover":
+            preset = PRESETS[self.preset].crop if self.preset else None
+            return 1.0 / (self.crop or preset or 1.0)
+        return 1.0 if self._resize in ("short_side", "height") else 0.0
+
+    @property
+    def _resize(self) -> str:
+        """How pictures are fitted; `letterbox` if the file's metadata may say so."""
+        if self.resize is not None or not self.preset:
+            return self.resize or "letterbox"
+        return PRESETS[self.preset].resize or ("height" if self.preset == "paddleocr" else "squash")
 
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -347,6 +363,8 @@ def _size(
         raise ValueError(
             f"{field}: expected sizes that are multiples of {multiple}, got {wrong[0]}"
         )
+    if sizes and resize is Resize.SHORT_SIDE:
+        raise ValueError(f"{field}.resize: 'short_side' is not allowed with 'variants.sizes'")
     if sizes:
         return (-1, -1), 0
     size = size or _stated_by_file(metadata.get("imgsz", ""))

@@ -134,6 +134,11 @@ class FrameSession(Protocol):
     def keeps_shape(self) -> bool:
         """Whether the model sees images undistorted, so that clients should not squeeze them."""
 
+    @property
+    def short_side(self) -> float:
+        """Short side of images that keep their shape, as a multiple of the advised size; 0: the
+        long side has that size."""
+
     def welcome(self) -> tuple[str, Sequence[tuple[str, int, float]]]:
         """The input that takes the images, and the model's variants: name, size, accuracy."""
 

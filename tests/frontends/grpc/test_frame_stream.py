@@ -104,7 +104,8 @@ async def test_a_hello_is_welcomed_with_what_there_is():
         await client.send(hello=m.Hello(model="m", rate=5, slo_ms=200))
         (kind, welcome), (_, again), sessions = first, await client.read(), data.sessions
     assert kind == "welcome"
-    assert (welcome.session, welcome.input, welcome.keeps_shape) == ("s:1", "x", True)
+    assert (welcome.session, welcome.input) == ("s:1", "x")
+    assert (welcome.keeps_shape, welcome.short_side) == (True, 1.25)
     assert [(each.name, each.size) for each in welcome.variants] == [("128", 128), ("256", 256)]
     assert not welcome.HasField("advice")
     assert again.advice == m.Advice(size=256, variant="256", mapped=True, bytes_per_s=1e6)

@@ -227,6 +227,7 @@ class FrameStream(StreamRpc):
             session=session.id,
             input=input,
             keeps_shape=session.keeps_shape,
+            short_side=session.short_side,
             variants=[m.Variant(name=n, size=s, accuracy=a) for n, s, a in variants],
             advice=None if advice is None else advice_message(advice),
         )

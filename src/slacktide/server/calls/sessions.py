@@ -14,6 +14,7 @@ from math import inf
 from typing import Any, Final
 
 from slacktide.domain import Outcome, OutcomeKind, Plan, Reason
+from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.tensors import image_input
 from slacktide.models.versions import Catalog
 from slacktide.planning import SessionEvent
@@ -73,6 +74,7 @@ class StreamSession:
         "_pixels",
         "_reported_at",
         "_sessions",
+        "_side",
         "address",
         "advise",
         "answered_frames",
@@ -109,6 +111,8 @@ class StreamSession:
         self._family: Family | None = None
         self._advice: SizeAdvice | None = None
         """Last advice, without its bandwidth."""
+        self._side = 0
+        """The side in pixels that its frames then have."""
         self._gap = 1.0 / max(terms.rate, LEAST_RATE)
         """Seconds between frames, smoothed."""
         self._last_frame_at, self._opened_at = -inf, sessions.clock()
@@ -162,13 +166,24 @@ class StreamSession:
             sizes = [member.size for member in family.variants if member.name == self.variant]
             size = sizes[0] if sizes else family.variants[0].size
             self._advice = SizeAdvice(size, self.variant, bool(self.variant))
+        if self._advice is not None:
+            self._side = round(self._advice.size * (self.short_side or 1.0))
         return self._advice is not None and self._advice != before
 
     @property
     def keeps_shape(self) -> bool:
+        image = self._image
+        return image is not None and image.keeps_shape
+
+    @property
+    def short_side(self) -> float:
+        image = self._image
+        return 0.0 if image is None else image.short_side
+
+    @property
+    def _image(self) -> StatedPreprocessing | None:
         version = self._sessions.catalog.find(self.terms.model, self.terms.version)
-        stated = None if version is None else version.front.definition.settings.preprocessing
-        return stated is not None and stated.letterboxes
+        return None if version is None else version.front.definition.settings.preprocessing
 
     def welcome(self) -> tuple[str, Sequence[tuple[str, int, float]]]:
         version = self._sessions.catalog.find(self.terms.model, self.terms.version)
@@ -200,7 +215,7 @@ class StreamSession:
             self._pixels = pixels
             self.sizes.observe(nbytes, pixels)
             advice = self._advice
-            if advice is not None and advice.size and advice.size not in size:
+            if advice is not None and advice.size and self._side not in size:
                 self._sessions.counts[OTHER_SIZE] += 1
         self._report(now, self.link.observe(nbytes, seconds, now=now))
 

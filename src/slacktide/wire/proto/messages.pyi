@@ -392,6 +392,7 @@ class Welcome(Message):
     advice: Advice
     input: str
     keeps_shape: bool
+    short_side: float
     def __init__(
         self,
         *,
@@ -400,6 +401,7 @@ class Welcome(Message):
         advice: Advice | None = ...,
         input: str = ...,
         keeps_shape: bool = ...,
+        short_side: float = ...,
     ) -> None: ...
 
 class Variant(Message):
