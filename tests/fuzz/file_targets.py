@@ -83,8 +83,10 @@ from slacktide.scheduling import PoolRecipe
 def yaml_examples() -> list[bytes]:
     page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     blocks = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
+    every_key = Path(__file__).parents[1] / "models" / "repository" / "every_key.yaml"
     return [
         *[block.encode() for block in blocks],
+        every_key.read_bytes(),
         b"slo: 1s\nlimits: {queue: 5, memory: 64MiB}\nscheduler: fifo\n",
         b"cores: {min: 1, max: 4}\nreplicas: {min: 1, max: 2}\nscaling: joint\n",
         b'inputs:\n  "x": {shape: [3, 4], finite: true, pad: {axis: 1, value: 0.5, mask: m}}\n',

@@ -131,9 +131,9 @@ PAPERS = {
         """Apparate (2024): Figures 9, 11 and 13 to 18 and Tables 1 to 4, simulated with the
     server's engine and planner, from the answers of ramps in the example models.
 
-    The first run plays whole streams to the models, which takes one core about ten minutes per video.
-    Training features stay in the user's cache folder (1.4 GB in all). The run can be interrupted
-    and resumed.
+    The first run plays whole streams to the models, which takes one core about ten minutes per
+    video. Training features stay in the user's cache folder (1.4 GB in all). The run can be
+    interrupted and resumed.
 
     Example: slacktide reproduce apparate --quick
 
@@ -179,7 +179,7 @@ def _help_of(name: str, paper: Publication[Any, Any, Any, Any, Any]) -> PaperHel
     """Help for a paper of another Python package."""
     return PaperHelp(
         f"{paper.title}\n\n    Example: slacktide reproduce {name} --quick\n    ",
-        experiments=f"{', '.join(paper.experiments)}; default: all but those that run only by name.",
+        experiments=f"{', '.join(paper.experiments)}; default: all that need not be named.",
         quick=f"Shorter runs: {paper.quick.size}.",
         seeds=f"Runs of each row; default: {paper.scope.seeds}.",
         data="Folder with recorded data, if the paper uses any.",

@@ -50,7 +50,7 @@ class ServerSettings(Options):
     metrics_port: int | None = _listen(8002, "Metrics port; 0: any free port; -1: off.", **_PORT)
     control_port: int | None = _access(
         None,
-        "HTTP port for loading and unloading, even without a token; 0: any free port; default: off.",
+        "HTTP port to load and unload models, with or without a token; 0: any free; default: off.",
         **_PORT,
     )
     control_host: str = _access("127.0.0.1", "Address of the control port.", metavar="ADDRESS")

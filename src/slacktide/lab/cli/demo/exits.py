@@ -207,8 +207,8 @@ def show_exits(report: Document) -> Iterator[Part]:
     yield (
         f"{report['model']} received {report['rate']:.3g} rows/s on average, at most {BUSY:.0%} of "
         f"its capacity, each due within {DEADLINE_S:g} s. Ramps were trained in "
-        f"{report['learning_s']:.0f} s on {LEARN} earlier rows of {STREAMS[0]}; the model's weights "
-        "did not change. Some answered rows still run to the end of the model, to show how often "
-        "ramps are right; thresholds are adjusted when the stream changes. Last change: "
+        f"{report['learning_s']:.0f} s on {LEARN} earlier rows of {STREAMS[0]}; the model's "
+        "weights did not change. Some answered rows still run to the end of the model, to show how "
+        "often ramps are right; thresholds are adjusted when the stream changes. Last change: "
         f"{report['server'].get('reason') or '–'}."
     )
