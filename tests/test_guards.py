@@ -21,12 +21,12 @@ CEILINGS = {
     "cli": 1_700,
     "client": 2_100,
     "cluster": 600,
-    "domain": 2_900,
+    "domain": 2_910,
     "engine": 4_150,
-    "executors": 11_590,
+    "executors": 11_610,
     "exits": 1_950,
     "frontends": 7_300,
-    "models": 10_820,
+    "models": 10_850,
     "observability": 1_850,
     "pipelines": 1_200,
     "planning": 11_100,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 73_110,
+    "serving": 73_170,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 106_850,
+    "all": 106_910,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -59,6 +59,26 @@ def test_layers_that_round_up_and_down_are_found_in_few_runs() -> None:
     assert len(lengths) <= 2 + 3
 
 
+def test_what_was_found_before_is_kept_if_it_fits() -> None:
+    lengths: list[int] = []
+
+    def run(length: int) -> Shapes:
+        lengths.append(length)
+        return {"y": (1, -(-length // 4) // 2)}
+
+    runs = {length: run(length) for length in (160, 320)}
+    for axis, stride, added, more in ((1, 8, 3, 0), (1, 4, 3, 3), (2, 8, 3, 3)):
+        lengths.clear()
+        found = {"y": PaddedOutput(axis, stride, added), "other": PaddedOutput(1, 1)}
+        outputs = find_padded_outputs(Padding(NOTHING.inputs, {}, (), found), {}, runs, run)
+        assert outputs["y"].axis == 1
+        assert outputs["y"].stride == 8
+        assert len(lengths) == more, "a wrong one costs a search"
+    stated = {"y": PaddedOutput(1, 8)}
+    padding = Padding(NOTHING.inputs, stated, (), {"y": PaddedOutput(1, 8, 3)})
+    assert find_padded_outputs(padding, stated, runs, run)["y"].added == 3
+
+
 def test_a_model_that_takes_only_some_lengths_needs_no_rounding() -> None:
     found = outputs_of(lambda length: None if length % 32 else length // 8, (160, 320))
     assert [found["y"].length(length) for length in (32, 160, 320)] == [4, 20, 40]

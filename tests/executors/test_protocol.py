@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -175,6 +176,7 @@ def test_what_a_ready_worker_tells_comes_back() -> None:
     specs = tuple(TensorSpec(f"é{d.wire_name}", d, (-1, 3)) for d in Datatype)
     interface = ModelInterface(specs, specs[:1], 8)
     opened = OpenedModel(interface, (SessionSize(4, 3 << 30), SessionSize(1, 0)), "no 2: é")
+    opened = replace(opened, labels=("é",), padded_outputs={"y": PaddedOutput(2, 8, 3)})
     assert p.decode_ready(only(p.encode_ready(opened), p.FrameKind.READY)) == opened
 
 
@@ -224,7 +226,12 @@ def test_spawn_requests_come_back(kit, tmp_path) -> None:
         max_batch=4,
         providers=("cuda",),
         warmup_shapes={"x": (3, 4), "y": ()},
-        padding=Padding({"x": PaddedInput(1, -2, mask=True)}, {"z": PaddedOutput(2, 8, 3)}, (4, 8)),
+        padding=Padding(
+            {"x": PaddedInput(1, -2, mask=True)},
+            {"z": PaddedOutput(2, 8)},
+            (4, 8),
+            {"z": PaddedOutput(2, 8, 3)},
+        ),
         more_shapes=({"x": (3, 8)}, {"x": (3, 16), "y": ()}),
         values={"y": 16000, "z": "é", "m": True},
         samples=tmp_path / "rows.npz",

@@ -14,8 +14,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from slacktide.domain.padding import PaddedOutput
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.session import ModelSession
+from slacktide.executors.warm_up import WarmUp
 from slacktide.models.families import PreparedVersion, prepare_version
 from slacktide.models.learnt import times_of
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
@@ -56,6 +59,18 @@ def measured(
             await executor.close()
 
     return asyncio.run(body())
+
+
+def prepared(definition: ModelDefinition, cache: ProfileCache) -> PreparedVersion:
+    async def prepare() -> PreparedVersion:
+        executor = InProcessExecutor()
+        try:
+            cores = [tuple(available_cores()[:1])]
+            return await prepare_version(definition, (1,), cores, executor, cache)
+        finally:
+            await executor.close()
+
+    return asyncio.run(prepare())
 
 
 def test_other_values_or_samples_are_measured_anew(root: Path) -> None:
@@ -127,6 +142,44 @@ def test_what_the_check_of_rows_found_is_kept_beside_the_profile(root: Path) -> 
     again = ProfileCache(ProfileStore()).find(plain, [1])
     assert again is not None
     assert again == replace(found, sessions=again.sessions)
+
+
+def test_strides_of_padded_outputs_are_kept_and_not_searched_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = helper.make_tensor_value_info
+    x, y = (value(name, TensorProto.FLOAT, ["n", 2, name]) for name in "xy")
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[4], strides=[4], ceil_mode=1)
+    opsets = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph([node], "g", [x], [y])
+    path = root / "m" / "1" / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    definition = read(
+        root, "max_batch: 2\ninputs: {x: {pad: {axis: 2}}}\npadding: exact\nlengths: [8, 20]"
+    )
+    searches: list[int] = []
+    search = WarmUp._try_length
+    monkeypatch.setattr(
+        WarmUp, "_try_length", lambda self, length: searches.append(length) or search(self, length)
+    )
+    pool = {"y": PaddedOutput(2, 4, 3)}
+    assert measured(definition).padded_outputs == pool
+    assert searches
+    searches.clear()
+    (part,) = prepared(definition, ProfileCache(ProfileStore())).pools
+    assert part.source.padding is not None
+    assert part.source.padding.found == pool
+    session = ModelSession.open(part.source, threads=1)
+    session.warm_up()
+    assert not searches
+    (profile,) = (root / "m" / "1").glob("profile.*.json")
+    document = json.loads(profile.read_text())
+    for odd in (None, [], {"y": 1}, {"y": {"axis": 2, "stride": 0, "added": 0}}):
+        document["profile"]["padded_outputs"] = odd
+        profile.write_text(json.dumps(document))
+        stored = ProfileCache(ProfileStore()).find(definition, [1])
+        assert stored is not None
+        assert stored.padded_outputs == {}
 
 
 def test_rows_that_are_stated_keep_their_axis(root: Path) -> None:
@@ -229,15 +282,7 @@ def test_planners_see_a_variant_that_is_hardly_worse_as_equal(pair: Path) -> Non
     cache, definition = ProfileCache(ProfileStore(), budget_s=0.01), read(pair, f"{FILES}}}")
     cache.save_accuracies(definition, SCORES)
 
-    async def prepare() -> PreparedVersion:
-        executor = InProcessExecutor()
-        try:
-            cores = [tuple(available_cores()[:1])]
-            return await prepare_version(definition, (1,), cores, executor, cache)
-        finally:
-            await executor.close()
-
-    family = asyncio.run(prepare()).family
+    family = prepared(definition, cache).family
     assert family is not None
     assert [(each.name, each.accuracy) for each in family.variants] == [
         ("small", 0.5),

@@ -8,7 +8,8 @@ of each member, so no client sees another's data. See `profiles.BatchLatency` fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,15 @@ class PaddedOutput:
     added: int = 0
     """Added to the inputs' length, which is then divided: 0 rounds down, `stride` − 1 up."""
 
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> PaddedOutput:
+        """Read the fields of an output whose stride was found. Raises ValueError, TypeError or
+        KeyError."""
+        axis, stride, added = (int(fields[name]) for name in ("axis", "stride", "added"))
+        if not (axis >= 1 and stride >= 1 and 0 <= added < stride):
+            raise ValueError(f"an axis that grows in an impossible way: {fields}")
+        return cls(axis, stride, added)
+
     def length(self, inputs: int) -> int:
         """Length of the axis for inputs of this length."""
         return (inputs + self.added) // (self.stride or 1)
@@ -56,6 +66,9 @@ class Padding:
     """Outputs that are cut back, by name."""
     lengths: tuple[int, ...] = ()
     """Typical lengths, ascending, which are warmed up and profiled."""
+    found: Mapping[str, PaddedOutput] = field(default_factory=dict)
+    """Outputs to cut back that a search found for this file before. They are checked, and searched
+    again only if they do not fit."""
 
     def fitting(self, interface: ModelInterface) -> Padding | None:
         """Return the padding of those inputs and outputs that fit the model; None if no input does.
@@ -74,7 +87,7 @@ class Padding:
             for name, output in self.outputs.items()
             if name in gives and unfit(gives[name], output.axis) is None
         }
-        return Padding(inputs, outputs, self.lengths) if inputs else None
+        return Padding(inputs, outputs, self.lengths, self.found) if inputs else None
 
     @property
     def typical(self) -> int | None:

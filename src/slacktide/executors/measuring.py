@@ -26,11 +26,12 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slacktide.domain import ExitPolicy
+from slacktide.domain.padding import PaddedOutput
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.hand_over.arena import Arena
@@ -95,6 +96,8 @@ class Measurement:
     """Why requests must not share a batch; empty if they may."""
     untimed: int = 0
     """Number of stated sizes of rows that were not timed alone and in the largest batch."""
+    padded_outputs: Mapping[str, PaddedOutput] = field(default_factory=dict)
+    """See `OpenedModel`."""
 
 
 async def measure(
@@ -225,6 +228,7 @@ async def measure(
         opened.sessions,
         dependence=dependence,
         untimed=untimed,
+        padded_outputs=opened.padded_outputs,
     )
 
 

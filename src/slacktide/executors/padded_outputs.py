@@ -32,7 +32,7 @@ def find_padded_outputs(
     runs: Mapping[int, Shapes],
     run: Callable[[int], Shapes | None],
 ) -> dict[str, PaddedOutput]:
-    """The outputs to cut back, by name.
+    """The outputs to cut back, by name. Those in `padding.found` are kept if they fit.
 
     `padding`: the padding that fits the model; `stated`: outputs in the configuration, which may
     not fit; `runs`: output shapes of one row by length of its inputs; `run`: runs one more length,
@@ -59,7 +59,10 @@ def find_padded_outputs(
                 )
             output = PaddedOutput(axes[0])
         sizes = {length: shapes[name][output.axis] for length, shapes in shapes_by_length.items()}
-        outputs[name] = _the_fitting(name, output, sizes, run)
+        earlier = padding.found.get(name)
+        if earlier is None or earlier not in fitting_outputs(output, sizes):
+            earlier = _the_fitting(name, output, sizes, run)
+        outputs[name] = earlier
     return outputs
 
 

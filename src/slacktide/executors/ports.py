@@ -24,7 +24,7 @@ from slacktide.domain import (
     ReplicaUp,
 )
 from slacktide.domain.crops import Glue
-from slacktide.domain.padding import Padding
+from slacktide.domain.padding import PaddedOutput, Padding
 from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import ModelInterface
@@ -132,6 +132,8 @@ class OpenedModel:
     largest magnitude."""
     labels: tuple[str, ...] = ()
     """Names of its classes; empty if there are none."""
+    padded_outputs: Mapping[str, PaddedOutput] = field(default_factory=dict)
+    """Outputs that are cut back to the lengths of padded members, as the warm-up found them."""
 
 
 @dataclass(frozen=True, slots=True)

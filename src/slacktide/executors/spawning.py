@@ -99,5 +99,8 @@ def _padding(document: Any) -> Padding | None:
     if document is None:
         return None
     inputs = {name: PaddedInput(**pad) for name, pad in document["inputs"].items()}
-    outputs = {name: PaddedOutput(**pad) for name, pad in document["outputs"].items()}
-    return Padding(inputs, outputs, tuple(document["lengths"]))
+    outputs, found = (
+        {name: PaddedOutput(**pad) for name, pad in document[key].items()}
+        for key in ("outputs", "found")
+    )
+    return Padding(inputs, outputs, tuple(document["lengths"]), found)

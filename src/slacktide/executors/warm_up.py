@@ -180,7 +180,7 @@ class WarmUp:
                 runs[extra] = single
         stated = {} if runner.source.padding is None else runner.source.padding.outputs
         outputs = find_padded_outputs(padding, stated, runs, self._try_length)
-        padding = runner.padding = replace(padding, outputs=outputs)
+        padding = runner.padding = replace(padding, outputs=outputs, found=outputs)
         if len(runs) > 1 and not runner.by_value:
             self._compare_padded(padding, min(runs), max(runs))
 

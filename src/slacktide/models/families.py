@@ -122,7 +122,7 @@ async def prepare_version(
                     assumptions_of, timed, profile.interface, shapes, guess
                 )
         times = await asyncio.to_thread(profiles.learnt.times, variant, profile)
-        # Replicas warm up with the measured row, and need not search for one again.
+        # Replicas warm up with the measured row and strides, and need not search for them again.
         batch = source.max_batch if profile.interface.batches else 0
         if profile.dependence and profile.interface.batches and definition.name in profiles.stages:
             # Rows of one frame must not influence each other either.
@@ -131,6 +131,9 @@ async def prepare_version(
         exits = await asyncio.to_thread(profiles.exit_source, variant)
         warm_s = warm_up_s(profiles.budget_s, source)
         source = replace(source, warmup_shapes=row, max_batch=batch, exits=exits, warm_up_s=warm_s)
+        if source.padding is not None:
+            padding = replace(source.padding, found=profile.padded_outputs)
+            source = replace(source, padding=padding)
         pools.append(PreparedPool(variant, source, profile, times))
     interface = pools[0].profile.interface
     if definition.any_image:

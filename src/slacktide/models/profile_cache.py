@@ -12,11 +12,12 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from slacktide.domain.padding import PaddedOutput
 from slacktide.domain.tensors import ModelInterface, image_input
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring import Measurement, measure
@@ -61,6 +62,8 @@ class ProfiledModel:
     """Approximate budget for measuring everything, if this measurement skipped some."""
     untimed: int = 0
     """See `Measurement`."""
+    padded_outputs: Mapping[str, PaddedOutput] = field(default_factory=dict)
+    """See `OpenedModel`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,15 @@ class ProfileCache:
         if mismatch is not None:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
-        return ProfiledModel(record, interface, sessions, key=key, dependence=str(dependence))
+        padded = _padded_outputs(stored.get("padded_outputs"))
+        return ProfiledModel(
+            record,
+            interface,
+            sessions,
+            key=key,
+            dependence=str(dependence),
+            padded_outputs=padded,
+        )
 
     def _drops_axis(self, definition: ModelDefinition, interface: ModelInterface) -> bool:
         """Whether a model with dependent rows should lose its batch axis, so that the first axis
@@ -318,6 +329,9 @@ class ProfileCache:
             "content": await asyncio.to_thread(_content, definition),
             "sessions": [list(session) for session in measured.sessions],
             "dependence": measured.dependence,
+            "padded_outputs": {
+                name: asdict(output) for name, output in measured.padded_outputs.items()
+            },
         }
         try:
             await asyncio.to_thread(self._store.save, definition, key, document)
@@ -332,6 +346,7 @@ class ProfileCache:
             dependence,
             measured.needed_s,
             measured.untimed,
+            measured.padded_outputs,
         )
 
     @staticmethod
@@ -383,6 +398,14 @@ def _sessions(stored: object) -> tuple[SessionSize, ...]:
         return tuple(SessionSize(int(session[0]), int(session[1])) for session in stored)  # type: ignore[attr-defined]
     except (TypeError, ValueError, IndexError, KeyError):
         return ()
+
+
+def _padded_outputs(stored: object) -> dict[str, PaddedOutput]:
+    """Return the stored strides of padded outputs; none for older files, which lack them."""
+    try:
+        return {name: PaddedOutput.from_dict(pad) for name, pad in stored.items()}  # type: ignore[attr-defined]
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return {}
 
 
 def _content(definition: ModelDefinition) -> dict[str, Any]:

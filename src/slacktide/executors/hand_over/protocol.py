@@ -47,10 +47,12 @@ import json
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 from slacktide.domain import BatchTiming, ExitReport, Leaving
+from slacktide.domain.padding import PaddedOutput
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import (
     BatchOrder,
@@ -380,6 +382,7 @@ def encode_ready(opened: OpenedModel) -> bytes:
         "cold": opened.cold,
         "tolerance": opened.tolerance,
         "labels": opened.labels,
+        "padded_outputs": {name: asdict(pad) for name, pad in opened.padded_outputs.items()},
     }
     return frame(FrameKind.READY, json.dumps(document).encode())
 
@@ -394,6 +397,10 @@ def decode_ready(body: bytes) -> OpenedModel:
         shapes = {str(name): tuple(shape) for name, shape in document["row_shapes"].items()}
         note, cold = str(document["note"]), str(document["cold"])
         tolerance, labels = float(document["tolerance"]), tuple(map(str, document["labels"]))
-        return OpenedModel(interface, sessions, note, shapes, cold, tolerance, labels)
+        padded = {
+            str(name): PaddedOutput.from_dict(pad)
+            for name, pad in document["padded_outputs"].items()
+        }
+        return OpenedModel(interface, sessions, note, shapes, cold, tolerance, labels, padded)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("an unreadable interface") from None
