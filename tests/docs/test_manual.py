@@ -82,6 +82,12 @@ def test_links_lead_somewhere(page: Path):
             assert not anchor or anchor in anchors(place), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_table_is_torn(page: Path):
+    rows = re.findall(r"\|\n\n(\|.*)\n(?!\| ---)", page.read_text())
+    assert rows == []
+
+
 def test_the_life_of_a_request_names_files_that_exist():
     text = (ROOT / "docs" / "internals" / "life-of-a-request.md").read_text()
     steps = re.findall(r"^\d\. ", text, re.MULTILINE)

@@ -107,7 +107,7 @@ def test_a_model_of_one_size_takes_jpeg_beside_its_own_pixels() -> None:
     assert stated.check([jpegs(JPEG)]).signature == ((40, 50, 3),)
     assert stated.check([pixels(1, 40, 50, 3)]).signature == ((40, 50, 3),)
     assert stated.check([pixels(1, 7, 5, 3)]).signature == ((7, 5, 3),)
-    with pytest.raises(WireError, match=r"inputs\.image\.shape in its configuration"):
+    with pytest.raises(WireError, match=r"state inputs\.image\.shape in the model"):
         check_for(FREE).check([jpegs(JPEG)])
 
 

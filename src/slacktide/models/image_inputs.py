@@ -82,8 +82,8 @@ class ImageInput:
         if self._row is None and not self.any_size:
             raise WireError(
                 Reason.BAD_INPUT,
-                f"{field} datatype: expected UINT8, since the model does not fix the size of a "
-                f"JPEG; inputs.{self.name}.shape in its configuration can state it",
+                f"{field} datatype: expected UINT8, since the size to which JPEGs are resized is "
+                f"unknown; state inputs.{self.name}.shape in the model's slacktide.yaml",
             )
         if len(shape) != 1 and (len(shape) != 2 or shape[1] != 1):
             raise BadField(f"{field} shape", "[rows], a JPEG for each", list(shape))

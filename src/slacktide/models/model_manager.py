@@ -349,7 +349,7 @@ class ModelManager:
             log.warning("%s: %s", name, warning)
         layout = self._plan_builder.layout_with(name, definitions[0].settings)
         if name in layout.warnings:
-            log.warning("%s: %s; it gets all of these", name, layout.warnings[name])
+            log.warning("%s: %s; the model gets all of them", name, layout.warnings[name])
         await self._profiles.learnt.save(self._catalog.serving(name).values())
         prepared: list[LoadedVersion] = []
         try:

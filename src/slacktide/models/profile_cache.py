@@ -130,7 +130,7 @@ class ProfileCache:
                     parts.append(f"{profiled.untimed} stated sizes of rows")
                 log.warning(
                     "%s: %s were not measured, because they take too long for %g s; their times "
-                    "are extrapolated. This measures them: slacktide profile %s --budget %ds",
+                    "are extrapolated. To measure them: slacktide profile %s --budget %ds",
                     *(label, " and ".join(parts), budget_s, definition.path),
                     math.ceil(profiled.needed_s),
                 )

@@ -55,7 +55,7 @@ def test_an_output_of_one_row_is_said_to_prevent_batches(define: Define) -> None
     x = TensorSpec("x", Datatype.FP32, (-1, 4))
     summary = ModelInterface((x,), (TensorSpec("y", Datatype.FP32, (1, 4)),), 0)
     (warning,) = check_interface(define(), summary)
-    assert "output 'y' always has one row" in warning
+    assert "output 'y' is declared with one row" in warning
 
 
 RESHAPED = GOOD.replace(

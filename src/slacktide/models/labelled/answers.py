@@ -39,7 +39,7 @@ def score_answers(
     if output is None and names >= _DETECTED:
         raise DataError(
             f"{images[0].where}: expected 'boxes' and 'classes', as the model is a detector, got "
-            "'label'; variants.output states an output that has a score for each class"
+            "'label'; for a classifier, name its output of class scores in variants.output"
         )
     chosen = _scores_output(answers[0], interface, output)
     arrays = [_array(answer, interface, chosen).reshape(-1) for answer in answers]

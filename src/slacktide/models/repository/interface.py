@@ -159,8 +159,8 @@ def _fixed_batch(definition: ModelDefinition, interface: ModelInterface) -> Iter
         for spec in interface.outputs:
             if spec.shape[:1] == (1,):
                 yield (
-                    f"{definition.where}: output {spec.name!r} always has one row, as its file "
-                    "says, so requests never share a batch; export it with a free first axis"
+                    f"{definition.where}: output {spec.name!r} is declared with one row, so "
+                    "requests never share a batch; export it with a free first axis"
                 )
                 return
     if len(first) != 1:
