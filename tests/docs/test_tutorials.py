@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import urllib.request
 import venv
 from pathlib import Path
 
@@ -19,7 +21,8 @@ from bench.servers import Serving, slacktide
 from slacktide.lab.examples.packaged import fetch
 from slacktide.lab.examples.zoo import ZOO, make_zoo
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
+network = pytest.mark.network
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 TABLES = ROOT / ".cache" / "tutorials"
@@ -41,12 +44,22 @@ def run(code: str, serving: Serving | None, *words: object, python: object = sys
     return done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_no_tutorial_is_long(page: Path) -> None:
-    code = "".join(text for kind in ("yaml", "python") for text in blocks(page.stem, kind))
+EXAMPLES = [
+    pytest.param(text, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, text in enumerate(re.split(r"^## ", page.read_text(), flags=re.M))
+    if "```python" in text or "```yaml" in text
+]
+"""The sections of all pages that have code."""
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_no_example_is_long(text: str) -> None:
+    code = "".join(re.findall(r"```(?:yaml|python)\n(.*?)```", text, re.S))
     assert 10 < len(code.splitlines()) <= 40
 
 
+@network
 def test_a_classifier_tells_how_a_page_is_turned(tmp_path: Path) -> None:
     make_zoo(tmp_path / "models", CACHE, models=["orientation"])
     (settings,) = blocks("classifier", "yaml")
@@ -78,6 +91,7 @@ def python() -> Path:
     return TABLES / "bin" / "python"
 
 
+@network
 def test_tables_are_answered_by_forests_and_boosted_trees(
     python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +108,7 @@ def test_tables_are_answered_by_forests_and_boosted_trees(
         assert int(kind) == np.argmax(json.loads(answer))
 
 
+@network
 def test_a_yolo_is_served_to_a_camera_as_a_family(tmp_path: Path) -> None:
     """With nudenet's export in place of the reader's."""
     fetch([NUDENET], CACHE)
@@ -117,3 +132,77 @@ def test_a_yolo_is_served_to_a_camera_as_a_family(tmp_path: Path) -> None:
     assert len(found) >= 10
     assert all(match is not None and int(match[2]) in (192, 256, 320) for match in found)
     assert any(match is not None and int(match[1]) for match in found)
+
+
+def python_model(name: str, folder: Path) -> None:
+    """Write the class and the settings of an example of python-models.md."""
+    for language, place in (("python", folder), ("yaml", folder / "models" / name)):
+        place.mkdir(parents=True, exist_ok=True)
+        (text,) = [text for text in blocks("python-models", language) if name in text]
+        path = folder / text.splitlines()[0].removeprefix("# ")
+        assert path.parent == place
+        path.write_text(text)
+
+
+def asked(serving: Serving, model: str, **tensors: tuple[str, list[int], list[object]]) -> object:
+    """Data of each output."""
+    inputs = [
+        {"name": name, "datatype": datatype, "shape": shape, "data": data}
+        for name, (datatype, shape, data) in tensors.items()
+    ]
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{serving.port}/v2/models/{model}/infer",
+        json.dumps({"inputs": inputs}).encode(),
+        {"x-request-timeout-seconds": "20"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        return {output["name"]: output["data"] for output in json.load(answer)["outputs"]}
+
+
+def packages(*names: str) -> Path:
+    """A folder with packages for the interpreter of these tests."""
+    folder = ROOT / ".cache" / "tutorials" / f"python-models-{names[0]}"
+    if not (folder / "installed").exists():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
+        subprocess.run([*command, *names], check=True, capture_output=True, timeout=500)
+        (folder / "installed").touch()
+    return folder
+
+
+def on_path(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """Let the server import from these folders."""
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, folders), *before]))
+
+
+@pytest.mark.slow
+def test_a_plain_class_reads_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python_model("sentiment", tmp_path)
+    on_path(monkeypatch, tmp_path)
+    with slacktide(tmp_path / "models", "--glue", "sentiment=sentiment:Sentiment") as serving:
+        texts = ["A good day", "An awful , bad day", "A day"]
+        answer = asked(serving, "sentiment", text=("BYTES", [3], texts))
+    assert answer == {"label": ["good", "bad", "neither"], "score": [1.0, -3.0, 0.0]}
+    assert list((tmp_path / "models" / "sentiment").glob("profile.*.json"))
+
+
+@network
+def test_a_class_with_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python_model("iris", tmp_path)
+    on_path(monkeypatch, tmp_path, packages("scikit-learn"))
+    with slacktide(tmp_path / "models", "--glue", "iris=iris:Iris") as serving:
+        rows = [5.1, 3.5, 1.4, 0.2, 6.3, 3.3, 6.0, 2.5]
+        answer = asked(serving, "iris", rows=("FP32", [2, 4], rows))
+    assert answer["kind"] == [0, 2]
+    assert answer["scores"][0] > 0.9 < answer["scores"][5]
+
+
+@network
+def test_a_class_with_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python_model("tagger", tmp_path)
+    on_path(monkeypatch, tmp_path, packages("torch==2.13.0"))
+    with slacktide(tmp_path / "models", "--glue", "tagger=tagger:Tagger") as serving:
+        answer = asked(serving, "tagger", features=("FP32", [2, 16], [0.5] * 32))
+    first, second = answer["scores"][:3], answer["scores"][3:]
+    assert sum(first) == pytest.approx(1, abs=1e-5)
+    assert first == pytest.approx(second)

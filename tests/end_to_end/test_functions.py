@@ -128,7 +128,7 @@ def test_a_function_is_a_model_like_others(house: Any) -> None:
     [
         (1, "the function 'turn' raised RuntimeError: no"),
         (2, "the function 'turn' returned 1 arrays, expected 2"),
-        (3, "output 'image' does not have one row per input row"),
+        (3, "the function 'turn' returned 0 rows as 'image', expected 1"),
         (4, "ValueError: assignment destination is read-only"),
     ],
 )

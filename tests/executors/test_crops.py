@@ -233,7 +233,7 @@ async def test_glue_of_a_user_costs_its_request_alone(
             1: "input 'x': its glue function raised RuntimeError: too small",
             2: "input 'x': its glue function returned float64 [27, 60, 3], expected uint8 "
             "[h, w, 3]",
-            3: "input 'x': its glue function cannot be used: AttributeError: "
+            3: "input 'x': the glue function cannot be used: AttributeError: "
             "module 'slack_glue' has no "
             "attribute 'missing'",
             5: ("input 'x': its glue function returned str, expected uint8 [h, w, 3]"),

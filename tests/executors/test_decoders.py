@@ -282,11 +282,11 @@ def test_a_function_decodes_the_outputs_that_it_names() -> None:
     assert extent.tolist() == [[20, 30]]
     arrays[1] = arrays[1].astype(np.float64)
     with pytest.raises(
-        FunctionError, match=r"decoder returned float64 \[1, 3\] as 'half', expected"
+        FunctionError, match=r"decoder 'mine' returned float64 \[1, 3\] as 'half', expected"
     ):
         decoder.decode(arrays, WHOLE, (20, 30))
     missing = DecodeSource("mine", function=FunctionSource("nowhere:halves", interface))
-    with pytest.raises(ModelError, match=r"^decode\.as: the function cannot be used: Module"):
+    with pytest.raises(ModelError, match=r"^decode\.as: the decoder 'mine' cannot be used: Mod"):
         make_decoder(missing, outputs, None)
 
 

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.functions import FunctionError, FunctionSession, expanded_rows
+from slacktide.executors.functions import (
+    FunctionError,
+    FunctionSession,
+    expanded_rows,
+    load_function,
+)
+from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import FunctionSource
 
 
@@ -65,3 +71,33 @@ def test_anything_else_is_refused_with_its_names(returned: object, message: str)
         text_of(returned)
     assert str(caught.value).startswith("the function 'reader' ")
     assert message in str(caught.value)
+
+
+class Adder:
+    """A class of an owner's."""
+
+    def __init__(self) -> None:
+        self.setups: list[int] = []
+
+    def setup(self, cores: int) -> None:
+        self.setups.append(cores)
+
+    def predict(self, x: object) -> list[int]:
+        return self.setups
+
+
+class Leaver(Adder):
+    def setup(self, cores: int) -> None:
+        raise SystemExit("no weights")
+
+
+def test_a_class_is_set_up_once_however_many_sessions_open() -> None:
+    first, second = (load_function(f"{__name__}:Adder", "function 'a'", n) for n in (4, 2))
+    assert first(0) == second(0) == [4]
+
+
+def test_what_setup_raises_is_a_fault_of_the_model() -> None:
+    with pytest.raises(ModelError, match="the function 'a' cannot be set up: SystemExit: no wei"):
+        load_function(f"{__name__}:Leaver", "function 'a'")
+    with pytest.raises(ModelError, match="the function 'a' cannot be used: ModuleNotFoundError"):
+        load_function("nowhere:Leaver", "function 'a'")

@@ -18,6 +18,7 @@ from slacktide.executors.measuring import GUESS_S, Measurement, measure
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.check import Severity, check_repository, try_loading
+from slacktide.models.plugins import offer_glue
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.profile_store import ProfileStore
@@ -137,6 +138,25 @@ def test_samples_fit_what_is_stated_of_their_shape(tmp_path: Path) -> None:
     np.savez(samples, x=np.ones((1, 3, 32, 9), np.float32))
     with pytest.raises(MeasuringError, match=r"shape \[3, 32, 9\], but .* is \[3, 64, -1\]"):
         measured(path, **stated)
+
+
+def test_a_function_says_that_its_content_is_random_until_samples_are_stated(
+    tmp_path: Path,
+) -> None:
+    offer_glue("assumed_minus", "numpy:negative")
+    spec = "{datatype: FP32, shape: [-1, -1]}"
+    tensors = f"takes: {{x: {spec}}}, gives: {{y: {spec}}}"
+    (tmp_path / "minus").mkdir()
+    text = f"function: {{name: assumed_minus, {tensors}}}\ninputs: {{x: {{shape: [3]}}}}\n"
+    (tmp_path / "minus" / "slacktide.yaml").write_text(text)
+    assert findings(tmp_path) == [
+        "minus/slacktide.yaml: the function 'assumed_minus' is timed with random content, which "
+        "may take far more or less time than real content; state real rows as samples, or a value "
+        "as inputs.x.value"
+    ]
+    np.savez(tmp_path / "minus" / "x.npz", x=np.ones((1, 3), np.float32))
+    (tmp_path / "minus" / "slacktide.yaml").write_text(text + "samples: x.npz\n")
+    assert findings(tmp_path) == []
 
 
 def test_nothing_is_said_where_all_is_stated(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ decoded once for all crops of a batch; a whole frame is decoded like the JPEG of
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,16 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide._extensions import load_named
 from slacktide.domain.crops import Glue, crop_extent, crop_width
 from slacktide.domain.padding import Padding
 from slacktide.domain.preprocessing import PicturePlacement, Preprocessing
 from slacktide.domain.tensors import Datatype, ModelInterface, crop_input
+from slacktide.executors.functions import load_function
 from slacktide.executors.hand_over.tensor_io import InputGatherer, TensorError
 from slacktide.executors.image_placing import Picture
 from slacktide.executors.images import ImageGatherer
 from slacktide.executors.jpeg_decoder import decode
 from slacktide.executors.jpeg_elements import element_picture, jpeg_elements
+from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.pictures import Pixels
 from slacktide.executors.ports import CropPayload, MemberFault, Payload, RowShapes, TensorRef
 
@@ -72,9 +74,10 @@ class FrameArenas:
         function, import_error = None, ""
         if glue.function:
             try:
-                function = load_named(glue.function)
-            except BaseException as error:  # foreign code, which may call sys.exit
-                import_error = f"{type(error).__name__}: {error}"
+                cores = len(os.sched_getaffinity(0))
+                function = load_function(glue.function, "glue function", cores)
+            except (ModelError, MemoryError) as error:
+                import_error = str(error) or "out of memory"
         with self._changed:
             self.by_number[number] = FrameArena(
                 arena, glue.margin, function, import_error, glue.datatypes
@@ -307,7 +310,7 @@ class CropGatherer:
         """Cut a member's rows out of its frame. Raises CropError."""
         arena, frame = self._frame(member, cache)
         if arena.import_error:
-            raise GlueError(f"its glue function cannot be used: {arena.import_error}")
+            raise GlueError(arena.import_error)
         boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)
         if len(boxes) != member.rows:
             raise TensorError(f"{len(boxes)} boxes for {member.rows} rows")

@@ -33,16 +33,12 @@ class FunctionError(Exception):
 class FunctionSession:
     """Implements the part of ONNX Runtime's InferenceSession that a `ModelSession` uses."""
 
-    def __init__(self, source: FunctionSource) -> None:
-        """Raises ModelError if the function cannot be imported."""
-        self.interface = ModelInterface.from_dict(source.interface)
+    def __init__(self, source: FunctionSource, cores: int = 1) -> None:
+        """`cores`: passed to the `setup` of a class. Raises the errors of `load_function`."""
+        self.interface = source.tensors
         self._source = source
         self._caller = f"function {source.name!r}"
-        try:
-            self._function = load_named(source.target)
-        except BaseException as error:  # foreign code, which may call sys.exit
-            reason = f"{type(error).__name__}: {error}"
-            raise ModelError(f"the function cannot be used: {reason}") from None
+        self._function = load_function(source.target, self._caller, cores)
 
     def get_inputs(self) -> Sequence[SimpleNamespace]:
         """Names and axes of the inputs."""
@@ -90,6 +86,69 @@ class FunctionSession:
             raise FunctionError(f"{where} {outside} {expected}, 0 to {rows - 1}")
         if (most := np.bincount(parents).max()) > MOST_EXPANDED:
             raise FunctionError(f"{where} {most} rows for one, expected at most {MOST_EXPANDED}")
+
+
+class InputFunction:
+    """A function in front of a model: it makes the model's inputs from those that clients send."""
+
+    def __init__(self, source: FunctionSource, model: ModelInterface, cores: int = 1) -> None:
+        """`model`: the interface of the model. Raises the errors of `load_function`, and ModelError
+        if the function's arguments have no batch axis, unlike the model."""
+        self.inputs = source.tensors.inputs
+        self._model = model
+        self._caller = f"function {source.name!r}"
+        for spec in self.inputs if model.batches else ():
+            if spec.shape[0] >= 0:
+                expected = "expected a free first axis (-1), as the model has"
+                raise ModelError(f"before.takes.{spec.name}.shape: {expected}")
+        self._function = load_function(source.target, self._caller, cores)
+
+    def convert(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The model's inputs. Raises FunctionError, MemoryError."""
+        arguments = [_read_only(feeds[spec.name]) for spec in self.inputs]
+        returned = called(self._function, arguments, self._caller)
+        arrays = checked_outputs(returned, self._model.inputs, self._caller)
+        if self._model.batches:
+            check_row_counts(arrays, self._model.inputs, len(arguments[0]), self._caller)
+        names = [spec.name for spec in self._model.inputs]
+        return dict(zip(names, arrays, strict=True))
+
+
+_instances: dict[str, Any] = {}
+"""Instances of classes, by target: each is set up once in a process."""
+
+
+def load_function(target: str, caller: str, cores: int = 1) -> Any:
+    """The function that the server's owner named; of a class, the method `predict` of an instance,
+    after `setup(cores)` if there is one. Raises ModelError, MemoryError."""
+    action = "cannot be used"
+    try:
+        function = load_named(target)
+        if not isinstance(function, type):
+            return function
+        if target not in _instances:
+            instance = function()
+            if (setup := getattr(instance, "setup", None)) is not None:
+                action = "cannot be set up"
+                setup(cores)
+            action = "cannot be used"
+            _instances[target] = instance.predict
+        return _instances[target]
+    except MemoryError:
+        raise
+    except BaseException as error:  # foreign code, which may call sys.exit
+        reason = f"{type(error).__name__}: {error}"
+        raise ModelError(f"the {caller} {action}: {reason}") from None
+
+
+def check_row_counts(
+    arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec], rows: int, caller: str
+) -> None:
+    """Raise FunctionError unless each array has this many rows."""
+    for array, spec in zip(arrays, specs, strict=True):
+        if len(array) != rows:
+            counts = f"{len(array)} rows as {spec.name!r}, expected {rows}"
+            raise FunctionError(f"the {caller} returned {counts}")
 
 
 def called(function: Any, arguments: Sequence[object], caller: str) -> Any:

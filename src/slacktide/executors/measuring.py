@@ -179,9 +179,9 @@ async def measure(
                     cpu_shares.append(replica.cpu.value)
                 times.update({(size, len(core_set)): samples[size] for size in sizes})
             if check_rows and not guess:
-                if source.decode is not None:  # decoders hide small differences, and enlarge others
+                if source.decode or source.after:  # they hide small differences, or enlarge them
                     replica.close()
-                    raw = replace(source, decode=None)
+                    raw = replace(source, decode=None, after=None)
                     replica = TimedReplica(
                         executor, raw, sets[-1], device, arena, clock, patience_s
                     )

@@ -17,8 +17,10 @@ from slacktide.domain.preprocessing import PicturePlacement, Preprocessing, as_p
 from slacktide.domain.tensors import Datatype, ModelInterface, image_input
 from slacktide.executors.decoders.boxes import BoxDecoder, index_of_boxes
 from slacktide.executors.decoders.decoder import Decoder, make_decoder
+from slacktide.executors.decoders.function import OutputFunction
 from slacktide.executors.decoders.heads import extent_of
 from slacktide.executors.decoders.labels import find_labels
+from slacktide.executors.functions import InputFunction
 from slacktide.executors.hand_over.tensor_io import RowCountError, TensorError
 from slacktide.executors.image_placing import ImageConverter
 from slacktide.executors.onnx_file import OnnxFile, session_interface
@@ -53,9 +55,11 @@ class ModelRunner:
         interface: ModelInterface,
         preprocessing: Preprocessing | None = None,
         decoder: Decoder | None = None,
+        before: InputFunction | None = None,
     ) -> None:
         """`interface`: inputs and outputs of the file. `preprocessing`: how pictures become one of
-        these inputs. `decoder`: turns these outputs into the ones that clients get."""
+        these inputs. `decoder`: turns these outputs into the ones that clients get. `before`: makes
+        all of these inputs."""
         self.opener, self.source = opener, opener.source
         function = opener.source.function
         self.expands = function is not None and function.expands
@@ -69,6 +73,10 @@ class ModelRunner:
         self.converter: ImageConverter | None = None
         """Converts pictures for the file's image input; None if no image input is declared."""
         self._decoder = decoder
+        self.before = before
+        """Makes the file's inputs; None if clients send them."""
+        if before is not None:
+            interface = replace(interface, inputs=before.inputs)
         if preprocessing is not None:
             spec = next(s for s in interface.inputs if s.name == preprocessing.input)
             self.converter = ImageConverter(preprocessing, spec)
@@ -153,7 +161,12 @@ class ModelRunner:
             decoder = make_decoder(source.decode, interface, labels)
         elif preprocessing is not None and index_of_boxes(interface.outputs) >= 0:
             decoder = BoxDecoder(interface.outputs)
-        opened = cls(opener, session, interface, preprocessing, decoder)
+        before = None
+        if source.before is not None:
+            before = InputFunction(source.before, interface, threads)
+        if source.after is not None:
+            decoder = OutputFunction(source.after, interface.outputs, decoder, threads)
+        opened = cls(opener, session, interface, preprocessing, decoder, before)
         if decoder is None:
             opened.declared_outputs = plain.outputs
         opened.labels = labels
@@ -241,13 +254,17 @@ class ModelRunner:
             return
         for array, spec in zip(arrays, self.interface.outputs, strict=True):
             if array.shape[:1] != (rows,):
-                # A function's outputs are declared, so this is an error in the function.
-                kind = TensorError if self.source.function is not None else RowCountError
+                if (function := self.source.function or self.source.after) is not None:
+                    # Its outputs are declared, so this is an error in the function.
+                    counts = f"{len(array)} rows as {spec.name!r}, expected {rows}"
+                    raise TensorError(f"the function {function.name!r} returned {counts}")
                 expected = f"does not have one row per input row; expected {rows}"
-                raise kind(f"output {spec.name!r} {expected}")
+                raise RowCountError(f"output {spec.name!r} {expected}")
 
     def converted(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Convert the inputs of `interface` to those of the file."""
+        if self.before is not None:
+            return self.before.convert(feeds)
         converter = self.converter
         if converter is None:
             return feeds
@@ -277,10 +294,9 @@ class ModelRunner:
         if rows > 1 and rows * nbytes > MOST_ROW_BYTES:
             raise MemoryError
         arrays = self.synthetic_rows().arrays(shapes, rows, np.random.default_rng(_SEED))
-        arrays = self.converted(arrays)
-        if self.interface.batches:
-            return arrays
-        return {name: array.reshape(shapes[name]) for name, array in arrays.items()}
+        if not self.interface.batches:
+            arrays = {name: array.reshape(shapes[name]) for name, array in arrays.items()}
+        return self.converted(arrays)
 
     def detail(self, error: BaseException) -> str:
         """The text of an error of a run that clients may see."""

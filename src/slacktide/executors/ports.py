@@ -306,6 +306,11 @@ class FunctionSource:
     frame: str = ""
     """Input that takes the picture of each row's frame; empty: none."""
 
+    @property
+    def tensors(self) -> ModelInterface:
+        """Inputs and outputs."""
+        return ModelInterface.from_dict(self.interface)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeSource:
@@ -380,6 +385,10 @@ class ModelSource:
     """Function to run instead of a model file; `path` is then its configuration file."""
     decode: DecodeSource | None = None
     """Decoder of the model's outputs; None: clients get them as they are."""
+    before: FunctionSource | None = None
+    """Function that makes the model's inputs; its arguments are what clients send."""
+    after: FunctionSource | None = None
+    """Function that makes the answers from the model's outputs, or from those of `decode`."""
     labels: Path | None = None
     """File with the names of classes, one in a line; None: those in the model's metadata apply."""
     device_origin: str = ""

@@ -42,7 +42,7 @@ class SessionOpener:
         Runtime's own error if memory is short or a device fails: another try may succeed."""
         source, path = self.source, str(self.path)
         if source.function is not None:
-            return FunctionSession(source.function)
+            return FunctionSession(source.function, max(threads, *source.threads, 1))
         # With a fallback, a model whose device fails would continue on the CPU.
         chosen = {"providers": list(self.providers), "enable_fallback": 0}
         try:

@@ -59,6 +59,8 @@ class SpawnRequest:
             "image_sizes": tuple(stated["image_sizes"]),
             "exits": _exits(stated["exits"]),
             "function": _function(stated["function"]),
+            "before": _function(stated["before"]),
+            "after": _function(stated["after"]),
             "image": _image(stated["image"]),
             "decode": _decoder(stated["decode"]),
             "labels": None if stated["labels"] is None else Path(stated["labels"]),

@@ -151,6 +151,14 @@ class SyntheticRows:
                     f"input {name!r} is a single number, and random values are assumed; "
                     f"state a typical value as inputs.{name}.value"
                 )
+        function = self._source.function or self._source.before
+        made_up = [spec.name for spec in specs if spec.name not in fixed and -1 in spec.shape[1:]]
+        if function is not None and made_up:
+            sentences.append(
+                f"the function {function.name!r} is timed with random content, which may take far "
+                f"more or less time than real content; state real rows as samples, or a value as "
+                f"inputs.{made_up[0]}.value"
+            )
         return sentences
 
     def image_size(self, shapes: RowShapes) -> int:

@@ -100,8 +100,10 @@ class WarmUp:
         runner = self._runner
         rows, interface = runner.synthetic_rows(), runner.interface
         names: dict[str, list[str | None]] = {}
-        for argument, spec in zip(runner.session.get_inputs(), interface.inputs, strict=True):
-            axes = [axis if isinstance(axis, str) else None for axis in argument.shape or ()]
+        arguments = {argument.name: argument.shape for argument in runner.session.get_inputs()}
+        for spec in interface.inputs:
+            shape = spec.shape if runner.before is not None else arguments[spec.name]
+            axes = [axis if isinstance(axis, str) else None for axis in shape or ()]
             names[spec.name] = axes[1:] if interface.batches else axes or [None]
         sizes = runner.opener.image_sizes
         runner.row_shapes = rows.shapes()
@@ -181,7 +183,7 @@ class WarmUp:
         stated = {} if runner.source.padding is None else runner.source.padding.outputs
         outputs = find_padded_outputs(padding, stated, runs, self._try_length)
         padding = runner.padding = replace(padding, outputs=outputs, found=outputs)
-        if len(runs) > 1 and not runner.by_value:
+        if len(runs) > 1 and not runner.by_value and runner.before is None:
             self._compare_padded(padding, min(runs), max(runs))
 
     def _compare_padded(self, padding: Padding, shorter: int, longer: int) -> None:

@@ -308,8 +308,13 @@ def _declared(
         if image is not None and interface is not None:
             sizes = () if variants is None else variants.sizes
             interface = as_pictures(interface, file.preprocessing(image, interface, sizes))
+        before, after = definition.settings.before, definition.settings.after
+        if after is not None:
+            outputs = after.source.tensors.outputs
         if outputs is not None and interface is not None:
             interface = replace(interface, outputs=outputs)
+        if before is not None and interface is not None:
+            interface = replace(interface, inputs=before.source.tensors.inputs)
         graph = file.model.graph
         hints = _Hints(f"{file.model.producer_name} {graph.name}".lower(), _probabilities(graph))
         return interface, file.metadata, hints

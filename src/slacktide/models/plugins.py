@@ -77,11 +77,14 @@ _GLUE: dict[str, str] = {}
 
 
 def offer_glue(name: str, target: str) -> None:
-    """Register a glue function, `module:function`, and import it to check it. Raises
-    OptionError."""
+    """Register a glue function or a class with a method `predict`, as `module:name`, and import it
+    to check it. Raises OptionError."""
     try:
-        if not callable(load_named(target)):
-            raise TypeError("expected a function")
+        function = load_named(target)
+        if isinstance(function, type):
+            function = getattr(function, "predict", None)
+        if not callable(function):
+            raise TypeError("expected a function, or a class with a method 'predict'")
     except (Exception, SystemExit) as error:  # foreign code ran
         message = f"{name}: {target!r} cannot be used: {type(error).__name__}: {error}"
         raise OptionError(("glue", message)) from error

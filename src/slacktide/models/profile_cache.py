@@ -427,6 +427,9 @@ def _around_model(definition: ModelDefinition) -> dict[str, Any]:
         content["image"] = asdict(stated)
     if (decode := definition.settings.decode) is not None:
         content["decode"] = decode.model_dump(mode="json")
+    for key in ("before", "after"):
+        if (function := getattr(definition.settings, key)) is not None:
+            content[key] = function.model_dump(mode="json")
     return content
 
 

@@ -274,6 +274,7 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
     """Return the source from which an executor opens a version or variant. `threads`: numbers of
     threads, each of which gets a session."""
     variants, function = definition.settings.variants, definition.settings.function
+    before, after = definition.settings.before, definition.settings.after
     stated = None if function is None else function.source(definition.settings.max_batch)
     return ModelSource(
         definition.name,
@@ -299,6 +300,8 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         own_exits=definition.own_exits,
         function=stated,
         decode=None if definition.settings.decode is None else definition.settings.decode.source,
+        before=None if before is None else before.source,
+        after=None if after is None else after.source,
         labels=definition.label_file,
         device_origin=definition.device_origin,
     )

@@ -89,6 +89,75 @@ def test_a_function_may_take_the_frame_and_text_and_expand_rows(tmp_path: Path) 
     assert [output["name"] for output in source.interface["outputs"]] == ["c", "rows"]
 
 
+PYTHON = """
+backend: "python"
+max_batch_size: 8
+input { name: "a" data_type: TYPE_FP32 dims: [3] }
+input { name: "b" data_type: TYPE_STRING dims: [-1] }
+output { name: "c" data_type: TYPE_BOOL dims: [1] }
+instance_group { kind: KIND_CPU count: 2 }
+parameters { key: "class" value { string_value: "settings_join" } }
+"""
+
+
+def read_config(folder: Path, text: str) -> ModelDefinition:
+    (folder / "m" / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "m" / "1" / "model.py").write_text("raise SystemExit\n")
+    (folder / "m" / "config.pbtxt").write_text(text)
+    (found,) = Repository(folder).read("m")
+    return found
+
+
+def test_a_model_of_the_python_backend_is_what_the_operator_registered(tmp_path: Path) -> None:
+    found = read_config(tmp_path, PYTHON)
+    assert (found.version, found.where, found.model_path.name) == (
+        "1",
+        "m/config.pbtxt",
+        "config.pbtxt",
+    )
+    source = source_of(found).function
+    assert source is not None
+    assert (source.name, source.target) == ("settings_join", "posixpath:join")
+    assert [(s.datatype, s.shape) for s in source.tensors.inputs] == [
+        (Datatype.FP32, (-1, 3)),
+        (Datatype.BYTES, (-1, -1)),
+    ]
+    assert (source.tensors.outputs[0].shape, source.tensors.max_batch) == ((-1, 1), 8)
+    assert found.settings.replicas.min == 2
+    assert any("m/1: is not read" in warning for warning in found.warnings)
+    offer_glue("m", "posixpath:split")
+    unnamed = PYTHON.partition("parameters")[0].replace("max_batch_size: 8", "")
+    source = source_of(read_config(tmp_path, unnamed)).function
+    assert source is not None
+    assert (source.target, source.tensors.max_batch) == ("posixpath:split", 0)
+    assert source.tensors.inputs[0].shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            '"settings_join"',
+            '"settings_joy"',
+            "backend: is served by the function or class registered as 'settings_joy', but there "
+            "is none (slacktide serve --glue settings_joy=MODULE:CLASS); did you mean 'settings_jo",
+        ),
+        ('"settings_join"', '"os:system"', "registered as 'os:system', but there is none"),
+        ("output {", "sequence_batching {} #", "sequence_batching"),
+        ("output {", "#", "output: expected all tensors with 'backend: python'"),
+        ("data_type: TYPE_BOOL", "", "function.gives.c.datatype"),
+        ("KIND_CPU", "KIND_GPU", "expected 'cpu' with 'function'"),
+    ],
+)
+def test_what_the_python_backend_lacks_is_named(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    with pytest.raises(RepositoryError) as caught:
+        read_config(tmp_path, PYTHON.replace(old, new))
+    assert told in str(caught.value)
+    assert str(caught.value).startswith("m/config.pbtxt")
+
+
 def test_a_version_folder_beside_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     with pytest.raises(RepositoryError, match="m/1: not allowed with 'function'"):

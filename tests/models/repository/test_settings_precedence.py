@@ -210,7 +210,7 @@ def test_replicas_beyond_the_one_that_a_device_has_are_said_to_be_in_vain(define
     ("pbtxt", "error", "message"),
     [
         ('name: "other"', ModelConfigError, "name: expected the folder's name 'm', got 'other'"),
-        ('backend: "python"', RefusedFieldError, "backend: is not supported: only 'onnxruntime'"),
+        ('backend: "dali"', RefusedFieldError, "backend: is not supported: only 'onnxruntime'"),
         ('platform: "tensorrt_plan"', RefusedFieldError, "platform: is not supported"),
         ("max_batch_size: -1", ModelConfigError, "max_batch_size: expected 0 or more, got -1"),
         ("version_policy { latest {} }", ModelConfigError, "num_versions: expected 1 or more"),

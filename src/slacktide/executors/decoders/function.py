@@ -1,15 +1,18 @@
-"""`FunctionDecoder`: a decoder that the server's owner wrote."""
+"""Functions of the server's owner behind a model: `FunctionDecoder` and `OutputFunction`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from slacktide._extensions import load_named
-from slacktide.domain.tensors import ModelInterface, TensorSpec
+from slacktide.domain.tensors import TensorSpec
 from slacktide.executors.decoders.heads import Arrays, Extent, Placements, index_of
-from slacktide.executors.functions import FunctionError, checked_outputs
+from slacktide.executors.functions import called, checked_outputs, load_function
 from slacktide.executors.onnx_runtime import ModelError
-from slacktide.executors.ports import DecodeSource
+from slacktide.executors.ports import DecodeSource, FunctionSource
+
+if TYPE_CHECKING:
+    from slacktide.executors.decoders.decoder import Decoder
 
 
 class FunctionDecoder:
@@ -17,25 +20,47 @@ class FunctionDecoder:
     returns the declared arrays: one, or a sequence of them."""
 
     def __init__(self, source: DecodeSource, outputs: Sequence[TensorSpec]) -> None:
-        """`from` names the outputs to pass; without it all are passed. Raises ModelError if the
-        function cannot be imported."""
+        """`from` names the outputs to pass; without it all are passed. Raises the errors of
+        `load_function`."""
         assert source.function is not None
         named = [index_of(name, outputs) for name in source.outputs]
         self.reads: Sequence[int] = named or range(len(outputs))
-        self.outputs = ModelInterface.from_dict(source.function.interface).outputs
+        self.outputs = source.function.tensors.outputs
+        self._caller = f"decoder {source.name!r}"
         try:
-            self._function = load_named(source.function.target)
-        except BaseException as error:  # foreign code, which may call sys.exit
-            reason = f"{type(error).__name__}: {error}"
-            raise ModelError(f"decode.as: the function cannot be used: {reason}") from None
+            self._function = load_function(source.function.target, self._caller)
+        except ModelError as error:
+            raise ModelError(f"decode.as: {error}") from None
 
     def decode(self, arrays: Arrays, placements: Placements, extent: Extent) -> Arrays:
         """See `Decoder`. Raises FunctionError if the function raises or returns something else."""
         chosen = [arrays[index] for index in self.reads]
-        try:
-            returned = self._function(chosen, placements, extent)
-        except MemoryError:
-            raise
-        except BaseException as error:  # foreign code, which may call sys.exit
-            raise FunctionError(f"the decoder raised {type(error).__name__}: {error}") from None
-        return checked_outputs(returned, self.outputs, "decoder")
+        returned = called(self._function, (chosen, placements, extent), self._caller)
+        return checked_outputs(returned, self.outputs, self._caller)
+
+
+class OutputFunction:
+    """A function behind a model: it makes the answers from the model's outputs, or from those of
+    another decoder. Implements `Decoder`."""
+
+    def __init__(
+        self,
+        source: FunctionSource,
+        outputs: Sequence[TensorSpec],
+        decoder: Decoder | None,
+        cores: int = 1,
+    ) -> None:
+        """`outputs`: of the model; `decoder`: runs before the function. Raises the errors of
+        `load_function`."""
+        self.reads: Sequence[int] = range(len(outputs)) if decoder is None else decoder.reads
+        self.outputs = source.tensors.outputs
+        self._decoder = decoder
+        self._caller = f"function {source.name!r}"
+        self._function = load_function(source.target, self._caller, cores)
+
+    def decode(self, arrays: Arrays, placements: Placements, extent: Extent) -> Arrays:
+        """See `Decoder`. Raises FunctionError if the function raises or returns something else."""
+        if self._decoder is not None:
+            arrays = self._decoder.decode(arrays, placements, extent)
+        returned = called(self._function, arrays, self._caller)
+        return checked_outputs(returned, self.outputs, self._caller)

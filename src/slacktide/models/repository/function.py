@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from slacktide.domain.options import OptionError
 from slacktide.domain.pipelines import ROWS
@@ -43,6 +43,22 @@ class FunctionTensor(Section):
     requests are batched."""
 
 
+def _registered(name: str) -> str:
+    try:
+        glue_target(name)
+    except OptionError as error:
+        raise ValueError("; ".join(message for _, message in error.problems)) from None
+    return name
+
+
+def _specs(stated: Mapping[str, FunctionTensor]) -> list[TensorSpec]:
+    tensors = stated.items()
+    return [TensorSpec(name, Datatype[spec.datatype], spec.shape) for name, spec in tensors]
+
+
+FunctionName = Annotated[str, AfterValidator(_registered)]
+
+
 class SourceFrame(FunctionTensor):
     """An argument with the picture of each row's frame."""
 
@@ -54,11 +70,44 @@ def _argument(value: object) -> object:
     return SourceFrame() if value == FRAME else value
 
 
+class BeforeSettings(Section):
+    """A function that makes the model's inputs."""
+
+    name: FunctionName
+    """The function's name, as defined by [`serve --glue`](extending.md) or an entry point. It
+    returns the model's inputs: one array, or a tuple of them in the model's order."""
+    takes: Annotated[dict[TensorName, FunctionTensor], Field(min_length=1, max_length=64)]
+    """Its arguments in order, which clients send instead of the model's inputs."""
+
+    @property
+    def source(self) -> FunctionSource:
+        """The function, for workers."""
+        interface = ModelInterface(tuple(_specs(self.takes)), (), 0)
+        return FunctionSource(glue_target(self.name), interface.to_dict(), self.name)
+
+
+class AfterSettings(Section):
+    """A function that makes the answers."""
+
+    name: FunctionName
+    """The function's name. It gets the model's outputs in order, after `decode` if that is
+    stated."""
+    gives: Annotated[dict[TensorName, FunctionTensor], Field(min_length=1, max_length=64)]
+    """Its results, which clients get: one array, or a tuple of them in this order."""
+
+    @property
+    def source(self) -> FunctionSource:
+        """The function, for workers."""
+        interface = ModelInterface((), tuple(_specs(self.gives)), 0)
+        return FunctionSource(glue_target(self.name), interface.to_dict(), self.name)
+
+
 class FunctionSettings(Section):
     """A function instead of a model file."""
 
-    name: str
-    """The function's name, as defined by [`serve --glue`](extending.md) or an entry point."""
+    name: FunctionName
+    """Name of the function or class, as defined by [`serve --glue`](extending.md) or an entry
+    point."""
     takes: Annotated[
         dict[TensorName, Annotated[FunctionTensor, BeforeValidator(_argument)]],
         Field(min_length=1, max_length=64),
@@ -72,12 +121,7 @@ class FunctionSettings(Section):
     row that each came from. Default: a row for each row that it takes."""
 
     @model_validator(mode="after")
-    def _is_known(self) -> FunctionSettings:
-        try:
-            glue_target(self.name)
-        except OptionError as error:
-            reasons = "; ".join(message for _, message in error.problems)
-            raise OptionError(("name", reasons)) from None
+    def _is_consistent(self) -> FunctionSettings:
         if sum(isinstance(spec, SourceFrame) for spec in self.takes.values()) > 1:
             raise OptionError(("takes", f"expected '{FRAME}' for at most one argument"))
         if self.expands and ROWS in self.gives:
@@ -108,15 +152,10 @@ class FunctionSettings(Section):
     def interface(self, max_batch: int | None) -> ModelInterface:
         """Return the interface; `max_batch` as stated. With `rows: expand` its last output is
         `rows`, the parents. Raises OptionError if such batches are impossible."""
-
-        def specs(stated: Mapping[str, FunctionTensor]) -> list[TensorSpec]:
-            tensors = stated.items()
-            return [TensorSpec(name, Datatype[spec.datatype], spec.shape) for name, spec in tensors]
-
         parents = [TensorSpec(ROWS, Datatype.INT64, (-1,))] if self.expands else []
         try:
-            outputs = [*specs(self.gives), *parents]
-            interface = interface_of(specs(self.takes), outputs, max_batch)
+            outputs = [*_specs(self.gives), *parents]
+            interface = interface_of(_specs(self.takes), outputs, max_batch)
         except ModelError as error:
             raise OptionError(("max_batch", str(error))) from None
         if self.expands and not interface.batches:

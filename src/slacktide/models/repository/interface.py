@@ -16,7 +16,7 @@ from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import InputPad, ModelSettings, Versions
 from slacktide.models.repository.settings_file import SETTINGS_FILE
 from slacktide.models.repository.triton.messages import CONFIG_FILE
-from slacktide.models.repository.triton.translate import BACKEND, MAX_PRIORITY, PLATFORM
+from slacktide.models.repository.triton.translate import BACKEND, MAX_PRIORITY, PLATFORM, PYTHON
 from slacktide.scheduling import FifoOptions
 
 
@@ -266,8 +266,8 @@ def config_json(
     config: dict[str, Any] = {
         **definition.config,
         "name": definition.name,
-        "platform": PLATFORM,
-        "backend": BACKEND,
+        "platform": PLATFORM if settings.function is None else "",
+        "backend": BACKEND if settings.function is None else PYTHON,
         "version_policy": _version_policy(settings.versions),
         "max_batch_size": interface.max_batch,
         "input": config_tensors(interface.inputs, interface),

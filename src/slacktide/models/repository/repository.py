@@ -79,7 +79,7 @@ class ModelDefinition:
     below the state folder for a single file."""
     model_path: Path
     """The model file, links to its folder followed. It may be a link itself, with its target inside
-    a repository folder. For a function, slacktide.yaml."""
+    a repository folder. For a function, the file that names it."""
     settings: ModelSettings
     """Settings in effect: slacktide.yaml over config.pbtxt over the defaults."""
     config: Mapping[str, Any]
@@ -164,7 +164,7 @@ class ModelDefinition:
         if self.single_file:
             return self.model_path.name
         if self.settings.function is not None:
-            return f"{self.name}/{SETTINGS_FILE}"
+            return f"{self.name}/{self.model_path.name}"
         return f"{self.name}/{self.version}/{self.settings.file}"
 
     @property
@@ -273,9 +273,13 @@ class Repository:
         if files:
             settings = settings.model_copy(update={"file": next(iter(files.values()))})
         available = tuple(self._versions(model, folder))
-        if settings.function is not None and available:
+        is_python = "function" in translation.settings and "function" not in document
+        if settings.function is not None and available and not is_python:
             expected = f"not allowed with 'function' in {own_where}"
             raise FolderError(f"{model}/{available[0]}", expected)
+        if settings.function is not None and available:
+            answers = f"the registered {settings.function.name!r} answers"
+            unused += (f"{model}/{available[0]}: is not read, since {answers}",)
         chosen = ("1",) if settings.function else settings.versions.choose(available)
         if not chosen:
             advice = _advice(model, folder)
@@ -284,12 +288,13 @@ class Repository:
         label_files = {
             version: self._beside(model, version, "labels", settings.labels) for version in chosen
         }
+        function_file = CONFIG_FILE if is_python else SETTINGS_FILE
         return tuple(
             ModelDefinition(
                 model,
                 version,
                 *(
-                    (folder, resolve(self.root, model, SETTINGS_FILE, kind=PathKind.FILE))
+                    (folder, resolve(self.root, model, function_file, kind=PathKind.FILE))
                     if settings.function
                     else self._place(model, version, settings.file, stated=bool(files))
                 ),

@@ -44,7 +44,7 @@ from slacktide.models.repository.fields import (
     scaling_policy_of,
     short_for,
 )
-from slacktide.models.repository.function import FunctionSettings
+from slacktide.models.repository.function import AfterSettings, BeforeSettings, FunctionSettings
 from slacktide.models.repository.image import Image
 from slacktide.models.repository.paths import VERSION_RULE, is_version
 from slacktide.models.repository.variants import VariantSettings, short_variants
@@ -306,7 +306,11 @@ class ModelSettings(Section):
     file: Name = "model.onnx"
     """Name of the model file in the version's folder."""
     function: FunctionSettings | None = None
-    """Your own Python function instead of a model file."""
+    """Your own Python function or class instead of a model file."""
+    before: BeforeSettings | None = None
+    """A function of your own that makes the model's inputs, in its worker."""
+    after: AfterSettings | None = None
+    """A function of your own that makes the answers from the model's outputs, in its worker."""
     variants: Annotated[VariantSettings, BeforeValidator(short_variants)] | None = None
     """Variants of the model that trade accuracy for time, which makes it a [family](variants.md). A
     list of numbers is short for `variants.sizes`."""
@@ -416,11 +420,26 @@ class ModelSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _functions_around_it(self) -> ModelSettings:
+        for key, function in (("before", self.before), ("after", self.after)):
+            if function is None:
+                continue
+            for other in ("variants", "early_exit"):
+                if other in self.model_fields_set:
+                    raise OptionError((key, f"not allowed with {other!r}"))
+            if self.executor == "in_process":
+                raise OptionError(("executor", f"expected 'worker' with {key!r}"))
+        if self.before is not None and self.preprocessing is not None:
+            name = self.preprocessing.input
+            raise OptionError((f"inputs.{name}.image", "not allowed with 'before'"))
+        return self
+
+    @model_validator(mode="after")
     def _function_alone(self) -> ModelSettings:
         if self.function is None:
             return self
-        keys = ("file", "variants", "early_exit", "versions", "providers", "expose")
-        for key in (*keys, "decode", "labels"):
+        keys = ("file", "variants", "early_exit", "versions", "providers", "expose", "decode")
+        for key in (*keys, "labels", "before", "after"):
             if key in self.model_fields_set:
                 raise OptionError((key, "not allowed with 'function'"))
         if not self.on_cpu:

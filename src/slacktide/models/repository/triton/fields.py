@@ -40,7 +40,8 @@ class Field:
 _TABLE = """
 name + Must be the name of the model's folder, if stated.
 platform + Only `onnxruntime_onnx`, if stated; any other platform is refused.
-backend + Only `onnxruntime`, if stated; any other backend is refused.
+backend + `onnxruntime`, or `python`: the class that the operator
+    [registered](tutorials/python-models.md) answers. Any other backend is refused.
 runtime - Would load another backend library.
 version_policy + The versions to serve; `versions` in slacktide.yaml.
 version_policy.latest + Serves the highest versions.
@@ -124,7 +125,8 @@ instance_group.host_policy o The model's lane determines its cores.
 default_model_filename + `file` in slacktide.yaml; a plain file name.
 cc_model_filenames - Another file would be served on some GPUs.
 metric_tags o Metrics have no user-defined labels.
-parameters + Shown by the config endpoint, without any effect.
+parameters + Shown by the config endpoint. Only `class` has an effect: the registered name of the
+    class, if that is not the model's name, with the backend `python`.
 parameters.string_value + Kept unchanged.
 model_warmup + Warm-up always covers every batch size; samples give the content.
 model_warmup.name o A label.

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slacktide.domain.suggestions import shown
+from slacktide.domain.options import OptionError
+from slacktide.domain.suggestions import shown, suggestion
 from slacktide.domain.units import format_seconds
+from slacktide.models.plugins import glue_names, glue_target
 from slacktide.models.repository.errors import ModelConfigError, Problem, RefusedFieldError
 from slacktide.models.repository.paths import NAME_RULE, is_name
 from slacktide.models.repository.triton.fields import judge
@@ -15,6 +17,10 @@ from slacktide.models.repository.triton.messages import PlainConfig
 
 PLATFORM = "onnxruntime_onnx"
 BACKEND = "onnxruntime"
+PYTHON = "python"
+"""Backend of a model that a registered function or class answers."""
+CLASS_PARAMETER = "class"
+"""Parameter with the name under which it is registered, if that is not the model's name."""
 MAX_PRIORITY = 5
 MAX_SHAPES = 16
 """Maximum number of further shapes to profile; later samples are ignored."""
@@ -61,9 +67,42 @@ class _Reader:
         name = self._config.get("name", model)
         if name != model:
             self._wrong("name", f"expected the folder's name {model!r}, got {shown(name)}")
-        for key, ours in (("platform", PLATFORM), ("backend", BACKEND)):
-            if (stated := self._config.get(key, ours)) != ours:
-                self._refuse(key, f"only {ours!r} is served, got {shown(stated)}")
+        if (backend := self._config.get("backend", BACKEND)) == PYTHON:
+            self.settings["function"] = self._function(model)
+        elif backend != BACKEND:
+            expected = f"only {BACKEND!r} and {PYTHON!r} are served"
+            self._refuse("backend", f"{expected}, got {shown(backend)}")
+        if (platform := self._config.get("platform") or PLATFORM) != PLATFORM:
+            self._refuse("platform", f"only {PLATFORM!r} is served, got {shown(platform)}")
+
+    def _function(self, model: str) -> dict[str, Any]:
+        """Return the section `function` for the backend `python`."""
+        parameters = self._config.get("parameters", {})
+        name = parameters.get(CLASS_PARAMETER, {}).get("string_value", model)
+        try:
+            glue_target(name)
+        except OptionError:
+            hint = suggestion(name, glue_names(), noun="registered")
+            message = (
+                f"is served by the function or class registered as {name!r}, but there is none"
+            )
+            self._wrong(
+                "backend", f"{message} (slacktide serve --glue {name}=MODULE:CLASS); {hint}"
+            )
+        rows = [-1] if self._config.get("max_batch_size") else []
+        section: dict[str, Any] = {"name": name}
+        for key, field_name in (("takes", "input"), ("gives", "output")):
+            tensors = self._config.get(field_name, [])
+            if not tensors:
+                self._wrong(field_name, f"expected all tensors with 'backend: {PYTHON}'")
+            section[key] = {
+                tensor.get("name", ""): {
+                    "datatype": _datatype(tensor.get("data_type", "")),
+                    "shape": [*rows, *_row_shape(tensor)],
+                }
+                for tensor in tensors
+            }
+        return section
 
     def batching(self) -> None:
         size = self._config.get("max_batch_size")
@@ -75,6 +114,8 @@ class _Reader:
             self.settings["max_batch"] = size
 
     def files(self) -> None:
+        if "function" in self.settings:
+            return  # neither versions nor model.py are read
         file = self._config.get("default_model_filename")
         if file is not None:
             if not is_name(file):
@@ -213,6 +254,11 @@ class _Reader:
 
     def _refuse(self, path: str, message: str) -> None:
         raise RefusedFieldError(self._where, Problem(path, f"is not supported: {message}"))
+
+
+def _datatype(triton_type: str) -> str:
+    name = triton_type.removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
 
 
 def _row_shape(tensor: Mapping[str, Any]) -> list[int]:
