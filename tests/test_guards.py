@@ -26,7 +26,7 @@ CEILINGS = {
     "executors": 11_730,
     "exits": 1_950,
     "frontends": 7_300,
-    "models": 10_970,
+    "models": 10_980,
     "observability": 1_850,
     "pipelines": 1_200,
     "planning": 11_100,

@@ -273,13 +273,9 @@ class Repository:
         if files:
             settings = settings.model_copy(update={"file": next(iter(files.values()))})
         available = tuple(self._versions(model, folder))
-        is_python = "function" in translation.settings and "function" not in document
-        if settings.function is not None and available and not is_python:
-            expected = f"not allowed with 'function' in {own_where}"
-            raise FolderError(f"{model}/{available[0]}", expected)
+        function_file = SETTINGS_FILE if "function" in document else CONFIG_FILE
         if settings.function is not None and available:
-            answers = f"the registered {settings.function.name!r} answers"
-            unused += (f"{model}/{available[0]}: is not read, since {answers}",)
+            unused += _unread(f"{model}/{available[0]}", settings.function.name, function_file)
         chosen = ("1",) if settings.function else settings.versions.choose(available)
         if not chosen:
             advice = _advice(model, folder)
@@ -288,7 +284,6 @@ class Repository:
         label_files = {
             version: self._beside(model, version, "labels", settings.labels) for version in chosen
         }
-        function_file = CONFIG_FILE if is_python else SETTINGS_FILE
         return tuple(
             ModelDefinition(
                 model,
@@ -507,6 +502,15 @@ def _advice(model: str, folder: Path) -> str:
 
 _SIGNS = frozenset({".onnx", ".pbtxt", ".yaml", ".yml"})
 """Endings of files that suggest a model, valid or not."""
+
+
+def _unread(folder: str, function: str, named_in: str) -> tuple[str, ...]:
+    """Return a warning about a version's folder beside a function, which Triton needs. Raises
+    FolderError if the function is not named in Triton's file."""
+    if named_in == SETTINGS_FILE:
+        where = f"{folder.partition('/')[0]}/{SETTINGS_FILE}"
+        raise FolderError(folder, f"not allowed with 'function' in {where}")
+    return (f"{folder}: is not read, since the registered {function!r} answers",)
 
 
 def _may_be_a_model(folder: Path) -> bool:
