@@ -149,7 +149,7 @@ PAPERS = {
         seeds="Number of seeds for the arrivals of texts; default: 1.",
         data="Folder with the Azure Functions 2019 trace, which determines the arrivals "
         "of texts; default: they are drawn from a seed.",
-        table="File with your exit table (docs/reproduce/apparate.md states the format), played "
+        table="File with your exit table (docs/internals/exits.md states the format), played "
         "instead of the examples'. May be given several times.",
         inputs="Number of inputs to play of each stream after its first tenth, on which ramps are "
         "trained; default: all.",

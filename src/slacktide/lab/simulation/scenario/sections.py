@@ -144,7 +144,7 @@ class SimulatedModel(Section):
     """Variants by name, the smallest first, for the sizes of one file's image input. They make the
     model a family for `clients`."""
     exits: str | None = None
-    """Exit table ([format](reproduce/apparate.md#exit-tables)): the model's times, and the answers
+    """Exit table ([format](internals/exits.md#exit-tables)): the model's times, and the answers
     of its ramps. Requests are its inputs in order, repeated."""
     early_exit: Annotated[EarlyExitSettings, short_for("accuracy_loss")] | None = None
     """Lets requests of a model with `exits` leave early, like `early_exit` in slacktide.yaml. A
