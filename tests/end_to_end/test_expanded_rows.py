@@ -3,6 +3,7 @@ called directly."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,13 @@ from tests.end_to_end.streets import (
     outputs,
     pipeline,
 )
+
+from slacktide.domain.crops import Glue
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.crops import CropGatherer, FrameArenas
+from slacktide.executors.hand_over.tensor_io import TensorError
+from slacktide.executors.pictures import encode_jpeg
+from slacktide.executors.ports import CropPayload, Payload, TensorRef
 
 CODE = """
 import time
@@ -188,6 +196,46 @@ def test_a_function_that_hangs_comes_back(house: Any) -> None:
     with house.taken_to_hang_after(1.5):
         assert "hung and was killed" in ask(house, "words", "hang").json["error"]
     assert outputs(ask(house, "words", "a b"))["split.word"].tolist() == ["a", "b"]
+
+
+def test_a_frame_may_be_a_jpeg_and_clients_may_send_their_own(house: Any) -> None:
+    image = frame(seed=4)
+    jpeg = base64.b64encode(encode_jpeg(image)).decode()
+    answer = outputs(house.infer("frames", house.call_of({"image": ("BYTES", [1], [jpeg])})))
+    assert answer["corners.size"].tolist() == [list(image.shape[:2])]
+    assert abs(answer["corners.pixel"][0] - int(image[1, 2, 0])) < 60
+    pair = np.stack([image[:20], image[20:40]])
+    tensors = {
+        "frame": ("UINT8", list(pair.shape), pair.ravel().tolist()),
+        "boxes": ("FP32", [2, 1, 4], [0.0] * 8),
+    }
+    direct = outputs(house.infer("corners", house.call_of(tensors)))
+    assert direct["size"].tolist() == [[20, image.shape[1]]] * 2
+    assert direct["pixel"].tolist() == pair[:, 1, 2, 0].tolist()
+
+
+def test_frames_of_unlike_sizes_share_a_batch() -> None:
+    """As the worker makes it."""
+    pictures = [np.full((size, 5, 3), size, np.uint8) for size in (4, 7)]
+    data = b"".join(picture.tobytes() for picture in pictures)
+    frames, start, members = FrameArenas(), 0, []
+    frames.attach(3, memoryview(data), Glue())
+    for picture in pictures:
+        ref = TensorRef(start, picture.nbytes, (1, *picture.shape))
+        members.append(CropPayload(2, (ref, TensorRef(0, 0, (2,))), 3, b""))
+        start += picture.nbytes
+    specs = (
+        TensorSpec("frame", Datatype.UINT8, (-1, -1, -1, 3)),
+        TensorSpec("n", Datatype.FP32, (-1,)),
+    )
+    gatherer = CropGatherer(
+        frames, ModelInterface(specs, (), 8), [None, None], None, {}, None, "frame"
+    )
+    joined, _, faults = gatherer.gather(members, memoryview(b""), 0)
+    assert not faults
+    assert [picture.shape[0] for picture in joined] == [4, 4, 7, 7]
+    with pytest.raises(TensorError, match="cannot share a batch with others"):
+        gatherer.gather([*members, Payload(1, ())], memoryview(b""), 0)
 
 
 def test_crops_and_rows_stay_together_over_many_batches(house: Any) -> None:

@@ -71,6 +71,13 @@ before:
   takes: {text: {datatype: BYTES, shape: [-1]}, factor: {datatype: INT64, shape: [-1]}}
 after: {name: spell, gives: {answer: {datatype: BYTES, shape: [-1]}}}
 """
+TRITON = """
+backend: "python"
+max_batch_size: 4
+input { name: "x" data_type: TYPE_INT64 dims: [ 2 ] }
+output { name: "y" data_type: TYPE_INT64 dims: [ 2 ] }
+parameters { key: "class" value { string_value: "plain" } }
+"""
 NAMES = {
     "lengths": "lengths",
     "spell": "spell",
@@ -99,6 +106,9 @@ def house(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> 
     pipeline(
         zoo, "chain", "stages: {n: plain, m: plain}\nedges: [{from: n, to: m, tensors: {y: x}}]"
     )
+    (zoo.root / "triton" / "1").mkdir(parents=True)
+    (zoo.root / "triton" / "1" / "model.py").write_text("raise SystemExit")
+    (zoo.root / "triton" / "config.pbtxt").write_text(TRITON)
     (folder / "around_models.py").write_text(CODE)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -171,6 +181,14 @@ def test_a_class_is_set_up_once_in_its_worker_with_its_cores(house: Any) -> None
 def test_a_class_without_setup_may_be_a_stage(house: Any) -> None:
     assert outputs(number(house, "plain", 4))["y"].tolist() == [-4]
     assert outputs(number(house, "chain", 4, 5))["m.y"].tolist() == [4, 5]
+
+
+def test_a_model_of_tritons_python_backend_is_served_by_the_registered_class(house: Any) -> None:
+    call = house.call_of({"x": ("INT64", [2, 2], [1, 2, 3, 4])})
+    assert outputs(house.infer("triton", call))["y"].tolist() == [[-1, -2], [-3, -4]]
+    config = house.get("/v2/models/triton/config").json
+    assert (config["backend"], config["max_batch_size"]) == ("python", 4)
+    assert config["input"][0]["dims"] == [2]
 
 
 def test_what_does_not_work_is_not_served_and_says_why(house: Any) -> None:

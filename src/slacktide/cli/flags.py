@@ -29,7 +29,7 @@ Glue = Annotated[
     typer.Option(
         "--glue",
         metavar="NAME=TARGET",
-        help="NAME=MODULE:FUNCTION of a function that settings may name, as with slacktide serve; "
+        help="NAME=MODULE:FUNCTION (or class) that settings may name, as with slacktide serve; "
         "may be given several times.",
     ),
 ]

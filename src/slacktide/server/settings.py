@@ -110,7 +110,7 @@ class ServerSettings(Options):
     placement_options: Mapping[str, object] = _options_of("placement")
     glue: Mapping[str, object] = _model(
         {},
-        "NAME=MODULE:FUNCTION of a function that settings may name; may be given several times.",
+        "NAME=MODULE:FUNCTION (or class) that settings may name; may be given several times.",
         metavar="NAME=TARGET",
         repeated=True,
     )
