@@ -23,10 +23,10 @@ CEILINGS = {
     "cluster": 600,
     "domain": 2_910,
     "engine": 4_150,
-    "executors": 11_730,
+    "executors": 11_890,
     "exits": 1_950,
     "frontends": 7_300,
-    "models": 10_980,
+    "models": 11_010,
     "observability": 1_850,
     "pipelines": 1_200,
     "planning": 11_100,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 73_420,
+    "serving": 73_620,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 107_160,
+    "all": 107_350,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

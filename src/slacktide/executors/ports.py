@@ -326,6 +326,9 @@ class DecodeSource:
     classes: tuple[int, ...] = ()
     top: int = 5
     probabilities: bool = False
+    anchors: tuple[tuple[tuple[float, float], ...], ...] = ()
+    strides: tuple[int, ...] = ()
+    variance: tuple[float, float] = (0.1, 0.2)
     function: FunctionSource | None = None
     """The function, with the outputs that it returns; None for built-in decoders."""
 

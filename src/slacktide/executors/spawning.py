@@ -91,9 +91,11 @@ def _function(document: Any) -> FunctionSource | None:
 
 
 def _decoder(document: Any) -> DecodeSource | None:
-    lists = {name: tuple(document[name]) for name in ("outputs", "classes")} if document else {}
-    if not lists:
+    if not document:
         return None
+    names = ("outputs", "classes", "strides", "variance")
+    lists: dict[str, Any] = {name: tuple(document[name]) for name in names}
+    lists["anchors"] = tuple(tuple(map(tuple, sizes)) for sizes in document["anchors"])
     return DecodeSource(**document | lists | {"function": _function(document["function"])})
 
 

@@ -16,6 +16,7 @@ from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.repository import ModelDefinition, Repository
 
 YOLO = "decode: {as: yolo, from: output0, confidence: 0.3, iou: 0.6, max_detections: 20}\n"
+SSD = "as: ssd, from: [loc, conf]"
 GIVES = "gives: {map: {datatype: FP32, shape: [-1, 64]}}"
 
 
@@ -37,6 +38,16 @@ def test_settings_reach_the_worker(root: Path, add_model: Callable[..., Path]) -
     assert source.decode == DecodeSource("yolo", ("output0",), None, 0.3, 0.6, 20)
     assert definition.labels == ("cat", "dog")
     assert source.labels == (root / "m" / "names.txt").resolve()
+    request = SpawnRequest(1, source, (0,), "cpu")
+    assert SpawnRequest.decode(request.encode()) == request
+
+
+def test_anchors_are_squares_or_pairs(root: Path, add_model: Callable[..., Path]) -> None:
+    text = f"decode: {{{SSD}, strides: [8, 16], anchors: [[16, [32, 8]], [64.5]]}}\n"
+    source = source_of(read(root, add_model, text))
+    assert source.decode is not None
+    assert source.decode.anchors == (((16.0, 16.0), (32.0, 8.0)), ((64.5, 64.5),))
+    assert (source.decode.strides, source.decode.variance) == ((8, 16), (0.1, 0.2))
     request = SpawnRequest(1, source, (0,), "cpu")
     assert SpawnRequest.decode(request.encode()) == request
 
@@ -83,12 +94,25 @@ def test_labels_of_a_triton_config_are_read_if_they_can_be(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("decode: yollo\n", r"decode\.as: expected yolo, softmax, sigmoid or the name of a glue"),
+        (
+            "decode: yollo\n",
+            r"decode\.as: expected yolo, ssd, softmax, sigmoid or the n",
+        ),
         ("decode: os:system\n", r"decode\.as: expected yolo, .* got 'os:system'"),
         ("decode: {as: yolo, confidense: 1}\n", r"decode\.confidense: unknown key; .*'confidence'"),
         ("decode: {as: yolo, confidence: 2}\n", r"decode\.confidence: expected .*1"),
         ("decode: {as: yolo, version: v6}\n", r"decode\.version: expected 'v5' or 'v8', got 'v6'"),
         ("decode: {as: yolo, top: 3}\n", r"decode\.top: not allowed with 'as: yolo'"),
+        ("decode: {as: ssd}\n", r"decode\.from: expected the outputs of boxes and of scores, such"),
+        (f"decode: {{{SSD}, strides: [8]}}\n", r"decode\.anchors: expected a list for each of st"),
+        (f"decode: {{{SSD}, strides: [8], anchors: [[0]]}}\n", r"anchors.*expected greater than 0"),
+        (
+            f"decode: {{{SSD}, strides: [8], anchors: [[]]}}\n",
+            r"decode\.anchors\[0\]: expected at l",
+        ),
+        (f"decode: {{{SSD}, strides: [8], anchors: [8]}}\n", r"decode\.anchors\[0\]: expected"),
+        (f"decode: {{{SSD}, version: v5}}\n", r"decode\.version: not allowed with 'as: ssd'"),
+        ("decode: {as: yolo, anchors: [[8]]}\n", r"decode\.anchors: not allowed with 'as: yolo'"),
         ("decode: {as: softmax, iou: 0.3}\n", r"decode\.iou: not allowed with 'as: softmax'"),
         ("decode: {as: yolo, from: [a, b]}\n", r"decode\.from: expected one output for 'yolo'"),
         ("decode: {as: settings_decoder}\n", r"decode\.gives: expected the results of the funct"),

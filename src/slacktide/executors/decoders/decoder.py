@@ -9,6 +9,7 @@ from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.executors.decoders.classes import ClassDecoder
 from slacktide.executors.decoders.function import FunctionDecoder
 from slacktide.executors.decoders.heads import Arrays, Extent, Placements, extent_of, head_of
+from slacktide.executors.decoders.ssd import SsdDecoder
 from slacktide.executors.decoders.yolo import YoloDecoder
 from slacktide.executors.ports import DecodeSource
 
@@ -46,4 +47,6 @@ def make_decoder(
     if source.name == "yolo":
         extent = extent_of(spec.shape for spec in model.inputs)
         return YoloDecoder(source, *head_of(source, outputs, rank=3), count, extent)
+    if source.name == "ssd":
+        return SsdDecoder(source, outputs, count, extent_of(spec.shape for spec in model.inputs))
     return ClassDecoder(source, *head_of(source, outputs, rank=2), count)

@@ -42,11 +42,16 @@ def head_of(
             names = ", ".join(repr(spec.name) for spec in outputs)
             raise ModelError(f"decode.from: expected the name of an output, one of {names}")
         index = fitting[0]
+    return index, floats_at(index, outputs)
+
+
+def floats_at(index: int, outputs: Sequence[TensorSpec]) -> TensorSpec:
+    """The output at this index. Raises ModelError if it holds no floats."""
     spec = outputs[index]
     if not spec.datatype.is_float or spec.datatype is Datatype.BF16:
         kind = f"{spec.datatype.wire_name} {list(spec.shape)}"
         raise ModelError(f"decode.from: expected an output of floats, {spec.name!r} is {kind}")
-    return index, spec
+    return spec
 
 
 def index_of(name: str, outputs: Sequence[TensorSpec]) -> int:

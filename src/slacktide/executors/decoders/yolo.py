@@ -9,14 +9,13 @@ are centre and size in pixels of the model's input. Each cell of the grids with 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.crops import apart
-from slacktide.domain.tensors import Datatype, TensorSpec
+from slacktide.domain.tensors import TensorSpec
 from slacktide.executors.decoders.heads import Arrays, Extent, Placements, check_labels
+from slacktide.executors.decoders.suppression import Candidates, best_boxes, box_outputs
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import DecodeSource
 
@@ -48,12 +47,7 @@ class YoloDecoder:
             raise self._unfit(spec.shape)
         if -1 not in spec.shape[1:] and len(spec.shape) == 3:
             self._read(spec.shape[1], spec.shape[2], *extent)
-        rows, most = spec.shape[0], source.max_detections
-        self.outputs: tuple[TensorSpec, ...] = (
-            TensorSpec("boxes", Datatype.FP32, (rows, most, 4)),
-            TensorSpec("scores", Datatype.FP32, (rows, most)),
-            TensorSpec("classes", Datatype.INT64, (rows, most)),
-        )
+        self.outputs = box_outputs(source, spec.shape[0])
 
     def decode(self, arrays: Arrays, placements: Placements, extent: Extent) -> Arrays:
         """See `Decoder`."""
@@ -67,49 +61,8 @@ class YoloDecoder:
         raw = np.asarray(raw, np.float32)
         candidates = _version_8 if version == "v8" else _version_5
         with np.errstate(invalid="ignore", over="ignore"):
-            rows, boxes, scores, classes = candidates(raw, self._source.confidence)
-            usable = np.isfinite(boxes).all(1) & (boxes[:, 2:] > 0).all(1) & np.isfinite(scores)
-        if self._source.classes:
-            usable &= np.isin(classes, self._source.classes)
-        order = np.flatnonzero(usable)
-        order = order[np.lexsort((-scores[order], rows[order]))]
-        rows, boxes, scores, classes = rows[order], boxes[order], scores[order], classes[order]
-        half = boxes[:, 2:] / 2
-        corners = np.concatenate((boxes[:, :2] - half, boxes[:, :2] + half), axis=1)
-        return self._answer(
-            rows, np.asarray(corners, np.float32), scores, classes, placements, len(raw)
-        )
-
-    def _answer(
-        self,
-        rows: NDArray[np.intp],
-        corners: NDArray[np.float32],
-        scores: NDArray[np.float32],
-        classes: NDArray[np.int64],
-        placements: NDArray[np.float64],
-        count: int,
-    ) -> list[NDArray[Any]]:
-        """Suppress overlaps in each row, and convert pixels to fractions of pictures."""
-        source, most = self._source, self._source.max_detections
-        answer: list[NDArray[Any]] = [
-            np.zeros((count, most, 4), np.float32),
-            np.zeros((count, most), np.float32),
-            np.full((count, most), -1, np.int64),
-        ]
-        ends = np.searchsorted(rows, np.arange(count + 1))
-        for row in np.unique(rows).tolist():
-            part = slice(ends[row], ends[row + 1])
-            kinds = classes[part] if source.per_class else None
-            chosen = np.array(apart(corners[part], kinds, source.iou, most), np.intp) + part.start
-            left, top, width, height = placements[row].tolist()
-            inside = (corners[chosen] - (left, top, left, top)) / (width, height, width, height)
-            inside = inside.clip(0, 1).astype(np.float32)
-            visible = (inside[:, 2:] > inside[:, :2]).all(1)  # the others lie in the margins
-            chosen, inside = chosen[visible], inside[visible]
-            columns = (inside, scores[chosen], classes[chosen])
-            for array, column in zip(answer, columns, strict=True):
-                array[row, : len(chosen)] = column
-        return answer
+            boxes = candidates(raw, self._source.confidence)
+        return best_boxes(self._source, boxes, placements, len(raw))
 
     def _read(
         self, first: int, second: int, height: int, width: int, *, final: bool = False
@@ -157,21 +110,17 @@ def _plausible(first: int, second: int, height: int, width: int) -> set[str]:
     return {"v8", "v5"} if first == second else {"v8" if first < second else "v5"}
 
 
-_Candidates = tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
-"""Row, centre and size, score, and class of each candidate; rows ascend."""
-
-
-def _version_8(raw: NDArray[np.float32], confidence: float) -> _Candidates:
+def _version_8(raw: NDArray[np.float32], confidence: float) -> Candidates:
     best = raw[:, 4:].max(1)
     rows, places = np.nonzero(best >= np.float32(confidence))
     classes = raw[rows, 4:, places].argmax(1)
-    return rows, raw[rows, :4, places], best[rows, places], classes
+    return Candidates(rows, raw[rows, :4, places], best[rows, places], classes)
 
 
-def _version_5(raw: NDArray[np.float32], confidence: float) -> _Candidates:
+def _version_5(raw: NDArray[np.float32], confidence: float) -> Candidates:
     rows, places = np.nonzero(raw[:, :, 4] >= np.float32(confidence))  # scores are no higher
     candidates = raw[rows, places]
     classes = candidates[:, 5:].argmax(1)
     scores = candidates[:, 4] * candidates[np.arange(len(rows)), classes + 5]
     good = scores >= np.float32(confidence)
-    return rows[good], candidates[good, :4], scores[good], classes[good]
+    return Candidates(rows[good], candidates[good, :4], scores[good], classes[good])
