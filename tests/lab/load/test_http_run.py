@@ -331,7 +331,7 @@ async def test_progress_ends_with_everything_and_a_failing_observer_is_removed(
     last = calls[-1]
     assert (last.planned, last.submitted, last.ended, last.on_time) == (10, 10, 10, 10)
     assert report.goodput == 1.0
-    assert caplog.text.count("observer failed and is removed") == 1
+    assert caplog.text.count("observer failed and was removed") == 1
 
 
 async def test_spinning_sends_the_same_requests(kit: Kit) -> None:

@@ -224,8 +224,8 @@ def test_links_are_asked_for_in_words(tmp_path: Path) -> None:
         ({"link": "no.csv"}, "--link", "cannot read no.csv: No such file"),
         ({"link": "0bit/s"}, "--link", "bandwidth: must be positive"),
         ({"link": "4g", "rtt": "40"}, "--rtt", "expected a duration"),
-        ({"rtt": "40ms"}, "--rtt", "expected --link beside it"),
-        ({"shared_link": True}, "--shared-link", "expected --link beside it"),
+        ({"rtt": "40ms"}, "--rtt", "needs --link"),
+        ({"shared_link": True}, "--shared-link", "needs --link"),
         ({"link": "4g", "upload": "4ms"}, "--upload", "expected none with --link"),
     ],
 )

@@ -135,7 +135,7 @@ def _port(parts: SplitResult, text: str) -> int | None:
 def _link(text: str, rtt: float) -> ConstantLink | TraceLink | None:
     if not text:
         if rtt:
-            raise LoadSpecError("rtt", "expected --link beside it")
+            raise LoadSpecError("rtt", "needs --link")
         return None
     with _renamed("link"):
         return parse_link(text, rtt=rtt, read_bandwidths=read_bandwidths)

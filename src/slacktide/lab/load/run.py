@@ -179,5 +179,5 @@ class Pacer:
         try:
             self.observer(progress)
         except Exception:  # a failing observer must not end the run
-            _log.exception("the progress observer failed and is removed")
+            _log.exception("the progress observer failed and was removed")
             self.observer = None

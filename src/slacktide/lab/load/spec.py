@@ -193,7 +193,7 @@ class LoadSpec:
         if self.link is not None and self.upload > 0.0:
             raise LoadSpecError("upload", "expected none with --link, which delays bodies")
         if self.link is None and self.shared_link:
-            raise LoadSpecError("shared-link", "expected --link beside it")
+            raise LoadSpecError("shared-link", "needs --link")
         if self.seed < 0:
             raise LoadSpecError("seed", f"must not be negative, got {self.seed}")
         if self.connections is not None and self.connections < 1:

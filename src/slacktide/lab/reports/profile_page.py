@@ -18,7 +18,7 @@ from slacktide.profiles.size_law import REACH as SIZE_REACH
 
 _STEPS = 40
 _NOTES = (
-    "Marks: p99 as measured; dashed: the model, as far as it is believed.",
+    "Marks: measured p99; dashed lines: fitted times, within their range.",
     show.FIT_FOOTNOTE,
     show.FOOTNOTE,
 )

@@ -45,5 +45,5 @@ def test_a_table_that_is_none_is_named(folder: Path) -> None:
 
 def test_early_exits_need_a_table(folder: Path) -> None:
     text = TEXT.replace("exits: drawn.npz", "latency: {batches: [1], p50: [9ms]}")
-    with pytest.raises(ScenarioError, match="early_exit: expected 'exits' beside it"):
+    with pytest.raises(ScenarioError, match="early_exit: needs 'exits'"):
         parse_scenario(text, "s.yaml", folder)

@@ -161,7 +161,7 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
         ),
         ("placement.policy=octopus", "placement.policy: "),
         ("placement.policy={name: rim, edges: 4}", "did you mean 'edge'"),
-        ("devices={}", "pipelines: expected 'devices' beside them"),
+        ("devices={}", "pipelines: needs 'devices'"),
         ("scheduler=oracle_slack", "scheduler: oracle_slack needs a padded model"),
     ],
 )
@@ -174,7 +174,7 @@ def test_what_cannot_be_is_named(read: Read, setting: str, message: str) -> None
 
 
 def test_devices_without_pipelines_are_refused(read: Read) -> None:
-    with pytest.raises(ScenarioError, match="devices: expected 'pipelines' beside them"):
+    with pytest.raises(ScenarioError, match="devices: needs 'pipelines'"):
         read("devices={a: {}}")
     both = SMALL + "applications: {web: {model: brand, arrivals: 'poisson:1'}}\n"
     with pytest.raises(ScenarioError, match="expected either 'pipelines' or 'applications'"):

@@ -191,7 +191,7 @@ class SimulatedModel(Section):
             listed = ", ".join(map(repr, names[:-1]))
             raise ValueError(f"expected exactly one of {listed} and {names[-1]!r}")
         if self.early_exit is not None and self.exits is None:
-            raise ValueError("early_exit: expected 'exits' beside it")
+            raise ValueError("early_exit: needs 'exits'")
         return self
 
 
@@ -288,7 +288,7 @@ class Application(Section):
                 "expected either 'link' or 'notice', got both: a link already announces requests"
             )
         if self.hint is not None and self.lengths is None:
-            raise ValueError("hint: expected 'lengths' beside it")
+            raise ValueError("hint: needs 'lengths'")
         if self.shapes and self.lengths is not None:
             raise ValueError("expected either 'shapes' or 'lengths', got both")
         return self
@@ -382,13 +382,13 @@ class Scenario(Section):
                     "expected either 'pipelines' or 'applications' and 'clients', got both"
                 )
             if not self.devices:
-                raise ValueError("pipelines: expected 'devices' beside them")
+                raise ValueError("pipelines: needs 'devices'")
             return self
         if not self.applications and not self.clients:
             raise ValueError("expected 'applications', 'clients' or 'pipelines'")
         for name in ("devices", "links"):
             if getattr(self, name):
-                raise ValueError(f"{name}: expected 'pipelines' beside them")
+                raise ValueError(f"{name}: needs 'pipelines'")
         return self
 
     @property
