@@ -18,6 +18,7 @@ import pytest
 from bench.pinned_models import CACHE, NUDENET
 from bench.servers import Serving, slacktide
 
+from bench import minilm
 from slacktide.lab.examples.packaged import fetch
 from slacktide.lab.examples.zoo import ZOO, make_zoo
 
@@ -75,6 +76,18 @@ def test_a_classifier_tells_how_a_page_is_turned(tmp_path: Path) -> None:
         (program,) = blocks("classifier", "python")
         assert run(program, serving, tmp_path / "page.jpg").startswith("turned by 0 degrees")
         assert run(program, serving, tmp_path / "turned.jpg").startswith("turned by 180 degrees")
+
+
+def test_a_sentence_encoder_tells_which_passage_answers(tmp_path: Path) -> None:
+    """With an export of the same weights in place of the reader's."""
+    minilm.lay_out(tmp_path / "models")
+    (settings,) = blocks("text", "yaml")
+    assert settings == minilm.SETTINGS
+    with slacktide(tmp_path / "models") as serving:
+        (program,) = blocks("text", "python")
+        bread, moon = run(program, serving).splitlines()
+    assert (bread[5:10], moon[5:13]) == ("Bread", "The moon")
+    assert float(bread[:4]) + 0.3 < float(moon[:4])
 
 
 @pytest.fixture(scope="module")

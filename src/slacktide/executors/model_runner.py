@@ -37,6 +37,7 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
     to_value,
 )
+from slacktide.executors.pooling import Pooler, make_pooler
 from slacktide.executors.ports import ModelSource, RowShapes
 from slacktide.executors.rounding import TOLERANCE, tolerance_of
 from slacktide.executors.session_opener import SessionOpener
@@ -56,10 +57,11 @@ class ModelRunner:
         preprocessing: Preprocessing | None = None,
         decoder: Decoder | None = None,
         before: InputFunction | None = None,
+        pooler: Pooler | None = None,
     ) -> None:
         """`interface`: inputs and outputs of the file. `preprocessing`: how pictures become one of
-        these inputs. `decoder`: turns these outputs into the ones that clients get. `before`: makes
-        all of these inputs."""
+        these inputs. `pooler`: makes one output of these. `decoder`: turns the outputs into the
+        ones that clients get. `before`: makes all of these inputs."""
         self.opener, self.source = opener, opener.source
         function = opener.source.function
         self.expands = function is not None and function.expands
@@ -68,11 +70,13 @@ class ModelRunner:
         """Input of a function that takes whole frames; empty: none."""
         self.session = session
         """The InferenceSession in use; None while the model is cut into stages."""
+        if pooler is not None:
+            interface = replace(interface, outputs=(pooler.output,))
         self._file_inputs, self._file_outputs = interface.inputs, interface.outputs
         self._file_names = [spec.name for spec in interface.outputs]
         self.converter: ImageConverter | None = None
         """Converts pictures for the file's image input; None if no image input is declared."""
-        self._decoder = decoder
+        self._decoder, self._pooler = decoder, pooler
         self.before = before
         """Makes the file's inputs; None if clients send them."""
         if before is not None:
@@ -81,8 +85,8 @@ class ModelRunner:
             spec = next(s for s in interface.inputs if s.name == preprocessing.input)
             self.converter = ImageConverter(preprocessing, spec)
             interface = as_pictures(interface, preprocessing)
-        if decoder is not None:
-            interface = replace(interface, outputs=decoder.outputs)
+        if (answers := decoder or pooler) is not None:
+            interface = replace(interface, outputs=answers.outputs)
         self.interface = interface
         """Inputs, outputs and batch limit of the model as clients see it: a declared image input
         takes uint8 pictures. Final once the model is warm."""
@@ -143,7 +147,8 @@ class ModelRunner:
         opener = SessionOpener(source, providers, free, shared_arena, sizes, content, path)
         session = opener.open(threads)
         image = source.image
-        one_row = image is not None
+        one_row = source.tokens is not None or image is not None
+        file.check_vocabulary(source.tokens)
         plain = session_interface(session, declared, 0, file.hidden)
         interface = session_interface(
             session, declared, source.max_batch, file.hidden, one_row=one_row
@@ -154,20 +159,21 @@ class ModelRunner:
         preprocessing = None
         if image is not None:
             preprocessing = file.preprocessing(image, interface, source.image_sizes)
-        decodes, outputs = source.decode is not None, interface.outputs
+        pooler, answers = make_pooler(source.pooling, interface)
+        decodes, outputs = source.decode is not None, answers.outputs
         labels = find_labels(source.labels, file.metadata, outputs, decodes=decodes)
         decoder: Decoder | None = None
         if source.decode is not None:
-            decoder = make_decoder(source.decode, interface, labels)
+            decoder = make_decoder(source.decode, answers, labels)
         elif preprocessing is not None and index_of_boxes(interface.outputs) >= 0:
             decoder = BoxDecoder(interface.outputs)
         before = None
         if source.before is not None:
             before = InputFunction(source.before, interface, threads)
         if source.after is not None:
-            decoder = OutputFunction(source.after, interface.outputs, decoder, threads)
-        opened = cls(opener, session, interface, preprocessing, decoder, before)
-        if decoder is None:
+            decoder = OutputFunction(source.after, answers.outputs, decoder, threads)
+        opened = cls(opener, session, interface, preprocessing, decoder, before, pooler)
+        if decoder is None and answers is interface:
             opened.declared_outputs = plain.outputs
         opened.labels = labels
         opened.tolerance = tolerance_of(file.model, accelerated=len(providers) > 1)
@@ -202,6 +208,8 @@ class ModelRunner:
             ]
         else:
             arrays = self.session.run(names, feeds, run_options)
+        if self._pooler is not None:
+            arrays = self._pooler.pool(arrays, feeds)
         return self.decode(arrays, feeds, placements)
 
     def decode(

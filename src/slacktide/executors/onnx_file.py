@@ -24,6 +24,7 @@ from slacktide.domain.suggestions import escaped
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.file_kinds import misplaced_kind
 from slacktide.executors.onnx_runtime import ModelError, client_detail
+from slacktide.executors.ports import TokenSource
 from slacktide.exits.data_flow import DataFlow
 from slacktide.exits.errors import ExitError
 from slacktide.exits.own_exits import OwnExit, check_own_exits
@@ -207,6 +208,29 @@ class OnnxFile:
             return None
         outputs = with_rows(inputs, outputs, max_batch)
         return interface_of(inputs, outputs, max_batch, one_row=one_row)
+
+    def check_vocabulary(self, tokens: TokenSource | None) -> None:
+        """Raise ModelError if the table of embeddings, as far as it can be found, lacks rows for
+        the tokenizer's ids. None: there is no tokenizer."""
+        if tokens is None:
+            return
+        graph = self._model.graph
+        sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
+        names = {tokens.ids}
+        for node in graph.node:  # in the order of computation
+            reads = {*node.input} & names
+            if reads and node.op_type in ("Cast", "Identity"):
+                names.update(node.output)
+            place = {"Gather": 0, "EmbedLayerNormalization": 2}.get(node.op_type)
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            if not reads or place is None or place >= len(node.input) or axis:
+                continue
+            size, largest = sizes.get(node.input[place]), tokens.ranges[tokens.ids][1]
+            if size is not None and largest >= size:
+                raise ModelError(
+                    f"{tokens.key}: its largest id is {largest}, but the model knows {size} "
+                    f"tokens ({node.input[place]!r}): it belongs to another model"
+                )
 
     def custom_domains(self) -> tuple[str, ...]:
         """Domains of operators that ONNX Runtime does not include."""

@@ -334,6 +334,29 @@ class DecodeSource:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSource:
+    """Inputs of a model that a tokenizer makes."""
+
+    key: str
+    """The setting that names the tokenizer, for messages."""
+    ids: str
+    """The input of token ids."""
+    ranges: Mapping[str, Sequence[int]]
+    """Lowest and highest element of each of these inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingSource:
+    """How token vectors become one vector for each row."""
+
+    kind: str
+    """`mean`, `cls` or `last`; empty: the model itself gives one vector."""
+    normalize: bool
+    mask: str
+    """The input that is 0 for padding; it may be missing in the model."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """Everything an executor needs to open a model version."""
 
@@ -392,6 +415,10 @@ class ModelSource:
     """Function that makes the model's inputs; its arguments are what clients send."""
     after: FunctionSource | None = None
     """Function that makes the answers from the model's outputs, or from those of `decode`."""
+    tokens: TokenSource | None = None
+    """Inputs that a tokenizer makes; None: there is no tokenizer."""
+    pooling: PoolingSource | None = None
+    """Pooling of the model's output, before the decoder; None: none."""
     labels: Path | None = None
     """File with the names of classes, one in a line; None: those in the model's metadata apply."""
     device_origin: str = ""

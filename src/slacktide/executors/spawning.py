@@ -20,7 +20,9 @@ from slacktide.executors.ports import (
     ExitSource,
     FunctionSource,
     ModelSource,
+    PoolingSource,
     RowShapes,
+    TokenSource,
 )
 from slacktide.exits.own_exits import OwnExit
 
@@ -63,6 +65,8 @@ class SpawnRequest:
             "after": _function(stated["after"]),
             "image": _image(stated["image"]),
             "decode": _decoder(stated["decode"]),
+            "tokens": _tokens(stated["tokens"]),
+            "pooling": PoolingSource(**stated["pooling"]) if stated["pooling"] else None,
             "labels": None if stated["labels"] is None else Path(stated["labels"]),
             "own_exits": tuple(OwnExit(**own_exit) for own_exit in stated["own_exits"]),
         }
@@ -84,6 +88,11 @@ def _image(document: Any) -> StatedPreprocessing | None:
     lists = ("size", "mean", "std")
     read = {key: tuple(document[key]) for key in lists if document and document[key]}
     return StatedPreprocessing(**document | read) if document else None
+
+
+def _tokens(document: Any) -> TokenSource | None:
+    ranges = _shapes(document["ranges"]) if document else {}
+    return TokenSource(**document | {"ranges": ranges}) if document else None
 
 
 def _function(document: Any) -> FunctionSource | None:

@@ -51,6 +51,7 @@ class SyntheticRows:
             for spec in interface.inputs
             if spec.name in source.warmup_shapes
         }
+        self._tokens = {} if source.tokens is None else source.tokens.ranges
         self._values = {
             spec.name: _element(spec, source.values[spec.name])
             for spec in interface.inputs
@@ -215,7 +216,7 @@ class SyntheticRows:
         """Whether the model may refuse content that does not come from `arrays`. True for
         constants, masks, and whole numbers from samples."""
         padded = self._padded.get(spec.name)
-        mask = padded is not None and bool(padded.mask)
+        mask = (padded is not None and bool(padded.mask)) or spec.name in self._tokens
         sampled = spec.name in self._samples and not spec.datatype.is_float
         return spec.name in self._values or mask or sampled
 
@@ -270,6 +271,11 @@ class SyntheticRows:
         if rows is not None and rows.shape[1:] == shape[1:]:
             return rows[np.arange(first, first + shape[0]) % len(rows)]
         padded = self._padded.get(spec.name)
+        if spec.name in self._tokens and spec.name not in self._values:
+            lowest, highest = self._tokens[spec.name]
+            content = generator.integers(lowest, highest, size=shape, endpoint=True)
+            content[..., :1] = highest  # a model of fewer tokens refuses it
+            return content.astype(spec.datatype.dtype)
         if spec is self._image and spec.name not in self._values:
             return np.stack([made_up_image(shape[1], shape[2], generator) for _ in range(shape[0])])
         if spec.name in self._values:

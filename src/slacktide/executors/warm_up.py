@@ -121,6 +121,9 @@ class WarmUp:
         runner.cold = runner.detail(error)
         if runner.source.samples is not None or runner.source.sample_rows:
             raise ModelError(f"samples: a row fails: {runner.cold}")
+        if (tokens := runner.source.tokens) is not None:
+            row = f"a row with ids up to its largest, {tokens.ranges[tokens.ids][1]}, fails"
+            raise ModelError(f"{tokens.key}: {row}: {runner.cold}")
 
     def _lower_limit(self, rows: int, error: Exception) -> bool:
         """Lower max_batch to the next smaller size if `error` means that this many rows do not fit

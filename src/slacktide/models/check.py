@@ -7,6 +7,7 @@ missing device), and a crashing model ends only a worker. Nothing is stored.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -21,6 +22,7 @@ from slacktide.executors.measuring import measure
 from slacktide.executors.measuring_sizes import MOST_SIZES
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.pooling import make_pooler
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.row_check import dependence_warning
@@ -46,9 +48,10 @@ from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.profile_store import ProfileStore
 from slacktide.models.repository.repository import ListedModel, ModelDefinition, Repository
-from slacktide.models.repository.settings import ModelSettings
+from slacktide.models.repository.settings import ROLES, ModelSettings
 from slacktide.models.repository.settings_file import SETTINGS_FILE
 from slacktide.models.repository.single_model import open_repository
+from slacktide.models.text_inputs import TextInput
 
 _BUDGET_S = 0.01
 """Time budget for measuring, in seconds: enough to run one row."""
@@ -175,6 +178,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
                     check_alike(file, interface, *first)
                 first = first or (file, interface)
                 yield from _pictures(file, interface, metadata, hints)
+                yield from _texts(file, interface)
                 yield from _head(file, interface, metadata, hints)
                 yield from _positions(file)
         except RepositoryError as error:
@@ -229,6 +233,25 @@ def _pictures(
         f"to take JPEG and pixels of any size, state in {SETTINGS_FILE} (docs/images.md) "
         f"inputs.{name}.image: {choice}"
     )
+    yield Finding(definition.name, Severity.NOTE, f"{definition.where}: {message}")
+
+
+def _texts(definition: ModelDefinition, interface: ModelInterface) -> Iterator[Finding]:
+    """Yield a note on the lines that let clients send text, if the inputs are those of tokens."""
+    names = {spec.name for spec in interface.inputs}
+    settings = definition.settings
+    if definition.text is not None or not {*ROLES[:2]} <= names or settings.masks:
+        return
+    message = (
+        f"inputs {ROLES[0]!r} and {ROLES[1]!r} are those of a tokenizer; for text from clients add "
+        "its tokenizer.json and, in "
+        f"{SETTINGS_FILE} (docs/text.md), inputs: {{text: {{tokenizer: tokenizer.json}}}}"
+    )
+    vectors = [spec for spec in interface.outputs if len(spec.shape) == 3]
+    if vectors and settings.pools is None:
+        name = vectors[0].name
+        message += f"; for a vector instead of {name!r} also pooling: mean (or cls, last) and "
+        message += "normalize: true, as the model was trained"
     yield Finding(definition.name, Severity.NOTE, f"{definition.where}: {message}")
 
 
@@ -297,7 +320,12 @@ def _declared(
         file.check_rules()
         if domains := file.custom_domains():
             raise ModelError(f"operators of {', '.join(domains)} need a library that is not loaded")
-        interface = file.interface(definition.settings.max_batch, one_row=image is not None)
+        tokens = None if definition.text is None else definition.text.source
+        one_row = image is not None or tokens is not None
+        interface = file.interface(definition.settings.max_batch, one_row=one_row)
+        file.check_vocabulary(tokens)
+        if interface is not None:
+            interface = make_pooler(definition.settings.pools, interface)[1]
         decode, outputs = definition.settings.decode, None
         specs = () if interface is None else interface.outputs
         labels = find_labels(
@@ -371,6 +399,7 @@ async def try_loading(
                         budget_s=_BUDGET_S,
                         check_rows=True,
                     )
+                    await _try_tokenizer(definition, timed.interface)
                     if timed.dependence:
                         warnings.append(dependence_warning(timed.dependence))
                     shapes = timed.record.shapes
@@ -380,7 +409,7 @@ async def try_loading(
                     for warning in warnings:
                         message = f"{definition.where}: {warning}"
                         findings.append(Finding(listed.name, Severity.WARNING, message))
-            except LaneError as error:
+            except (LaneError, RepositoryError) as error:
                 message = f"{listed.name}/{SETTINGS_FILE}: {error}"
                 findings.append(Finding(listed.name, Severity.ERROR, message))
             except (MeasuringError, OSError, MemoryError) as error:
@@ -392,6 +421,13 @@ async def try_loading(
     finally:
         await executor.close()
     return findings
+
+
+async def _try_tokenizer(definition: ModelDefinition, interface: ModelInterface) -> None:
+    """Open a model's tokenizer, if it has one. Raises ModelFileError."""
+    if definition.text is not None:
+        with contextlib.closing(TextInput(definition.text, interface)) as text:
+            await text.start()
 
 
 def _unmeasured(source: ModelSource) -> str:

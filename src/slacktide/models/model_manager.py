@@ -34,6 +34,7 @@ from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_meas
 from slacktide.models.repository.errors import NotFoundError, RepositoryError
 from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.repository import ListedModel, ModelDefinition, Repository
+from slacktide.models.text_inputs import TextInput
 from slacktide.models.versions import UNLOADED, Catalog, LoadedPool, LoadedVersion, VersionState
 from slacktide.planning import ModelBounds, Stated
 from slacktide.planning.planner import also, stated_as
@@ -357,7 +358,7 @@ class ModelManager:
                 prepared.append(await self._prepare(definition, layout))
         except BaseException:
             for version in prepared:
-                version.arena.close()
+                version.close()
             raise
         try:
             await self._bring_up(prepared)
@@ -448,6 +449,13 @@ class ModelManager:
                 *(definition.name, ", ".join(pool.variant for pool in version.pools)),
                 version.pool.variant,
             )
+        if definition.text is not None:
+            version.text = TextInput(definition.text, prepared.interface, self._budget)
+            try:
+                await version.text.start()
+            except BaseException:
+                version.close()
+                raise
         return version
 
     async def _bring_up(self, versions: Sequence[LoadedVersion]) -> None:

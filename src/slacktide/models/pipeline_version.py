@@ -84,6 +84,7 @@ class PipelineVersion(LoadedVersion):
             arena=source.arena,
             check=InputCheck(request_interface, settings, any_image=source.definition.any_image),
             counters=counters,
+            text=source.text,
             state=VersionState.READY,
             pipeline=pipeline,
             stages=dict(loaded.stages),
@@ -113,7 +114,7 @@ class PipelineVersion(LoadedVersion):
             "name": self.name,
             "platform": self.platform,
             "max_batch_size": 0,
-            "input": config_tensors(self.interface.inputs, self.interface),
+            "input": config_tensors(self.client_interface.inputs, self.interface),
             "output": config_tensors(self.interface.outputs, self.interface),
             "ensemble_scheduling": {"step": steps},
         }

@@ -425,6 +425,10 @@ def _around_model(definition: ModelDefinition) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if (stated := definition.preprocessing) is not None:
         content["image"] = asdict(stated)
+    if (text := definition.text) is not None:
+        content["tokens"] = {name: [*ends] for name, ends in text.source.ranges.items()}
+    if (pooling := definition.settings.pools) is not None:
+        content["pooling"] = asdict(pooling)
     if (decode := definition.settings.decode) is not None:
         content["decode"] = decode.model_dump(mode="json")
     for key in ("before", "after"):

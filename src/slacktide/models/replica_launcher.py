@@ -302,6 +302,8 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         decode=None if definition.settings.decode is None else definition.settings.decode.source,
         before=None if before is None else before.source,
         after=None if after is None else after.source,
+        tokens=None if definition.text is None else definition.text.source,
+        pooling=definition.settings.pools,
         labels=definition.label_file,
         device_origin=definition.device_origin,
     )

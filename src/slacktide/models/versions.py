@@ -27,6 +27,7 @@ from slacktide.models.profile_cache import ProfiledModel
 from slacktide.models.repository.interface import config_json
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.triton.translate import PLATFORM
+from slacktide.models.text_inputs import TextInput
 from slacktide.planning.variants import Family
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ class LoadedVersion:
     """Arenas from which its replicas cut crops, by number."""
     main: int = 0
     """Index of the pool that serves until a planner decides."""
+    text: TextInput | None = None
+    """Turns texts into the first inputs of `interface`; None if it has no tokenizer."""
     labels: tuple[str, ...] = ()
     """Names of its classes, once a replica has reported them."""
     dependence: str = ""
@@ -232,7 +235,12 @@ class LoadedVersion:
 
     def config(self) -> dict[str, Any]:
         """Return its configuration as Triton's ModelConfig."""
-        return config_json(self.definition, self.interface, self.labels)
+        return config_json(self.definition, self.client_interface, self.labels)
+
+    @property
+    def client_interface(self) -> ModelInterface:
+        """Its interface as clients see it: with texts in place of ids."""
+        return self.interface if self.text is None else self.text.shown(self.interface)
 
     @property
     def pool(self) -> LoadedPool:
@@ -301,7 +309,13 @@ class LoadedVersion:
         if self._trim_timer is not None:
             self._trim_timer.cancel()
             self._trim_timer = None
+        self.close()
+
+    def close(self) -> None:
+        """Release payload memory and end the tokenizer."""
         self.arena.close()
+        if self.text is not None:
+            self.text.close()
 
     async def drained(self) -> None:
         """Return once no call is in flight."""

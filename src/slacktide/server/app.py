@@ -300,6 +300,9 @@ class App:
         self.data.overload.report()
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)
+        for version in self.catalog.all():
+            if version.text is not None:
+                version.text.close()
         for executor in self._executors.values():
             await executor.close()
         if self._pod is not None:

@@ -110,7 +110,7 @@ class ServerControlPlane:
             loaded.version,
             tuple(self._catalog.serving(model)),
             loaded.platform,
-            _protocol_interface(loaded.interface),
+            _protocol_interface(loaded.client_interface),
             loaded.labels,
         )
 

@@ -62,6 +62,7 @@ def test_the_documented_example_loads() -> None:
 def test_an_example_with_every_key_loads() -> None:
     text = EVERY_KEY.read_text()
     apart = {"after", "before", "decode", "early_exit", "function", "labels", "window"}
+    apart |= {"normalize", "pooling"}
     assert {*yaml.safe_load(text), *apart} == set(ModelSettings.model_fields)
     settings = load(text)
     assert settings.slo == 0.15
@@ -273,7 +274,7 @@ def test_settings_printed_as_json_read_back() -> None:
     settings = load("slo: 150ms\nlimits: {payload: 64MiB}\ncores: 2\nscheduler: fifo")
     printed = settings.model_dump(mode="json", exclude_none=True)
     assert printed["slo"] == "150ms"
-    assert printed["limits"] == {"payload": "64MiB", "pixels": 50 << 20}
+    assert printed["limits"] == {"payload": "64MiB", "text": "64KiB", "pixels": 50 << 20}
     assert validate_settings(printed, where="") == settings
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
+
+from slacktide.domain.fair_queue import FairQueue
 
 T = TypeVar("T")
 
@@ -28,31 +29,6 @@ finished; each piece of work is itself bounded to a millisecond or two."""
 WAITING_S = 0.002
 """Seconds of one turn for all waiting connections together. While a connection of an address waits,
 nothing else of that address runs."""
-
-
-class FairQueue(Generic[T]):
-    """A queue that serves clients in turn."""
-
-    def __init__(self) -> None:
-        self.queues: OrderedDict[str, deque[T]] = OrderedDict()
-        """Non-empty queues by client."""
-
-    def __len__(self) -> int:
-        return sum(map(len, self.queues.values()))
-
-    def __bool__(self) -> bool:
-        return bool(self.queues)
-
-    def push(self, client: str, item: T) -> None:
-        self.queues.setdefault(client, deque()).append(item)
-
-    def pop(self) -> tuple[str, T]:
-        """Remove the next client's first item. Raises KeyError if the queue is empty."""
-        client, queue = self.queues.popitem(last=False)
-        item = queue.popleft()
-        if queue:
-            self.queues[client] = queue
-        return client, item
 
 
 class FairLoop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from slacktide.domain.padding import pad_element, unfit
@@ -97,6 +97,8 @@ def _inputs(
 ) -> Iterator[Problem]:
     for name, settings in definition.settings.inputs.items():
         spec = inputs.get(name)
+        if settings.tokenizer is not None or (spec is None and name in _made(definition)):
+            continue
         if spec is None:
             if settings.image is None or definition.preprocessing == settings.image.stated(name):
                 yield _missing(f"inputs.{name}", "input", name, inputs)
@@ -112,6 +114,7 @@ def _inputs(
 def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterator[Problem]:
     inputs = {spec.name: spec for spec in interface.inputs}
     yield from _inputs(definition, inputs, interface)
+    yield from _text(definition, interface)
     yield from padding_problems(definition.settings, interface)
     exits = definition.settings.early_exit
     if exits is not None and exits.primary is not None and exits.primary not in inputs:
@@ -126,6 +129,39 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
         elif interface.inputs[index].shape[1] >= 0:
             name, axes = interface.inputs[index].name, interface.inputs[index].shape[1:3]
             yield Problem("variants.sizes", f"images of {name!r} are always {axes[0]} × {axes[1]}")
+
+
+def _made(definition: ModelDefinition) -> Collection[str]:
+    """Return the inputs that a tokenizer makes."""
+    return () if definition.text is None else definition.text.gives.values()
+
+
+def _text(definition: ModelDefinition, interface: ModelInterface) -> Iterator[Problem]:
+    """Yield problems of the text input with the inputs that its tokenizer makes."""
+    text = definition.text
+    if text is None:
+        return
+    inputs, key = {spec.name: spec for spec in interface.inputs}, f"inputs.{text.name}"
+    if text.name in inputs:
+        yield Problem(key, "the model itself has an input of this name; choose another")
+    specs = text.specs(interface)
+    for role, name in text.gives.items():
+        spec = specs.get(role)
+        if spec is None:
+            if text.stated or role == "input_ids":
+                yield _missing(f"{key}.gives", "input", name, inputs)
+            elif role == "attention_mask":
+                yield Problem(f"{key}.gives", "the model has no attention_mask: state [input_ids]")
+            continue
+        is_mask = role == "attention_mask"
+        numbers = "INT" in spec.datatype.name or (is_mask and spec.datatype.is_float)
+        if not numbers or len(spec.shape) != 2:
+            got = f"{spec.datatype.wire_name} {list(spec.shape)}"
+            yield Problem(f"{key}.gives", f"expected {name!r} [rows, length] of numbers, got {got}")
+        elif role == "input_ids" and spec.shape[1] < 0 and text.max_length is None:
+            expected = "expected the longest text in tokens"
+            reason = "neither the tokenizer's file nor the model's shape states it"
+            yield Problem(f"{key}.max_length", f"{expected}, since {reason}")
 
 
 def _unlisted(definition: ModelDefinition, interface: ModelInterface) -> Iterator[str]:
@@ -194,8 +230,9 @@ def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iter
     inputs."""
     inputs = {spec.name: spec for spec in interface.inputs}
     outputs = {spec.name: spec for spec in interface.outputs}
+    made = () if settings.text is None else settings.text[1].given.values()
     for name, section in settings.inputs.items():
-        if section.pad is not None and name in inputs:
+        if section.pad is not None and name in inputs and name not in made:
             field = f"inputs.{name}.pad"
             if not interface.batches:
                 yield Problem(field, "the model has no batch axis, so nothing can be padded")

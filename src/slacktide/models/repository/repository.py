@@ -16,7 +16,7 @@ ONNX file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.suggestions import escaped, shown, suggestion
 from slacktide.executors.decoders.labels import MOST_LABEL_BYTES, parse_labels
+from slacktide.executors.tokenizer_file import MOST_TOKENIZER_BYTES, tokenizer_facts
 from slacktide.exits.own_exits import OwnExit
 from slacktide.models.repository.errors import (
     FolderError,
@@ -57,6 +58,7 @@ from slacktide.models.repository.settings_file import (
     parse_settings,
     warn_unused,
 )
+from slacktide.models.repository.text import DeclaredText, with_text
 from slacktide.models.repository.triton.messages import (
     CONFIG_FILE,
     MAX_CONFIG_BYTES,
@@ -92,6 +94,8 @@ class ModelDefinition:
     """The .npz file that `samples` names, links followed."""
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
     """Files of `samples.rows`, by input."""
+    text: DeclaredText | None = None
+    """The input whose texts a tokenizer turns into inputs of the file."""
     label_file: Path | None = None
     """The file that `labels` names, links followed."""
     labels: tuple[str, ...] = ()
@@ -281,6 +285,7 @@ class Repository:
             advice = _advice(model, folder)
             expected = "expected a version folder such as '1', found none"
             raise NotFoundError(model, expected + advice)
+        texts = self._texts(model, chosen, settings, own_where)
         label_files = {
             version: self._beside(model, version, "labels", settings.labels) for version in chosen
         }
@@ -293,7 +298,7 @@ class Repository:
                     if settings.function
                     else self._place(model, version, settings.file, stated=bool(files))
                 ),
-                settings=settings,
+                settings=with_text(settings, texts.get(version)),
                 config=config,
                 device_origin=origin,
                 warnings=translation.warnings + unused,
@@ -304,6 +309,7 @@ class Repository:
                     for name, file in settings.samples.rows.items()
                     if (path := self._beside(model, version, "samples", file, "warmup")) is not None
                 },
+                text=texts.get(version),
                 label_file=label_files[version],
                 labels=self._labels(label_files[version], own_where, config),
                 files={
@@ -374,6 +380,26 @@ class Repository:
             if is_name(onnx_files[0]):
                 advice += f", or state 'file: {onnx_files[0]}' in {model}/{SETTINGS_FILE}"
             raise NotFoundError(error.where, f"no such file; {advice}") from None
+
+    def _texts(
+        self, model: str, versions: Sequence[str], settings: ModelSettings, where: str
+    ) -> dict[str, DeclaredText]:
+        """Return the text input of each version, if there is one, with the facts of its tokenizer's
+        file. Raises RepositoryError."""
+        texts: dict[str, DeclaredText] = {}
+        for version in versions if settings.text else ():
+            assert settings.text is not None
+            name, section = settings.text
+            key = f"inputs.{name}.tokenizer"
+            path = self._beside(model, version, key, section.tokenizer)
+            assert path is not None
+            data = read_bounded(path, MOST_TOKENIZER_BYTES, where=f"{model}/{section.tokenizer}")
+            try:
+                facts = tokenizer_facts(data)
+            except ValueError as error:
+                raise SettingsError(where, Problem(key, f"{section.tokenizer}: {error}")) from None
+            texts[version] = DeclaredText.of(name, section, facts, path, settings.limits.text)
+        return texts
 
     def _labels(self, path: Path | None, where: str, config: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the labels in the stated file, else in the one that config.pbtxt names, if it is

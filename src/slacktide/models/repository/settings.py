@@ -24,6 +24,7 @@ from slacktide.domain.options import OptionError
 from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding
 from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.units import format_seconds
+from slacktide.executors.ports import PoolingSource
 from slacktide.models.repository.decode import DecodeSettings
 from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.fields import (
@@ -105,6 +106,8 @@ class Limits(Section):
     one deadline and one answer. Default: 32 × `max_batch` within 64 MiB, or `max_batch`."""
     length: Count | None = None
     """Maximum length of a request along the padded axes (400)."""
+    text: Size = 64 << 10
+    """Maximum size of a text for a tokenizer (413), which takes about 0.4 µs for a byte."""
     pixels: Count = 50 << 20
     """Maximum pixels, width × height, of an image that is decoded or resized (400)."""
     worker_memory: Size | None = None
@@ -166,6 +169,21 @@ OpenShape = Annotated[
 ]
 
 
+ROLES = ("input_ids", "attention_mask", "token_type_ids")
+"""What a tokenizer makes."""
+
+
+def _roles(value: Any) -> Any:
+    """Inputs by what a tokenizer makes of them; a list has those with the usual names."""
+    named = {name: name for name in value} if isinstance(value, list) else value
+    if isinstance(named, dict) and not (named.keys() <= {*ROLES} and "input_ids" in named):
+        raise ValueError(
+            f"expected input_ids and perhaps attention_mask, token_type_ids, or a mapping from "
+            f"these to the model's inputs, got {', '.join(map(str, named)) or 'none'}"
+        )
+    return named
+
+
 class InputSettings(Section):
     """One input of the model, by name."""
 
@@ -182,11 +200,27 @@ class InputSettings(Section):
     image: Image | None = None
     """Declares that this input takes [images](images.md): JPEG, or pixels of any size. A name is
     short for `image.preset`."""
+    tokenizer: Name | None = None
+    """Declares that this input takes [text](text.md), and names the tokenizer.json in the folder of
+    the version or the model. Needs `slacktide[text]`."""
+    gives: Annotated[dict[str, str], BeforeValidator(_roles)] | None = None
+    """The model's inputs that the tokenizer makes: a list of `input_ids`, `attention_mask` and
+    `token_type_ids`, or a mapping from these to the model's names. Default: those it has."""
+    max_length: Count | None = None
+    """Number of tokens to which a text is cut. Default: as the tokenizer's file says, or the
+    model's fixed axis."""
+    pairs: bool = False
+    """true: each row is a pair of texts, such as a question and a passage."""
     finite: bool = False
     """true: NaN and infinity in this input are refused (400)."""
     pad: InputPad | None = None
     """Allows this input to be padded. Not for BYTES, and only for models with a batch axis.
     Default: only requests of equal shape share a batch."""
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Inputs of the file by what a tokenizer makes of them, whether or not they exist."""
+        return {role: role for role in ROLES} if self.gives is None else self.gives
 
 
 class OutputSettings(Section):
@@ -323,6 +357,11 @@ class ModelSettings(Section):
     decode: Annotated[DecodeSettings, short_for("as")] | None = None
     """A [decoder](decoders.md) of the model's outputs, which replaces them. A name
     is short for `decode.as`."""
+    pooling: Literal["mean", "cls", "last"] | None = None
+    """Makes one vector of the vectors of a row's tokens, without padding: their `mean`, the first
+    (`cls`) or the `last`. It is the only output, `embedding`."""
+    normalize: bool = False
+    """true: scales vectors to the length 1, after `pooling` if that is stated."""
     labels: Name | None = None
     """A text file in the folder of the version or the model, with the name of a class in each line.
     Default: the names in the model's metadata, if any."""
@@ -369,12 +408,13 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _lengths_need_padding(self) -> ModelSettings:
-        padded = any(spec.pad is not None for spec in self.inputs.values())
+        is_text = self.text is not None  # its inputs are padded
+        padded = is_text or any(spec.pad is not None for spec in self.inputs.values())
         trimmed = any(spec.pad is not None for spec in self.outputs.values())
         if not padded and (trimmed or self.padding is not None):
             key = "outputs" if trimmed else "padding"
             raise ValueError(f"{key}: needs an input with 'pad'")
-        if self.pads is None and (self.lengths or self.limits.length is not None):
+        if self.pads is None and not is_text and (self.lengths or self.limits.length is not None):
             key = "lengths" if self.lengths else "limits.length"
             raise ValueError(f"{key}: needs an input with 'pad', and a mask or 'padding: exact'")
         if self.limits.length is not None and any(n > self.limits.length for n in self.lengths):
@@ -408,11 +448,30 @@ class ModelSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _one_text_input(self) -> ModelSettings:
+        texts = [name for name, spec in self.inputs.items() if spec.tokenizer is not None]
+        if len(texts) > 1:
+            expected = f"expected one input with 'tokenizer', got it for {texts[0]!r} too"
+            cure = "two texts of one row are one input with 'pairs: true'"
+            raise OptionError((f"inputs.{texts[1]}.tokenizer", f"{expected}; {cure}"))
+        for name, spec in self.inputs.items():
+            own, stated = {"gives", "max_length", "pairs"}, spec.model_fields_set
+            if spec.tokenizer is None and stated & own:
+                raise OptionError((f"inputs.{name}.{min(stated & own)}", "needs 'tokenizer'"))
+            if spec.tokenizer is not None and (others := stated - own - {"tokenizer"}):
+                raise OptionError((f"inputs.{name}.{min(others)}", "not allowed with 'tokenizer'"))
+            if spec.tokenizer is not None and self.function is not None:
+                raise OptionError((f"inputs.{name}.tokenizer", "not allowed with 'function'"))
+        return self
+
+    @model_validator(mode="after")
     def _family_is_alone(self) -> ModelSettings:
         if self.variants is not None and self.variants.files and self.file != "model.onnx":
             raise OptionError(("file", f"not allowed with 'variants.files', got {self.file!r}"))
         if self.early_exit is not None and self.variants is not None:
             raise OptionError(("early_exit", "not allowed with 'variants'"))
+        if self.early_exit is not None and self.pools is not None:
+            raise OptionError(("early_exit", "not allowed with 'pooling' or 'normalize'"))
         if self.expose and self.early_exit is not None:
             raise OptionError(("expose", "not allowed with 'early_exit'"))
         if self.expose and self.variants is not None and self.variants.depths:
@@ -432,6 +491,8 @@ class ModelSettings(Section):
         if self.before is not None and self.preprocessing is not None:
             name = self.preprocessing.input
             raise OptionError((f"inputs.{name}.image", "not allowed with 'before'"))
+        if self.before is not None and self.text is not None:
+            raise OptionError((f"inputs.{self.text[0]}.tokenizer", "not allowed with 'before'"))
         return self
 
     @model_validator(mode="after")
@@ -439,7 +500,7 @@ class ModelSettings(Section):
         if self.function is None:
             return self
         keys = ("file", "variants", "early_exit", "versions", "providers", "expose", "decode")
-        for key in (*keys, "labels", "before", "after"):
+        for key in (*keys, "labels", "before", "after", "pooling", "normalize"):
             if key in self.model_fields_set:
                 raise OptionError((key, "not allowed with 'function'"))
         if not self.on_cpu:
@@ -526,6 +587,22 @@ class ModelSettings(Section):
         """Inputs that mark padding. Clients may leave them out."""
         pads = (spec.pad for spec in self.inputs.values())
         return frozenset(pad.mask for pad in pads if pad is not None and pad.mask is not None)
+
+    @property
+    def text(self) -> tuple[str, InputSettings] | None:
+        """Name and settings of the text input; None if there is none."""
+        texts = (pair for pair in self.inputs.items() if pair[1].tokenizer is not None)
+        return next(texts, None)
+
+    @property
+    def pools(self) -> PoolingSource | None:
+        """How vectors are made of the model's output; None if they are not."""
+        if self.pooling is None and not self.normalize:
+            return None
+        mask = next(iter(self.masks), ROLES[1])
+        if self.text is not None:
+            mask = self.text[1].given.get(ROLES[1], "")
+        return PoolingSource(self.pooling or "", self.normalize, mask)
 
     @property
     def preprocessing(self) -> StatedPreprocessing | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ from slacktide.executors.hand_over.arena import Slot
 from slacktide.executors.ports import Payload
 from slacktide.models.calls.input_blocklist import BLOCK_S
 from slacktide.models.calls.input_check import CheckedInputs
+from slacktide.models.text_inputs import TextInput
 from slacktide.models.versions import LoadedVersion
 from slacktide.observability.observers import AnsweredRequest
 from slacktide.server.calls.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
@@ -30,7 +32,14 @@ from slacktide.server.calls.descriptors import notice_of, refer_payload, request
 from slacktide.server.calls.pending import PendingRequest
 from slacktide.server.calls.route import CallRoute
 from slacktide.server.calls.split import SplitRoute
-from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
+from slacktide.wire.calls import (
+    CallContext,
+    InferCall,
+    InferReply,
+    InputTensor,
+    OutputValue,
+    Parameter,
+)
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.parameters import (
     PLAIN_OPTIONS,
@@ -180,37 +189,69 @@ class ServerCall(PendingRequest):
             self._answer.id = call.id
             plane.loop.call_soon(self._deliver)
             return
+        version = self._version
         try:
-            version = self._version or self._find()
-            options = PLAIN_OPTIONS
-            if call.parameters:
-                options = parse_parameters(call.parameters, plane.look_alikes)
-            self._options = options
-            checked = version.check.check(call.inputs)
-            self._output_indices = version.check.check_outputs(call.outputs)
-            self._rows = checked.rows
-            if call.classification is not None:
-                check_classification(call.classification, version, checked.rows)
-                self._classification = call.classification
-            if version.blocklist.inputs:
-                self._check_blocklist(version, checked)
-            if checked.rows > version.interface.max_batch > 0 and not version.stages:
-                self._split(version, checked)
-            if before is _OPEN:
-                plane.limits.admit(context.client)
-                version.enter()
-            self._step(_SUBMIT)
-            self.payload = self._store(version, checked)
-            request = request_of(self.id, context, version, checked, options, self._output_indices)
-            self._early_until = (
-                inf if request.best_effort else (request.arrival + request.deadline) / 2.0
-            )
-            self._route.submit(request, self)
+            version = version or self._find()
+            if version.text is not None and version.text.takes(call.inputs):
+                self._encode(version, version.text, call)
+            else:
+                self._check(version, call)
         except WireError as error:
             self._refuse(error.reason, error.message)
         except BaseException:
             self.cancel(Reason.RUNTIME_ERROR)
             raise
+
+    def _encode(self, version: LoadedVersion, text: TextInput, call: InferCall) -> None:
+        """Submit a call once its texts are tokenized, whose time counts as that of its body. Raises
+        WireError."""
+
+        def encoded(result: Sequence[InputTensor] | WireError) -> None:
+            try:
+                if self.state is _DROPPED:  # and answered
+                    self._step(_SUBMIT)
+                elif self.state is _OPEN or self.state is _RECEIVING:
+                    if isinstance(result, WireError):
+                        raise result
+                    self._check(version, replace(call, inputs=list(result)))
+            except WireError as error:
+                self._refuse(error.reason, error.message)
+            except Exception:
+                log.exception("submitting a request to %s", version.name)
+                self._refuse(Reason.RUNTIME_ERROR, "")
+            finally:
+                version.leave()
+
+        text.encode(call.inputs, self.context.client, version.check.most_rows, encoded)
+        version.enter()  # so that it is not unloaded before
+
+    def _check(self, version: LoadedVersion, call: InferCall) -> None:
+        """Check a call and submit it to the engine. Raises WireError."""
+        plane, context, before = self._plane, self.context, self.state
+        options = PLAIN_OPTIONS
+        if call.parameters:
+            options = parse_parameters(call.parameters, plane.look_alikes)
+        self._options = options
+        checked = version.check.check(call.inputs)
+        self._output_indices = version.check.check_outputs(call.outputs)
+        self._rows = checked.rows
+        if call.classification is not None:
+            check_classification(call.classification, version, checked.rows)
+            self._classification = call.classification
+        if version.blocklist.inputs:
+            self._check_blocklist(version, checked)
+        if checked.rows > version.interface.max_batch > 0 and not version.stages:
+            self._split(version, checked)
+        if before is _OPEN:
+            plane.limits.admit(context.client)
+            version.enter()
+        self._step(_SUBMIT)
+        self.payload = self._store(version, checked)
+        request = request_of(self.id, context, version, checked, options, self._output_indices)
+        self._early_until = (
+            inf if request.best_effort else (request.arrival + request.deadline) / 2.0
+        )
+        self._route.submit(request, self)
 
     def refuse(self, reason: Reason, message: str) -> None:
         self._reply = None

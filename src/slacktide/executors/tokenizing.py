@@ -1,0 +1,248 @@
+"""`TokenizerProcess`: tokenizes the texts of requests in a process of its own, clients in turn.
+
+A text of a client takes 0.4 µs for a byte, so it may not run on the loop; and no library parses
+strangers' bytes in the server's process (decision 0076). Texts are sent in parts of at most
+`PART_BYTES`, short requests first, and the next part only while few bytes are under way: long
+requests delay a short one by one part. If the process dies or hangs, the request at which it stood
+fails and all others are sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+from asyncio import StreamReader, StreamWriter
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from slacktide.domain.fair_queue import FairQueue
+from slacktide.executors.tokenizer_process import ANSWER, HEADER, LENGTH, PART, REFUSAL
+
+log = logging.getLogger("slacktide.models")
+
+PART_BYTES = 64 << 10
+"""Bytes of texts in a part, of which a single longer text may have more: 25 ms."""
+SHORT_BYTES = 4 << 10
+"""Maximum bytes of a request that precedes longer ones."""
+_UNDER_WAY = 16 << 10
+"""Bytes under way above which the next part waits."""
+PATIENCE_S = 10.0
+"""Seconds for a part after which the process counts as hung."""
+START_S = 60.0
+_COMMAND = (sys.executable, "-P", "-m", "slacktide.executors.tokenizer_process")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizing:
+    """What to run, and what to make of its tokens."""
+
+    path: Path
+    """The tokenizer.json."""
+    roles: Sequence[tuple[str, str]]
+    """`input_ids`, `attention_mask`, `token_type_ids`, each with NumPy's name of its datatype."""
+    max_length: int | None
+    """Tokens to which texts are cut."""
+    length: int
+    """Length of all rows; 0: that of the longest one."""
+    multiple: int
+    """Lengths are multiples of this, if `length` is 0."""
+    pad_id: int | None
+    """None: rows that would need padding are refused."""
+    pad_type_id: int
+    pads_left: bool
+    pairs: bool
+
+
+class TokenizingError(Exception):
+    """Texts have no tensors. `of_client`: because of the texts themselves."""
+
+    def __init__(self, message: str, *, of_client: bool = False) -> None:
+        super().__init__(message)
+        self.of_client = of_client
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tensors of a request's rows, all of one length."""
+
+    length: int
+    data: memoryview
+    """Tensors in the order of `Tokenizing.roles`."""
+
+
+Done = Callable[[Tokens | TokenizingError], None]
+
+
+class _Texts(NamedTuple):
+    """One request."""
+
+    number: int
+    client: str
+    parts: Sequence[bytes]
+    done: Done
+
+
+class TokenizerProcess:
+    """The server's end. It belongs to the loop."""
+
+    def __init__(self, tokenizing: Tokenizing) -> None:
+        self._message = orjson.dumps(asdict(tokenizing), default=str)
+        self.pid = 0
+        """Process id; 0 while none runs."""
+        self._writer: StreamWriter | None = None
+        """None while no process is ready."""
+        self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        """Set while requests have no answer."""
+        self._live: dict[int, _Texts] = {}
+        """Requests without an answer, oldest first."""
+        self._queues: tuple[FairQueue[tuple[_Texts, int]], ...] = (FairQueue(), FairQueue())
+        """Parts of short and of long requests, by their number."""
+        self._sent: deque[tuple[_Texts, int]] = deque()
+        """Parts under way, with their bytes."""
+        self._patience: asyncio.TimerHandle | None = None
+        self._numbers = 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests without an answer."""
+        return len(self._live)
+
+    async def start(self) -> None:
+        """Start the process and wait until it is ready. Raises TokenizingError."""
+        ready = asyncio.get_running_loop().create_future()
+        self._task = asyncio.ensure_future(self._run(ready))
+        await ready
+
+    def encode(self, client: str, parts: Sequence[bytes], done: Done) -> None:
+        """Tokenize the parts of a request; `done` is called later, once."""
+        self._numbers += 1
+        texts = self._live[self._numbers] = _Texts(self._numbers, client, parts, done)
+        self._wanted.set()
+        self._push(texts)
+        self._send()
+
+    def close(self) -> None:
+        """End the process. Requests without an answer are refused."""
+        self._refuse_all("the model was unloaded")
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, ready: asyncio.Future[None]) -> None:
+        """Keep a process running. One that cannot be opened is tried again for the next request."""
+        while True:
+            try:
+                await self._serve(ready)
+            except TokenizingError as error:
+                if not ready.done():
+                    ready.set_exception(error)
+                    return
+                self._refuse_all(str(error))
+            except (OSError, asyncio.IncompleteReadError):
+                if self._sent:
+                    texts, _ = self._sent[0]
+                    log.error("a tokenizer's process has ended at a text of %s", texts.client)
+                    failure = TokenizingError("the tokenizer ended at one of these texts")
+                    self._end(texts.number, failure)
+                self._sent.clear()
+                self._queues = (FairQueue(), FairQueue())
+                for texts in self._live.values():
+                    self._push(texts)
+            await self._wanted.wait()
+
+    async def _serve(self, ready: asyncio.Future[None]) -> None:
+        """Start a process and handle its answers until it ends. Raises OSError and
+        IncompleteReadError then, TokenizingError if it cannot be opened."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.to_thread(
+                subprocess.Popen,
+                [*_COMMAND, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        ours.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        try:
+            writer.write(HEADER.pack(0, True, len(self._message)) + self._message)
+            async with asyncio.timeout(START_S):
+                _, kind, content = await self._answer(reader)
+            if kind == REFUSAL:
+                raise TokenizingError(content.decode())
+            self.pid, self._writer = process.pid, writer
+            if not ready.done():
+                ready.set_result(None)
+            self._send()
+            while True:
+                self._answered(*await self._answer(reader))
+        except (TimeoutError, asyncio.IncompleteReadError):
+            if self._writer is None:
+                raise TokenizingError("the tokenizer's process ends or hangs") from None
+            raise
+        finally:
+            self._writer, self.pid = None, 0
+            self._await(None)
+            writer.transport.abort()
+            process.kill()
+            await asyncio.shield(asyncio.to_thread(process.wait))
+
+    @staticmethod
+    async def _answer(reader: StreamReader) -> tuple[int, int, bytes]:
+        number, kind, size = ANSWER.unpack(await reader.readexactly(ANSWER.size))
+        return number, kind, await reader.readexactly(size)
+
+    def _answered(self, number: int, kind: int, content: bytes) -> None:
+        self._sent.popleft()
+        self._await(self._writer if self._sent else None)
+        if kind == REFUSAL:
+            self._end(number, TokenizingError(content.decode(), of_client=True))
+        elif kind != PART:
+            (length,) = LENGTH.unpack_from(content)
+            self._end(number, Tokens(length, memoryview(content)[LENGTH.size :]))
+        self._send()
+
+    def _push(self, texts: _Texts) -> None:
+        queue = self._queues[sum(map(len, texts.parts)) > SHORT_BYTES]
+        for index in range(len(texts.parts)):
+            queue.push(texts.client, (texts, index))
+
+    def _send(self) -> None:
+        while self._writer is not None and sum(nbytes for _, nbytes in self._sent) < _UNDER_WAY:
+            queue = self._queues[0] or self._queues[1]
+            if not queue:
+                return
+            _, (texts, index) = queue.pop()
+            part, last = texts.parts[index], index == len(texts.parts) - 1
+            self._writer.write(HEADER.pack(texts.number, last, len(part)) + part)
+            self._sent.append((texts, len(part)))
+            if len(self._sent) == 1:
+                self._await(self._writer)
+
+    def _await(self, writer: StreamWriter | None) -> None:
+        """End the process unless it answers the next part in time; None: no part is under way."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if writer is not None:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(PATIENCE_S, writer.transport.abort)
+
+    def _end(self, number: int, result: Tokens | TokenizingError) -> None:
+        texts = self._live.pop(number, None)
+        if not self._live:
+            self._wanted.clear()
+        if texts is not None:
+            texts.done(result)
+
+    def _refuse_all(self, message: str) -> None:
+        self._queues = (FairQueue(), FairQueue())
+        for number in list(self._live):
+            self._end(number, TokenizingError(message))
