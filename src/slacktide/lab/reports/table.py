@@ -131,7 +131,7 @@ def rounding(report: Report) -> Iterator[str]:
     error = max((samples.error for _, samples in latency_rows(report)), default=0.0)
     if error > 0.0:
         most = percent(error)
-        yield f"percentiles of many samples are from a histogram: up to {most} too high, never too low"
+        yield f"percentiles of many samples: from a histogram, up to {most} too high, never too low"
 
 
 def milliseconds(samples: Percentiles) -> tuple[str, ...]:
