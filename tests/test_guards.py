@@ -26,7 +26,7 @@ CEILINGS = {
     "executors": 12_490,
     "exits": 1_950,
     "frontends": 7_300,
-    "models": 11_450,
+    "models": 11_470,
     "observability": 1_850,
     "pipelines": 1_200,
     "planning": 11_100,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 74_710,
+    "serving": 74_730,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 108_450,
+    "all": 108_460,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

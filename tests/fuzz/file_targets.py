@@ -59,6 +59,7 @@ from slacktide.models.labelled.images import DataError
 from slacktide.models.labelled.pictures import picture_size
 from slacktide.models.labelled.reading import read_labels
 from slacktide.models.learnt import LearntTimes, learnt, times_of
+from slacktide.models.plugins import offer_glue
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.repository.errors import ModelConfigError, RepositoryError, SettingsError
 from slacktide.models.repository.interface import check_interface
@@ -80,6 +81,9 @@ from slacktide.scheduling import PoolRecipe
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────
 
 
+offer_glue("fuzzed", "posixpath:join")
+
+
 def yaml_examples() -> list[bytes]:
     page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     blocks = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
@@ -90,6 +94,10 @@ def yaml_examples() -> list[bytes]:
         b"slo: 1s\nlimits: {queue: 5, memory: 64MiB}\nscheduler: fifo\n",
         b"cores: {min: 1, max: 4}\nreplicas: {min: 1, max: 2}\nscaling: joint\n",
         b'inputs:\n  "x": {shape: [3, 4], finite: true, pad: {axis: 1, value: 0.5, mask: m}}\n',
+        b"function:\n  name: fuzzed\n  takes: {f: frame, t: {datatype: BYTES, shape: [-1]}}\n"
+        b"  gives: {y: {datatype: FP32, shape: [-1, 3]}}\n  rows: expand\nmax_batch: 4\n",
+        b"before: {name: fuzzed, takes: {t: {datatype: BYTES, shape: [-1]}}}\n"
+        b"after: {name: fuzzed, gives: {y: {datatype: BOOL, shape: [-1, 2]}}}\n",
         b"versions: {only: ['1', '2']}\nwork_hint: {input: x, axis: 1}\nprofiling: {online: 2%}\n",
         b"a: 0b101\nb: 0o17\nc: 1:30:00\nd: 1:30.5\ne: .inf\nf: |\n  text\ng: >-\n  folded\n",
     ]
@@ -125,6 +133,8 @@ def pipeline_examples() -> list[bytes]:
         b"  brand: brand\n  plate: {model: plate, crop: {margin: 0.05, function: flip}}\nedges:\n"
         b"  - {from: street, to: brand, each: box, when: {class: car, score: 0.4, most: 8}}\n"
         b"  - {from: street, to: plate, each: box, when: {class: [taxi, 0], overlap: 0.5}}\n",
+        b"stages: {a: m, b: n, c: {model: o, crop: {function: fuzzed, takes: [y]}}}\nedges:\n"
+        b"- {from: a, to: b, each: box}\n- {from: a, to: c, each: box}\n- {from: b, to: c}\n",
         b"stages: {a: m, b: n, c: o}\nedges:\n- {from: a, to: b, tensors: {y: x}}\n"
         b"- {from: b, to: c, when: {class: 3}, scores: s, classes: c}\n- {from: a, to: c}\n",
     ]
@@ -156,6 +166,9 @@ def pbtxt_examples() -> list[bytes]:
         b"version_policy: { specific { versions: [1, 2] } }"
         b" instance_group [ { count: 2 kind: KIND_CPU } ]",
         b'parameters { key: "a" value { string_value: "b" } } response_cache { enable: true }',
+        b'backend: "python" max_batch_size: 2 input { name: "x" data_type: TYPE_STRING dims: [-1] }'
+        b' output { name: "y" data_type: TYPE_INT64 dims: 3 }'
+        b' parameters { key: "class" value { string_value: "fuzzed" } }',
         b"version_policy { latest { num_versions: 2 } } model_warmup { name: 'w' batch_size: 1 }",
     ]  # fmt: skip
 

@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
 
 from slacktide.domain.options import OptionError
 from slacktide.domain.pipelines import ROWS
@@ -65,6 +73,10 @@ class SourceFrame(FunctionTensor):
     datatype: Literal["UINT8"] = "UINT8"
     shape: tuple[int, ...] = (-1, -1, -1, 3)
 
+    @model_serializer
+    def _word(self) -> str:
+        return FRAME
+
 
 def _argument(value: object) -> object:
     return SourceFrame() if value == FRAME else value
@@ -109,7 +121,7 @@ class FunctionSettings(Section):
     """Name of the function or class, as defined by [`serve --glue`](extending.md) or an entry
     point."""
     takes: Annotated[
-        dict[TensorName, Annotated[FunctionTensor, BeforeValidator(_argument)]],
+        dict[TensorName, Annotated[SerializeAsAny[FunctionTensor], BeforeValidator(_argument)]],
         Field(min_length=1, max_length=64),
     ]
     """Its arguments in order, under the names that clients and edges use. In a pipeline, `frame`
