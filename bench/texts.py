@@ -96,6 +96,8 @@ async def _times(path: Path, by_length: dict[int, list[str]]) -> list[Figure]:
     busy = False
     await asyncio.gather(*attack)
     process.close()
+    assert process._task is not None
+    await asyncio.wait([process._task])
     for name, waits in (("alone", alone), ("beside 4 clients of 64 KiB", beside)):
         figures.append(Figure(f"wait of 20 words {name}, p50", 1e3 * median(waits), "ms"))
         worst = quantiles(waits, n=100)[98]

@@ -78,6 +78,7 @@ def test_a_classifier_tells_how_a_page_is_turned(tmp_path: Path) -> None:
         assert run(program, serving, tmp_path / "turned.jpg").startswith("turned by 180 degrees")
 
 
+@network
 def test_a_sentence_encoder_tells_which_passage_answers(tmp_path: Path) -> None:
     """With an export of the same weights in place of the reader's."""
     minilm.lay_out(tmp_path / "models")
