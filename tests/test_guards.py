@@ -54,7 +54,7 @@ TOTALS = {
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 108_460,
+    "all": 108_470,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

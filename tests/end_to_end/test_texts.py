@@ -44,6 +44,8 @@ def house(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> 
     save(zoo.root, "reader", SETTINGS, tokenizer_file(truncation=truncation(64)))
     pairs = "inputs: {question: {tokenizer: tokenizer.json, pairs: true, max_length: 20}}\n"
     save(zoo.root, "pairs", pairs, tokenizer_file())
+    (zoo.root / "line").mkdir()
+    (zoo.root / "line" / "pipeline.yaml").write_text("stages: {first: reader}\n")
     with serve(zoo) as server:
         yield server
 
@@ -154,6 +156,16 @@ def test_pairs_are_rows_of_two_texts(house: Any) -> None:
     np.testing.assert_allclose(outputs["logits"], alone(ids)["logits"][0], atol=1e-4)
     refused = house.infer("pairs", document("one", name="question"))
     assert refused.error == "input 'question' shape: expected [rows, 2], pairs of texts, got [1]"
+
+
+def test_the_first_stage_of_a_pipeline_takes_text(house: Any) -> None:
+    described = house.get("/v2/models/line").json["inputs"]
+    assert described == [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}]
+    answer = house.infer("line", document("the car stopped"))
+    outputs = {output["name"]: output["data"] for output in answer.json["outputs"]}
+    expected = alone(sentences.encode("the car stopped"))["logits"][0]
+    np.testing.assert_allclose(outputs["first.logits"], expected, atol=1e-4)
+    house.settle()
 
 
 @pytest.mark.parametrize(

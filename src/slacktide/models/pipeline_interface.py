@@ -33,10 +33,13 @@ class StageTensors:
     """Whether it returns any number of rows, and their parents as its last output."""
     frame: str = ""
     """Input that is the frame's picture; empty: none."""
+    text: str = ""
+    """Input that a tokenizer takes; empty: none."""
 
     @classmethod
     def of(cls, interface: ModelInterface, settings: ModelSettings) -> StageTensors:
-        return cls(interface, settings.masks, settings.expands, settings.frame_input)
+        text = "" if settings.text is None else settings.text[0]
+        return cls(interface, settings.masks, settings.expands, settings.frame_input, text)
 
     def cut(self, edges: Iterable[Edge]) -> str:
         """Input that is made from the frame for a stage with these edges to it; empty: none."""
@@ -172,6 +175,7 @@ class _EdgeCheck:
         self._outputs = {s.name: s for s in models[edge.upstream].interface.outputs}
         self._downstream = models[edge.downstream].interface
         self._inputs = {s.name: s for s in self._downstream.inputs}
+        self._text = models[edge.downstream].text
         self._arguments = stages[edge.downstream].glue.takes
         self._cut = models[edge.downstream].cut(definition.pipeline.into[edge.downstream])
         self._classes = len(definition.settings.stages[edge.upstream].classes)
@@ -271,6 +275,8 @@ class _EdgeCheck:
                     yield key, self._expected(output, f"an output of up to {MOST_VALUES} numbers")
             elif takes is None:
                 hint = suggestion(into, self._inputs, noun="there are")
+                if into == self._text:
+                    hint = "only the first stage takes text, from clients"
                 yield key, f"{self._receiver!r} has no input {into!r}; {hint}"
             elif not _fit(gives, takes):
                 expected = f"an output that fits the input {_describe(takes)} of {self._receiver!r}"

@@ -193,6 +193,16 @@ def test_a_check_compares_the_tokenizer_with_the_model(
     assert message is None or message in errors[0]
 
 
+def test_only_the_first_stage_of_a_pipeline_takes_text(root: Path, add_model: Builder) -> None:
+    folder = add_model("m", yaml=TEXT, data=encoder())
+    (folder / "tokenizer.json").write_bytes(FILE)
+    (root / "p").mkdir()
+    edge = "{from: a, to: b, tensors: {states: text}}"
+    (root / "p" / "pipeline.yaml").write_text(f"stages: {{a: m, b: m}}\nedges: [{edge}]\n")
+    expected = "'m' has no input 'text'; only the first stage takes text, from clients"
+    assert messages(root) == [f"error p/pipeline.yaml: edges[0].tensors.states: {expected}"]
+
+
 def test_a_check_proposes_lines_for_models_of_tokens(root: Path, add_model: Builder) -> None:
     add_model("m", data=encoder())
     (note,) = messages(root)
