@@ -33,13 +33,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import servers
+from bench import ocr, servers
 from bench.machine import ROOT, cores, pin, pinned
 from bench.measurement import Figure, Options, Result, Table, at_least
 from bench.others_rows import files, text_lines
@@ -161,11 +162,14 @@ def as_opennsfw(content: bytes) -> Array:
 
 
 def as_line(width: int, content: bytes) -> Array:
-    """As `resize_norm_img` of rapidocr's direction classifier and recogniser."""
+    """As `resize_norm_img` of rapidocr's direction classifier, and of its recogniser, whose width
+    is its line's (0)."""
     import cv2
 
     picture = _decoded(content)
-    columns = min(width, math.ceil(48 * picture.shape[1] / picture.shape[0]))
+    columns = math.ceil(48 * picture.shape[1] / picture.shape[0])
+    width = width or max(320, columns)
+    columns = min(width, columns)
     resized = cv2.resize(picture, (columns, 48)).astype(np.float32).transpose(2, 0, 1) / 255
     row = np.zeros((1, 3, 48, width), np.float32)
     row[0, :, :, :columns] = (resized - 0.5) / 0.5
@@ -212,22 +216,13 @@ class Task:
     feeds: Callable[[Any], dict[str, Array]]
     """Inputs that the package's code gives to onnxruntime."""
     body: Callable[[Any], tuple[bytes, str]]
-    """A request's body and its Content-Type, or the length of its JSON before binary data."""
+    """A request's body and its Content-Type."""
     alike: Callable[[dict[str, Any], Array], bool]
     """Whether outputs of the server, by name, agree with the first output of the file."""
 
 
 def _picture(content: bytes) -> tuple[bytes, str]:
     return content, "image/jpeg"
-
-
-def _binary_picture(content: bytes) -> tuple[bytes, str]:
-    """For an answer of many numbers, which JSON makes slow."""
-    element = len(content).to_bytes(4, "little") + content
-    parameters = {"binary_data_size": len(element)}
-    image = {"name": "x", "shape": [1], "datatype": "BYTES", "parameters": parameters}
-    header = {"inputs": [image], "parameters": {"binary_data_output": True}}
-    return json.dumps(header).encode() + element, str(len(json.dumps(header)))
 
 
 def _tensors(feeds: dict[str, Array]) -> tuple[bytes, str]:
@@ -248,10 +243,17 @@ def _top_1(outputs: dict[str, Any], reference: Array) -> bool:
     return int(outputs["classes"][0]) == int(reference[0].argmax())
 
 
+@cache
+def _characters() -> list[str]:
+    metadata = _session(ZOO["recogniser"].file.path(CACHE)).get_modelmeta().custom_metadata_map
+    return ["", *metadata["character"].split("\n"), " "]
+
+
 def _text(outputs: dict[str, Any], reference: Array) -> bool:
-    """Whether each place of a line holds the same character."""
-    (values,) = outputs.values()
-    return bool((np.reshape(values, reference.shape).argmax(-1) == reference.argmax(-1)).all())
+    """Whether a line reads the same, without its spaces."""
+    steps = [0, *reference[0].argmax(-1).tolist()]
+    read = [_characters()[step] for before, step in pairwise(steps) if step != before]
+    return str(outputs["text"][0]).replace(" ", "") == "".join(read).replace(" ", "")
 
 
 def _speech(outputs: dict[str, Any], reference: Array) -> bool:
@@ -273,10 +275,8 @@ def _windows(count: int) -> list[dict[str, Array]]:
 def tasks(count: int) -> dict[str, Callable[[], Task]]:
     """By model. Raise FetchError when called."""
 
-    def of_pictures(
-        samples: Callable[[], list[bytes]], name: str, way: Any, alike: Any, body: Any = _picture
-    ) -> Task:
-        return Task(samples(), lambda content: {name: way(content)}, body, alike)
+    def of_pictures(samples: Callable[[], list[bytes]], name: str, way: Any, alike: Any) -> Task:
+        return Task(samples(), lambda content: {name: way(content)}, _picture, alike)
 
     def magika() -> Task:
         rows = files(count, np.random.default_rng(SEED))
@@ -297,9 +297,8 @@ def tasks(count: int) -> dict[str, Callable[[], Task]]:
             of_pictures,
             partial(line, turned=False),
             "x",
-            partial(as_line, 320),
+            partial(as_line, 0),
             _text,
-            _binary_picture,
         ),
         "magika": magika,
         "opennsfw": partial(of_pictures, some, "input:0", as_opennsfw, _top_1),
@@ -331,8 +330,7 @@ class Asker:
     ) -> dict[str, Any] | None:
         """Outputs by name; None if the request was refused or is late. Raises OSError for other
         answers than those."""
-        binary = body[1].isdecimal()
-        headers = {"Inference-Header-Content-Length" if binary else "Content-Type": body[1]}
+        headers = {"Content-Type": body[1]}
         if variant:
             headers["slacktide-variant"] = variant
         if timeout_s:
@@ -341,9 +339,6 @@ class Asker:
         answer = self._connection.getresponse()
         content = answer.read()
         if answer.status == 200:
-            if binary:  # one output of floats
-                size = int(answer.headers["Inference-Header-Content-Length"])
-                return {"": np.frombuffer(content, np.float32, offset=size)}
             document = json.loads(content)
             outputs = {output["name"]: output["data"] for output in document["outputs"]}
             return outputs | {"variant": document.get("parameters", {}).get("variant")}
@@ -411,6 +406,9 @@ def run(options: Options) -> Result:
     result.tables.append(Table("Real models, served", columns, tuple(rows)))
     if options.wants("nudenet"):
         result.figures += _boxes(count)
+    if options.wants("ocr"):
+        result.figures += ocr.measure(quick=options.quick)
+        result.remarks.append(f"lines of a page: {ocr.SHOWN}")
     return result
 
 

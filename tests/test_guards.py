@@ -21,12 +21,12 @@ CEILINGS = {
     "cli": 1_700,
     "client": 2_100,
     "cluster": 600,
-    "domain": 2_940,
+    "domain": 3_110,
     "engine": 4_150,
-    "executors": 12_490,
+    "executors": 12_850,
     "exits": 1_950,
     "frontends": 7_300,
-    "models": 11_470,
+    "models": 11_640,
     "observability": 1_850,
     "pipelines": 1_200,
     "planning": 11_100,
@@ -34,10 +34,10 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 5_090,
+    "server": 5_180,
     "wire": 2_430,
     "lab/cli": 2_100,
-    "lab/examples": 2_450,
+    "lab/examples": 2_480,
     "lab/load": 3_700,
     "lab/netem": 800,
     "lab/replay": 800,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 74_730,
+    "serving": 75_550,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 108_470,
+    "all": 109_320,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -91,6 +91,25 @@ def test_a_sentence_encoder_tells_which_passage_answers(tmp_path: Path) -> None:
     assert float(bread[:4]) + 0.2 < float(moon[:4])
 
 
+def test_text_is_read_from_a_page(tmp_path: Path) -> None:
+    make_zoo(tmp_path / "models", CACHE, models=["ocr"])
+    (settings,) = blocks("ocr", "yaml")
+    assert (tmp_path / "models" / "ocr" / "pipeline.yaml").read_text().endswith(settings)
+    page = np.full((500, 900, 3), 255, np.uint8)
+    expected = ["The tide comes in", "twice a day", "and goes out again twice, as the moon has it"]
+    for line, text in enumerate(expected):
+        place = (40, 100 + 120 * line)
+        cv2.putText(page, text, place, cv2.FONT_HERSHEY_DUPLEX, 1.0, (0, 0, 0), 2, cv2.LINE_AA)
+    cv2.imwrite(str(tmp_path / "page.png"), page)
+    cv2.imwrite(str(tmp_path / "turned.jpg"), np.rot90(page, 2))
+    with slacktide(tmp_path / "models") as serving:
+        (program,) = blocks("ocr", "python")
+        for file, order in (("page.png", 1), ("turned.jpg", -1)):
+            lines = run(program, serving, tmp_path / file).splitlines()
+            texts = ["".join(line.partition("]")[2].split()) for line in lines][::order]
+            assert texts == ["".join(text.split()) for text in expected]
+
+
 @pytest.fixture(scope="module")
 def python() -> Path:
     """An interpreter with the packages that the page names."""

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.domain.crops import FEW, MOST_BOXES, BoxChoice, crop_extent, crop_width
+from slacktide.domain.crops import (
+    FEW,
+    MOST_BOXES,
+    BoxChoice,
+    bounds,
+    crop_aspects,
+    crop_extent,
+    crop_width,
+    part_ends,
+    quad_sides,
+)
 
 EDGES = st.floats(-2, 3, width=32) | st.just(math.nan) | st.just(math.inf)
 BOXES = st.lists(st.tuples(EDGES, EDGES, EDGES, EDGES), max_size=12)
@@ -137,3 +148,49 @@ def test_a_margin_is_part_of_the_box_and_widths_keep_shapes() -> None:
     assert crop_width((0, 0, 30, 20), 64) == 96
     assert crop_width((0, 0, 1, 20), 8) == 1
     assert crop_width((0, 0, 2000, 1), 64) == 512
+
+
+QUADS = np.array(
+    [
+        [[0.1, 0.2], [0.5, 0.2], [0.5, 0.4], [0.1, 0.4]],
+        [[0.1, 0.1], [0.2, 0.1], [0.2, 0.9], [0.1, 0.9]],
+        [[0.1, 0.1], [0.5, 0.5], [0.9, 0.9], [0.5, 0.5]],  # on a line
+        [[math.nan, 0.1], [0.5, 0.1], [0.5, 0.5], [0.1, 0.5]],
+        [[0.0, 0.0]] * 4,
+        [[math.inf, 0], [1, 0], [1, 1], [0, 1]],
+    ],
+    np.float32,
+)
+
+
+def test_quads_have_bounds_unless_they_are_degenerate() -> None:
+    around = bounds(QUADS)
+    assert np.allclose(around[0], (0.1, 0.2, 0.5, 0.4))
+    assert BoxChoice().choose(around).tolist() == [0, 1]
+    assert bounds(QUADS[:0]).shape == (0, 4)
+
+
+def test_high_quads_count_as_turned_upright() -> None:
+    sides = quad_sides(QUADS[:2] * (100, 100))
+    assert np.allclose(sides, [[40, 20], [80, 10]])
+    aspects = crop_aspects(QUADS.tobytes(), len(QUADS), 100, 100)
+    assert aspects[:2].tolist() == pytest.approx([2, 8])
+    assert np.isfinite(aspects).all()
+    plain = boxes((0, 0, 1, 0.25), (-1, 0, 0.5, 2), (0, 0, 0, 1))
+    assert crop_aspects(plain.tobytes(), 3, 100, 200).tolist() == pytest.approx([8, 1, 0])
+
+
+@given(st.lists(st.floats(0.01, 200), min_size=1, max_size=30))
+def test_parts_of_crops_are_of_about_one_width(aspects: list[float]) -> None:
+    aspects = sorted(aspects, reverse=True)
+    ends = part_ends(aspects)
+    assert ends[-1] == len(aspects)
+    for first, end in pairwise((0, *ends)):
+        assert first < end
+        assert aspects[end - 1] >= aspects[first] / 2 ** (1 / 4) - 1e-9 or aspects[first] <= 4
+
+
+def test_the_limit_of_the_width_may_be_another() -> None:
+    assert crop_width((0, 0, 200, 10), 20) == 160
+    assert crop_width((0, 0, 200, 10), 20, None) == 400
+    assert crop_width((0, 0, 200, 10), 20, 2.5) == 50

@@ -15,6 +15,8 @@ from slacktide.domain.preprocessing import (
     as_pictures,
     complete,
     looks_like_pictures,
+    rounded_extent,
+    stated_resize,
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 
@@ -83,6 +85,9 @@ def test_the_shape_tells_the_layout(
         ((-1, 1, 64, 64), {"colour": "rgb"}, "inputs.x.image.colour: expected 'grey'"),
         ((-1, 3, -1, -1), {}, "inputs.x.image.size: expected the height and width"),
         ((-1, 3, 64, 64), {"resize": "short_side"}, "image.resize: 'short_side' needs"),
+        ((-1, 3, 64, 64), {"resize": "least_side"}, "image.resize: 'least_side' needs"),
+        ((-1, 3, -1, -1), {"size": (48, -1)}, "image.size: expected a width, since only"),
+        ((-1, 3, 48, 320), {"size": (48, -1), "resize": "height"}, "image.size: .* 48 × 320"),
         ((-1, 3, -1, -1), {"size": (100, 64), "multiple": 32}, "multiples of 32, got 100"),
         ((-1, 128), {}, r"inputs.x.image: expected an input of pictures .*got FP32 \[-1, 128\]"),
         ((-1, 4, 64, 64), {"preset": "imagenet"}, "with 1 or 3 channels"),
@@ -101,7 +106,7 @@ def test_a_family_decides_the_size_itself() -> None:
     with pytest.raises(ValueError, match="multiples of 32, got 100"):
         completed(model(-1, 3, -1, -1), 100, 256, multiple=32)
     for stated in ({"resize": "short_side"}, {"preset": "paddleocr"}):
-        with pytest.raises(ValueError, match="'short_side' is not allowed with 'variants"):
+        with pytest.raises(ValueError, match="_side' is not allowed with 'variants"):
             completed(model(-1, 3, -1, -1), 128, 256, **stated)
 
 
@@ -113,7 +118,27 @@ def test_paddleocr_keeps_the_height_of_lines_and_the_shape_of_pages() -> None:
     sized = completed(model(-1, 3, -1, -1), preset="paddleocr", size=(48, 192))
     assert (sized.resize, sized.size, sized.multiple) == (Resize.HEIGHT, (48, 192), 1)
     pages = completed(model(-1, 3, -1, -1), preset="paddleocr")
-    assert pages.extent(1000, 1400) == (736, 1056)  # 1,030.4 wide, in multiples of 32
+    assert pages.extent(1000, 1400) == (992, 1408)  # the nearest multiples of 32
+    assert pages.extent(500, 700) == (736, 1024)  # 1,030.4 wide
+    assert pages.extent(3000, 2000) == (1984, 1344)
+    assert pages.place(500, 700, (800, 1100)) == (0, 0, 1024, 736)
+
+
+def test_very_long_pages_are_padded_in_their_middle() -> None:
+    about = completed(model(-1, 3, -1, -1), preset="paddleocr")
+    assert about.extent(50, 400) == (736, 5888)  # 8 : 1 is kept
+    assert about.extent(40, 400) == (736, 2944)  # 10 : 1 becomes 4 : 1
+    assert about.place(40, 400, (736, 2944)) == (0, 221, 2944, 294)
+    assert about.place(20, 400, about.extent(20, 400)) == (0, 294, 2944, 147)
+    assert about.place(400, 20, about.extent(400, 20)) == (294, 0, 147, 2944)
+    assert about.place(1, 100_000, about.extent(1, 100_000)).height == 1
+
+
+def test_a_line_may_have_any_width() -> None:
+    about = completed(model(-1, 3, -1, -1), preset="paddleocr", size=(48, -1))
+    assert (about.resize, about.size, about.typical) == (Resize.HEIGHT, (48, -1), (48, 384))
+    assert about.common_extent([(24, 48), (30, 1000)]) == (48, 1600)
+    assert as_pictures(model(-1, 3, -1, -1), about).inputs[0].shape == (-1, -1, -1, 3)
 
 
 def test_imagenet_keeps_the_middle_of_a_picture_of_256_pixels() -> None:
@@ -171,6 +196,19 @@ def test_short_sides_are_multiples_and_bounded(height: int, width: int) -> None:
     assert max(rows, columns) <= 4 * 64
     assert rows % 32 == columns % 32 == 0
     assert about.place(height, width, (512, 512)) == (0, 0, columns, rows)
+
+
+def test_pictures_are_sorted_by_what_the_settings_tell_of_their_size() -> None:
+    lines = stated_resize(StatedPreprocessing("x", preset="paddleocr", size=(48, -1), std=(2.0,)))
+    pages = stated_resize(StatedPreprocessing("y", preset="paddleocr"))
+    assert lines is not None
+    assert pages is not None
+    assert rounded_extent(lines, [(24, 100), (10, 60)]) == (54, 304)  # 48 by 288, rounded up
+    assert rounded_extent(lines, [(24, 140)]) == rounded_extent(lines, [(24, 150)])
+    assert rounded_extent(lines, [(24, 140)]) != rounded_extent(lines, [(24, 190)])
+    assert rounded_extent(pages, [(500, 700)]) == (861, 1024)
+    fixed = ({"preset": "imagenet"}, {"size": (64, 64)}, {"resize": "short_side"}, {})
+    assert [stated_resize(StatedPreprocessing("x", **keys)) for keys in fixed] == [None] * 4
 
 
 @pytest.mark.parametrize(

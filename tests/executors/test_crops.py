@@ -19,6 +19,7 @@ from slacktide.executors import pictures as pictures_module
 from slacktide.executors.crops import FrameArenas
 from slacktide.executors.hand_over.arena import Arena, Slot
 from slacktide.executors.hand_over.tensor_io import TensorError, encode_strings
+from slacktide.executors.image_placing import rectified
 from slacktide.executors.images import made_up_image
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.pictures import encode_jpeg, resize_into
@@ -178,7 +179,7 @@ async def test_a_batch_waits_for_an_arena_that_is_on_its_way_and_no_longer(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(known.get, 3)
         known.attach(3, memoryview(b"abc"), Glue(0.5))
-        assert waiting.result() == (b"abc", 0.5, None, "", ())
+        assert waiting.result() == (b"abc", Glue(0.5), None, "")
     known.detach(3)
     monkeypatch.setattr(crops_module, "_PATIENCE", 0.0)
     with pytest.raises(TensorError, match="frame arena 3 is not attached"):
@@ -288,3 +289,62 @@ async def test_models_without_an_image_input_take_no_crops(models, kit, arena, f
         await case.ready()
         report = await case.run(1, crops(kit.put(frames, FRAME[None]), WHOLE))
         assert "no image input for crops" in report.detail
+
+
+QUAD = [(0.3, 0.1), (0.8, 0.5), (0.6, 0.8), (0.1, 0.4)]
+
+
+def quads(frame: Any, *corners: Any, number: int = 4) -> CropPayload:
+    array = np.array(corners, np.float32)
+    return CropPayload(len(corners), frame.tensors, number, array.tobytes())
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+async def test_quads_are_rectified_and_bad_ones_are_black(models, kit, arena, frames, kind) -> None:
+    async with kit.serving(kind()) as executor:
+        case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
+        case.handle.attach(4, frames, Glue())
+        await case.ready()
+        frame = kit.put(frames, FRAME[None])
+        far = [(-1e30, -1e30), (1e30, -1e30), (1e30, 1e30), (-1e30, 1e30)]
+        bad = [[(0.5, 0.5)] * 4, [(math.nan, 0), (1, 0), (1, 1), (0, 1)], far]
+        assert isinstance(await case.run(1, quads(frame, QUAD, *bad)), BatchFinished)
+        assert not case.faults
+        got = pixels(case, 0)
+        want = np.empty((20, 30, 3), np.uint8)
+        resize_into(rectified(FRAME, np.array(QUAD, np.float32)), want)
+        assert np.array_equal(got[0], want)
+        assert not got[1].any()
+        assert got.shape == (4, 20, 30, 3)
+
+
+@pytest.mark.parametrize(("most", "width"), [(None, 112), (2.0, 32)])
+async def test_the_widest_crops_are_squeezed_where_that_is_stated(
+    models, kit, arena, frames, most: float | None, width: int
+) -> None:
+    async with kit.serving(InProcessExecutor()) as executor:
+        padding = Padding({"x": PaddedInput(2)}, {"y": PaddedOutput(2)}, (16, 64))
+        path = models.identity(TensorProto.UINT8, (16, "width", 3))
+        case = kit.Case(executor, path, arena, padding=padding)
+        case.handle.attach(4, frames, Glue(max_aspect=most))
+        await case.ready()
+        frame = kit.put(frames, FRAME[None])
+        line = [(0.0, 0.5), (1.0, 0.5), (1.0, 0.688), (0.0, 0.688)]  # 119 by 16 pixels
+        assert isinstance(await case.run(1, quads(frame, line)), BatchFinished)
+        assert abs(pixels(case, 0).shape[2] - width) <= 1
+
+
+def test_a_turned_square_becomes_upright() -> None:
+    picture = made_up_image(100, 100, np.random.default_rng(5))
+    upright = [(0.2, 0.3), (0.7, 0.3), (0.7, 0.6), (0.2, 0.6)]
+    part = rectified(picture, np.array(upright, np.float32))
+    assert np.array_equal(part, picture[30:60, 20:70])
+    half = rectified(picture, np.array(upright[2:] + upright[:2], np.float32))
+    assert np.array_equal(half, picture[30:60, 20:70][::-1, ::-1])
+    high = [(0.3, 0.1), (0.5, 0.1), (0.5, 0.9), (0.3, 0.9)]
+    assert np.array_equal(
+        rectified(picture, np.array(high, np.float32)), np.rot90(picture[10:90, 30:50])
+    )
+    wider = rectified(picture, np.array(upright, np.float32), 0.1)
+    assert np.array_equal(wider, picture[27:63, 15:75])
+    assert rectified(picture, np.array(upright, np.float32), 4.0).shape == (99, 99, 3)

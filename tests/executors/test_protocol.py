@@ -264,7 +264,16 @@ def test_crops_come_through_a_stream(crops: dict[int, tuple[int, bytes, Any]]) -
         encode_crops({0: CropPayload(1, (), 1, b"12345")})
 
 
-def test_glue_comes_through_a_stream() -> None:
-    glue = Glue(0.25, "shop.pictures:straighten")
+def test_quads_come_through_a_stream() -> None:
+    members = {3: CropPayload(2, (TensorRef(0, 0, ()),), 9, bytes(range(64)))}
+    ((_, body),) = p.FrameReader().feed(encode_crops(members))
+    assert decode_crops(body) == {3: (9, bytes(range(64)), ())}
+    with pytest.raises(p.ProtocolError, match="wrong count"):
+        decode_crops(body[:-1])
+
+
+@pytest.mark.parametrize("most", [8.0, None])
+def test_glue_comes_through_a_stream(most: float | None) -> None:
+    glue = Glue(0.25, "shop.pictures:straighten", max_aspect=most)
     ((kind, body),) = p.FrameReader().feed(encode_attach(7, glue))
     assert (kind, decode_attach(body)) == (p.FrameKind.ATTACH, (7, glue))

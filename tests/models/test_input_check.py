@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from slacktide.domain import Reason
+from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.models.calls import input_check
 from slacktide.models.calls.input_check import InputCheck
@@ -321,7 +322,7 @@ def test_crops_are_as_the_model_takes_them():
     both, one = (padded.crops(boxes(*each), 200, 100) for each in ([HIGH, WIDE], [HIGH]))
     assert both.signature == one.signature == ((32, 3),)
     assert (both.work_hint, one.work_hint) == (64.0, 4.0)
-    assert padded.crops(boxes(HIGH), 200, 100, 0.5).work_hint == 8.0
+    assert padded.crops(boxes(HIGH), 200, 100, Glue(0.5)).work_hint == 8.0
     own = check_for(pixels(-1, -1)).crops(boxes(WIDE), 200, 100)
     assert own.signature == ((50, 100, 3),)
     sized = InputCheck(ModelInterface((pixels(-1, -1),), (), 4), ModelSettings(), any_image=True)

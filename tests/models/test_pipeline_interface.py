@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.models import pipeline_interface as interface_module
 from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
 from slacktide.models.plugins import offer_glue
 from slacktide.models.repository.errors import SettingsError
@@ -242,7 +243,7 @@ def test_what_does_not_fit_for_rows(old: str, new: str, problem: str) -> None:
         ("when: {score: 1}", ("x FP32 -1",), "edges[0].when.score: expected an output with scores"),
         ("when: {}, scores: z", ("scores FP32 -1",), "edges[0].scores: expected an output; 'one'"),
         ("when: {}", ("scores FP32 -1 3 3",), "edges[0].scores: expected an output [rows] or"),
-        ("when: {}", ("classes INT64 -1 3",), "edges[0].classes: expected an output [rows]"),
+        ("when: {}", ("classes INT64 -1 3 1",), "edges[0].classes: expected an output [rows]"),
         ("when: {}", ("scores INT64 -1",), "edges[0].scores: expected an output of FP32"),
     ],
 )
@@ -342,3 +343,49 @@ def test_a_function_of_crops_may_take_numbers_beside_them(
         return
     with pytest.raises(SettingsError, match=problem):
         fitted(text, **changed)
+
+
+READ = """
+stages:
+  find: lines
+  side: {model: side, classes: ["0", "180"]}
+  read: {model: plate, crop: {max_aspect: none}}
+edges:
+  - {from: find, to: side, each: box, quads: quads}
+  - {from: side, to: read, each: crop, turn: {class: "180", score: 0.9}}
+"""
+LINES = ("quads FP32 -1 -1 4 2", "boxes FP32 -1 -1 4", "scores FP32 -1 -1")
+READERS = {
+    "lines": model(FRAME, *LINES),
+    "side": model(CROP, "scores FP32 -1 2", "classes INT64 -1 2"),
+}
+
+
+def test_crops_of_quads_go_from_stage_to_stage() -> None:
+    interface = fitted(READ, **READERS)
+    names = [spec.name for spec in interface.outputs]
+    assert names[3:] == ["side.scores", "side.classes", "side.rows", "read.logits", "read.rows"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("quads: quads", "quads: qads", "edges[0].quads: expected an output [rows, n, 4, 2]; "),
+        ("quads: quads", "quads: boxes", "edges[0].quads: expected an output [rows, n, 4, 2], got"),
+        (", quads: quads", "", "edges[1].turn: expected crops of quads, but 'side' gets crops of"),
+        ("from: side, to: read", "from: find, to: read", "edges[1].each: expected a stage that"),
+        ("turn: {", "scores: z, turn: {", "edges[1].scores: expected an output; 'side' has no"),
+        ("plate, crop: {max_aspect: none}", "embed", "edges[1].to: expected a model that takes"),
+    ],
+)
+def test_what_does_not_fit_for_crops_of_crops(old: str, new: str, problem: str) -> None:
+    assert old in READ
+    with pytest.raises(SettingsError) as caught:
+        fitted(READ.replace(old, new), **READERS)
+    assert problem in str(caught.value)
+
+
+def test_quads_need_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interface_module, "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"edges.0..quads: needs OpenCV: pip install"):
+        fitted(READ, **READERS)

@@ -17,6 +17,8 @@ from slacktide.domain.frames import (
     FrameRefused,
     PipelinesChanged,
     StageYielded,
+    Yield,
+    YieldPart,
 )
 from slacktide.pipelines.deadlines import MARGIN_S
 
@@ -368,3 +370,21 @@ def test_every_stage_that_decodes_the_picture_is_charged_for_it():
     play.yields(plate.id, 1)
     text = only(play.stage("text"))
     assert (source.decoding, plate.decoding, text.decoding) == (0.2, 0.2, 0.0)
+
+
+def test_rows_of_unlike_shape_become_requests_of_their_own():
+    play = Play(TRAFFIC)
+    play.arrives()
+    source = only(play.stage("detect"))
+    play.ends(source.id)
+    parts = (YieldPart(3, ((48, 640, 3),), 2.0), YieldPart(8, ((48, 320, 3),), 1.0))
+    play.tell(StageYielded(source.id, (Yield(11, parts=parts), Yield(2))))
+    requests = play.stage("brand")
+    assert [(r.rows, r.signature, r.work_hint) for r in requests] == [
+        (3, ((48, 640, 3),), 2.0), (8, ((48, 320, 3),), 1.0),
+    ]  # fmt: skip
+    feeds = [feed for request in requests for feed in play.feeds[request.id]]
+    assert feeds == [Feed(0, source.id, 0, 3), Feed(0, source.id, 3, 11)]
+    for request in (*requests, *play.stage("plate")):
+        play.ends(request.id)
+    assert play.outcomes[1].reason is Reason.ON_TIME

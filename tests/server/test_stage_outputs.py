@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +19,11 @@ from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.ports import Payload, TensorRef
 from slacktide.server.frame_payloads import FramePayloads, _cut, rows_of_payload
 from slacktide.server.stage_outputs import (
+    Chosen,
     StageArrays,
+    chained,
     chosen_boxes,
+    chosen_crops,
     chosen_rows,
     joined,
     look_like_pixels,
@@ -258,3 +262,47 @@ def test_boxes_in_pixels_are_said_once_after_twenty_frames(caplog) -> None:
     message = caplog.records[0].getMessage()
     assert "pipeline traffic: boxes of detect look like pixels, such as [412.0, 88.0" in message
     assert look(0, PIXELS, 50) == 1
+
+
+QUADS = np.array(
+    [
+        [[0.1, 0.1], [0.4, 0.1], [0.4, 0.4], [0.1, 0.4]],
+        [[0.0, 0.0]] * 4,
+        [[0.5, 0.5], [0.9, 0.6], [0.9, 0.9], [0.5, 0.8]],
+    ],
+    np.float32,
+)
+CROPS = Edge("a", "b", "crop", turn=BoxChoice((1,), 0.9))
+
+
+def test_quads_are_chosen_by_their_bounds() -> None:
+    edge = Edge("a", "b", "box", BoxChoice(score=0.3), quads="lines")
+    arrays = found(lines=QUADS[None], scores=[[0.5, 0.9, 0.7]], boxes=[[[0.0] * 4]])
+    chosen = chosen_boxes(edge, arrays)
+    assert (chosen.rows, chosen.places, chosen.width) == ([0, 0], [2, 0], 3)
+    assert chosen.boxes == QUADS[[2, 0]].tobytes()
+    assert chosen_boxes(edge, found(lines=QUADS[None, :0])).boxes == b""
+    with pytest.raises(ValueError, match=r"expected \[rows, n, 4, 2\] as output 'lines', got"):
+        chosen_boxes(edge, found(lines=QUADS))
+
+
+def test_crops_go_on_to_another_stage_and_some_are_turned() -> None:
+    quads = QUADS[[2, 0]]
+    crops = Chosen([0, 0], [2, 0], quads.tobytes(), 3)
+    scores, classes = [[0.95, 0.05], [0.8, 0.2]], [[1, 0], [1, 0]]  # of classes, best first
+    chosen = chosen_crops(CROPS, found(scores=scores, classes=classes), crops)
+    assert (chosen.rows, chosen.places) == ([0, 0], [2, 0])
+    turned = np.stack([quads[0][[2, 3, 0, 1]], quads[1]])
+    assert chosen.boxes == turned.tobytes()
+    some = replace(CROPS, when=BoxChoice(score=0.9), turn=None)
+    chosen = chosen_crops(some, found(scores=[0.95, 0.8], classes=[1, 0]), crops)
+    assert (chosen.places, chosen.boxes) == ([2], quads[:1].tobytes())
+    with pytest.raises(ValueError, match=r"expected \[2\] scores and classes, got \[3\]"):
+        chosen_crops(CROPS, found(scores=[0.95, 0.8, 1]), crops)
+
+
+def test_boxes_are_taken_in_any_order_and_chained() -> None:
+    crops = Chosen([0, 0], [2, 0], QUADS[[2, 0]].tobytes(), 3)
+    back = crops.of([1, 0])
+    assert (back.places, back.boxes) == ([0, 2], QUADS[[0, 2]].tobytes())
+    assert chained([crops.of([0]), crops.of([1])]) == crops

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, inf
+from math import ceil, floor, inf, log2
 from struct import Struct
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,19 @@ FEW = 64
 PLAIN = 256
 """Maximum number of boxes of a frame to examine one by one; more go through arrays."""
 _SINGLE, _BOX = Struct("f"), Struct("4f")
-BOX_BYTES = _BOX.size
+BOX_BYTES, QUAD_BYTES = _BOX.size, 2 * _BOX.size
 _TRIED = 4
 _BLOCK = 128
 """Boxes that are compared with each other at a time."""
-_WIDEST = 8
+WIDEST = 8.0
+"""Default limit on the ratio of width and height of a crop that keeps its shape."""
+HIGH = 1.5
+"""Ratio of height and width from which the crop of a quad is turned by a quarter."""
+_SHORT, _STEPS = 4, 4
+"""Width ÷ height up to which all crops are padded to one width, and parts by which a wider one
+doubles."""
+_LEAST_AREA = 1e-9
+"""Area of a quad, as a share of the frame's, below which it is degenerate."""
 _INEXACT = 1e-3
 """Tolerance in pixels: the rounding of a fraction to 32 bits must not add a pixel to a crop."""
 
@@ -43,6 +52,8 @@ class Glue:
     """Outputs of other stages whose values for the crop the function gets as further arguments."""
     datatypes: tuple[str, ...] = ()
     """Datatype of each of these, by its wire name; empty until the stages' models are known."""
+    max_aspect: float | None = WIDEST
+    """Crops that are wider, relative to their height, are squeezed; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +250,48 @@ def _covered(low: float, high: float, size: int) -> tuple[int, int]:
     return max(0, min(floor(low * size + _INEXACT), last - 1)), last
 
 
-def crop_width(extent: tuple[int, int, int, int], height: int) -> int:
-    """Width of a crop that is resized to this height. The aspect ratio is kept up to 8:1; wider
-    crops are squeezed."""
+def crop_width(
+    extent: tuple[int, int, int, int], height: int, max_aspect: float | None = WIDEST
+) -> int:
+    """Width of a crop that is resized to this height. The aspect ratio is kept up to `max_aspect`;
+    wider crops are squeezed."""
     left, top, right, bottom = extent
-    return min(max(1, round(height * (right - left) / (bottom - top))), _WIDEST * height)
+    width = max(1, round(height * (right - left) / (bottom - top)))
+    return width if max_aspect is None else min(width, max(1, int(max_aspect * height)))
+
+
+def bounds(quads: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The boxes [..., 4] around quads [..., 4, 2]; empty for quads without area."""
+    x, y = quads[..., 0], quads[..., 1]
+    with np.errstate(invalid="ignore", over="ignore"):
+        boxes = np.concatenate((quads.min(-2), quads.max(-2)), axis=-1)
+        twice = x * np.roll(y, -1, -1) - y * np.roll(x, -1, -1)
+        boxes[~(np.abs(twice.sum(-1)) > 2 * _LEAST_AREA)] = 0
+    return np.asarray(boxes, np.float32)
+
+
+def crop_aspects(boxes: bytes, rows: int, height: int, width: int) -> NDArray[np.float64]:
+    """Width ÷ height of the crops of boxes or quads, [rows] of a frame of this size."""
+    array = np.frombuffer(boxes, np.float32).reshape(rows, -1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if array.shape[1] == 4:
+            sides = (array[:, 2:].clip(0, 1) - array[:, :2].clip(0, 1)) * (width, height)
+        else:
+            sides = quad_sides(array.reshape(rows, 4, 2).clip(0, 1) * (width, height))
+        return np.asarray(np.nan_to_num(sides[:, 0] / np.maximum(sides[:, 1], 1e-6)))
+
+
+def part_ends(aspects: Sequence[float]) -> list[int]:
+    """Ends of the parts of crops, sorted by width ÷ height, that are padded to one width each."""
+    steps = [max(0, ceil(_STEPS * log2(max(aspect, 1) / _SHORT))) for aspect in aspects]
+    changes = [at for at in range(1, len(steps)) if steps[at] != steps[at - 1]]
+    return [*changes, len(steps)]
+
+
+def quad_sides(points: NDArray[Any]) -> NDArray[np.float64]:
+    """Width and height [..., 2] of the crops of quads [..., 4, 2] in pixels: the longer of two
+    opposite sides. High crops are turned upright."""
+    sides = np.hypot(*np.moveaxis(points - np.roll(points, -1, -2), -1, 0))
+    lengths = np.maximum(sides[..., :2], sides[..., 2:])
+    is_high = lengths[..., 1] >= HIGH * lengths[..., 0]
+    return np.asarray(np.where(is_high[..., None], lengths[..., ::-1], lengths))

@@ -90,6 +90,17 @@ class FrameCancelled:
 
 
 @read_only
+class YieldPart:
+    """Adjacent rows of a yield that become requests of their own."""
+
+    rows: int
+    signature: Signature
+    work_hint: float | None
+    nbytes: int = 0
+    """See `Yield`."""
+
+
+@read_only
 class Yield:
     """The rows that a child's outputs pass to one edge."""
 
@@ -102,6 +113,8 @@ class Yield:
     """Bytes of these rows, to predict their transfer; 0: unknown."""
     refused: Reason | None = None
     """Why the rows cannot be kept or read; None if they can."""
+    parts: tuple[YieldPart, ...] = ()
+    """Parts of unlike shape; empty: all rows are alike."""
 
 
 @read_only

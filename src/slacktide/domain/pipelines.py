@@ -16,7 +16,7 @@ from slacktide.domain.suggestions import suggestion
 
 MOST_STAGES = 32
 
-BOX = "box"
+BOX, CROP = "box", "crop"
 ROWS = "rows"
 """Output of a stage that gets chosen boxes or rows, or expands rows: their indices upstream."""
 
@@ -51,8 +51,9 @@ class Edge:
     upstream: str
     downstream: str
     each: str = ""
-    """`box`: each box that the upstream stage finds becomes a row, cut from the frame. Empty: the
-    outputs of that stage are passed row by row."""
+    """`box`: each box that the upstream stage finds becomes a row, cut from the frame. `crop`: each
+    crop that the upstream stage got becomes a row again. Empty: the outputs of that stage are
+    passed row by row."""
     when: BoxChoice | None = None
     """Selects boxes or rows; None: all rows, or boxes up to the default limit."""
     boxes: str = "boxes"
@@ -62,6 +63,10 @@ class Edge:
     the highest score of a row counts, and its column is the class."""
     tensors: tuple[tuple[str, str], ...] = ()
     """Pairs (output, input that it feeds); empty: outputs feed inputs with the same name."""
+    quads: str = ""
+    """Upstream output with quads, instead of boxes; empty: boxes."""
+    turn: BoxChoice | None = None
+    """Selects crops of quads that are turned upside down, by class and score."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +96,9 @@ class Pipeline:
                 if name not in names:
                     hint = suggestion(name, names)
                     raise PipelineError(f"{key}.{end}", f"no such stage; {hint}")
-            if edge.each not in ("", BOX):
-                raise PipelineError(f"{key}.each", f"expected 'box' or nothing, got {edge.each!r}")
+            if edge.each not in ("", BOX, CROP):
+                expected = f"expected 'box', 'crop' or nothing, got {edge.each!r}"
+                raise PipelineError(f"{key}.each", expected)
             if (edge.upstream, edge.downstream) in pairs:
                 both = f"{edge.upstream} and {edge.downstream}"
                 raise PipelineError(key, f"there is already an edge between {both}")
@@ -141,6 +147,10 @@ class Pipeline:
         """The edges into each stage, in the pipeline's order. A stage with several is a join: it
         takes the outputs of all of them, row by row, and from one of them perhaps crops."""
         return {s.name: tuple(e for e in self.edges if e.downstream == s.name) for s in self.stages}
+
+    def cut_edge(self, stage: str) -> Edge | None:
+        """The edge that brings crops to `stage`; None: it gets none."""
+        return next((edge for edge in self.into[stage] if edge.each), None)
 
     @cached_property
     def _neighbours(self) -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
@@ -18,6 +19,15 @@ _LONGEST = 4
 """Largest ratio of a picture's sides under `short_side`; longer pictures are squeezed."""
 _LONGEST_LINE = 64
 """Largest ratio of width and height under `height` if the model leaves the width free."""
+_WIDEST, _HIGHEST = 8, 16
+"""Largest ratios of width to height and of height to width under `least_side`. Longer pictures are
+padded to 4 : 1."""
+_MOST_SIDE = 2000
+"""Pixels to which the long side shrinks under `least_side`, before the short side grows."""
+ANY = -1
+"""A width in `size` that each batch decides."""
+_STEPS = 4
+"""Steps in which a side doubles, where pictures are sorted by extent."""
 _LEAST_SIDE = 8
 """Smallest height or width, in pixels, of an input that looks like pictures."""
 
@@ -33,6 +43,9 @@ class Resize(Enum):
     """The picture is scaled to cover the input, and what exceeds it is cut off."""
     SHORT_SIDE = "short_side"
     """The short side is scaled to the stated size, and the long side with it."""
+    LEAST_SIDE = "least_side"
+    """A shorter short side is scaled to the stated size, and the long side with it. Larger pictures
+    keep their size up to a long side of 2,000 pixels. Both sides become multiples."""
     HEIGHT = "height"
     """The height is scaled to the input's, the width in proportion but at most to the input's, and
     the rest is padded. Text recognisers are trained this way."""
@@ -47,7 +60,7 @@ class StatedPreprocessing:
     preset: str = ""
     """Key of `PRESETS`, which provides values that are not stated."""
     size: tuple[int, int] | None = None
-    """Height and width of the model's input in pixels."""
+    """Height and width of the model's input in pixels; `ANY`: each batch has its own width."""
     layout: str | None = None
     """`chw` or `hwc`."""
     colour: str | None = None
@@ -127,8 +140,11 @@ PRESETS = {
         "", colour="bgr", scale=1.0, mean=(104.0, 117.0, 123.0), crop=0.875
     ),
 }
-"""Preprocessing that families of models were trained with. `paddleocr` is `short_side` (multiples
+"""Preprocessing that families of models were trained with. `paddleocr` is `least_side` (multiples
 of 32) if the model leaves both sides free and `size` is square or unset; else it is `height`."""
+
+_PAGES = StatedPreprocessing("", resize="least_side", multiple=32, size=(736, 736), pad_value=0)
+"""What differs in `paddleocr` for pages."""
 
 
 class PicturePlacement(NamedTuple):
@@ -158,8 +174,17 @@ class Preprocessing:
     pad_value: int
     multiple: int
     short_side: int
-    """Length of the short side under `Resize.SHORT_SIDE`."""
+    """Length of the short side under `Resize.SHORT_SIDE` and `LEAST_SIDE`."""
     interpolation: str
+
+    @property
+    def typical(self) -> tuple[int, int] | None:
+        """Height and width of a typical picture after resizing; None if the model's size is fixed,
+        or depends on a family."""
+        if self.short_side:
+            return self.short_side, self.short_side
+        rows, columns = self.size
+        return (rows, _WIDEST * rows) if columns < 0 < rows else None
 
     def extent(self, height: int, width: int) -> tuple[int, int]:
         """Height and width to which a picture is resized if the batch decides the model's size."""
@@ -168,6 +193,8 @@ class Preprocessing:
             return rows, min(
                 _LONGEST_LINE * rows, max(_LEAST_SIDE, math.ceil(width * rows / height))
             )
+        if self.resize is Resize.LEAST_SIDE:
+            return self._least_side(height, width)[0]
         if self.resize is not Resize.SHORT_SIDE:
             return height, width
         scale = self.short_side / min(height, width)
@@ -175,6 +202,19 @@ class Preprocessing:
         sides = (min(most, max(1, round(side * scale))) for side in (height, width))
         rows, columns = (-(-side // self.multiple) * self.multiple for side in sides)
         return rows, columns
+
+    def _least_side(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Height and width under `LEAST_SIDE`, with and without padding."""
+        sides = [height, width]
+        if width > _WIDEST * height or height > _HIGHEST * width:
+            least = 2 * (max(sides) // _WIDEST)
+            sides = [side + max(0, least - side) // 2 * 2 for side in sides]
+        scale = max(min(1.0, _MOST_SIDE / max(sides)), self.short_side / min(sides))
+        rows, columns = (
+            max(1, round(int(side * scale) / self.multiple)) * self.multiple for side in sides
+        )
+        shown = round(rows * height / sides[0]), round(columns * width / sides[1])
+        return (rows, columns), (max(1, shown[0]), max(1, shown[1]))
 
     def common_extent(self, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Height and width of a batch with pictures of these sizes."""
@@ -184,6 +224,10 @@ class Preprocessing:
     def place(self, height: int, width: int, extent: tuple[int, int]) -> PicturePlacement:
         """Where a picture of `height` × `width` lies in an input of `extent`, in whole pixels."""
         rows, columns = extent
+        if self.resize is Resize.LEAST_SIDE:
+            own, shown = self._least_side(height, width)
+            left, top = (own[1] - shown[1]) // 2, (own[0] - shown[0]) // 2
+            return PicturePlacement(left, top, shown[1], shown[0])
         if self.resize is Resize.SHORT_SIDE:
             rows, columns = self.extent(height, width)
             return PicturePlacement(0, 0, min(columns, extent[1]), min(rows, extent[0]))
@@ -309,11 +353,9 @@ def _preset(
         return StatedPreprocessing("", scale=plain)
     preset = PRESETS[name]
     if name == "paddleocr":
-        free = max(axes) < 0 and (stated.size is None or stated.size[0] == stated.size[1])
-        resize, multiple = ("short_side", 32) if free else ("height", 1)
-        preset = replace(
-            preset, resize=resize, multiple=multiple, size=(736, 736) if free else None
-        )
+        if max(axes) < 0 and (stated.size is None or stated.size[0] == stated.size[1]):
+            return _merged(_PAGES, preset)
+        preset = replace(preset, resize="height", multiple=1)
     if name == "ultralytics":
         stride = metadata.get("stride", "32")
         multiple = int(stride) if stride.isdecimal() and 0 < int(stride) <= 1024 else 32
@@ -346,38 +388,40 @@ def _size(
     resize: Resize,
 ) -> tuple[tuple[int, int], int]:
     """Height and width of the model's input, −1 where batches decide; and the short side."""
-    multiple = stated.multiple or 1
-    size = stated.size
-    if size is not None and any(
-        axis not in (-1, side) for axis, side in zip(axes, size, strict=True)
-    ):
-        raise ValueError(f"{field}.size: the model's pictures are always {axes[0]} × {axes[1]}")
+    by_side = resize in (Resize.SHORT_SIDE, Resize.LEAST_SIDE)
+    if stated.size is not None:
+        _check_size(stated.size, field, axes, resize)
+    if by_side and (sizes or min(axes) > 0):
+        problem = "needs a model with free height and width"
+        problem = "is not allowed with 'variants.sizes'" if sizes else problem
+        raise ValueError(f"{field}.resize: {resize.value!r} {problem}")
     if min(axes) > 0:
-        if resize is Resize.SHORT_SIDE:
-            raise ValueError(
-                f"{field}.resize: 'short_side' needs a model with free height and width"
-            )
         return (axes[0], axes[1]), 0
-    wrong = [side for side in (*sizes, *(size or ())) if side % multiple]
+    size, multiple = stated.size, stated.multiple or 1
+    wrong = [side for side in (*sizes, *(size or ())) if side > 0 and side % multiple]
     if wrong:
         raise ValueError(
             f"{field}: expected sizes that are multiples of {multiple}, got {wrong[0]}"
         )
-    if sizes and resize is Resize.SHORT_SIDE:
-        raise ValueError(f"{field}.resize: 'short_side' is not allowed with 'variants.sizes'")
     if sizes:
         return (-1, -1), 0
     size = size or _stated_by_file(metadata.get("imgsz", ""))
     if size is None:
         if resize is Resize.HEIGHT and axes[0] > 0:
-            return (axes[0], -1), 0
+            return (axes[0], ANY), 0
         raise ValueError(
             f"{field}.size: expected the height and width to resize to, since the model leaves "
             "them free"
         )
-    if resize is Resize.SHORT_SIDE:
-        return (-1, -1), min(size)
-    return size, 0
+    return ((-1, -1), min(size)) if by_side else (size, 0)
+
+
+def _check_size(size: tuple[int, int], field: str, axes: Sequence[int], resize: Resize) -> None:
+    """Raise ValueError unless the stated size fits the model's axes."""
+    if any(axis not in (-1, side) for axis, side in zip(axes, size, strict=True)):
+        raise ValueError(f"{field}.size: the model's pictures are always {axes[0]} × {axes[1]}")
+    if ANY in size and resize is not Resize.HEIGHT:
+        raise ValueError(f"{field}.size: expected a width, since only 'resize: height' takes any")
 
 
 def _stated_by_file(imgsz: str) -> tuple[int, int] | None:
@@ -387,9 +431,35 @@ def _stated_by_file(imgsz: str) -> tuple[int, int] | None:
     return (numbers[0], numbers[1]) if fits else None
 
 
+@lru_cache(maxsize=256)
+def stated_resize(stated: StatedPreprocessing) -> Preprocessing | None:
+    """Return how pictures of any size are resized if batches decide the model's size, as far as
+    settings tell; None if they do not. Anything but sizes is arbitrary."""
+    interface = ModelInterface((TensorSpec("", Datatype.FP32, (-1, 3, -1, -1)),), (), 1)
+    keys = ("preset", "size", "resize", "multiple")
+    stated = StatedPreprocessing("", **{key: getattr(stated, key) for key in keys})
+    try:
+        about = complete(stated, interface, {}, ())
+    except ValueError:
+        return None
+    return about if about.typical else None
+
+
+def rounded_extent(about: Preprocessing, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the extent of pictures of these sizes, rounded up to a few values. Only pictures for
+    which it is equal share a batch, so little of it is padding."""
+    rows, columns = (
+        round(
+            _LEAST_SIDE * 2 ** (math.ceil(_STEPS * math.log2(max(1, side / _LEAST_SIDE))) / _STEPS)
+        )
+        for side in about.common_extent(sizes)
+    )
+    return rows, columns
+
+
 def as_pictures(interface: ModelInterface, preprocessing: Preprocessing) -> ModelInterface:
     """Return a file's interface as clients see it: the image input takes uint8 pictures."""
-    size = preprocessing.size
+    size = preprocessing.size if min(preprocessing.size) > 0 else (-1, -1)
     inputs = tuple(
         replace(spec, datatype=Datatype.UINT8, shape=(spec.shape[0], *size, 3))
         if spec.name == preprocessing.input

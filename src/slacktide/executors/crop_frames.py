@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
-from slacktide.domain.crops import Glue
+from slacktide.domain.crops import BOX_BYTES, QUAD_BYTES, Glue
 from slacktide.executors.hand_over.protocol import (
     FrameKind,
     ProtocolError,
@@ -19,7 +19,6 @@ from slacktide.executors.hand_over.protocol import (
 from slacktide.executors.ports import BatchOrder, CropPayload
 
 _WORD = 8
-_BOX = 16
 _HEAD = 4 * _WORD
 
 
@@ -41,10 +40,11 @@ def encode_crops(members: Mapping[int, CropPayload]) -> bytes:
     """Encode CROPS. `members` are keyed by their place in the batch."""
     body = bytearray()
     for place, member in members.items():
-        if len(member.boxes) not in (0, _BOX * member.rows):
-            raise ValueError(f"{len(member.boxes)} bytes of boxes for {member.rows} rows")
-        boxes, sizes = len(member.boxes) // _BOX, [len(values) for values in member.values]
-        body += to_bytes((place, member.arena_number, boxes, len(sizes), *sizes)) + member.boxes
+        count = len(member.boxes)
+        if count not in (0, BOX_BYTES * member.rows, QUAD_BYTES * member.rows):
+            raise ValueError(f"{count} bytes of boxes for {member.rows} rows")
+        sizes = [len(values) for values in member.values]
+        body += to_bytes((place, member.arena_number, count, len(sizes), *sizes)) + member.boxes
         body += b"".join(member.values)
     return frame(FrameKind.CROPS, bytes(body))
 
@@ -63,7 +63,7 @@ def decode_crops(body: bytes) -> dict[int, Crops]:
         at += _HEAD + _WORD * head[3]
         sizes = to_words(body[at - _WORD * head[3] : at])
         parts = []
-        for size in (_BOX * head[2], *sizes):
+        for size in (head[2], *sizes):
             parts.append(body[at : at + size])
             at += max(0, size)
         crops[head[0]] = head[1], parts[0], tuple(parts[1:])

@@ -8,6 +8,7 @@ decoded once for all crops of a batch; a whole frame is decoded like the JPEG of
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -16,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.crops import Glue, crop_extent, crop_width
+from slacktide.domain.crops import QUAD_BYTES, Glue, crop_extent, crop_width
 from slacktide.domain.padding import Padding
 from slacktide.domain.preprocessing import PicturePlacement, Preprocessing
 from slacktide.domain.tensors import Datatype, ModelInterface, crop_input
 from slacktide.executors.functions import load_function
 from slacktide.executors.hand_over.tensor_io import InputGatherer, TensorError
-from slacktide.executors.image_placing import Picture
+from slacktide.executors.image_placing import Picture, rectified
 from slacktide.executors.images import ImageGatherer
 from slacktide.executors.jpeg_decoder import decode
 from slacktide.executors.jpeg_elements import element_picture, jpeg_elements
@@ -43,20 +44,19 @@ class FrameArena(NamedTuple):
     """A frame arena and the glue for crops from it."""
 
     arena: memoryview
-    margin: float
+    glue: Glue
     function: Callable[..., Any] | None
     import_error: str = ""
     """Why the glue function could not be imported."""
-    datatypes: tuple[str, ...] = ()
-    """Datatypes of its arguments after the crop."""
 
     def arguments(self, member: CropPayload) -> list[list[Any]]:
         """Arguments of the glue function after the crop, for each row of a member. Raises
         TensorError."""
         columns: list[list[Any]] = []
-        if len(member.values) != len(self.datatypes):
-            raise TensorError(f"{len(member.values)} values, expected {len(self.datatypes)}")
-        for data, datatype in zip(member.values, self.datatypes, strict=True):
+        datatypes = self.glue.datatypes
+        if len(member.values) != len(datatypes):
+            raise TensorError(f"{len(member.values)} values, expected {len(datatypes)}")
+        for data, datatype in zip(member.values, datatypes, strict=True):
             rows = np.frombuffer(data, Datatype[datatype].dtype).reshape(member.rows, -1)
             columns.append([row[0] if len(row) == 1 else row for row in rows])
         return [list(row) for row in zip(*columns, strict=True)] or [[]] * member.rows
@@ -79,9 +79,7 @@ class FrameArenas:
             except (ModelError, MemoryError) as error:
                 import_error = str(error) or "out of memory"
         with self._changed:
-            self.by_number[number] = FrameArena(
-                arena, glue.margin, function, import_error, glue.datatypes
-            )
+            self.by_number[number] = FrameArena(arena, glue, function, import_error)
             self._changed.notify_all()
 
     def detach(self, number: int) -> None:
@@ -170,6 +168,8 @@ class CropGatherer:
         if preprocessing is not None:
             self._fill = preprocessing.pad_value
         self._preprocessing = preprocessing
+        size = (0, 0) if preprocessing is None else preprocessing.size
+        self._any_width = size[1] < 0 < size[0]
         self._default = stated.get(self._spec.name)
 
     def gather(
@@ -311,14 +311,14 @@ class CropGatherer:
         arena, frame = self._frame(member, cache)
         if arena.import_error:
             raise GlueError(arena.import_error)
-        boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)
+        quads = len(member.boxes) == QUAD_BYTES * member.rows
+        boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, *((4, 2) if quads else (4,)))
         if len(boxes) != member.rows:
             raise TensorError(f"{len(boxes)} boxes for {member.rows} rows")
         arguments = arena.arguments(member)
+        piece = self._rectified if quads else self._piece
         try:
-            return [
-                self._piece(frame, arena, at, box, arguments[at]) for at, box in enumerate(boxes)
-            ]
+            return [piece(frame, arena, at, box, arguments[at]) for at, box in enumerate(boxes)]
         except ValueError as error:
             raise CropError(f"{_NO_JPEG}, got {error}") from None
 
@@ -352,7 +352,7 @@ class CropGatherer:
         pixels = None
         if frame.jpeg is None or arena.function or max(x0, y0, 1 - x1, 1 - y1) > 0:
             pixels = frame.pixels
-        extent = crop_extent(box, frame.width, frame.height, arena.margin)
+        extent = crop_extent(box, frame.width, frame.height, arena.glue.margin)
         if extent is None:
             raise CropError(f"box {at} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) lies outside its frame")
         left, top, right, bottom = extent
@@ -362,9 +362,34 @@ class CropGatherer:
                 pixels = _apply_glue(arena.function, pixels.copy(), arguments)
                 extent = (0, 0, pixels.shape[1], pixels.shape[0])
         height, width = extent[3] - extent[1], extent[2] - extent[0]
+        return self._sized(height, width, pixels, frame.jpeg, arena.glue)
+
+    def _rectified(
+        self,
+        frame: _Frame,
+        arena: FrameArena,
+        at: int,
+        quad: NDArray[np.float32],
+        arguments: Sequence[Any] = (),
+    ) -> Picture:
+        """The crop of a quad; black if that has no area."""
+        pixels = rectified(frame.pixels, quad, arena.glue.margin)
+        if arena.function is not None:
+            pixels = _apply_glue(arena.function, pixels, arguments)
+        return self._sized(pixels.shape[0], pixels.shape[1], pixels, None, arena.glue)
+
+    def _sized(
+        self, height: int, width: int, pixels: Pixels | None, jpeg: Any, glue: Glue
+    ) -> Picture:
+        """A crop with the size that counts: that of the model's rows if only the width is free."""
+        assert self._spec is not None
         if self._keeps_shape:
-            height, width = self._spec.shape[1], crop_width(extent, self._spec.shape[1])
-        return Picture(height, width, pixels, frame.jpeg)
+            extent = (0, 0, width, height)
+            height = self._spec.shape[1]
+            width = crop_width(extent, height, glue.max_aspect)
+        elif self._any_width and glue.max_aspect is not None:
+            width = min(width, max(1, math.ceil(glue.max_aspect * height)))
+        return Picture(height, width, pixels, jpeg)
 
 
 def _apply_glue(function: Callable[..., Any], crop: Pixels, arguments: Sequence[Any]) -> Pixels:

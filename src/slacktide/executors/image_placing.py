@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.domain.crops import HIGH
 from slacktide.domain.preprocessing import PicturePlacement, Preprocessing
 from slacktide.domain.tensors import TensorSpec
 from slacktide.executors.jpeg_decoder import decode
 from slacktide.executors.jpeg_header import whole_picture
 from slacktide.executors.other_pictures import decode_other, is_other
-from slacktide.executors.pictures import Pixels, resize_into
+from slacktide.executors.pictures import Pixels, load_opencv, resize_into
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """Weights of red, green and blue in grey, as in ITU-R BT.601 and JPEG."""
@@ -90,6 +91,31 @@ def _source(start: int, resized: int, shown: int, size: int) -> tuple[int, int]:
     first = max(0, -start) / resized * size
     end = (max(0, -start) + shown) / resized * size
     return min(size - 1, round(first)), max(min(size - 1, round(first)) + 1, round(end))
+
+
+def rectified(image: Pixels, quad: NDArray[np.float32], margin: float = 0.0) -> Pixels:
+    """The part of an image within a quad [4, 2], x and y of corners in fractions, clockwise from
+    the upper left of the part. `margin`: added on each side. It is turned by a quarter if it is
+    high. A quad without area becomes a black pixel. Needs OpenCV."""
+    cv2, (height, width) = load_opencv(), image.shape[:2]
+    points = np.rint(np.nan_to_num(quad.astype(np.float64)).clip(0, 1) * (width, height))
+    points = np.minimum(points, (width - 1, height - 1))
+    left = np.argsort(points[:, 0], kind="stable")[:2]
+    start = int(left[points[left, 1].argmin()])
+    points = np.roll(points, -start, axis=0)  # so that turned parts have the same pixels
+    if margin:
+        across, down = points - points[[1, 0, 3, 2]], points - points[[3, 2, 1, 0]]
+        points = (points + margin * (across + down)).clip(0, (width - 1, height - 1))
+    sides = np.hypot(*(points - points[[1, 2, 3, 0]]).T)
+    columns, rows = int(max(sides[0], sides[2])), int(max(sides[1], sides[3]))
+    if min(columns, rows) < 1:
+        return np.zeros((1, 1, 3), np.uint8)
+    corners = np.array([(0, 0), (columns, 0), (columns, rows), (0, rows)], np.float32)
+    warp = cv2.getPerspectiveTransform(points.astype(np.float32), corners)
+    edge, way = cv2.BORDER_REPLICATE, cv2.INTER_CUBIC
+    part = cv2.warpPerspective(image, warp, (columns, rows), flags=way, borderMode=edge)
+    part = np.rot90(part, start)
+    return np.ascontiguousarray(np.rot90(part) if len(part) >= HIGH * part.shape[1] else part)
 
 
 class ImageConverter:

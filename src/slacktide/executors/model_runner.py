@@ -161,7 +161,8 @@ class ModelRunner:
             preprocessing = file.preprocessing(image, interface, source.image_sizes)
         pooler, answers = make_pooler(source.pooling, interface)
         decodes, outputs = source.decode is not None, answers.outputs
-        labels = find_labels(source.labels, file.metadata, outputs, decodes=decodes)
+        spells = source.spells
+        labels = find_labels(source.labels, file.metadata, outputs, decodes=decodes, spells=spells)
         decoder: Decoder | None = None
         if source.decode is not None:
             decoder = make_decoder(source.decode, answers, labels)
@@ -175,7 +176,7 @@ class ModelRunner:
         opened = cls(opener, session, interface, preprocessing, decoder, before, pooler)
         if decoder is None and answers is interface:
             opened.declared_outputs = plain.outputs
-        opened.labels = labels
+        opened.labels = labels * (not spells)
         opened.tolerance = tolerance_of(file.model, accelerated=len(providers) > 1)
         return opened
 
@@ -183,10 +184,11 @@ class ModelRunner:
         """Let warm-up rows have the largest size of this image input: full batches of it show how
         much fits in memory."""
         source, spec = self.source, self.interface.inputs[index]
-        typical = 0 if self.converter is None else self.converter.preprocessing.short_side
+        typical = None if self.converter is None else self.converter.preprocessing.typical
         if (source.image_sizes or typical) and spec.shape[1] < 0:
-            largest = max(source.image_sizes, default=typical)
-            shapes = {**source.warmup_shapes, spec.name: (largest, largest, 3)}
+            largest = max(source.image_sizes, default=0)
+            extent = (largest, largest) if largest else typical or ()
+            shapes = {**source.warmup_shapes, spec.name: (*extent, 3)}
             self.source = replace(source, warmup_shapes=shapes)
 
     def infer(

@@ -77,8 +77,8 @@ class CropPayload(Payload):
     arena_number: int
     """Number that `attach` gave the arena."""
     boxes: bytes
-    """A box for each row: [rows, 4] 32-bit floats, laid out as in `domain.crops`. Empty: each row
-    gets the whole frame."""
+    """A box for each row, [rows, 4] 32-bit floats, laid out as in `domain.crops`; or a quad,
+    [rows, 4, 2]. Empty: each row gets the whole frame."""
     values: tuple[bytes, ...] = ()
     """Further arguments of the glue function: the same number of values for each row."""
 
@@ -329,6 +329,10 @@ class DecodeSource:
     anchors: tuple[tuple[tuple[float, float], ...], ...] = ()
     strides: tuple[int, ...] = ()
     variance: tuple[float, float] = (0.1, 0.2)
+    threshold: float = 0.3
+    unclip: float = 1.6
+    dilate: bool = True
+    blank: str = "first"
     function: FunctionSource | None = None
     """The function, with the outputs that it returns; None for built-in decoders."""
 
@@ -420,12 +424,18 @@ class ModelSource:
     pooling: PoolingSource | None = None
     """Pooling of the model's output, before the decoder; None: none."""
     labels: Path | None = None
-    """File with the names of classes, one in a line; None: those in the model's metadata apply."""
+    """File with the names of classes, or with the characters of `ctc`, one in a line; None: those
+    in the model's metadata apply."""
     device_origin: str = ""
     """File, line and key that ask for a GPU, for messages."""
     warm_up_s: float | None = None
     """Seconds for warming up each session after its first row. Batches of two rows run in any case,
     larger ones while time is left. None, and on an accelerator, whose memory is short: all run."""
+
+    @property
+    def spells(self) -> bool:
+        """Whether the decoder writes text, so that labels are characters, not names of classes."""
+        return self.decode is not None and self.decode.name == "ctc"
 
 
 class ReplicaHandle(Protocol):

@@ -328,8 +328,9 @@ def _declared(
             interface = make_pooler(definition.settings.pools, interface)[1]
         decode, outputs = definition.settings.decode, None
         specs = () if interface is None else interface.outputs
+        spells = decode is not None and decode.spells
         labels = find_labels(
-            definition.label_file, file.metadata, specs, decodes=decode is not None
+            definition.label_file, file.metadata, specs, decodes=decode is not None, spells=spells
         )
         if decode is not None and interface is not None:
             outputs = make_decoder(decode.source, interface, labels).outputs

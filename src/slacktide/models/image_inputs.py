@@ -10,9 +10,10 @@ import math
 from collections.abc import Sequence
 
 from slacktide.domain import Reason
+from slacktide.domain.preprocessing import rounded_extent, stated_resize
 from slacktide.domain.tensors import Datatype, ModelInterface, fits
 from slacktide.executors.jpeg_decoder import decodes_jpeg
-from slacktide.executors.jpeg_elements import element_header, is_bare
+from slacktide.executors.jpeg_elements import element_header, is_bare, jpeg_elements
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.errors import BadField, WireError
@@ -45,6 +46,10 @@ class ImageInput:
         stated_rows = (shape for shape in closed if fits(shape, spec.shape[1:]))
         self._row = next(stated_rows, None) if self._free else spec.shape[1:]
         self._free_samples = _FREE_SAMPLES + (0 if self._row is None else math.prod(self._row))
+        stated_image = settings.preprocessing
+        self.resizing = None if stated_image is None else stated_resize(stated_image)
+        """How pictures are resized if each batch decides the size; None if it does not, or if the
+        settings do not tell."""
         self._most_pixels = settings.limits.pixels
         self.most_bytes = 3 * settings.limits.pixels
         """Maximum bytes of a row of pixels if the model does not fix the number of pixels."""
@@ -131,11 +136,23 @@ class ImageInput:
     def signature(
         self, shapes: Sequence[tuple[int, ...]], tensor: InputTensor
     ) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of a request's rows after resizing; `shapes` are those before. This
-        input's shape is left out if the batch decides its size."""
+        """Return the shapes of a request's rows after resizing; `shapes` are those before. If the
+        batch decides the size of this input, its shape is rounded up, or left out."""
         at, row = self.index, self._row
         if self.any_size and self._free:
-            return (*shapes[:at], *shapes[at + 1 :])
+            extent = self._resized(tensor)
+            own = () if extent is None else ((*extent, 3),)
+            return (*shapes[:at], *own, *shapes[at + 1 :])
         if tensor.datatype is Datatype.BYTES and row is not None:
             return (*shapes[:at], row, *shapes[at + 1 :])
         return tuple(shapes)
+
+    def _resized(self, tensor: InputTensor) -> tuple[int, int] | None:
+        """Return the rounded extent of a request's pictures after resizing; None if the settings do
+        not tell it."""
+        if (about := self.resizing) is None:
+            return None
+        if tensor.datatype is not Datatype.BYTES:
+            return rounded_extent(about, [(tensor.shape[1], tensor.shape[2])])
+        headers = [element_header(picture) for picture in jpeg_elements(memoryview(tensor.data))]
+        return rounded_extent(about, [(header.height, header.width) for header in headers])

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import prod
 
-from slacktide.domain.pipelines import ROWS, Edge
+from slacktide.domain.pipelines import BOX, CROP, ROWS, Edge, Pipeline
 from slacktide.domain.suggestions import suggestion
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, crop_input, image_input
 from slacktide.models.repository.errors import Problem, SettingsError
@@ -107,6 +108,9 @@ def _crop_problems(
         yield Problem(key, f"{message}; got {_listed(source.inputs)}")
     for number, edge in enumerate(pipeline.edges):
         upstream = edge.upstream
+        if edge.each == CROP:
+            yield from _recropped_problems(pipeline, number, edge)
+            continue
         while edge.each and pipeline.into[upstream]:
             before = pipeline.into[upstream][0]
             if before.each:
@@ -116,6 +120,19 @@ def _crop_problems(
                 yield Problem(f"edges[{number}].each", message)
                 break
             upstream = before.upstream
+
+
+def _recropped_problems(pipeline: Pipeline, number: int, edge: Edge) -> Iterator[Problem]:
+    """Yield problems with an edge that passes on the crops that its upstream got."""
+    before = pipeline.cut_edge(edge.upstream)
+    while before is not None and before.each == CROP:
+        before = pipeline.cut_edge(before.upstream)
+    if before is None:
+        message = f"expected a stage that gets crops, but {edge.upstream!r} does not"
+        yield Problem(f"edges[{number}].each", message)
+    elif edge.turn is not None and not before.quads:
+        message = f"expected crops of quads, but {before.downstream!r} gets crops of boxes"
+        yield Problem(f"edges[{number}].turn", message)
 
 
 def _join_problems(
@@ -189,19 +206,21 @@ class _EdgeCheck:
         return dict(self.edge.tensors) or {name: name for name in self._outputs if name in fed}
 
     def problems(self) -> Iterator[Problem]:
-        row_problems = (
-            (*self._row_problems(), *self._tensor_problems()) if not self.edge.each else ()
-        )
-        for key, message in self._box_problems() if self.edge.each else row_problems:
+        first = self._box_problems() if self.edge.each == BOX else self._row_problems()
+        then = self._pixel_problems() if self.edge.each else self._tensor_problems()
+        for key, message in (*first, *then):
             yield Problem(f"{self.key}.{key}", message)
 
     def _box_problems(self) -> Iterator[tuple[str, str]]:
-        boxes = self._outputs.get(self.edge.boxes)
-        if boxes is None or len(boxes.shape) != 3 or boxes.shape[2] not in (-1, 4):
-            yield "boxes", self._expected(self.edge.boxes, "an output [rows, n, 4]")
+        key, shape = ("quads", (-1, -1, 4, 2)) if self.edge.quads else ("boxes", (-1, -1, 4))
+        name = getattr(self.edge, key)
+        boxes = self._outputs.get(name)
+        if boxes is None or not _compatible(boxes.shape, shape):
+            tail = ", ".join(map(str, shape[2:]))
+            yield key, self._expected(name, f"an output [rows, n, {tail}]")
         else:
             count = boxes.shape[1]
-            yield from self._type_problems("boxes", _NUMBERS)
+            yield from self._type_problems(key, _NUMBERS)
             expected = f"[rows, {'n' if count < 0 else count}]"
             for key, datatypes in (("scores", _NUMBERS), ("classes", _CLASSES)):
                 spec = self._outputs.get(getattr(self.edge, key))
@@ -211,7 +230,11 @@ class _EdgeCheck:
                     len(spec.shape) in ranks and (-1 in (count, n := spec.shape[1]) or n == count)
                 ):
                     yield key, self._expected(spec.name, f"an output {expected}")
-            yield from self._choice_problems(of_classes=3)
+            yield from self._choice_problems("when", of_classes=3)
+        if self.edge.quads and find_spec("cv2") is None:
+            yield "quads", "needs OpenCV: pip install 'slacktide[images]'"
+
+    def _pixel_problems(self) -> Iterator[tuple[str, str]]:
         if crop_input(self._downstream) is None:
             expected = "one input of images, uint8 [rows, height, width, 3]"
             message = (
@@ -220,15 +243,15 @@ class _EdgeCheck:
             yield "to", message + _listed(self._downstream.inputs)
 
     def _row_problems(self) -> Iterator[tuple[str, str]]:
-        if self.edge.when is None:
+        if self.edge.when is None and self.edge.turn is None:
             return
         for key, datatypes in (("scores", _NUMBERS), ("classes", _CLASSES)):
             yield from self._type_problems(key, datatypes)
             spec = self._outputs.get(getattr(self.edge, key))
-            ranks, shape = ((1, 2), "[rows] or [rows, n]") if key == "scores" else ((1,), "[rows]")
-            if spec is not None and len(spec.shape) not in ranks:
-                yield key, self._expected(spec.name, f"an output {shape}")
-        yield from self._choice_problems(of_classes=2)
+            if spec is not None and len(spec.shape) not in (1, 2):
+                yield key, self._expected(spec.name, "an output [rows] or [rows, n]")
+        yield from self._choice_problems("when", of_classes=2)
+        yield from self._choice_problems("turn", of_classes=2)
 
     def _type_problems(
         self, key: str, datatypes: tuple[Datatype, ...]
@@ -242,26 +265,26 @@ class _EdgeCheck:
             kind = "of whole numbers" if datatypes is _CLASSES else "of FP32, FP16 or FP64"
             yield key, self._expected(name, f"an output {kind}")
 
-    def _choice_problems(self, of_classes: int) -> Iterator[tuple[str, str]]:
-        """Check the choice of boxes or rows. `of_classes`: rank of scores per class."""
-        when = self._stated.when
+    def _choice_problems(self, key: str, of_classes: int) -> Iterator[tuple[str, str]]:
+        """Check the choice of boxes or rows at `key`. `of_classes`: rank of scores per class."""
+        when = getattr(self._stated, key)
         if when is None:
             return
         scores = self._outputs.get(self.edge.scores)
         if scores is None and when.score is not None:
-            yield "when.score", self._expected(self.edge.scores, "an output with scores")
+            yield f"{key}.score", self._expected(self.edge.scores, "an output with scores")
         if not when.class_refs or self.edge.classes in self._outputs:
             return
         if scores is None or len(scores.shape) != of_classes:
-            yield "when.class", self._expected(self.edge.classes, "an output with classes")
+            yield f"{key}.class", self._expected(self.edge.classes, "an output with classes")
             return
         count, total = scores.shape[-1], self._classes
-        assert self.edge.when is not None
+        choice = getattr(self.edge, key)
         if count >= 0 and total not in (0, count):
             message = f"expected {total} classes as in 'stages.{self.edge.upstream}.classes'"
             yield "scores", f"{message}; got {_describe(scores)} of {self._sender!r}"
-        elif count >= 0 and max(self.edge.when.classes) >= count:
-            yield "when.class", f"expected 0 to {count - 1}, got {max(self.edge.when.classes)}"
+        elif count >= 0 and max(choice.classes) >= count:
+            yield f"{key}.class", f"expected 0 to {count - 1}, got {max(choice.classes)}"
 
     def _tensor_problems(self) -> Iterator[tuple[str, str]]:
         for output, into in self.pairs.items():
@@ -295,12 +318,13 @@ class _EdgeCheck:
 
 def _fit(gives: TensorSpec, takes: TensorSpec) -> bool:
     """Whether rows of an output can be rows of an input; the first axis counts rows."""
-    return (
-        gives.datatype is takes.datatype
-        and len(gives.shape) == len(takes.shape)
-        and all(
-            a == b or -1 in (a, b) for a, b in zip(gives.shape[1:], takes.shape[1:], strict=True)
-        )
+    return gives.datatype is takes.datatype and _compatible(gives.shape, takes.shape)
+
+
+def _compatible(shape: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether rows may have both shapes, in which -1 is any size."""
+    return len(shape) == len(axes) and all(
+        a == b or -1 in (a, b) for a, b in zip(shape[1:], axes[1:], strict=True)
     )
 
 

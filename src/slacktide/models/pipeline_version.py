@@ -7,7 +7,7 @@ that arena.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -43,6 +43,8 @@ class PipelineVersion(LoadedVersion):
     """Number by which a stage's replicas know the frames' arena, for each of `cut_inputs`."""
     pixel_frames: dict[int, int | None] = field(default_factory=dict)
     """By edge: number of frames so far, all with boxes that look like pixels; None once decided."""
+    sorts: tuple[bool, ...] = ()
+    """By edge: whether its boxes are sorted by shape, since a stage takes crops of any width."""
     open_frames: int = 0
     """Frames whose payload may still be read."""
     withdrawn: bool = False
@@ -92,6 +94,7 @@ class PipelineVersion(LoadedVersion):
             picture=_picture(source.interface),
             cut_inputs=cut_inputs,
             first_alike=tuple(_number_of_first(pipeline.edges, edge) for edge in pipeline.edges),
+            sorts=tuple(_sorts(pipeline.edges, loaded.stages)),
             layout=tuple(
                 (stage, tuple(index for _, index in members))
                 for stage, members in groupby(
@@ -200,6 +203,16 @@ class PipelineVersion(LoadedVersion):
 def _number_of_first(edges: Sequence[Edge], reference_edge: Edge) -> int:
     comparable = [replace(edge, downstream="", tensors=()) for edge in edges]
     return comparable.index(replace(reference_edge, downstream="", tensors=()))
+
+
+def _sorts(edges: Sequence[Edge], stages: Mapping[str, LoadedVersion]) -> Iterator[bool]:
+    """Yield whether boxes are sorted: alike for all edges that select the same ones, since stages
+    with the same rows may be joined."""
+    for edge in edges:
+        rows = (edge.upstream, edge.each, edge.when)
+        alike = [other for other in edges if (other.upstream, other.each, other.when) == rows]
+        checks = [stages[other.downstream].check for other in alike]
+        yield bool(edge.each) and any(check.takes_any_width for check in checks)
 
 
 def _picture(interface: ModelInterface) -> int | None:

@@ -6,7 +6,15 @@ import math
 from collections.abc import Sequence
 
 from slacktide.domain import Event, Request, Signature, StagePlace, Submitted
-from slacktide.domain.frames import Feed, Frame, FrameCommand, PreparePayload, SendPart, Yield
+from slacktide.domain.frames import (
+    Feed,
+    Frame,
+    FrameCommand,
+    PreparePayload,
+    SendPart,
+    Yield,
+    YieldPart,
+)
 from slacktide.domain.pipelines import Edge
 from slacktide.pipelines.live_frames import Child, LiveFrame, Place, StageProgress
 
@@ -29,7 +37,7 @@ class Children:
         live: LiveFrame,
         stage: StageProgress,
         rows: int,
-        inputs: Sequence[tuple[Edge | None, Feed, Yield]],
+        inputs: Sequence[tuple[Edge | None, Feed, Yield | YieldPart]],
         place: Place = (),
     ) -> None:
         """Pass `rows` rows from each edge into a stage to the stage's model, in requests of at most
@@ -49,7 +57,7 @@ class Children:
                 live, stage, rows, yield_.signature, yield_.work_hint, (feed,), (*place, 0)
             )
             return
-        by_edge: list[list[tuple[Feed, Yield]]] = []
+        by_edge: list[list[tuple[Feed, Yield | YieldPart]]] = []
         before: Edge | None = None
         for edge, feed, yield_ in inputs:  # rows of one edge are adjacent
             if not by_edge or edge is not before:

@@ -308,8 +308,13 @@ class Frames:
             if after.of.is_join:
                 fed = live.fed.setdefault(edge.downstream, [])
                 fed.append((edge, feed, yield_, child.place))
-            else:
-                self._children.begin(live, after, yield_.rows, [(edge, feed, yield_)], child.place)
+                continue
+            first = 0
+            for part in yield_.parts or (yield_,):
+                feed = Feed(number, event.request, first, first + part.rows)
+                place = (*child.place, first) if yield_.parts else child.place
+                self._children.begin(live, after, part.rows, [(edge, feed, part)], place)
+                first += part.rows
         self._settle(live, stage)
 
     def _part_answered(self, event: PartAnswered) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
 from slacktide.domain import Reason, Signature
-from slacktide.domain.crops import BOX_BYTES
-from slacktide.domain.frames import Feed, PreparePayload, Yield
-from slacktide.domain.pipelines import Edge
+from slacktide.domain.crops import QUAD_BYTES, crop_aspects, part_ends
+from slacktide.domain.frames import Feed, PreparePayload, Yield, YieldPart
+from slacktide.domain.pipelines import CROP, Edge
 from slacktide.domain.tensors import Datatype, TensorSpec, fits
 from slacktide.executors.hand_over.arena import ALIGNMENT, Arena, Slot
 from slacktide.executors.hand_over.tensor_io import split_elements
@@ -28,7 +30,9 @@ from slacktide.models.versions import LoadedVersion
 from slacktide.server.stage_outputs import (
     Chosen,
     StageArrays,
+    chained,
     chosen_boxes,
+    chosen_crops,
     chosen_rows,
     look_like_pixels,
     rows_of,
@@ -40,6 +44,14 @@ log = logging.getLogger("slacktide.models")
 
 _PIXEL_FRAMES = 20
 """Number of frames, all with boxes that look like pixels, after which the log warns."""
+
+
+class UpstreamRequest(Protocol):
+    """A stage's request with a result."""
+
+    id: int
+    rows: int
+    feeds: tuple[Feed, ...]
 
 
 class HandedOn:
@@ -78,25 +90,28 @@ class FramePayloads:
     def hand_on(
         self,
         edge: Edge,
-        request: int,
-        rows: int,
+        child: UpstreamRequest,
         outputs: Sequence[OutputTensor | None],
         frame: Payload | None,
     ) -> Yield:
-        """Hand on outputs of a `request` along an edge. `rows`: rows of the request; `frame`: the
-        frame's payload. Raises MemoryLimitExceeded, and WireError or ValueError if the outputs do
-        not fit."""
+        """Hand on outputs of a `child` along an edge. `frame`: the frame's payload. Raises
+        MemoryLimitExceeded, and WireError or ValueError if the outputs do not fit."""
         number = self.version.numbers[edge.upstream, edge.downstream]
-        rows = row_count(self.version.stages[edge.upstream], outputs, rows)
-        if edge.each:
+        request = child.id
+        rows = row_count(self.version.stages[edge.upstream], outputs, child.rows)
+        if edge.each == CROP:
+            chosen = self._crops_of(child)
+            handed = HandedOn(chosen_crops(edge, self._arrays(edge.upstream, outputs), chosen))
+            handed_yield, handed = self._boxes(number, edge, handed, frame)
+        elif edge.each:
             # Several stages often get the same boxes.
-            handed = self.handed.get((self.version.first_alike[number], request))
-            if handed is None:
+            chosen_before = self.handed.get((self.version.first_alike[number], request))
+            if chosen_before is None:
                 arrays = self._arrays(edge.upstream, outputs)
-                handed = HandedOn(chosen_boxes(edge, arrays))
+                chosen_before = HandedOn(chosen_boxes(edge, arrays))
                 if self.version.pixel_frames.get(number, 0) is not None:
                     self._warn_of_pixels(number, edge, arrays)
-            handed_yield = self._boxes(edge, handed.chosen, frame)
+            handed_yield, handed = self._boxes(number, edge, chosen_before, frame)
         else:
             version = self.version.stages[edge.downstream]
             arrays = self._arrays(edge.upstream, outputs)
@@ -106,8 +121,11 @@ class FramePayloads:
 
     def _warn_of_pixels(self, number: int, edge: Edge, arrays: StageArrays) -> None:
         """Warn once if boxes are in pixels frame after frame: no crop can be cut with them."""
-        boxes, frames = arrays.get(edge.boxes), self.version.pixel_frames
-        if boxes is None or (pixels := look_like_pixels(boxes)) is None:
+        boxes, frames = arrays.get(edge.quads or edge.boxes), self.version.pixel_frames
+        if boxes is None:
+            return
+        boxes = boxes.reshape(*boxes.shape[: 2 if edge.quads else -1], -1)
+        if (pixels := look_like_pixels(boxes)) is None:
             return
         frames[number] = (frames.get(number) or 0) + 1 if pixels else None
         if frames[number] == _PIXEL_FRAMES:
@@ -122,23 +140,43 @@ class FramePayloads:
                 edge.downstream,
             )
 
-    def _boxes(self, edge: Edge, chosen: Chosen, frame: Payload | None) -> Yield:
-        boxes, rows = chosen.boxes, len(chosen.rows)
+    def _crops_of(self, child: UpstreamRequest) -> Chosen:
+        """Return the crops that a request of a stage was made of."""
+        edges = self.version.pipeline.edges
+        parts = [
+            self.handed[feed.edge, feed.request].chosen.of(range(feed.first, feed.end))
+            for feed in child.feeds
+            if feed.edge is not None and edges[feed.edge].each
+        ]
+        return parts[0] if len(parts) == 1 else chained(parts)
+
+    def _boxes(
+        self, number: int, edge: Edge, handed: HandedOn, frame: Payload | None
+    ) -> tuple[Yield, HandedOn]:
+        """Return the yield of boxes, sorted by their shape if a stage that gets them takes crops of
+        any width."""
+        chosen, rows = handed.chosen, len(handed.chosen.rows)
         if not rows:
-            return Yield(0)
+            return Yield(0), handed
         check = self.version.stages[edge.downstream].check
-        most = check.most_rows
-        if rows > most:  # the widest boxes decide the signature
-            array = np.frombuffer(boxes, np.float32).reshape(-1, 4)
-            sides = array[:, 2:] - array[:, :2]
-            widest = np.argsort(-sides[:, 0] / sides[:, 1], kind="stable")[:most]
-            boxes = array[widest].tobytes()
+        glue = self.version.pipeline.by_name[edge.downstream].glue
         if self._extent is None:
             self._extent = self._size_of(self._frame(frame))
-        height, width = self._extent
-        margin = self.version.pipeline.by_name[edge.downstream].glue.margin
-        checked = check.crops(boxes, height, width, margin)
-        return Yield(rows, checked.signature, checked.work_hint)
+        quads = len(chosen.boxes) == QUAD_BYTES * rows
+        ends = [rows]
+        if self.version.sorts[number]:
+            aspects = crop_aspects(chosen.boxes, rows, *self._extent)
+            order = np.argsort(-aspects, kind="stable").tolist()
+            handed = HandedOn(chosen := chosen.of(order))
+            ends = part_ends(aspects[order].tolist()) if check.takes_any_width else ends
+        parts, size = [], len(chosen.boxes) // rows
+        for first, end in pairwise((0, *ends)):
+            # The widest come first.
+            boxes = chosen.boxes[size * first : size * min(end, first + check.most_rows)]
+            checked = check.crops(boxes, *self._extent, glue, quads=quads)
+            parts.append(YieldPart(end - first, checked.signature, checked.work_hint))
+        several = tuple(parts) if len(parts) > 1 else ()
+        return Yield(rows, parts[0].signature, parts[0].work_hint, parts=several), handed
 
     def _rows(
         self, version: LoadedVersion, edge: Edge, arrays: StageArrays, rows: int
@@ -211,7 +249,7 @@ class FramePayloads:
         if cut is None:
             return Payload(rows, tuple(tensors))
         boxes = [
-            handed.chosen.boxes[BOX_BYTES * feed.first : BOX_BYTES * feed.end]
+            _rows_of_bytes(handed.chosen.boxes, len(handed.chosen.rows), feed)
             for handed, feed in fed
             if not handed.tensors
         ]

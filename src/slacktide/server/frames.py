@@ -206,7 +206,7 @@ class ServedFrames:
         try:
             if outputs is None:
                 raise ValueError("the stage returned no outputs")
-            return record.payloads.hand_on(edge, child.id, child.rows, outputs, frame_payload)
+            return record.payloads.hand_on(edge, child, outputs, frame_payload)
         except MemoryLimitExceeded as error:
             self.post(MemoryShort())  # makes room for the next frame if memory is reclaimable
             return Yield(0, refused=error.reason)
@@ -319,7 +319,9 @@ def _origins(
         for feed in child.feeds:
             if feed.edge is not None and feed.edge == edge:
                 chosen = record.payloads.handed[edge, feed.request].chosen
-                handed_rows.append((chosen, feed.first, feed.end, before[feed.request]))
+                # Crops count as boxes of the frame, whichever request they came from.
+                start = 0 if record.version.pipeline.edges[edge].each else before[feed.request]
+                handed_rows.append((chosen, feed.first, feed.end, start))
     rows = origins(handed_rows)
     if not record.version.stages[stage].definition.settings.expands:
         return rows

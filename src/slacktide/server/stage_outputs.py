@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.crops import BOX_BYTES, PLAIN, BoxChoice
+from slacktide.domain.crops import BOX_BYTES, PLAIN, BoxChoice, bounds
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.hand_over.tensor_io import encode_strings, split_elements
@@ -31,9 +31,19 @@ class Chosen(NamedTuple):
     places: Sequence[int] | None = None
     """Index of each box among the boxes of its row."""
     boxes: bytes = b""
-    """[n, 4] float32."""
+    """[n, 4] float32, or [n, 4, 2] of quads."""
     width: int = 1
     """Boxes per row, chosen or not."""
+
+    def of(self, indices: Sequence[int]) -> Chosen:
+        """Return some of these boxes, in this order."""
+        size = len(self.boxes) // max(1, len(self.rows))
+        return Chosen(
+            [self.rows[index] for index in indices],
+            None if self.places is None else [self.places[index] for index in indices],
+            b"".join([self.boxes[size * index : size * (index + 1)] for index in indices]),
+            self.width,
+        )
 
 
 class StageArrays:
@@ -82,9 +92,38 @@ def look_like_pixels(boxes: NDArray[Any]) -> bool | None:
 
 
 def chosen_boxes(edge: Edge, arrays: StageArrays) -> Chosen:
-    """Return the boxes that `edge` hands on. Raises ValueError if the outputs do not fit
+    """Return the boxes or quads that `edge` hands on. Raises ValueError if the outputs do not fit
     together."""
-    return _of_few(edge, arrays) or _of_arrays(edge, arrays)
+    if not edge.quads:
+        return _of_few(edge, arrays) or _of_arrays(edge, arrays, arrays.get(edge.boxes))
+    quads = arrays.get(edge.quads)
+    if quads is None or quads.ndim != 4 or quads.shape[2:] != (4, 2):
+        shape = None if quads is None else list(quads.shape)
+        raise ValueError(f"expected [rows, n, 4, 2] as output {edge.quads!r}, got {shape}")
+    quads = quads.astype(np.float32, copy=False)
+    chosen = _of_arrays(edge, arrays, bounds(quads))
+    corners = quads[list(chosen.rows), list(chosen.places or ())]
+    return chosen._replace(boxes=corners.tobytes())
+
+
+def chained(parts: Sequence[Chosen]) -> Chosen:
+    """Return the boxes of all parts, one after the other."""
+    rows = [row for part in parts for row in part.rows]
+    places = [place for part in parts for place in part.places or ()]
+    return Chosen(rows, places, b"".join([part.boxes for part in parts]), parts[0].width)
+
+
+def chosen_crops(edge: Edge, arrays: StageArrays, crops: Chosen) -> Chosen:
+    """Return those of a stage's `crops` that `edge` hands on, turned where it says so. Raises
+    ValueError as `chosen_boxes` does."""
+    count = len(crops.rows)
+    rows = chosen_rows(edge, arrays, count).rows
+    boxes = crops.boxes
+    if edge.turn is not None:
+        quads = np.frombuffer(boxes, np.float32).reshape(count, 4, 2)
+        is_turned = _matching(edge.turn, count, *_row_columns(edge, arrays, count))
+        boxes = np.where(is_turned[:, None, None], np.roll(quads, 2, axis=1), quads).tobytes()
+    return crops._replace(boxes=boxes).of(rows)
 
 
 def _of_few(edge: Edge, arrays: StageArrays) -> Chosen | None:
@@ -117,8 +156,7 @@ def _of_few(edge: Edge, arrays: StageArrays) -> Chosen | None:
     return Chosen([0] * len(places), places, boxes, shape[1])
 
 
-def _of_arrays(edge: Edge, arrays: StageArrays) -> Chosen:
-    boxes = arrays.get(edge.boxes)
+def _of_arrays(edge: Edge, arrays: StageArrays, boxes: NDArray[Any] | None) -> Chosen:
     if boxes is None:
         raise ValueError(f"no output {edge.boxes!r}")
     scores, classes = arrays.get(edge.scores), arrays.get(edge.classes)
@@ -153,24 +191,41 @@ def chosen_rows(edge: Edge, arrays: StageArrays, rows: int) -> Chosen:
     choice = edge.when
     if choice is None:
         return Chosen(range(rows))
-    scores, classes = arrays.get(edge.scores), arrays.get(edge.classes)
-    if scores is not None and scores.ndim == 2:
-        classes = scores.argmax(1) if classes is None else classes
-        scores = scores.max(1)
-    good = np.ones(rows, np.bool_)
-    for column in (scores, classes):
-        if column is not None and column.shape != (rows,):
-            raise ValueError(f"expected [{rows}] scores and classes, got {list(column.shape)}")
-    if scores is not None:
-        good &= scores >= choice.score
-    if classes is not None and choice.classes:
-        good &= np.isin(classes, choice.classes)
-    chosen = np.flatnonzero(good)
+    scores, classes = _row_columns(edge, arrays, rows)
+    chosen = np.flatnonzero(_matching(choice, rows, scores, classes))
     if len(chosen) > choice.most:
         if scores is not None:
             chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
         chosen = np.sort(chosen[: choice.most])
     return Chosen(chosen.tolist())
+
+
+def _row_columns(
+    edge: Edge, arrays: StageArrays, rows: int
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """Return the score and the class of each row; None if there is no such output."""
+    scores, classes = arrays.get(edge.scores), arrays.get(edge.classes)
+    if scores is not None and scores.ndim == 2:
+        classes = scores.argmax(1) if classes is None else classes
+        scores = scores.max(1)
+    if classes is not None and classes.ndim == 2:
+        classes = classes[:, 0]
+    for column in (scores, classes):
+        if column is not None and column.shape != (rows,):
+            raise ValueError(f"expected [{rows}] scores and classes, got {list(column.shape)}")
+    return scores, classes
+
+
+def _matching(
+    choice: BoxChoice, rows: int, scores: NDArray[Any] | None, classes: NDArray[Any] | None
+) -> NDArray[np.bool_]:
+    """Return which rows have one of the classes and at least the score of `choice`."""
+    good = np.ones(rows, np.bool_)
+    if scores is not None:
+        good &= scores >= choice.score
+    if classes is not None and choice.classes:
+        good &= np.isin(classes, choice.classes)
+    return good
 
 
 def rows_of(spec: TensorSpec, tensor: OutputTensor, rows: Sequence[int]) -> OutputTensor:

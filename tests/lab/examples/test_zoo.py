@@ -44,6 +44,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setattr(zoo, "ZOO", {"tide": MODEL})
+    monkeypatch.setattr(zoo, "PIPELINES", {})
     return tmp_path / "cache"
 
 

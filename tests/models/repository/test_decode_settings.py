@@ -94,10 +94,7 @@ def test_labels_of_a_triton_config_are_read_if_they_can_be(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "decode: yollo\n",
-            r"decode\.as: expected yolo, ssd, softmax, sigmoid or the n",
-        ),
+        ("decode: yollo\n", r"decode\.as: expected yolo, ssd, softmax, sigmoid, db, ctc or the n"),
         ("decode: os:system\n", r"decode\.as: expected yolo, .* got 'os:system'"),
         ("decode: {as: yolo, confidense: 1}\n", r"decode\.confidense: unknown key; .*'confidence'"),
         ("decode: {as: yolo, confidence: 2}\n", r"decode\.confidence: expected .*1"),

@@ -151,9 +151,11 @@ def test_stages_are_counted(stages: int, told: str) -> None:
         (
             "each: box, when: {class: taxi, height: 0.1}",
             "each: row",
-            "edges[1].each: expected 'box', got 'row'",
+            "edges[1].each: expected 'box' or 'crop', got 'row'",
         ),
         ("scores: quality", "tensors: {a: b}", "edges[1].tensors: not allowed with 'each"),
+        ("scores: quality", "quads: a, boxes: b", "edges[1].quads: not allowed with 'boxes'"),
+        ("scores: quality", "turn: {class: 1}", "edges[1].turn: needs 'each: crop'"),
         ("when: {class: taxi, height: 0.1}, ", "crop: 1, ", "edges[1].crop: unknown key"),
     ],
 )

@@ -9,7 +9,9 @@ from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.executors.decoders.classes import ClassDecoder
 from slacktide.executors.decoders.function import FunctionDecoder
 from slacktide.executors.decoders.heads import Arrays, Extent, Placements, extent_of, head_of
+from slacktide.executors.decoders.lines import LineDecoder
 from slacktide.executors.decoders.ssd import SsdDecoder
+from slacktide.executors.decoders.text import TextDecoder
 from slacktide.executors.decoders.yolo import YoloDecoder
 from slacktide.executors.ports import DecodeSource
 
@@ -49,4 +51,8 @@ def make_decoder(
         return YoloDecoder(source, *head_of(source, outputs, rank=3), count, extent)
     if source.name == "ssd":
         return SsdDecoder(source, outputs, count, extent_of(spec.shape for spec in model.inputs))
+    if source.name == "db":
+        return LineDecoder(source, *head_of(source, outputs, rank=4))
+    if source.name == "ctc":
+        return TextDecoder(source, *head_of(source, outputs, rank=3), labels)
     return ClassDecoder(source, *head_of(source, outputs, rank=2), count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from slacktide._files import open_file
@@ -20,6 +20,8 @@ _MOST_NAMES_TEXT = 1 << 18
 """Maximum characters of `names` in a model's metadata."""
 _MOST_LINES = 1000
 """Maximum lines of `character`; more are the alphabet of a text recogniser."""
+_MOST_CHARACTERS = 1 << 18
+"""Maximum characters of such an alphabet."""
 _READ_TASKS = ("", "detect", "classify")
 """Values of `task` in the metadata of models whose heads can be decoded."""
 
@@ -44,6 +46,21 @@ def parse_labels(data: bytes) -> tuple[str, ...]:
         if (earlier := lines_by_label.setdefault(label, number)) != number:
             raise ValueError(f"line {number}: {label!r} is already the name in line {earlier}")
     return labels
+
+
+def parse_characters(data: bytes) -> tuple[str, ...]:
+    """The characters in a file: one in a line, in the order of the classes. Raises ValueError."""
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
+    except UnicodeDecodeError:
+        raise ValueError("expected UTF-8") from None
+    characters = tuple(text.split("\n"))
+    for number, character in enumerate(characters, 1):
+        if not 0 < len(character) <= _MOST_NAME:
+            raise ValueError(f"line {number}: expected a character, got {character!r:.100}")
+    if len(characters) > _MOST_CHARACTERS:
+        raise ValueError(f"expected at most {_MOST_CHARACTERS} characters")
+    return characters
 
 
 def names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
@@ -75,30 +92,41 @@ def find_labels(
     outputs: Sequence[TensorSpec] = (),
     *,
     decodes: bool,
+    spells: bool = False,
 ) -> tuple[str, ...]:
     """The labels of a model: those in the owner's file, else those in its metadata, else none.
-    `decodes`: whether a decoder reads its `outputs`, and compares the number of labels. Raises
-    ModelError if the file is unreadable, or contradicts the metadata or a classifier's only
-    output."""
+    `decodes`: whether a decoder reads its `outputs`, and compares the number of labels. `spells`:
+    whether labels are characters. Raises ModelError if the file is unreadable, or contradicts the
+    metadata or a classifier's only output."""
+    if spells:
+        if path is not None:
+            return _read(path, parse_characters)
+        alphabet = metadata.get("character", "")
+        return tuple(alphabet.split("\n")) if 0 < len(alphabet) <= 2 * _MOST_CHARACTERS else ()
     task = metadata.get("task", "")
     if decodes and task not in _READ_TASKS:
         raise ModelError(f"decode.as: expected a model of task 'detect', its file says {task!r}")
     names = names_in(metadata)
     if path is None:
         return names
-    try:
-        with open_file(path) as file:
-            labels = parse_labels(file.read(MOST_LABEL_BYTES + 1))
-    except OSError as error:
-        raise ModelError(f"labels: the file cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ModelError(f"labels: {error}") from None
+    labels = _read(path, parse_labels)
     if names:
         _check_alike(labels, names)
     for spec in outputs if len(outputs) == 1 and not decodes else ():
         if spec.datatype.is_float and len(spec.shape) == 2 and spec.shape[1] > 1:
             check_labels(len(labels), spec.shape[1], spec)
     return labels
+
+
+def _read(path: Path, parse: Callable[[bytes], tuple[str, ...]]) -> tuple[str, ...]:
+    """Raises ModelError."""
+    try:
+        with open_file(path) as file:
+            return parse(file.read(MOST_LABEL_BYTES + 1))
+    except OSError as error:
+        raise ModelError(f"labels: the file cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ModelError(f"labels: {error}") from None
 
 
 def _check_alike(labels: Sequence[str], names: Sequence[str]) -> None:

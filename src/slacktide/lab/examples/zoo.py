@@ -44,19 +44,21 @@ class PackagedModel:
 
 _RAPIDOCR = ("rapidocr-onnxruntime==1.4.4", "Apache-2.0")
 _MAGIKA = ("magika==1.0.3", "Apache-2.0")
+_MADE = "Made by `slacktide models make --real`; --overwrite replaces it.\n"
 _CLASSES = "decode: {as: softmax, probabilities: true}\n"
 ZOO: Mapping[str, PackagedModel] = {
     model.name: model
     for model in (
         PackagedModel(
             "detector",
-            "finds lines of text in a picture: a map of where text is",
+            "finds lines of text in a picture",
             PackagedFile(
                 *_RAPIDOCR,
                 "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
                 "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
             ),
-            "inputs: {x: {image: paddleocr}}\n",
+            "inputs: {x: {image: paddleocr}}\n"
+            "decode: {as: db, confidence: 0.5, max_detections: 1000}\n",
         ),
         PackagedModel(
             "direction",
@@ -71,13 +73,13 @@ ZOO: Mapping[str, PackagedModel] = {
         ),
         PackagedModel(
             "recogniser",
-            "reads a line of text: probabilities of 6,625 characters for each 8 pixels",
+            "reads a line of text",
             PackagedFile(
                 *_RAPIDOCR,
                 "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
                 "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
             ),
-            "inputs: {x: {image: {preset: paddleocr, size: [48, 320]}}}\n",
+            "inputs: {x: {image: {preset: paddleocr, size: [48, any]}}}\ndecode: ctc\n",
         ),
         PackagedModel(
             "orientation",
@@ -133,6 +135,22 @@ ZOO: Mapping[str, PackagedModel] = {
     )
 }
 """Models by name. All may be used and passed on under their licences."""
+OCR = "ocr"
+PIPELINES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    OCR: (
+        ("detector", "direction", "recogniser"),
+        """# OCR: lines that are upside down are turned before they are read.
+stages:
+  detector: detector
+  direction: direction
+  recogniser: {model: recogniser, crop: {max_aspect: none}}
+edges:
+- {from: detector, to: direction, each: box, quads: quads, when: {most: 1000}}
+- {from: direction, to: recogniser, each: crop, turn: {class: "180", score: 0.9}}
+""",
+    )
+}
+"""Pipelines of these models: the models, and the content of pipeline.yaml."""
 
 
 def make_zoo(
@@ -150,9 +168,9 @@ def make_zoo(
     name, a folder that was made by somebody else, and a file that cannot be fetched; OSError if
     writing fails.
     """
-    chosen = [_named(name) for name in dict.fromkeys(ZOO if models is None else models)]
-    for model in chosen:
-        folder = directory / model.name
+    chosen, pipelines = _named([*ZOO, *PIPELINES] if models is None else models)
+    written = [directory / name for name in (*(model.name for model in chosen), *pipelines)]
+    for folder in written:
         if folder.exists() and not (folder / MARK).is_file():
             raise ExamplesError(f"{folder} was not made by this command; it is left as it is")
     absent = [model for model in chosen if overwrite or not (directory / model.name).exists()]
@@ -163,14 +181,29 @@ def make_zoo(
     directory.mkdir(parents=True, exist_ok=True)
     for model in absent:
         replace_folder(directory / model.name, directory, partial(_fill, model, cache))
-    return [directory / model.name for model in chosen]
+    for name in pipelines:
+        if overwrite or not (directory / name).exists():
+            replace_folder(directory / name, directory, partial(_fill_pipeline, name))
+    return written
 
 
-def _named(name: str) -> PackagedModel:
-    """Raises ExamplesError."""
-    if name not in ZOO:
-        raise ExamplesError(f"there is no real model {name!r}; {suggestion(name, [*ZOO])}")
-    return ZOO[name]
+def _named(names: Sequence[str]) -> tuple[list[PackagedModel], list[str]]:
+    """The models of these names and of pipelines of these names; and the pipelines. Raises
+    ExamplesError."""
+    for name in names:
+        if name not in ZOO and name not in PIPELINES:
+            hint = suggestion(name, [*ZOO, *PIPELINES])
+            raise ExamplesError(f"there is no real model {name!r}; {hint}")
+    pipelines = [name for name in dict.fromkeys(names) if name in PIPELINES]
+    members = [member for name in pipelines for member in PIPELINES[name][0]]
+    models = [name for name in dict.fromkeys((*names, *members)) if name in ZOO]
+    return [ZOO[name] for name in models], pipelines
+
+
+def _fill_pipeline(name: str, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "pipeline.yaml").write_text(PIPELINES[name][1])
+    (folder / MARK).write_text(_MADE)
 
 
 def _fill(model: PackagedModel, cache: Path, folder: Path) -> None:
@@ -184,4 +217,4 @@ def _fill(model: PackagedModel, cache: Path, folder: Path) -> None:
         (folder / "labels.txt").write_text(labels)
         settings += "labels: labels.txt\n"
     (folder / "slacktide.yaml").write_text(origin + settings)
-    (folder / MARK).write_text("Made by `slacktide models make --real`; --overwrite replaces it.\n")
+    (folder / MARK).write_text(_MADE)

@@ -14,7 +14,15 @@ from types import MappingProxyType
 import numpy as np
 
 from slacktide.domain import Reason, Signature
-from slacktide.domain.crops import BOX_BYTES, crop_extent, crop_width
+from slacktide.domain.crops import (
+    BOX_BYTES,
+    QUAD_BYTES,
+    Glue,
+    crop_aspects,
+    crop_extent,
+    crop_width,
+    quad_sides,
+)
 from slacktide.domain.padding import BATCH_BYTES, Padding
 from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, crop_input, image_input
@@ -31,6 +39,7 @@ MOST_BATCHES = 32
 _SEVERAL_BATCHES = 64 << 20
 """Maximum bytes of a request of several batches, if `limits.rows` is not stated."""
 
+_NO_GLUE = Glue()
 LEFT_OUT: Buffer = memoryview(b"")
 """Data of a mask that the client omitted: the worker makes it."""
 
@@ -184,6 +193,11 @@ class InputCheck:
         index = image_input(interface)
         if index is not None and (padding is None or self._names[index] not in padding.inputs):
             self._image = ImageInput(interface, settings, index, any_size=any_image)
+        tail = () if self._crop_index is None else self._tails[self._crop_index]
+        self.takes_any_width = -1 in tail
+        """Whether crops differ in width after resizing."""
+        if self._image is not None and self._image.any_size:
+            self.takes_any_width &= self._image.resizing is not None
 
         self.of_rows = self
         """Check of the rows that edges of a pipeline bring, without the frame's picture."""
@@ -269,11 +283,13 @@ class InputCheck:
         size = 0 if image is None else image.size(ordered[image.index])
         return CheckedInputs(ordered, rows or 1, signature, nbytes, hint, size, decoding)
 
-    def crops(self, boxes: bytes, height: int, width: int, margin: float = 0.0) -> CheckedInputs:
+    def crops(
+        self, boxes: bytes, height: int, width: int, glue: Glue = _NO_GLUE, *, quads: bool = False
+    ) -> CheckedInputs:
         """Check crops that a worker will cut from a frame of this size along `boxes`, [rows, 4] of
-        float32, with the glue's `margin`. The result has no tensors. Raises BadField, and TypeError
-        if the model takes no crops (`crop_input`)."""
-        number = len(boxes) // BOX_BYTES
+        float32, or [rows, 4, 2] if they are `quads`. The result has no tensors. Raises BadField,
+        and TypeError if the model takes no crops (`crop_input`)."""
+        number = len(boxes) // (QUAD_BYTES if quads else BOX_BYTES)
         if number in self._crops:
             return self._crops[number]
         if self._crop_index is None:
@@ -281,15 +297,13 @@ class InputCheck:
         spec, tail = self._specs[self._crop_index], self._tails[self._crop_index]
         image = self._image
         rows = self._check_rows(spec.name, number, None) or 1
-        free = -1 in tail and (image is None or not image.any_size)
+        free = self.takes_any_width
         if free:
-            array = np.frombuffer(boxes, np.float32).reshape(-1, 4)
-            sides = array[:, 2:] - array[:, :2]
-            widest = int(np.argmax(sides[:, 0] / np.maximum(sides[:, 1], 1e-6)))
-            extent = crop_extent(array[widest], width, height, margin) or (0, 0, 1, 1)
-            high = tail[0] if tail[0] > 0 else extent[3] - extent[1]
-            across = crop_width(extent, high) if tail[0] > 0 else extent[2] - extent[0]
-            tail = (high, across, 3)
+            widest = int(np.argmax(crop_aspects(boxes, number, height, width)))
+            extent = _crop_size(boxes, widest, height, width, glue, quads=quads)
+            high = tail[0] if tail[0] > 0 else extent[0]
+            across = crop_width((0, 0, extent[1], extent[0]), high, glue.max_aspect)
+            tail = (high, across if tail[0] > 0 else extent[1], 3)
         tensor = InputTensor(spec.name, spec.datatype, (rows, *tail), LEFT_OUT)
         nbytes = rows * abs(math.prod(tail))
         signature: Signature = (tail,)
@@ -420,6 +434,20 @@ class InputCheck:
         return InputTensor(
             spec.name, spec.datatype, (1, *shape) if self._batches else shape, tensor.data
         )
+
+
+def _crop_size(
+    boxes: bytes, index: int, height: int, width: int, glue: Glue, *, quads: bool
+) -> tuple[int, int]:
+    """Return height and width in pixels of one of these crops of a frame."""
+    if quads:
+        corners = np.frombuffer(boxes, np.float32, 8, QUAD_BYTES * index).reshape(4, 2)
+        points = np.nan_to_num(corners).clip(0, 1) * (width, height)
+        across, high = (1 + 2 * glue.margin) * quad_sides(points)
+        return max(1, int(high)), max(1, int(across))
+    box = np.frombuffer(boxes, np.float32, 4, BOX_BYTES * index)
+    left, top, right, bottom = crop_extent(box, width, height, glue.margin) or (0, 0, 1, 1)
+    return bottom - top, right - left
 
 
 def _fits(shape: tuple[int, ...], pattern: tuple[int, ...]) -> bool:

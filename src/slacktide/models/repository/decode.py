@@ -23,11 +23,14 @@ from slacktide.models.repository.function import FunctionTensor, TensorName
 _BOX_KEYS: Final = ("version", "confidence", "iou", "max_detections", "per_class", "classes")
 _CLASS_KEYS: Final = ("top", "probabilities")
 _ANCHOR_KEYS: Final = ("anchors", "strides", "variance", "probabilities")
+_LINE_KEYS: Final = ("confidence", "max_detections", "threshold", "unclip", "dilate")
 _KEYS: Final = {
     "yolo": _BOX_KEYS,
     "ssd": (*_ANCHOR_KEYS, *_BOX_KEYS[1:]),
     "softmax": _CLASS_KEYS,
     "sigmoid": _CLASS_KEYS,
+    "db": _LINE_KEYS,
+    "ctc": ("blank",),
 }
 """Keys of the built-in decoders, besides `as` and `from`."""
 
@@ -51,8 +54,8 @@ class DecodeSettings(Section):
     """Decoder of the model's outputs, run in the worker. A name is short for `decode.as`."""
 
     name: str = Field(alias="as")
-    """`yolo`, `ssd`, `softmax`, `sigmoid`, or the name that [`serve --glue`](extending.md) or an
-    entry point gave a function of your own."""
+    """`yolo`, `ssd`, `softmax`, `sigmoid`, `db`, `ctc`, or the name that
+    [`serve --glue`](extending.md) or an entry point gave a function of your own."""
     outputs: Annotated[
         tuple[TensorName, ...],
         BeforeValidator(_listed),
@@ -64,12 +67,13 @@ class DecodeSettings(Section):
     """`yolo`: the kind of head, `v5` [rows, anchors, 5 + classes] (also of version 7) or `v8`
     [rows, 4 + classes, anchors] (also of 9, 11 and 12). Needed only if both fit the shape."""
     confidence: Annotated[float, Field(ge=0, le=1)] = 0.25
-    """`yolo`, `ssd`: lowest score of a box."""
+    """`yolo`, `ssd`, `db`: lowest score of a box."""
     iou: Annotated[float, Field(ge=0, le=1)] = 0.45
     """`yolo`, `ssd`: if two boxes overlap by more than this share of their union, the better one
     stays."""
     max_detections: Annotated[int, Field(ge=1, le=4096)] = 100
-    """`yolo`, `ssd`: number of boxes in an answer, best first. Missing ones have a score of 0."""
+    """`yolo`, `ssd`, `db`: number of boxes in an answer, the best. Missing ones have a score of
+    0."""
     per_class: bool = True
     """`yolo`, `ssd`: whether only overlaps of boxes of one class count."""
     classes: Annotated[
@@ -91,6 +95,14 @@ class DecodeSettings(Section):
     of a square, or [width, height]."""
     variance: Annotated[tuple[_Variance, _Variance], Field(strict=False)] = (0.1, 0.2)
     """`ssd`: factors of a box's offset and of its size."""
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """`db`: lowest probability of a pixel of text."""
+    unclip: Annotated[float, Field(gt=0, le=10)] = 1.6
+    """`db`: how much lines grow, relative to area ÷ perimeter."""
+    dilate: bool = True
+    """`db`: whether the text grows by a pixel first, which joins what a gap divides."""
+    blank: Literal["first", "last"] = "first"
+    """`ctc`: the class that stands for no character."""
     gives: Annotated[dict[TensorName, FunctionTensor], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
     """For a function: its results."""
 
@@ -120,6 +132,11 @@ class DecodeSettings(Section):
         if not self.gives:
             raise OptionError(("gives", "expected the results of the function"))
         return self
+
+    @property
+    def spells(self) -> bool:
+        """Whether labels are characters."""
+        return self.name == "ctc"
 
     @property
     def source(self) -> DecodeSource:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from slacktide.domain.preprocessing import PRESETS, StatedPreprocessing
+from slacktide.domain.preprocessing import ANY, PRESETS, StatedPreprocessing
 from slacktide.domain.suggestions import suggestion
 from slacktide.models.repository.fields import Section
 
@@ -45,6 +45,9 @@ def _sides(value: Any) -> Any:
     return (value, value) if type(value) is int else value
 
 
+AnyWidth = Literal["any"]
+
+
 def _per_channel(value: Any) -> Any:
     numbers = value if isinstance(value, list) else [value]
     return tuple(float(number) if type(number) is int else number for number in numbers)
@@ -65,9 +68,12 @@ class ImageSettings(Section):
     preset: Annotated[str, BeforeValidator(_preset)] | None = None
     """Values of keys that are not stated: `ultralytics`, `imagenet`, `paddleocr`, `mobilenet` or
     `caffe`. Default: what the exporter wrote into the file's metadata, if anything."""
-    size: Annotated[tuple[Side, Side], BeforeValidator(_sides), Field(strict=False)] | None = None
-    """Height and width of the model's input in pixels: a number or `[height, width]`. Default:
-    the model's fixed axes, `imgsz` in its metadata, or the sizes of its family."""
+    size: (
+        Annotated[tuple[Side, Side | AnyWidth], BeforeValidator(_sides), Field(strict=False)] | None
+    ) = None
+    """Height and width of the model's input in pixels: a number, `[height, width]` or, with
+    `resize: height`, `[height, any]`. Default: the model's fixed axes, `imgsz` in its metadata, or
+    the sizes of its family."""
     layout: Literal["chw", "hwc"] | None = None
     """Order of the model's axes, `chw` or `hwc`. Its shape decides by default."""
     colour: Literal["rgb", "bgr", "grey"] | None = None
@@ -80,11 +86,14 @@ class ImageSettings(Section):
     default."""
     std: Channels | None = None
     """Divisor after the subtraction, like `mean`; 1 by default."""
-    resize: Literal["squash", "letterbox", "cover", "short_side", "height"] | None = None
+    resize: Literal["squash", "letterbox", "cover", "short_side", "least_side", "height"] | None = (
+        None
+    )
     """How a picture is fitted: `squash` (default) scales both sides to the model's. `letterbox`
     keeps its shape and pads. `cover` keeps its shape and cuts off what exceeds. `short_side` scales
-    the short side to `size`, and the model takes any length. `height` scales the height, keeps the
-    shape up to the model's width, and pads on the right."""
+    the short side to `size`, and the model takes any length. `least_side` does so only where the
+    short side is shorter; other pictures keep up to 2,000 pixels, and very long ones are padded.
+    `height` scales the height, keeps the shape up to the model's width, and pads on the right."""
     crop: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of the resized picture's sides that the model sees, around the centre: 0.875 resizes to
     256 for a model of 224."""
@@ -101,7 +110,11 @@ class ImageSettings(Section):
 
     def stated(self, name: str) -> StatedPreprocessing:
         """Return the settings of the input `name` as the worker reads them."""
-        return StatedPreprocessing(name, **{**self.model_dump(), "preset": self.preset or ""})
+        size = self.size
+        if size is not None:
+            size = (size[0], ANY if size[1] == "any" else size[1])
+        stated = {**self.model_dump(), "preset": self.preset or "", "size": size}
+        return StatedPreprocessing(name, **stated)
 
 
 Image = Annotated[

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, model_validator
 
-from slacktide.domain.crops import MOST_BOXES, BoxChoice, Glue
+from slacktide.domain.crops import MOST_BOXES, WIDEST, BoxChoice, Glue
 from slacktide.domain.options import OptionError
 from slacktide.domain.pipelines import BOX, MOST_STAGES, Edge, Pipeline, PipelineError
 from slacktide.domain.pipelines import PipelineStage as Stage
@@ -78,6 +78,9 @@ class CropSettings(Section):
 
     margin: Annotated[float, Field(ge=0, le=4)] = 0.0
     """Margin added on each side of a box, as a share of its width and height."""
+    max_aspect: Annotated[float, Field(ge=1)] | Literal["none"] = WIDEST
+    """Largest ratio of width to height for a model that leaves the width free; wider crops are
+    squeezed. `none`: no limit."""
     function: str = ""
     """Function that processes each crop before it is resized. Its name is defined by [`serve
     --glue`](extending.md) or an entry point."""
@@ -143,6 +146,19 @@ class WhenSettings(Section):
     coarse."""
 
 
+class TurnSettings(Section):
+    """Which crops are turned upside down."""
+
+    class_refs: Annotated[
+        tuple[ClassRef, ...],
+        BeforeValidator(_listed),
+        Field(strict=False, alias="class", min_length=1, max_length=MOST_CLASSES),
+    ]
+    """Class or list of classes, as in `when.class`."""
+    score: float = 0.0
+    """Minimum score."""
+
+
 class EdgeSettings(Section):
     """Data that one stage passes to another."""
 
@@ -150,21 +166,28 @@ class EdgeSettings(Section):
     """The stage that sends the data (the upstream)."""
     downstream: str = Field(alias="to")
     """The stage that receives it (the downstream)."""
-    each: Literal["box"] | None = None
-    """`box`: the downstream gets one row for each box, cut out of the frame. Default: it gets the
-    upstream's outputs, row by row."""
+    each: Literal["box", "crop"] | None = None
+    """`box`: the downstream gets one row for each box, cut out of the frame. `crop`: it gets the
+    crops that the upstream got. Default: it gets the upstream's outputs, row by row."""
     when: WhenSettings | None = None
     """Which boxes or rows are passed on. Default: all rows, or up to 100 boxes."""
+    turn: TurnSettings | None = None
+    """Which crops are turned by 180 degrees, by the upstream's classes and scores. For `each: crop`
+    of quads, such as lines of text that a classifier found upside down."""
     boxes: str | None = None
     """The upstream's output with boxes, [rows, n, 4]: x0, y0, x1, y1 in fractions of the frame.
     Default: `boxes`."""
+    quads: str | None = None
+    """The upstream's output with quads, used instead of boxes: [rows, n, 4, 2], the x and y of
+    corners in fractions of the frame, clockwise from the upper left. Crops are rectified, and
+    turned by a quarter if they are 1.5 times as high as wide. Needs `slacktide[images]`."""
     scores: str | None = None
     """The upstream's output with scores: [rows, n] or [rows, n, classes] for boxes, [rows] or
     [rows, classes] for rows. The highest of several scores counts. Default: `scores`, if it
     exists."""
     classes: str | None = None
-    """The upstream's output with classes as whole numbers, [rows, n] or [rows]. Default: `classes`,
-    if it exists."""
+    """The upstream's output with classes as whole numbers: [rows, n] for boxes; [rows] or
+    [rows, top], best first, for rows. Default: `classes`, if it exists."""
     tensors: Annotated[dict[str, str], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
     """The downstream's input for each of the upstream's outputs. Default: inputs of the same
     names."""
@@ -173,14 +196,20 @@ class EdgeSettings(Section):
     def _belongs_together(self) -> EdgeSettings:
         problems = []
         if self.each is not None and self.tensors:
-            problems.append(("tensors", "not allowed with 'each: box', which passes on pixels"))
-        if self.each is None:
+            message = f"not allowed with 'each: {self.each}', which passes on pixels"
+            problems.append(("tensors", message))
+        if self.boxes is not None and self.quads is not None:
+            problems.append(("quads", "not allowed with 'boxes', which it replaces"))
+        if self.turn is not None and self.each != "crop":
+            problems.append(("turn", "needs 'each: crop' on the same edge"))
+        if self.each != "box":
             expected = "needs 'each: box' on the same edge"
             problems += [("boxes", expected)] if self.boxes is not None else []
+            problems += [("quads", expected)] if self.quads is not None else []
             if self.when is not None:
                 problems += [("when.overlap", expected)] if self.when.overlap < 1 else []
                 problems += [("when.height", expected)] if self.when.height > 0 else []
-            if self.when is None:
+            if self.when is None and self.turn is None:
                 stated = {"scores": self.scores, "classes": self.classes}.items()
                 expected = "needs 'when' or 'each: box' on the same edge"
                 problems += [(name, expected) for name, value in stated if value is not None]
@@ -231,7 +260,7 @@ class PipelineSettings(Section):
         pipeline = Pipeline(name, tuple(stages), tuple(edges), self.slo)
         for stage, stated in self.stages.items():
             if stated.crop is not None and stage not in cropped:
-                expected = "expected an edge with 'each: box' to this stage"
+                expected = "expected an edge with 'each: box' or 'each: crop' to this stage"
                 raise PipelineError(f"stages.{stage}.crop", expected)
         return pipeline
 
@@ -240,36 +269,50 @@ class PipelineSettings(Section):
     ) -> Edge:
         classes: tuple[int, ...] = ()
         if edge.when is not None and edge.upstream in self.stages:
-            class_names = self.stages[edge.upstream].classes
-            named = any(isinstance(class_, str) for class_ in edge.when.class_refs)
-            unknown = labels is None and named and not class_names
-            class_names = class_names or tuple((labels or {}).get(edge.upstream, ()))
-            classes = tuple(
-                _class(f"edges[{number}].when.class[{at}]", class_, edge.upstream, class_names)
-                for at, class_ in enumerate(() if unknown else edge.when.class_refs)
-            )
-        choice = None
+            classes = self._classes(number, "when", edge, labels)
+        choice = turn = None
+        if edge.turn is not None and edge.upstream in self.stages:
+            turned = self._classes(number, "turn", edge, labels)
+            turn = BoxChoice(turned, edge.turn.score)
         if (when := edge.when) is not None:
-            least, most = (0.0, MOST_BOXES) if edge.each else (-math.inf, 2**31)
+            least, most = (0.0, MOST_BOXES) if edge.each == BOX else (-math.inf, 2**31)
             least = least if when.score is None else when.score
             choice = BoxChoice(classes, least, when.overlap, when.most or most, when.height)
         return Edge(
             edge.upstream,
             edge.downstream,
-            BOX if edge.each is not None else "",
+            edge.each or "",
             choice,
             edge.boxes or "boxes",
             edge.scores or "scores",
             edge.classes or "classes",
             tuple(edge.tensors.items()),
+            edge.quads or "",
+            turn,
+        )
+
+    def _classes(
+        self, number: int, key: str, edge: EdgeSettings, labels: Mapping[str, Sequence[str]] | None
+    ) -> tuple[int, ...]:
+        """Return the numbers of the upstream's classes that `key` names. Raises OptionError."""
+        refs = getattr(edge, key).class_refs
+        class_names = self.stages[edge.upstream].classes
+        named = any(isinstance(class_, str) for class_ in refs)
+        unknown = labels is None and named and not class_names
+        class_names = class_names or tuple((labels or {}).get(edge.upstream, ()))
+        return tuple(
+            _class(f"edges[{number}].{key}.class[{at}]", class_, edge.upstream, class_names)
+            for at, class_ in enumerate(() if unknown else refs)
         )
 
 
 def _glue(stage: str, crop: CropSettings | None) -> Glue:
     if crop is None:
         return Glue()
+    most = None if crop.max_aspect == "none" else crop.max_aspect
     try:
-        return Glue(crop.margin, glue_target(crop.function) if crop.function else "", crop.takes)
+        function = glue_target(crop.function) if crop.function else ""
+        return Glue(crop.margin, function, crop.takes, max_aspect=most)
     except OptionError as error:
         reasons = "; ".join(message for _, message in error.problems)
         raise OptionError((f"stages.{stage}.crop.function", reasons)) from None

@@ -311,7 +311,7 @@ class Repository:
                 },
                 text=texts.get(version),
                 label_file=label_files[version],
-                labels=self._labels(label_files[version], own_where, config),
+                labels=self._labels(label_files[version], own_where, config, settings),
                 files={
                     name: self._place(model, version, file, stated=bool(files))[1]
                     for name, file in (files or dict.fromkeys(depths, settings.file)).items()
@@ -401,9 +401,13 @@ class Repository:
             texts[version] = DeclaredText.of(name, section, facts, path, settings.limits.text)
         return texts
 
-    def _labels(self, path: Path | None, where: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def _labels(
+        self, path: Path | None, where: str, config: Mapping[str, Any], settings: ModelSettings
+    ) -> tuple[str, ...]:
         """Return the labels in the stated file, else in the one that config.pbtxt names, if it is
-        readable. Raises SettingsError."""
+        readable; none if they are characters. Raises SettingsError."""
+        if settings.decode is not None and settings.decode.spells:
+            return ()
         try:
             if path is not None:
                 return parse_labels(read_bounded(path, MOST_LABEL_BYTES, where=where))
