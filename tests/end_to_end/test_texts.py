@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,6 +238,28 @@ def test_time_in_the_tokenizer_counts_against_the_deadline(house: Any) -> None:
         os.kill(pid, signal.SIGCONT)
     answer = late.result()
     assert answer.status in (503, 504), answer
+    waiting_texts(house, 0)
+    house.settle()
+
+
+def test_an_announced_text_is_dropped_at_its_deadline(house: Any) -> None:
+    """The engine knows of it since its headers, so the answer does not wait for the tokenizer."""
+    pid = house.look(_tokenizer)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        body = json.dumps(document("the car stopped")).encode()
+        port = int(house.http.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), house.PATIENCE) as connection:
+            head = "POST /v2/models/reader/infer HTTP/1.1\r\nHost: localhost\r\n"
+            head += f"x-request-timeout-seconds: 1\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode())
+            house.until(lambda app: app.driver.in_flight == 1, "the text is announced")
+            connection.sendall(body)
+            waiting_texts(house, 1)
+            answer = connection.recv(4096).decode()
+        assert answer.startswith("HTTP/1.1 50"), answer
+    finally:
+        os.kill(pid, signal.SIGCONT)
     waiting_texts(house, 0)
     house.settle()
 

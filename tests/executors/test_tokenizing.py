@@ -178,7 +178,7 @@ def test_a_process_that_dies_fails_the_request_at_which_it_stood_alone(path: Pat
         return results
 
     failed, *others = [tables(what, result) for result in asyncio.run(run())]
-    assert failed == "the tokenizer ended at one of these texts"
+    assert failed == "the tokenizer ended at one of these"
     assert others == [[[[1, 3]], [[1, 1]]]] * 2
 
 
@@ -195,8 +195,23 @@ def test_a_process_that_hangs_is_replaced(path: Path, monkeypatch: pytest.Monkey
         return results
 
     failed, answered = [tables(what, result) for result in asyncio.run(run())]
-    assert failed == "the tokenizer ended at one of these texts"
+    assert failed == "the tokenizer ended at one of these"
     assert answered == [[[1, 3]], [[1, 1]]]
+
+
+def test_many_texts_at_once_are_all_answered(path: Path) -> None:
+    requests = [[part("low " * (number % 7))] for number in range(3000)]
+    made = encode(stated(path, IDS), *requests)
+    assert all(made[number] == [[[1, *[3] * (number % 7)]]] for number in range(3000))
+
+
+def test_a_process_that_cannot_start_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizing, "_COMMAND", ("/nowhere",))
+    with pytest.raises(TokenizingError, match="its process cannot start: No such file"):
+        encode(stated(path), [part("low")])
+    monkeypatch.setattr(tokenizing, "_COMMAND", (sys.executable, "-c", "pass"))
+    with pytest.raises(TokenizingError, match="its process ends or hangs when it starts"):
+        encode(stated(path), [part("low")])
 
 
 def test_requests_are_refused_when_it_closes(path: Path) -> None:

@@ -32,7 +32,7 @@ PART_BYTES = 64 << 10
 """Bytes of texts in a part, of which a single longer text may have more: 25 ms."""
 SHORT_BYTES = 4 << 10
 """Maximum bytes of a request that precedes longer ones."""
-_UNDER_WAY = 16 << 10
+_MOST_UNDER_WAY = 16 << 10
 """Bytes under way above which the next part waits."""
 PATIENCE_S = 10.0
 """Seconds for a part after which the process counts as hung."""
@@ -106,8 +106,11 @@ class TokenizerProcess:
         """Requests without an answer, oldest first."""
         self._queues: tuple[FairQueue[tuple[_Texts, int]], ...] = (FairQueue(), FairQueue())
         """Parts of short and of long requests, by their number."""
-        self._sent: deque[tuple[_Texts, int]] = deque()
-        """Parts under way, with their bytes."""
+        self._sent: deque[_Texts] = deque()
+        """The requests of parts under way."""
+        self._sizes: deque[int] = deque()
+        self._under_way = 0
+        """Bytes of these parts, and their sum."""
         self._patience: asyncio.TimerHandle | None = None
         self._numbers = 0
 
@@ -146,29 +149,33 @@ class TokenizerProcess:
                     ready.set_exception(error)
                     return
                 self._refuse_all(str(error))
-            except (OSError, asyncio.IncompleteReadError):
-                if self._sent:
-                    texts, _ = self._sent[0]
-                    log.error("a tokenizer's process has ended at a text of %s", texts.client)
-                    failure = TokenizingError("the tokenizer ended at one of these texts")
-                    self._end(texts.number, failure)
-                self._sent.clear()
-                self._queues = (FairQueue(), FairQueue())
-                for texts in self._live.values():
-                    self._push(texts)
+            if self._sent:
+                texts = self._sent[0]
+                log.error("a tokenizer's process has ended at a text of %s", texts.client)
+                self._end(texts.number, TokenizingError("the tokenizer ended at one of these"))
+            self._sent.clear()
+            self._sizes.clear()
+            self._queues, self._under_way = (FairQueue(), FairQueue()), 0
+            for texts in self._live.values():
+                self._push(texts)
             await self._wanted.wait()
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
-        """Start a process and handle its answers until it ends. Raises OSError and
-        IncompleteReadError then, TokenizingError if it cannot be opened."""
+        """Start a process and handle its answers until it ends. Raises TokenizingError if it cannot
+        be opened."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.to_thread(
-                subprocess.Popen,
-                [*_COMMAND, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
+            command = [*_COMMAND, str(theirs.fileno())]
+            try:
+                process = await asyncio.to_thread(
+                    subprocess.Popen,
+                    command,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+            except OSError as error:
+                ours.close()
+                raise TokenizingError(f"its process cannot start: {error.strerror}") from None
         ours.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         try:
@@ -183,10 +190,9 @@ class TokenizerProcess:
             self._send()
             while True:
                 self._answered(*await self._answer(reader))
-        except (TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError):  # a timeout is an OSError, too
             if self._writer is None:
-                raise TokenizingError("the tokenizer's process ends or hangs") from None
-            raise
+                raise TokenizingError("its process ends or hangs when it starts") from None
         finally:
             self._writer, self.pid = None, 0
             self._await(None)
@@ -201,6 +207,7 @@ class TokenizerProcess:
 
     def _answered(self, number: int, kind: int, content: bytes) -> None:
         self._sent.popleft()
+        self._under_way -= self._sizes.popleft()
         self._await(self._writer if self._sent else None)
         if kind == REFUSAL:
             self._end(number, TokenizingError(content.decode(), of_client=True))
@@ -215,14 +222,16 @@ class TokenizerProcess:
             queue.push(texts.client, (texts, index))
 
     def _send(self) -> None:
-        while self._writer is not None and sum(nbytes for _, nbytes in self._sent) < _UNDER_WAY:
+        while self._writer is not None and self._under_way < _MOST_UNDER_WAY:
             queue = self._queues[0] or self._queues[1]
             if not queue:
                 return
             _, (texts, index) = queue.pop()
             part, last = texts.parts[index], index == len(texts.parts) - 1
             self._writer.write(HEADER.pack(texts.number, last, len(part)) + part)
-            self._sent.append((texts, len(part)))
+            self._sent.append(texts)
+            self._sizes.append(len(part))
+            self._under_way += len(part)
             if len(self._sent) == 1:
                 self._await(self._writer)
 
