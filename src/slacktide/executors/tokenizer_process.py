@@ -29,7 +29,7 @@ ANSWER = struct.Struct("<QBQ")
 PART, TENSORS, REFUSAL = range(3)
 LENGTH = struct.Struct("<Q")
 """Tokens of each row, before the tensors in the order of `roles`."""
-MISSING = "it needs the package tokenizers: pip install 'slacktide[text]'"
+MISSING = "needs the package tokenizers: pip install 'slacktide[text]'"
 
 
 class Encoder:
