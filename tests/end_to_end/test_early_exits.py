@@ -43,6 +43,8 @@ from slacktide.server.app import App
 
 pytestmark = pytest.mark.slow  # each of its servers learns and measures for seconds
 
+BEST = "decode: {as: softmax, from: scores, probabilities: true, top: 2}\n"
+
 
 def slow_weights() -> NDArray[np.float32]:
     """From its features to its classes, at the position as at the end."""
@@ -197,9 +199,8 @@ def leaving(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -
     zoo.spin(settings="max_batch: 8\n")
     chain(zoo, "chain")
     learn(zoo, "chain", folder, rows(600))
-    shutil.copytree(zoo.root / "chain", zoo.root / "best")
-    with (zoo.root / "best/slacktide.yaml").open("a") as file:
-        file.write("decode: {as: softmax, from: scores, probabilities: true, top: 2}\n")
+    chain(zoo, "best", EXITS + BEST)
+    learn(zoo, "best", folder, rows(600))
     make_repository(folder / "examples", models=["residual"])
     shutil.move(folder / "examples" / "residual", zoo.root)
     (zoo.root / "residual/slacktide.yaml").write_text(EXITS)

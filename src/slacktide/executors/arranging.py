@@ -193,7 +193,7 @@ class Arranger:
                 mask=exits.mask or next(masks, ""),
                 add=exits.add,
                 forbid=exits.forbid,
-                shapes={name: (1, *shape) for name, shape in session.row_shapes.items()},
+                shapes={name: row.shape for name, row in session.synthetic(1).items()},
                 output=exits.output,
                 labels=exits.labels,
             )
