@@ -102,8 +102,8 @@ def _file(name: str) -> Path:
 def passes(session: ModelSession, rows: int) -> Callable[[], list[Any]]:
     """Runs batches of so many rows through whatever the session has."""
     from slacktide.domain import Leaving
+    from slacktide.executors.gathering import GatheredBatch
     from slacktide.executors.ports import NO_FAULTS
-    from slacktide.executors.session import GatheredBatch
     from slacktide.executors.staged import StagedBatch
 
     feeds = session.synthetic(rows)

@@ -26,8 +26,9 @@ from measure_depths import FILE, FIRST
 import slacktide
 from slacktide.domain import ExitPolicy, Leaving, PoolId
 from slacktide.executors.arranging import Arranger
+from slacktide.executors.gathering import GatheredBatch
 from slacktide.executors.ports import NO_FAULTS, ExitSource, ModelSource
-from slacktide.executors.session import GatheredBatch, ModelSession
+from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.staged import StageChain, StagedBatch
 from slacktide.exits.own_exits import OwnExit

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding
-from slacktide.executors import model_runner, session_opener
+from slacktide.executors import model_opening, session_opener
 from slacktide.executors.hand_over.arena import map_read_only
 from slacktide.executors.onnx_runtime import Fault, ModelError, client_detail, fault_of
 from slacktide.executors.ports import BatchOrder
@@ -46,7 +46,7 @@ gpu: Any = _stand_in()
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Any:
     """ONNX Runtime with two GPUs, in this process."""
     runtime = gpu.Runtime(onnxruntime)
-    for module in (model_runner, session_opener):
+    for module in (model_opening, session_opener):
         monkeypatch.setattr(module, "load_onnxruntime", lambda: runtime)
     return runtime
 

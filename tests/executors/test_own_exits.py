@@ -18,9 +18,10 @@ from slacktide.domain import Batch, ExitMode, ExitPolicy, Leaving, PoolId, Repli
 from slacktide.domain.preprocessing import PicturePlacement, StatedPreprocessing
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arranging import Arranger
+from slacktide.executors.gathering import GatheredBatch
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
-from slacktide.executors.session import GatheredBatch, ModelSession
+from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.staged import Stage, StageChain, StagedBatch
 from slacktide.exits.own_exits import OwnExit

@@ -11,8 +11,8 @@ import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import stage_timing
+from slacktide.executors.gathering import GatheredBatch
 from slacktide.executors.ports import NO_FAULTS
-from slacktide.executors.session import GatheredBatch
 from slacktide.executors.stage_timing import GAPS, ChainTimes, LaneTurn, StageTimer
 from slacktide.executors.staged import Stage, StageChain
 from slacktide.testing import FakeClock

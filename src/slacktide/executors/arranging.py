@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import ExitPolicy, Leaving, is_judged
+from slacktide.executors.gathering import GatheredBatch
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import client_detail
 from slacktide.executors.ports import NO_FAULTS, Arranged
-from slacktide.executors.session import GatheredBatch, ModelSession
+from slacktide.executors.session import ModelSession
 from slacktide.executors.stage_timing import UNKNOWN, ChainTimes, LaneTurn, StageTimer
 from slacktide.executors.staged import SAMPLED, Stage, StageChain, StagedBatch
 

@@ -15,31 +15,22 @@ from numpy.typing import NDArray
 
 from slacktide.domain.preprocessing import PicturePlacement, Preprocessing, as_pictures
 from slacktide.domain.tensors import Datatype, ModelInterface, image_input
-from slacktide.executors.decoders.boxes import BoxDecoder, index_of_boxes
-from slacktide.executors.decoders.decoder import Decoder, make_decoder
-from slacktide.executors.decoders.function import OutputFunction
+from slacktide.executors.decoders.decoder import Decoder
 from slacktide.executors.decoders.heads import extent_of
-from slacktide.executors.decoders.labels import find_labels
 from slacktide.executors.functions import InputFunction
 from slacktide.executors.hand_over.tensor_io import RowCountError, TensorError
 from slacktide.executors.image_placing import ImageConverter
-from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
-    CPU,
     Fault,
     ModelError,
-    ProviderMissingError,
-    check_number,
-    choose_providers,
     client_detail,
     fault_of,
     from_value,
-    load_onnxruntime,
     to_value,
 )
-from slacktide.executors.pooling import Pooler, make_pooler
-from slacktide.executors.ports import ModelSource, RowShapes
-from slacktide.executors.rounding import TOLERANCE, tolerance_of
+from slacktide.executors.pooling import Pooler
+from slacktide.executors.ports import RowShapes
+from slacktide.executors.rounding import TOLERANCE
 from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.synthetic_inputs import MOST_ROW_BYTES, SyntheticRows, row_bytes
 
@@ -47,7 +38,7 @@ _SEED = 20250  # seed of synthetic inputs; any constant will do
 
 
 class ModelRunner:
-    """One open model. Open it with `ModelRunner.open`."""
+    """One open model. Make it with `open_model`."""
 
     def __init__(
         self,
@@ -120,65 +111,6 @@ class ModelRunner:
         self.labels: tuple[str, ...] = ()
         """Names of the model's classes."""
         self._rows: SyntheticRows | None = None
-
-    @classmethod
-    def open(
-        cls, source: ModelSource, threads: int, device: str, shared_arena: bool
-    ) -> ModelRunner:
-        """See `ModelSession.open`."""
-        if source.function is not None:
-            opener = SessionOpener(source, ((CPU, {}),), False, shared_arena, ())
-            function = opener.open(threads)
-            return cls(opener, function, function.interface)
-        available = load_onnxruntime().get_available_providers()
-        try:
-            check_number(device)
-            providers = choose_providers(source.providers, device, available)
-        except ProviderMissingError as error:
-            if not source.device_origin:
-                raise
-            cure = "choose the CPU there, or install what is missing"
-            raise ProviderMissingError(f"{error} ({source.device_origin}); {cure}") from None
-        file = OnnxFile(source.path, source.root, source.outputs, source.own_exits, source.expose)
-        declared = file.shapes
-        free = any(shape is None or -1 in shape[1:] for shape in declared.values())
-        sizes = file.image_sizes()
-        content, path = file.content, file.opened
-        opener = SessionOpener(source, providers, free, shared_arena, sizes, content, path)
-        session = opener.open(threads)
-        image = source.image
-        one_row = source.tokens is not None or image is not None
-        file.check_vocabulary(source.tokens)
-        plain = session_interface(session, declared, 0, file.hidden)
-        interface = session_interface(
-            session, declared, source.max_batch, file.hidden, one_row=one_row
-        )
-        whole = (len(source.warmup_shapes.get(s.name, ())) == len(s.shape) for s in plain.inputs)
-        if source.max_batch is None and plain.outputs != interface.outputs and any(whole):
-            interface = plain  # the configured shapes include the first axis
-        preprocessing = None
-        if image is not None:
-            preprocessing = file.preprocessing(image, interface, source.image_sizes)
-        pooler, answers = make_pooler(source.pooling, interface)
-        decodes, outputs = source.decode is not None, answers.outputs
-        spells = source.spells
-        labels = find_labels(source.labels, file.metadata, outputs, decodes=decodes, spells=spells)
-        decoder: Decoder | None = None
-        if source.decode is not None:
-            decoder = make_decoder(source.decode, answers, labels)
-        elif preprocessing is not None and index_of_boxes(interface.outputs) >= 0:
-            decoder = BoxDecoder(interface.outputs)
-        before = None
-        if source.before is not None:
-            before = InputFunction(source.before, interface, threads)
-        if source.after is not None:
-            decoder = OutputFunction(source.after, answers.outputs, decoder, threads)
-        opened = cls(opener, session, interface, preprocessing, decoder, before, pooler)
-        if decoder is None and answers is interface:
-            opened.declared_outputs = plain.outputs
-        opened.labels = labels * (not spells)
-        opened.tolerance = tolerance_of(file.model, accelerated=len(providers) > 1)
-        return opened
 
     def _warm_up_at_the_largest(self, index: int) -> None:
         """Let warm-up rows have the largest size of this image input: full batches of it show how

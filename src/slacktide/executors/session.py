@@ -2,8 +2,8 @@
 
 Workers and the in-process executor use it. It is independent of sockets and processes. A model may
 be open in several sessions with different numbers of threads, of which one is in use at a time.
-They share the buffers in which batches are gathered. `model_runner.py` opens the model and runs
-arrays, `warm_up.py` warms it up.
+They share the buffers in which batches are gathered (`gathering.py`). `model_opening.py` opens the
+model, `warm_up.py` warms it up, and `model_runner.py` runs arrays.
 """
 
 from __future__ import annotations
@@ -12,32 +12,22 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from slacktide.domain.padding import Padding
-from slacktide.domain.preprocessing import PicturePlacement
-from slacktide.domain.tensors import ModelInterface, TensorSpec
-from slacktide.executors.crops import CropGatherer, FrameArenas
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.crops import FrameArenas
 from slacktide.executors.functions import expanded_rows
+from slacktide.executors.gathering import BatchGatherer, GatheredBatch
 from slacktide.executors.hand_over.tensor_io import (
-    InputGatherer,
-    LengthReader,
     MemberLengths,
-    PaddedGatherer,
     RowCountError,
-    TensorError,
 )
-from slacktide.executors.images import ImageGatherer
-from slacktide.executors.jpeg_decoder import DAMAGED
+from slacktide.executors.model_opening import open_model
 from slacktide.executors.model_runner import ModelRunner
 from slacktide.executors.onnx_runtime import Fault
 from slacktide.executors.ports import (
-    NO_FAULTS,
-    CropPayload,
-    MemberFault,
     ModelSource,
     OpenedModel,
     Payload,
@@ -45,30 +35,7 @@ from slacktide.executors.ports import (
 )
 from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.staged import StageChain
-from slacktide.executors.synthetic_inputs import closed_shapes
 from slacktide.executors.warm_up import WarmUp
-
-NO_ARRAYS: Mapping[int, NDArray[Any]] = MappingProxyType({})
-
-
-class GatheredBatch(NamedTuple):
-    """The inputs of a batch."""
-
-    feeds: dict[str, NDArray[Any]]
-    rows: list[int]
-    """Number of rows of each member."""
-    lengths: MemberLengths | None
-    """Lengths to which padded outputs are cut, by member; None if nothing was padded."""
-    faults: Mapping[int, MemberFault]
-    """Why members have no rows, by their place in the batch. Ignore their outputs."""
-    begin: float
-    """Time at which gathering began, by `time.perf_counter`."""
-    input_s: float
-    """Seconds that gathering took."""
-    damaged: int = 0
-    """Number of decoded pictures that may be damaged."""
-    placements: Sequence[PicturePlacement] = ()
-    """Where the client's picture lies in each row; empty if preprocessing is not declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +63,8 @@ class ModelSession:
         self.stages: StageChain | None = None
         """The model cut into stages, through which batches then run. The whole model is closed in
         that case, because both would take twice the memory."""
-        interface, padding, image = runner.interface, runner.padding, runner.image_index
-        self._outputs = [spec.name for spec in interface.outputs]
-        self._gatherers: list[InputGatherer | PaddedGatherer | ImageGatherer]
-        self._gatherers = [_gatherer(spec, padding) for spec in interface.inputs]
-        self._images: ImageGatherer | None = None
-        if image is not None:
-            spec = interface.inputs[image]
-            stated = closed_shapes(runner.source).get(spec.name)
-            preprocessing = None if runner.converter is None else runner.converter.preprocessing
-            self._gatherers[image] = self._images = ImageGatherer(spec, stated, preprocessing)
-        self._lengths = None if padding is None else LengthReader(padding, interface)
-        self._crops: CropGatherer | None = None
+        self._outputs = [spec.name for spec in runner.interface.outputs]
+        self._gatherer = BatchGatherer(runner)
 
     @classmethod
     def open(
@@ -119,7 +76,7 @@ class ModelSession:
         process compute in one arena (see `session_pool`). Raises ModelError if no attempt can ever
         succeed: a bad file, an unknown type, no batch axis where one is configured.
         """
-        return cls(ModelRunner.open(source, threads, device, shared_arena), threads)
+        return cls(open_model(source, threads, device, shared_arena), threads)
 
     @property
     def opener(self) -> SessionOpener:
@@ -208,67 +165,18 @@ class ModelSession:
             if first_run is not None:
                 first.enter_context(first_run)
             WarmUp(self._runner).run(first)
-        if self._lengths is not None and self._runner.padding is not None:
-            self._lengths = LengthReader(self._runner.padding, self.interface)
+        self._gatherer.warmed_up()
 
     def read_frames(self, frames: FrameArenas) -> None:
         """Accept members that are crops of these frames."""
-        if self._crops is None:
-            runner, stated = self._runner, closed_shapes(self._runner.source)
-            converter, padding = runner.converter, runner.padding
-            preprocessing = None if converter is None else converter.preprocessing
-            plain, whole = self._gatherers, runner.frame
-            self._crops = CropGatherer(
-                frames, self.interface, plain, padding, stated, preprocessing, whole
-            )
+        self._gatherer.read_frames(frames)
 
     def gather(self, members: Sequence[Payload], arena: memoryview, size: int = 0) -> GatheredBatch:
         """The inputs of `members` as one batch, valid until the next call. Arguments as in `run`.
 
         Raises TensorError if the members cannot form a batch of this model.
         """
-        begin, damaged = time.perf_counter(), DAMAGED.count
-        rows = [member.rows for member in members]
-        if len(members) > 1 and not self.interface.batches:
-            raise TensorError("the model has no batch axis")
-        crops = self._crops
-        if crops is not None and CropPayload in map(type, members):
-            faults: Mapping[int, MemberFault]
-            array, members, faults = crops.gather(members, arena, size)
-            feeds, _ = self._gather_plain(members, arena, size, sum(rows), {crops.index: array})
-            placements = crops.placements
-        else:
-            feeds, faults = self._gather_plain(members, arena, size, sum(rows))
-            placements = [] if self._images is None else self._images.placements
-        feeds = self._runner.converted(feeds)
-        lengths = None if self._lengths is None else self._lengths.of(members)
-        input_s, damaged = time.perf_counter() - begin, DAMAGED.count - damaged
-        return GatheredBatch(feeds, rows, lengths, faults, begin, input_s, damaged, placements)
-
-    def _gather_plain(
-        self,
-        members: Sequence[Payload],
-        arena: memoryview,
-        size: int,
-        rows: int,
-        gathered: Mapping[int, NDArray[Any]] = NO_ARRAYS,
-    ) -> tuple[dict[str, NDArray[Any]], Mapping[int, MemberFault]]:
-        """Inputs and faults of members. `gathered`: inputs that were cut out of frames, by
-        index."""
-        images = self._images
-        if images is not None:
-            images.size = size
-        feeds = {}
-        for index, spec in enumerate(self.interface.inputs):
-            if index in gathered:
-                feeds[spec.name] = gathered[index]
-                continue
-            tensors = [member.tensors[index] for member in members]
-            array = self._gatherers[index].gather(tensors, arena)
-            if self.interface.batches and array.shape[:1] != (rows,):
-                raise TensorError(f"input {spec.name!r} does not have {rows} rows")
-            feeds[spec.name] = array
-        return feeds, NO_FAULTS if images is None else images.faults
+        return self._gatherer.gather(members, arena, size)
 
     def run(
         self, members: Sequence[Payload], arena: memoryview, run_options: Any = None, size: int = 0
@@ -331,8 +239,3 @@ class ModelSession:
     def fault(self, error: BaseException) -> Fault:
         """The cause of an error of a run."""
         return self._runner.fault(error)
-
-
-def _gatherer(spec: TensorSpec, padding: Padding | None) -> InputGatherer | PaddedGatherer:
-    padded = None if padding is None else padding.inputs.get(spec.name)
-    return InputGatherer(spec) if padded is None else PaddedGatherer(spec, padded)

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from slacktide.domain import Leaving
+from slacktide.executors.gathering import GatheredBatch
 from slacktide.executors.onnx_runtime import load_onnxruntime
-from slacktide.executors.session import GatheredBatch
 from slacktide.executors.staged import Stage, StageChain, StagedBatch
 
 SIZES = (1, 4, 8)

@@ -22,7 +22,7 @@ from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import FeaturesSeen
 
 if TYPE_CHECKING:
-    from slacktide.executors.session import GatheredBatch
+    from slacktide.executors.gathering import GatheredBatch
     from slacktide.exits.positions import Position
 
 ANSWER = "exits/answer"

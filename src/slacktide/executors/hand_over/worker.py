@@ -32,6 +32,7 @@ from slacktide.executors.exit_frames import (
     encode_features,
     encode_released,
 )
+from slacktide.executors.gathering import GatheredBatch
 from slacktide.executors.hand_over.arena import map_read_only
 from slacktide.executors.hand_over.output_file import OutputWriter
 from slacktide.executors.hand_over.protocol import (
@@ -56,7 +57,7 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
 )
 from slacktide.executors.ports import BatchOrder
-from slacktide.executors.session import GatheredBatch, ModelSession
+from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.spawning import SpawnRequest
 from slacktide.executors.staged import StageChain, StagedBatch
