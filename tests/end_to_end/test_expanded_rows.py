@@ -161,6 +161,19 @@ def test_a_call_may_end_without_any_row(house: Any) -> None:
     assert answer["split.rows"].tolist() == answer["shout.loud"].tolist() == []
 
 
+def counted(house: Any, model: str) -> tuple[int, int]:
+    """Rows and batches so far."""
+    (stats,) = house.get(f"/v2/models/{model}/stats").json["model_stats"]
+    return int(stats["inference_count"]), int(stats["execution_count"])
+
+
+def test_rows_of_one_page_share_batches(house: Any) -> None:
+    rows, batches = counted(house, "shout")
+    answer = outputs(ask(house, "words", "a b c d e f g h"))
+    assert answer["shout.loud"].tolist() == [*"ABCDEFGH"]
+    assert counted(house, "shout") == (rows + 8, batches + 2)  # of four rows at most
+
+
 def test_members_of_one_batch_get_their_own_rows(house: Any) -> None:
     spare = house.spawn(ask, house, "words", "some other client")
     assert outputs(ask(house, "words", "a b"))["split.word"].tolist() == ["a", "b"]

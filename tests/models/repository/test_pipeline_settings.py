@@ -105,6 +105,7 @@ def test_stages_are_counted(stages: int, told: str) -> None:
         ("dog]", "car]", "stages.street.classes[2]: 'car' is stated twice"),
         ("model: plate,", "model: plate, modle: x,", "stages.plate.modle: unknown key"),
         ("0.05", "-1", "stages.plate.crop.margin: expected greater than or equal to 0, got -1"),
+        ("0.05}", "0.05, takes: [x]}", "stages.plate.crop.takes: needs 'function'"),
         (
             "margin: 0.05",
             "function: os.remove",
