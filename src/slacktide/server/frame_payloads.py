@@ -231,6 +231,12 @@ class FramePayloads:
             assert frame is not None
             specs = self.version.front.interface.inputs
             return rows_of_payload(specs, self.version.arena, frame, first.first, first.end)
+        if len(feeds) == 1:
+            chosen = self.handed[first.edge, first.request].chosen
+            if chosen.boxes:  # crops alone, the usual case
+                number = self.version.arena_numbers[command.stage]
+                crops = _rows_of_bytes(chosen.boxes, len(chosen.rows), first)
+                return CropPayload(rows, (self._frame(frame),), number, crops)
         fed = [
             (self.handed[feed.edge, feed.request], feed) for feed in feeds if feed.edge is not None
         ]
