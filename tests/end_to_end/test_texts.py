@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import tritonclient.grpc
 import tritonclient.http
 import tritonclient.utils
-from tests.stand_ins.tokenizer_files import tokenizer_file, truncation
+from tests.stand_ins.tokenizer_files import padding, tokenizer_file, truncation
 
 from slacktide.lab.examples import example, sentences
 
@@ -46,10 +47,26 @@ def house(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> 
     save(zoo.root, "reader", SETTINGS, tokenizer_file(truncation=truncation(64)))
     pairs = "inputs: {question: {tokenizer: tokenizer.json, pairs: true, max_length: 20}}\n"
     save(zoo.root, "pairs", pairs, tokenizer_file())
+    fixed = "inputs: {text: {tokenizer: tokenizer.json, gives: [input_ids]}}\npooling: last\n"
+    save(zoo.root, "fixed", fixed, tokenizer_file(padding=padding(direction="Left")), vectors())
     (zoo.root / "line").mkdir()
     (zoo.root / "line" / "pipeline.yaml").write_text("stages: {first: reader}\n")
     with serve(zoo) as server:
         yield server
+
+
+def vectors() -> bytes:
+    """A vector of two numbers, n and 10 n for the id n, for each of eight tokens of one row."""
+    table = np.arange(len(sentences.VOCABULARY), dtype=np.float32)[:, None] * [[1, 10]]
+    ids = onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, [1, 8])
+    states = onnx.helper.make_tensor_value_info("states", onnx.TensorProto.FLOAT, [1, 8, 2])
+    node = onnx.helper.make_node("Gather", ["table", "input_ids"], ["states"])
+    weights = [onnx.numpy_helper.from_array(table.astype(np.float32), "table")]
+    graph = onnx.helper.make_graph([node], "g", [ids], [states], weights)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    content: bytes = model.SerializeToString()
+    return content
 
 
 def texts(lengths: tuple[int, ...] = LENGTHS, seed: int = 7) -> list[str]:
@@ -120,6 +137,25 @@ def test_rows_of_one_request_are_padded_together_and_long_ones_cut(house: Any) -
         expected = alone(sentences.encode(text)[:64])["embedding"][0]
         np.testing.assert_allclose(row, expected, atol=1e-4)
     house.settle()
+
+
+def test_a_request_of_many_rows_runs_in_several_batches(house: Any) -> None:
+    rows = texts(tuple(range(3, 43)))
+    embedding, _ = ask(tritonclient.http, house.http, rows)
+    for text, row in zip(rows, embedding, strict=True):
+        expected = alone(sentences.encode(text))["embedding"][0]
+        np.testing.assert_allclose(row, expected, atol=1e-4)
+    house.settle()
+
+
+def test_a_model_of_one_length_and_row_is_padded_as_the_tokenizer_says(house: Any) -> None:
+    """Padding is on the left, so the last place holds the last word."""
+    assert house.get("/v2/models/fixed").json["inputs"][0]["shape"] == [-1, 1]
+    answer = house.infer("fixed", document("the car", "a bus stopped", "the " * 20, name="text"))
+    (output,) = answer.json["outputs"]
+    last = [sentences.VOCABULARY.index(word) for word in ("car", "stopped", "the")]
+    assert (output["name"], output["shape"]) == ("embedding", [3, 2])
+    assert output["data"] == [number for n in last for number in (n, 10 * n)]
 
 
 def document(*elements: Any, shape: list[int] | None = None, name: str = "text") -> dict[str, Any]:

@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
+import tokenizers.models
+import tokenizers.pre_tokenizers
+import tokenizers.trainers
 from tests.stand_ins.tokenizer_files import padding, tokenizer_file, truncation
 
 from slacktide.executors import tokenizing
@@ -108,6 +112,26 @@ def test_lengths_are_cut_padded_and_rounded_as_stated(path: Path) -> None:
     left = stated(path, IDS, MASK, length=4, pads_left=True)
     assert encode(left, [part("low")]) == [[[[0, 0, 1, 3]], [[0, 0, 1, 1]]]]
     assert encode(stated(path, IDS, multiple=4, pad_id=2), [part("low")]) == [[[[1, 3, 2, 2]]]]
+
+
+@pytest.mark.parametrize(("kind", "trainer"), [("BPE", "Bpe"), ("Unigram", "Unigram")])
+def test_trained_tokenizers_give_the_ids_of_their_package(
+    kind: str, trainer: str, path: Path
+) -> None:
+    trained = tokenizers.Tokenizer(getattr(tokenizers.models, kind)())
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    train = getattr(tokenizers.trainers, f"{trainer}Trainer")
+    lines = Path(tokenizing.__file__).read_text().splitlines()
+    trained.train_from_iterator(
+        lines, train(vocab_size=300, special_tokens=["<pad>"], show_progress=False)
+    )
+    trained.save(str(path))
+    facts = tokenizer_facts(path.read_bytes())
+    assert (facts.largest_id, facts.pad_id) == (trained.get_vocab_size() - 1, 0)
+    texts = [line for line in lines[:40] if line.strip()]
+    ((ids, mask),) = encode(stated(path), [part(*texts)])
+    own = [trained.encode(text).ids for text in texts]
+    assert [row[: sum(ones)] for row, ones in zip(ids, mask, strict=True)] == own
 
 
 def test_pairs_have_types(path: Path) -> None:

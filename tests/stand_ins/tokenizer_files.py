@@ -21,7 +21,7 @@ def tokenizer_file(words: Sequence[str] = VOCABULARY, **stated: Any) -> bytes:
         "padding": None,
         "added_tokens": added,
         "normalizer": {"type": "Lowercase"},
-        "pre_tokenizer": {"type": "Whitespace"},
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [start, first],
