@@ -34,7 +34,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 5_190,
+    "server": 5_200,
     "wire": 2_430,
     "lab/cli": 2_100,
     "lab/examples": 2_480,

@@ -205,9 +205,12 @@ class ServerCall(PendingRequest):
     def _encode(self, version: LoadedVersion, text: TextInput, call: InferCall) -> None:
         """Submit a call once its texts are tokenized, whose time counts as that of its body. Raises
         WireError."""
+        limits, client, opened = self._plane.limits, self.context.client, self.state is _OPEN
 
         def encoded(result: Sequence[InputTensor] | WireError) -> None:
             try:
+                if opened:
+                    limits.release(client)
                 if self.state is _DROPPED:  # and answered
                     self._step(_SUBMIT)
                 elif self.state is _OPEN or self.state is _RECEIVING:
@@ -222,7 +225,14 @@ class ServerCall(PendingRequest):
             finally:
                 version.leave()
 
-        text.encode(call.inputs, self.context.client, version.check.most_rows, encoded)
+        if opened:
+            limits.admit(client)
+        try:
+            text.encode(call.inputs, client, version.check.most_rows, encoded)
+        except WireError:
+            if opened:
+                limits.release(client)
+            raise
         version.enter()  # so that it is not unloaded before
 
     def _check(self, version: LoadedVersion, call: InferCall) -> None:
