@@ -47,6 +47,8 @@ def graph(*arrows: str, more: tuple[str, ...] = ()) -> Pipeline:
 class Times:
     """`seconds` for each row."""
 
+    revision = 0
+
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 

@@ -7,6 +7,9 @@ request runs alone and is answered, late or not. If the profile was right, the n
 before the next trial doubles. If two trials in a row take less than `FAR_OFF` of the prediction,
 the slower one replaces the prediction; the second one comes without further refusals.
 
+Part of a pipeline's frame is tried at the first refusal: all that was done for the frame would be
+lost, and a chain of stages would need as many refusals for each of them.
+
 For a pool that is alone on its lane this costs nobody anything. On a shared lane, the first trial
 may delay other models. Later trials run if these models can usually wait for that long, or within a
 share of the lane's time (`TRIAL_SHARE`), as for unmeasured shapes (engine/unmeasured.py).
@@ -37,7 +40,8 @@ def trial_due(pool: Pool, request: Request | Notice, reason: Reason, *, now: flo
     if placement is None:
         return False
     trials.refused += 1
-    if trials.refused <= trials.every:
+    is_part = isinstance(request, Request) and request.parent is not None
+    if trials.refused <= trials.every and (trials.tried or not is_part):
         return False
     rows = request.rows if isinstance(request, Request) else 1
     members = (request,) if isinstance(request, Request) else ()

@@ -17,6 +17,7 @@ from slacktide.domain import Plan, Request, StagePlace
 from slacktide.domain.pipelines import Pipeline
 from slacktide.engine import Engine, ServedBy
 from slacktide.pipelines.fan_out import FanOut
+from slacktide.profiles import BatchTimes
 
 REFRESH_S = 0.1
 """Seconds after which predictions are renewed."""
@@ -66,6 +67,9 @@ class Reserves:
         """A request of each stage, to find where it is routed."""
         self._plan: Plan | None = None
         self._until = -math.inf
+        self._times: list[BatchTimes] = []
+        self._revision = 0
+        """Sum of the revisions of `_times`, from which predictions were made."""
         self._work: dict[str, float] = {}
         """Seconds of each stage alone. The times behind a stage follow from these and the plan."""
         self._behind: dict[str, float] = {}
@@ -104,7 +108,7 @@ class Reserves:
             self._plan = plan
             self._places = self._places_of(plan)
             self._work.clear()
-        elif now < self._until:
+        elif now < self._until and self._revision == sum([t.revision for t in self._times]):
             return
         self._until = now + REFRESH_S
         pipeline, snapshot = self._pipeline, self._engine.snapshot(now=now)
@@ -113,10 +117,10 @@ class Reserves:
             for edge, fan_out in self._edges[name]:
                 likely = fan_out.likely(rows[name])
                 rows[edge.downstream] = max(rows.get(edge.downstream, 0), likely)
-        work = {
-            name: self._work_of(name, rows[name], snapshot.served_by(self._probes[name]))
-            for name in pipeline.order
-        }
+        served = {name: snapshot.served_by(self._probes[name]) for name in pipeline.order}
+        self._times = [pool.times for pool in served.values() if pool is not None]
+        self._revision = sum([times.revision for times in self._times])
+        work = {name: self._work_of(name, rows[name], served[name]) for name in pipeline.order}
         if work == self._work:
             return
         self._work = work
