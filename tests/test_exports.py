@@ -43,7 +43,7 @@ EXPORTS = {
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished BatchTiming
         Cancelled Circuit Command Datatype Deployment DriverStalled Event ExitMode
-        ExitPolicy ExitReport FreeSlots Glue InputSize LaneResized LaneSpec Leaving
+        ExitPolicy ExitReport FreeSlots Glue InputSize LaneResized LaneSpec Leaving NEVER
         MemoryShort ModelInterface ModelWindow Notice OptionError Options Outcome
         OutcomeKind Plan PlanChanged PoolId PublishExits Reason Refused Registry Replica
         ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch SECONDS
@@ -112,8 +112,8 @@ EXPORTS = {
         SessionClosed SessionEvent SessionMeasured SessionOpened Stated
     """,
     "slacktide.planning.exits": """
-        ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsJudged RampsLearnt
-        RampsRefused StatedExits ThresholdSearch
+        ApplicationStatus ClassStatus ExitEvent ExitsArranged ExitsPlanner ExitsStatus
+        RampFacts RampsJudged RampsLearnt RampsRefused StatedExits ThresholdSearch
     """,
     "slacktide.planning.pipelines": """
         DevicePlans DeviceView EstimateRules ConfigurationTimes Inflow LinkView PLACEMENTS

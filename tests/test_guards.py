@@ -18,29 +18,29 @@ SOURCE = ROOT / "src" / "slacktide"
 PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
-    "cli": 1_700,
+    "cli": 1_735,
     "client": 2_100,
     "cluster": 600,
     "domain": 3_110,
     "engine": 4_150,
-    "executors": 12_880,
+    "executors": 12_900,
     "exits": 1_950,
     "frontends": 7_300,
-    "models": 11_640,
+    "models": 11_770,
     "observability": 1_850,
     "pipelines": 1_200,
-    "planning": 11_100,
+    "planning": 11_730,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 5_200,
+    "server": 5_230,
     "wire": 2_430,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
     "lab/load": 3_700,
     "lab/netem": 800,
-    "lab/replay": 800,
+    "lab/replay": 810,
     "lab/reports": 1_100,
     "lab/simulation": 7_350,
     "lab/workloads": 2_000,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 75_550,
+    "serving": 76_480,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 109_320,
+    "all": 110_250,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

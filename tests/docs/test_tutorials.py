@@ -110,6 +110,39 @@ def test_text_is_read_from_a_page(tmp_path: Path) -> None:
             assert texts == ["".join(text.split()) for text in expected]
 
 
+@network
+def test_early_exits_keep_lines_that_are_upside_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_zoo(tmp_path / "models", CACHE, models=["direction"])
+    with (tmp_path / "models" / "direction" / "slacktide.yaml").open("a") as file:
+        file.write("".join(blocks("rare-answers", "yaml")))
+    draw, show = blocks("rare-answers", "python")
+    run(draw, None)
+    command = [sys.executable, "-m", "slacktide", "exits", "add", "models/direction", "--json"]
+    command += ["--data", "usual.npz", "--rare", "rare.npz"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["1"]["rare_rows"]["1"] > 250
+    usual, rare = (np.load(f"{name}.npz")["x"] for name in ("usual", "rare"))
+    with slacktide(tmp_path / "models") as serving:
+        for picture in (*usual[:400], *rare[-5:]):
+            request = urllib.request.Request(
+                serving.url("direction"),
+                cv2.imencode(".png", picture[..., ::-1])[1].tobytes(),
+                {"Content-Type": "image/png", "x-request-timeout-seconds": "5"},
+            )
+            with urllib.request.urlopen(request) as answer:
+                assert answer.status == 200
+        why, *classes = run(show, serving).splitlines()
+    rows = {line.split()[0]: line.split() for line in classes}
+    assert rows["1"][1] == "guarded"
+    assert int(rows["1"][2]) >= 5
+    assert int(rows["1"][3]) <= 1
+    assert int(rows["0"][2]) > 300 or why.startswith("lines leave")
+
+
 @pytest.fixture(scope="module")
 def python() -> Path:
     """An interpreter with the packages that the page names."""

@@ -234,6 +234,7 @@ def test_virtual_time_has_the_same_rows_leave_as_the_worker(
     ]
     lane = Replica(1, POOL, "l", (0,), 64)
     batch = Batch(1, lane, tuple(asked), len(said), 0.0, 9.0, leaving=Leaving.SHRINK)
+    batch = replace(batch, held=tuple(final))
     policy = ExitPolicy(POOL, (0, 1), limits, ExitMode.SHRINK, feedback=0.0, enlarge=enlarge)
     took = slower * float(table.seconds(table.whole, len(said)))
     course = TableExits(table).course(batch, policy, took)

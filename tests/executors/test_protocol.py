@@ -69,7 +69,11 @@ def reports(draw: st.DrawFn) -> ExitReport:
         agrees.append(tuple(draw(st.booleans()) for _ in range(judged)) if to_the_end else ())
         left.append(draw(st.integers(-1, judged - 1)))
     times = tuple(draw(st.integers(0, 10**9)) / 1e9 for _ in ramps[: draw(st.integers(0, 4))])
-    return ExitReport(ramps, tuple(said), tuple(agrees), tuple(left), times)
+    answers = tuple(draw(st.integers(0, 999)) if agreed else -1 for agreed in agrees)
+    known = max(answers, default=-1) >= 0
+    return ExitReport(
+        ramps, tuple(said), tuple(agrees), tuple(left), times, answers if known else ()
+    )
 
 
 @st.composite

@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from slacktide.domain import PoolId
+from slacktide.domain import NEVER, PoolId
 from slacktide.executors.ports import ExitSource, FeaturesSeen
-from slacktide.models.exit_files import find_ramps, save_ramps
+from slacktide.exits.errors import ExitError
+from slacktide.exits.training import PooledRows
+from slacktide.models.exit_files import RARE, find_ramps, find_rare, save_ramps, save_rare
 from slacktide.models.exit_learner import FIRST_TRAINING, MOST_BEHIND, RampLearner
+from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import Repository
 from slacktide.models.versions import LoadedExits
 from slacktide.planning.exits import RampsJudged, RampsLearnt, RampsRefused
@@ -328,3 +331,57 @@ async def test_reports_that_the_thread_has_no_time_for_are_let_go(repository: Pa
         trainer = world.learner._pools[POOL].trainer
         assert trainer is not None
         assert trainer.rows == 8 * MOST_BEHIND
+
+
+async def test_supplied_rows_judge_every_revision(repository: Path) -> None:
+    """Half of them, with the class that the model gave; the others train."""
+    async with watched() as world:
+        pool = loaded(repository)
+        features, logits = world.rows(80)
+        rare = PooledRows(tuple(features), logits)
+        pool.source.exits.folder.mkdir()
+        save_rare(pool.source.exits.folder, rare, model_hash(pool.definition))
+        await world.learner.begin(pool)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
+        learnt, judged = world.posted
+        assert isinstance(learnt, RampsLearnt)
+        assert isinstance(judged, RampsJudged)
+        assert judged.supplied
+        assert judged.revision == learnt.revision
+        second = rare.halves_by_class()[1]
+        assert judged.answers == tuple(second.logits.argmax(axis=1).tolist())
+        assert 40 <= len(judged.answers) <= 44
+
+
+async def test_ramps_never_give_a_class_of_the_whole_model(repository: Path) -> None:
+    (repository / "m" / "slacktide.yaml").write_text("early_exit: {whole_model_only: [2]}\n")
+    async with watched() as world:
+        await world.learner.begin(loaded(repository))
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
+        features, logits = world.rows(64)
+        await world.see(features, logits, size=64)
+        judged = world.posted[-1]
+        assert isinstance(judged, RampsJudged)
+        given = [row[1] == NEVER for row in judged.uncertainty]  # by the better ramp
+        assert sum(given) >= 5
+        right = [row[1] for row in judged.agrees]
+        agreeing = [of == 2 for of, agrees in zip(judged.answers, right, strict=True) if agrees]
+        assert agreeing == [never for never, agrees in zip(given, right, strict=True) if agrees]
+
+
+async def test_supplied_rows_of_another_model_are_ignored(repository: Path) -> None:
+    async with watched() as world:
+        pool = loaded(repository)
+        features, logits = world.rows(80)
+        pool.source.exits.folder.mkdir()
+        save_rare(pool.source.exits.folder, PooledRows(tuple(features), logits), "0" * 64)
+        await world.learner.begin(pool)
+        await world.see(*world.rows(FIRST_TRAINING), size=64)
+        assert [type(event) for event in world.posted] == [RampsLearnt]
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04"])
+def test_rare_rows_that_cannot_be_read_are_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / RARE).write_bytes(content)
+    with pytest.raises(ExitError, match=RARE):
+        find_rare(tmp_path, "0" * 64)

@@ -215,7 +215,7 @@ def test_new_stages_are_logged_and_features_go_to_what_learns(
     seen = FeaturesSeen(1, ("early", "late"), (0.2, 0.8), (b"", b""), b"")
     house.launcher.early_exits(REPLICA, seen)
     assert learnt == [], "its settings state none"
-    house.version.pool.exits = LoadedExits(("y",), 1, ("early", "late"))
+    house.version.pool.exits = LoadedExits(("y",), revision=1, names=("early", "late"))
     house.launcher.early_exits(REPLICA, seen)
     assert learnt == [(POOL, seen)]
     house.launcher.early_exits(REPLICA, Arranged(1, (0, 1)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from tests.pipelines.test_frames_in_virtual_time import Street
@@ -21,7 +23,7 @@ STAGES = ("find", "turn", "read")
 PIPELINE = Pipeline(
     "pages",
     tuple(PipelineStage(name, name) for name in STAGES),
-    tuple(Edge(a, b) for a, b in zip(STAGES, STAGES[1:], strict=False)),
+    tuple(Edge(a, b) for a, b in pairwise(STAGES)),
     slo=SLO,
 )
 POOLS = {model: PoolId(model, "1") for model in STAGES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,9 @@ from slacktide.cli.arguments import ModelPath, StateDir, open_model
 from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress
 
 if TYPE_CHECKING:
+    from slacktide.exits.training import PooledRows
     from slacktide.models.exit_samples import LearntRamps
+    from slacktide.models.repository.repository import ModelDefinition
 
 exits = typer.Typer(
     name="exits", help="Learn where a classifier can answer early.", add_completion=False
@@ -36,6 +39,15 @@ def add(
             dir_okay=False,
         ),
     ],
+    rare: Annotated[
+        Path | None,
+        typer.Option(
+            help="An .npz file with rows of classes that are rare in --data. Half of them train "
+            "ramps, the others judge which answers are kept.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     loss: Annotated[
         str | None,
         typer.Option(
@@ -59,10 +71,10 @@ def add(
     from slacktide.executors.process import ProcessExecutor
     from slacktide.executors.timed_replica import MeasuringError
     from slacktide.exits.errors import ExitError
-    from slacktide.models.exit_files import find_ramps, save_ramps
+    from slacktide.models.exit_files import find_ramps, find_rare, save_ramps, save_rare
     from slacktide.models.exit_samples import learn_from_samples
     from slacktide.models.repository.errors import RepositoryError
-    from slacktide.models.repository.profile_store import ProfileStore
+    from slacktide.models.repository.profile_store import ProfileStore, model_hash
 
     loss_share = None if loss is None else share_of(loss)
     try:
@@ -72,6 +84,10 @@ def add(
     if definitions[0].settings.variants is not None:
         fail(f"{name} has variants; model families have no early exits")
     store, learnt = ProfileStore(state_dir), {}
+
+    def find_kept(definition: ModelDefinition, place: Path) -> PooledRows | None:
+        """Return rare rows that were supplied earlier."""
+        return find_rare(place, model_hash(definition))
 
     async def learn_all() -> None:
         executor = ProcessExecutor()
@@ -90,9 +106,13 @@ def add(
                         data,
                         cores=tuple(available_cores()),
                         revision=1 if previous is None else previous.revision + 1,
+                        rare=rare or await asyncio.to_thread(find_kept, definition, place),
                         progress=move,
                     )
                 await asyncio.to_thread(save_ramps, definition, place, ramps.manifest)
+                if rare is not None and ramps.rare is not None:
+                    sha256 = ramps.manifest.model_sha256
+                    await asyncio.to_thread(save_rare, place, ramps.rare, sha256)
                 learnt[definition.version] = ramps
         finally:
             await executor.close()
@@ -122,6 +142,7 @@ def _document(learnt: LearntRamps, loss: float) -> dict[str, object]:
         "rows": manifest.rows,
         "model_sha256": manifest.model_sha256,
         "outputs": manifest.outputs,
+        "rare_rows": _rare_rows(learnt),
         "accuracy_loss": loss,
         "ramps": [
             {
@@ -136,6 +157,12 @@ def _document(learnt: LearntRamps, loss: float) -> dict[str, object]:
             for ramp, judged in zip(manifest.ramps, learnt.judged, strict=True)
         ],
     }
+
+
+def _rare_rows(learnt: LearntRamps) -> dict[str, int]:
+    """Return the number of supplied rows by the model's class."""
+    classes = () if learnt.rare is None else learnt.rare.logits.argmax(axis=1).tolist()
+    return {str(number): count for number, count in sorted(Counter(classes).items())}
 
 
 def _print(title: str, learnt: LearntRamps, loss: float) -> None:
@@ -163,3 +190,6 @@ def _print(title: str, learnt: LearntRamps, loss: float) -> None:
         "agrees: rows for which the ramp gives the model's answer; may leave: rows that could "
         f"leave if this were the only ramp and {percent(loss)} of the answers could change"
     )
+    if rare_rows := _rare_rows(learnt):
+        counts = ", ".join(f"class {number}: {count}" for number, count in rare_rows.items())
+        out.print(f"rare rows, half of them judged: {counts}")

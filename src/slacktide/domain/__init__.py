@@ -18,6 +18,7 @@ from slacktide.domain.commands import RunBatch as RunBatch
 from slacktide.domain.commands import StartReplica as StartReplica
 from slacktide.domain.commands import StopReplica as StopReplica
 from slacktide.domain.commands import TellCircuit as TellCircuit
+from slacktide.domain.events import NEVER as NEVER
 from slacktide.domain.events import Announced as Announced
 from slacktide.domain.events import BatchAborted as BatchAborted
 from slacktide.domain.events import BatchFailed as BatchFailed

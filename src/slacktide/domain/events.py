@@ -56,6 +56,10 @@ class RowsReleased:
     """The position of the ramp; -1: unknown."""
 
 
+NEVER = 2.0
+"""Uncertainty of a row that may not leave at a ramp."""
+
+
 @read_only
 class ExitReport:
     """The verdicts of a batch's ramps, by row (members in order, then their rows) and by ramp,
@@ -64,7 +68,8 @@ class ExitReport:
     ramps: tuple[int, ...]
     """Positions of the ramps that were active."""
     uncertainty: tuple[tuple[float, ...], ...]
-    """By row, by ramp: 1 − the probability of the answer. Shorter if the row left earlier."""
+    """By row, by ramp: 1 − the probability of the answer; NEVER: a class that ramps may not give.
+    Shorter if the row left earlier."""
     agrees: tuple[tuple[bool, ...], ...]
     """By row, by ramp: whether the ramp agreed with the model's end. Empty if the row did not get
     to the end."""
@@ -72,6 +77,8 @@ class ExitReport:
     """By row: index in `ramps` of the ramp that answered it; -1: the model's end did."""
     stage_s: tuple[float, ...] = ()
     """Seconds from the batch's start to the answers of each ramp."""
+    answers: tuple[int, ...] = ()
+    """By row: class that the model's end gave; -1: the row did not get there. Empty: unknown."""
 
 
 @read_only

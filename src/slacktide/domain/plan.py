@@ -133,6 +133,10 @@ class ExitPolicy:
     enlarge: bool = False
     """Whether batches are planned to end at the last ramp. Rows then go on (`going_on`) only in
     time that other rows have saved."""
+    applications: tuple[str, ...] | None = None
+    """Applications whose requests may leave; None: those of every application."""
+    whole_model_only: tuple[int, ...] = ()
+    """Classes that no ramp may give: a row to which a ramp gives one does not leave there."""
 
     def __post_init__(self) -> None:
         if len(self.thresholds) != len(self.ramps):

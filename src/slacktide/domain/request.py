@@ -57,6 +57,8 @@ class Batch:
     judged: bool = False
     """Whether accuracy is judged on it; its id decides. If so, all its rows run to the end, and it
     is not stopped when all of them are answered."""
+    held: tuple[int, ...] = ()
+    """Places of members that only the model's end may answer."""
 
 
 @read_only

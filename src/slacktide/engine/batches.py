@@ -187,10 +187,13 @@ class Batches:
         state, pool = self._state, placement.pool
         settings, now = state.settings, state.now
         leaving, judged, may_stop = Leaving.NONE, False, False
+        held: tuple[int, ...] = ()
         if pool.exits is not None and not solo:
             leaving, judged, may_stop = self._exits.begin(
                 lane, placement, self._next_id, len(members), first=first
             )
+            if leaving is not Leaving.NONE:
+                held = self._exits.held(placement, members)
         shrinks = may_stop or leaving is Leaving.SHRINK
         predict = pool.times.of if shrinks else pool.times.whole
         time = predict(rows, lane.size, members)
@@ -202,7 +205,8 @@ class Batches:
         if rows > replica.max_batch:  # a single request with more rows than the cap
             replica = replace(replica, max_batch=rows)
         batch = Batch(
-            self._next_id, replica, members, rows, now, now + limit, solo, leaving, judged
+            *(self._next_id, replica, members, rows, now, now + limit, solo, leaving, judged),
+            held,
         )
         self._next_id += 1
         running = lane.running = Running(batch, placement, now + expected)
@@ -215,7 +219,8 @@ class Batches:
 
     def released(self, event: RowsReleased) -> None:
         running, ramp = self._find(event.batch), event.ramp if event.ramp >= 0 else None
-        members = {member.id: member.final for member in running.batch.members}
+        held = running.batch.held
+        members = {member.id: at in held for at, member in enumerate(running.batch.members)}
         for id in event.ids:
             if members.get(id, True):  # True if it is final or not a member
                 problem = "may not leave early" if id in members else "is not a member of it"

@@ -16,7 +16,7 @@ and reports with `RowsReleased`. The rules here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from slacktide.domain import (
     AbortBatch,
@@ -25,6 +25,7 @@ from slacktide.domain import (
     Leaving,
     PoolId,
     PublishExits,
+    Request,
     is_judged,
 )
 from slacktide.engine.lanes import Lane, Placement, Running
@@ -81,6 +82,18 @@ class ExitRules:
         if busy or policy.mode is ExitMode.SHRINK:
             return Leaving.SHRINK, False, False
         return Leaving.RUN_ON, False, True
+
+    def held(self, placement: Placement, members: Sequence[Request]) -> tuple[int, ...]:
+        """Return the places of members that only the model's end may answer."""
+        policy = placement.pool.exits
+        listed = None if policy is None else policy.applications
+        return tuple(
+            [
+                place
+                for place, member in enumerate(members)
+                if member.final or (listed is not None and member.application not in listed)
+            ]
+        )
 
     def stop_for_others(self, lane: Lane, running: Running) -> None:
         """Stop a batch whose members are all answered if a request waits for its lane."""

@@ -216,7 +216,8 @@ class Arranger:
         del model
         chains = self._open(split(self._optimised(cut_model)))
         interface = session.runner.file_interface
-        return StageChain(chains, interface, frozenset(graph.outputs), positions)
+        whole = policy.whole_model_only
+        return StageChain(chains, interface, frozenset(graph.outputs), positions, whole)
 
     def _check_decoder(self, exits: Container[str]) -> None:
         """Raise ExitError if the decoder reads an output that is not among these of exits."""

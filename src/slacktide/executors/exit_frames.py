@@ -59,14 +59,16 @@ def decode_released(body: bytes, members: int) -> ReleasedMessage:
 
 
 def encode_exits(policy: ExitPolicy) -> bytes:
-    document = {**asdict(policy), "mode": policy.mode.value}
+    # The engine has marked the members that may not leave (`Batch.held`).
+    document = {**asdict(policy), "mode": policy.mode.value, "applications": None}
     return frame(FrameKind.EXITS, json.dumps(document).encode())
 
 
 def decode_exits(body: bytes) -> ExitPolicy:
     try:
         document = json.loads(body)
-        lists = {name: tuple(document[name]) for name in ("ramps", "thresholds", "costs")}
+        names = ("ramps", "thresholds", "costs", "whole_model_only")
+        lists = {name: tuple(document[name]) for name in names}
         pool, mode = PoolId(*document["pool"]), ExitMode(document["mode"])
         return ExitPolicy(**{**document, **lists, "pool": pool, "mode": mode})
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -214,6 +214,8 @@ class FeaturesSeen:
     """[rows, classes]."""
     outputs: tuple[str, ...] = ()
     """Names of the model's outputs that ramps make."""
+    applications: tuple[str, ...] = ()
+    """The application of each row's request, which the server adds; empty: unknown."""
 
 
 Report = (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain import ExitReport, Leaving, going_on
+from slacktide.domain import NEVER, ExitReport, Leaving, going_on
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import FeaturesSeen
 
@@ -51,9 +51,11 @@ class StageChain:
         interface: ModelInterface,
         ramp_outputs: Set[str],
         positions: Sequence[Position] | None = None,
+        whole_model_only: Sequence[int] = (),
     ) -> None:
         """`ramp_outputs`: outputs that ramps make. `positions`: positions whose features are
-        reported; None: no features."""
+        reported; None: no features. `whole_model_only`: classes that ramps may not give."""
+        self.whole_model_only = frozenset(whole_model_only)
         self._chains = chains
         self.interface = interface
         self.ramp_outputs = ramp_outputs
@@ -175,15 +177,18 @@ class StagedBatch:
         if not model.ramps:
             return None
         agrees: list[tuple[bool, ...]] = [()] * len(self._exit_stages)
+        classes: list[int] = []
         if self.finished and ANSWER in self._values:  # built-in exits have no class
             ends = self._values[ANSWER].ravel().tolist()
+            classes = [-1] * len(self._exit_stages)
             for row, end in zip(self._batch_rows, ends, strict=True):
                 agrees[row] = tuple([answer == end for answer in self._answers[row]])
+                classes[row] = int(end)
         uncertainties = tuple(
             [tuple([1.0 if math.isnan(u) else u for u in row]) for row in self._uncertainties]
         )
         lefts, stage_s = tuple(self._exit_stages), tuple(self._stage_s)
-        return ExitReport(model.ramps, uncertainties, tuple(agrees), lefts, stage_s)
+        return ExitReport(model.ramps, uncertainties, tuple(agrees), lefts, stage_s, tuple(classes))
 
     def features(self) -> FeaturesSeen | None:
         """Features of the batch; None if none were requested, or rows have left or had faults."""
@@ -207,11 +212,13 @@ class StagedBatch:
         values, present, at = self._values, self._batch_rows, len(self._stage_s)
         self._stage_s.append(self._clock() - self._begin)
         uncertainties = values[f"exits/{ramp}/uncertainty"].ravel().tolist()
+        if (answers := values.get(f"exits/{ramp}/answer")) is not None:
+            for at_row, answer in enumerate(answers.ravel().tolist()):
+                self._answers[present[at_row]].append(answer)
+                if answer in self._model.whole_model_only:
+                    uncertainties[at_row] = NEVER
         for row, uncertainty in zip(present, uncertainties, strict=True):
             self._uncertainties[row].append(uncertainty)
-        if (answers := values.get(f"exits/{ramp}/answer")) is not None:
-            for row, answer in zip(present, answers.ravel().tolist(), strict=True):
-                self._answers[row].append(answer)
         threshold = self._thresholds.get(ramp, 0.0)
         deeper = None
         if self._shrinks and self._model.planned_end >= 0:

@@ -157,8 +157,8 @@ class JudgedRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
-    """Rows held back: the features of each position, and the logits."""
+class PooledRows:
+    """Rows: the pooled features of each position, and the model's logits."""
 
     features: tuple[Rows, ...]
     logits: Rows
@@ -166,8 +166,39 @@ class _Waiting:
     def __len__(self) -> int:
         return len(self.logits)
 
-    def part(self, start: int, stop: int) -> _Waiting:
-        return _Waiting(tuple(part[start:stop] for part in self.features), self.logits[start:stop])
+    def part(self, start: int, stop: int) -> PooledRows:
+        return PooledRows(
+            tuple(part[start:stop] for part in self.features), self.logits[start:stop]
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[PooledRows] | deque[PooledRows]) -> PooledRows:
+        """The rows of all parts, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        features = zip(*(part.features for part in parts), strict=True)
+        return PooledRows(
+            tuple(np.concatenate(blocks) for blocks in features),
+            np.concatenate([part.logits for part in parts]),
+        )
+
+    def finite(self) -> PooledRows:
+        """The rows without numbers that are not finite."""
+        parts = (self.logits, *self.features)
+        usable = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in parts])
+        return self._of(np.asarray(usable, bool))
+
+    def halves_by_class(self) -> tuple[PooledRows, PooledRows]:
+        """The first and the second half of the rows of each of the model's answers."""
+        answers = self.logits.argmax(axis=1)
+        first: NDArray[np.bool_] = np.zeros(len(answers), bool)
+        for answer in np.unique(answers):
+            rows = np.flatnonzero(answers == answer)
+            first[rows[: len(rows) // 2]] = True
+        return self._of(first), self._of(~first)
+
+    def _of(self, chosen: NDArray[np.bool_]) -> PooledRows:
+        return PooledRows(tuple(part[chosen] for part in self.features), self.logits[chosen])
 
 
 class RampTrainer:
@@ -180,8 +211,10 @@ class RampTrainer:
         least one."""
         self._tensors, self._costs = tuple(tensors), tuple(costs)
         self._forget = forget
+        self.supplied: PooledRows | None = None
+        """More rows to train on, which do not age."""
         self._sums: list[RunningSums] = []
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[PooledRows] = deque()
         self._waiting_rows = 0
         self._unusable = 0
         self._unusable_source = ""
@@ -211,12 +244,17 @@ class RampTrainer:
             usable &= finite
         self._unusable += int((~usable).sum())
         if usable.any():
-            rows = _Waiting(tuple(part[usable] for part in features), logits[usable])
+            rows = PooledRows(tuple(part[usable] for part in features), logits[usable])
             self._answers += np.bincount(rows.logits.argmax(axis=1), minlength=len(self._answers))
             self._waiting.append(rows)
             self._waiting_rows += len(rows)
             self.rows += len(rows)
             self._learn(_BLOCK)
+
+    def fits(self, rows: PooledRows) -> bool:
+        """Whether there are such rows, and of the sizes of those so far."""
+        sizes = [part.shape[1] for part in (*rows.features, rows.logits)]
+        return len(rows) > 0 and sizes == self._sizes
 
     def train(self) -> tuple[Ramp, ...]:
         """Train a ramp for each position on all rows. Its agreement and temperature are measured
@@ -225,7 +263,7 @@ class RampTrainer:
         self.check_rows()
         self._learn(1)
         older, newer = self._halves()
-        both = _joined((older, newer))
+        both = PooledRows.joined((older, newer))
         trained = [self._ramp(number, older, both) for number in range(len(self._sums))]
         self.judged = tuple(judged for _, judged in trained)
         return tuple(ramp for ramp, _ in trained)
@@ -236,8 +274,11 @@ class RampTrainer:
         logits = ramp.logits(newer.features[ramp.position])
         return judged_rows(logits / ramp.temperature, newer.logits.argmax(axis=1))
 
-    def _ramp(self, number: int, older: _Waiting, both: _Waiting) -> tuple[Ramp, JudgedRows]:
+    def _ramp(self, number: int, older: PooledRows, both: PooledRows) -> tuple[Ramp, JudgedRows]:
         sums, features = self._sums[number], older.features[number]
+        if self.supplied is not None:
+            sums = copy.deepcopy(sums)
+            sums.add(self.supplied.features[number], self.supplied.logits)
         labels = older.logits.argmax(axis=1)
 
         def loss(ridge: float) -> tuple[float, float]:
@@ -287,12 +328,12 @@ class RampTrainer:
                 first = first.part(0, beyond)
             leaving.append(first)
             beyond -= len(first)
-        rows = _joined(leaving)
+        rows = PooledRows.joined(leaving)
         for sums, features in zip(self._sums, rows.features, strict=True):
             sums.add(features, rows.logits)
 
-    def _halves(self) -> tuple[_Waiting, _Waiting]:
-        rows = _joined(self._waiting)
+    def _halves(self) -> tuple[PooledRows, PooledRows]:
+        rows = PooledRows.joined(self._waiting)
         self._waiting = deque([rows])
         half = len(rows) // 2
         return rows.part(0, half), rows.part(half, len(rows))
@@ -330,16 +371,6 @@ class RampTrainer:
         if (self._answers > 0).sum() < 2:
             answer = f"class {int(self._answers.argmax())}"
             raise ExitError(f"the model answers the first {self.rows} rows equally ({answer})")
-
-
-def _joined(parts: Sequence[_Waiting] | deque[_Waiting]) -> _Waiting:
-    if len(parts) == 1:
-        return parts[0]
-    features = zip(*(part.features for part in parts), strict=True)
-    return _Waiting(
-        tuple(np.concatenate(blocks) for blocks in features),
-        np.concatenate([part.logits for part in parts]),
-    )
 
 
 def judged_rows(logits: Rows, answers: NDArray[np.int64]) -> JudgedRows:

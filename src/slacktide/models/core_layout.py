@@ -363,7 +363,8 @@ class PlanBuilder:
                 parts.append(ScaledModel(limits, policy, options))
             exits = version.definition.settings.exits
             if exits is not None:
-                parts.append(exits.stated)
+                only = exits.class_numbers(version.definition.labels)
+                parts.append(replace(exits.stated, whole_model_only=only))
             if parts:
                 stated[version.name] = tuple(parts)
         return stated

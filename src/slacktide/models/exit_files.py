@@ -1,16 +1,22 @@
 """Finds and saves the ramps of a model, in the folder that `ProfileStore.exits_folder` names.
 
-`exits/manifest.py` defines the files.
+`exits/manifest.py` defines the files. `rare.npz` holds the pooled features of rows of rare classes
+that the operator has supplied, so that ramps learnt later are trained and judged on them too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 from pathlib import Path
 
+import numpy as np
+
 from slacktide.executors.ports import ExitSource
+from slacktide.exits.archives import read_npz
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import MANIFEST, ExitManifest, read_manifest
+from slacktide.exits.training import PooledRows
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.paths import (
     PathKind,
@@ -21,6 +27,8 @@ from slacktide.models.repository.paths import (
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import ModelDefinition
 
+RARE = "rare.npz"
+MOST_RARE_BYTES = 1 << 28
 LABELS = "labels.txt"
 """File in a model's folder with the names of its classes, one per line."""
 _MOST_LABEL_BYTES = 4 << 20
@@ -92,6 +100,39 @@ def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest
         where = f"{definition.name}/{definition.version}"
         advice = "if the folder is read-only, name a state folder (--state-dir)"
         raise ExitError(f"{where}: ramps cannot be saved: {error.strerror}; {advice}") from None
+
+
+def find_rare(folder: Path, model_sha256: str) -> PooledRows | None:
+    """Return the supplied rows of rare classes; None if there are none for these model files.
+    Blocks. Raises ExitError for an unusable file."""
+    if not (folder / RARE).exists():
+        return None
+    try:
+        arrays = read_npz(folder / RARE, most_bytes=MOST_RARE_BYTES, where=RARE)
+    except ValueError as error:
+        raise ExitError(str(error)) from None
+    if str(arrays.pop("model", "")) != model_sha256:
+        return None
+    parts = [arrays.get("logits"), *(arrays.get(f"features.{at}") for at in range(len(arrays) - 1))]
+    rows = [part for part in parts if part is not None and part.dtype == np.float32]
+    sizes = {len(part) for part in rows if part.ndim == 2}
+    if len(rows) < max(2, len(parts)) or len(sizes) != 1 or any(part.ndim != 2 for part in rows):
+        raise ExitError(f"{RARE}: expected float32 arrays [rows, features] of equal rows")
+    return PooledRows(tuple(rows[1:]), rows[0]).finite()
+
+
+def save_rare(folder: Path, rows: PooledRows, model_sha256: str) -> None:
+    """Write the supplied rows of rare classes. Blocks. Raises ExitError."""
+    packed = io.BytesIO()
+    arrays = {f"features.{at}": part for at, part in enumerate(rows.features)}
+    np.savez(packed, allow_pickle=False, model=model_sha256, logits=rows.logits, **arrays)
+    if packed.tell() > MOST_RARE_BYTES:
+        most = MOST_RARE_BYTES * len(rows) // packed.tell()
+        raise ExitError(f"rare rows: expected at most {most} of this model, got {len(rows)}")
+    try:
+        write_atomically(folder / RARE, packed.getvalue())
+    except OSError as error:
+        raise ExitError(f"{RARE} cannot be saved: {error.strerror}") from None
 
 
 def _weights_before(folder: Path) -> str:

@@ -23,12 +23,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain import PoolId
+from slacktide.domain import NEVER, PoolId
 from slacktide.executors.ports import FeaturesSeen
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import ExitManifest, Ramp
-from slacktide.exits.training import RampTrainer, judged_rows
-from slacktide.models.exit_files import find_ramps, manifest_stamp, save_ramps
+from slacktide.exits.training import PooledRows, RampTrainer, judged_rows
+from slacktide.models.exit_files import RARE, find_ramps, find_rare, manifest_stamp, save_ramps
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import ModelDefinition
@@ -61,6 +61,8 @@ class _Pool:
     clock: Callable[[], float]
     model_sha256: str = ""
     manifest: ExitManifest | None = None
+    rare: PooledRows | None = None
+    """Rows of rare classes that the operator has supplied."""
     stamp: tuple[int, int] | None = None
     """Stamp of the manifest when this learner last read or wrote it."""
     trainer: RampTrainer | None = None
@@ -83,7 +85,9 @@ class _Pool:
         """Read the stored ramps. Raises ExitError if they are unusable."""
         self.stamp = manifest_stamp(self.folder)
         self.model_sha256 = model_hash(self.definition)
+        self.rare = find_rare(self.folder, self.model_sha256)
         self.manifest = find_ramps(self.definition, self.folder)
+        self._judge_rare()
 
     def learn(self, reports: list[FeaturesSeen]) -> bool:
         """Learn from reports. Returns whether ramps changed. Raises ExitError if the pool cannot
@@ -95,6 +99,9 @@ class _Pool:
                 self.trainer = RampTrainer(report.tensors, report.costs, forget=FORGET)
             features = [_rows(part, report.rows) for part in report.features]
             self.trainer.add(features, _rows(report.logits, report.rows))
+            if self.rare is not None and self.trainer.supplied is None:
+                fits = self.trainer.fits(self.rare)  # the positions may be others since
+                self.trainer.supplied = self.rare.halves_by_class()[0] if fits else None
             rows = self.trainer.all_rows
             if rows >= self.next_training and self.clock() >= self.paused_until:
                 self.next_training = rows + min(
@@ -110,16 +117,39 @@ class _Pool:
         ramps = () if self.manifest is None else self.manifest.ramps
         if self.manifest is None or report.tensors != tuple([ramp.tensor for ramp in ramps]):
             return
-        answers = _rows(report.logits, report.rows).argmax(axis=1)
+        features = tuple([_rows(part, report.rows) for part in report.features])
+        rows = PooledRows(features, _rows(report.logits, report.rows))
+        self.judgements.append(replace(self._judged(rows), applications=report.applications))
+
+    def _judged(self, rows: PooledRows) -> RampsJudged:
+        """Judge the ramps in force on these rows."""
+        assert self.manifest is not None
+        answers = rows.logits.argmax(axis=1)
+        settings = self.definition.settings.exits
+        whole = () if settings is None else settings.class_numbers(self.definition.labels)
         uncertainties, agreements = [], []
-        for ramp, part in zip(ramps, report.features, strict=True):
-            logits = ramp.logits(_rows(part, report.rows))
+        for ramp, part in zip(self.manifest.ramps, rows.features, strict=True):
+            logits = ramp.logits(part)
             judged = judged_rows(logits / ramp.temperature, answers)
-            uncertainties.append(np.nan_to_num(judged.uncertainty, nan=1.0))
+            never = np.isin(logits.argmax(axis=1), whole)
+            uncertainties.append(np.where(never, NEVER, np.nan_to_num(judged.uncertainty, nan=1.0)))
             agreements.append(judged.agrees)
         columns = (np.array(uncertainties).T.tolist(), np.array(agreements).T.tolist())
-        rows = tuple([tuple(map(tuple, column)) for column in columns])
-        self.judgements.append(RampsJudged(self.loaded.id, self.manifest.revision, *rows))
+        unsure, agrees = (tuple(map(tuple, column)) for column in columns)
+        revision = self.manifest.revision
+        return RampsJudged(self.loaded.id, revision, unsure, agrees, tuple(answers.tolist()))
+
+    def _judge_rare(self) -> None:
+        """Judge the ramps in force on supplied rows that they were not trained on."""
+        manifest, rare = self.manifest, self.rare
+        if manifest is None or rare is None:
+            return
+        sizes = [part.shape[1] for part in rare.features]
+        if sizes != [len(ramp.weights) for ramp in manifest.ramps]:
+            raise ExitError(f"{RARE}: the model has other positions now; supply the rows again")
+        rows = rare.halves_by_class()[1]
+        if len(rows):
+            self.judgements.append(replace(self._judged(rows), supplied=True))
 
     def _train(self, trainer: RampTrainer, report: FeaturesSeen) -> bool:
         try:
@@ -143,6 +173,7 @@ class _Pool:
             raise ExitError("another program wrote ramps; reload the model to use them")
         save_ramps(self.definition, self.folder, manifest)
         self.manifest, self.stamp = manifest, manifest_stamp(self.folder)
+        self._judge_rare()
         return True
 
 
@@ -188,6 +219,12 @@ class RampLearner:
         self._pools[loaded.id] = pool
         if pool.manifest is not None:
             self._publish(pool, pool.manifest)
+        self._post_judgements(pool)
+
+    def _post_judgements(self, pool: _Pool) -> None:
+        for judged in pool.judgements:
+            self._post(judged)
+        pool.judgements.clear()
 
     def forget(self, pool: PoolId) -> None:
         """Stop learning for a pool."""
@@ -227,15 +264,13 @@ class RampLearner:
                 return
             if self._pools.get(loaded.id) is not pool:
                 return
-            for judged in pool.judgements:
-                self._post(judged)
-            pool.judgements.clear()
             if better and pool.manifest is not None:
                 self._publish(pool, pool.manifest)
             elif pool.manifest is None and loaded.exits is not None:
                 loaded.exits.refusal = pool.refusal
                 if pool.hindrance not in (before, ""):
                     log.warning("%s: no early exits yet: %s", name, pool.hindrance)
+            self._post_judgements(pool)  # those of earlier ramps are void
         pool.busy = False
 
     def _publish(self, pool: _Pool, manifest: ExitManifest) -> None:

@@ -30,7 +30,7 @@ from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import ExitManifest
 from slacktide.exits.positions import ExitGraph, find_positions
 from slacktide.exits.ramp_graph import PREFIX, with_features
-from slacktide.exits.training import LEAST_ROWS, JudgedRows, RampTrainer
+from slacktide.exits.training import LEAST_ROWS, JudgedRows, PooledRows, RampTrainer
 from slacktide.models.exit_files import exit_source
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.profile_store import model_hash
@@ -52,6 +52,8 @@ class LearntRamps:
     manifest: ExitManifest
     judged: tuple[JudgedRows, ...]
     """Judgement of each position's ramp on the last samples."""
+    rare: PooledRows | None = None
+    """Supplied rows of rare classes."""
 
 
 async def learn_from_samples(
@@ -61,11 +63,13 @@ async def learn_from_samples(
     *,
     cores: tuple[int, ...],
     revision: int,
+    rare: Path | PooledRows | None = None,
     progress: Progress = lambda share, text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> LearntRamps:
-    """Run every sample and learn a ramp for every position. Raises ExitError, and MeasuringError if
-    the model cannot run."""
+    """Run every sample and learn a ramp for every position. `rare`: a file of rows of rare classes,
+    or rows supplied earlier; ramps are trained on half of them. Raises ExitError, and
+    MeasuringError if the model cannot run."""
     if definition.own_exits:
         raise ExitError(f"{definition.where}: early_exit.judged: the model has its own exits")
     with tempfile.TemporaryDirectory(prefix="slacktide-exits-") as folder:
@@ -85,10 +89,7 @@ async def learn_from_samples(
             interface = (await replica.ready()).interface
             if not interface.batches:
                 raise ExitError(f"{definition.where}: early exits need a batch axis")
-            try:
-                samples = [*await asyncio.to_thread(read_requests, file, interface)]
-            except ValueError as error:
-                raise ExitError(str(error)) from None
+            samples = await _read(file, interface)
             if len(samples) < LEAST_ROWS:
                 raise ExitError(f"ramps need at least {LEAST_ROWS} rows, got {len(samples)}")
             names = [spec.name for spec in interface.outputs]
@@ -96,19 +97,29 @@ async def learn_from_samples(
                 names.index(f"{PREFIX}features/{position.number}") for position in graph.positions
             ]
             indices.append(names.index(f"{PREFIX}logits"))
-            for at, sample in enumerate(samples):
-                progress(at / len(samples), f"sample {at + 1} of {len(samples)}")
+            rare_samples = await _read(rare, interface) if isinstance(rare, Path) else []
+            pooled, total = [], len(samples) + len(rare_samples)
+            for at, sample in enumerate([*samples, *rare_samples]):
+                progress(at / total, f"sample {at + 1} of {total}")
                 try:
                     outputs = await _run(replica, arena, interface, sample)
                 except BatchError as error:
                     raise ExitError(f"sample {at + 1}: {error}") from None
                 rows = [np.frombuffer(outputs[index][1], np.float32)[None] for index in indices]
+                if at >= len(samples):
+                    pooled.append(PooledRows(tuple(rows[:-1]), rows[-1]))
+                    continue
                 trainer.add(rows[:-1], rows[-1])
                 if trainer.all_rows == FIRST_ROWS:  # fail early, not after hours
                     trainer.check_rows()
+            if pooled:
+                rare = PooledRows.joined(pooled).finite()
         finally:
             replica.close()
             arena.close()
+    supplied = rare if isinstance(rare, PooledRows) and trainer.fits(rare) else None
+    if supplied is not None:
+        trainer.supplied = supplied.halves_by_class()[0]
     progress(1.0, "learning")
     ramps = await asyncio.to_thread(trainer.train)
     manifest = ExitManifest(
@@ -119,7 +130,15 @@ async def learn_from_samples(
         graph.outputs,
         ramps,
     )
-    return LearntRamps(manifest, trainer.judged)
+    return LearntRamps(manifest, trainer.judged, supplied)
+
+
+async def _read(file: Path, interface: ModelInterface) -> list[Request]:
+    """Read a file of samples. Raises ExitError."""
+    try:
+        return [*await asyncio.to_thread(read_requests, file, interface)]
+    except ValueError as error:
+        raise ExitError(str(error)) from None
 
 
 def positions_of(definition: ModelDefinition, model: Any) -> ExitGraph:

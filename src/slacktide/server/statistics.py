@@ -7,7 +7,7 @@ from typing import Any
 from slacktide.models.calls.model_counters import ComputeSeconds, StageCounters
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning import ModelBounds
-from slacktide.planning.exits import ExitsStatus
+from slacktide.planning.exits import ApplicationStatus, ClassStatus, ExitsStatus
 from slacktide.planning.pipelines import PlacementStatus
 
 
@@ -100,6 +100,21 @@ def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[
         stats["reason"] = exits.refusal or status.reason
         stats |= {"accuracy": status.accuracy if status.judged else None, "alarms": status.alarms}
         stats |= {"overhead": status.overhead}
+        stats |= {"hold": status.hold, "lacking_rows": status.lacking}
+        labels = dict(enumerate(version.labels or version.definition.labels))
+        stats["classes"] = [
+            {
+                "class": of.number,
+                "label": labels.get(of.number),
+                **_exit_counts(of),
+                "state": of.state,
+            }
+            for of in status.classes
+        ]
+        stats["applications"] = [
+            {"application": of.name, **_exit_counts(of), "leaves": of.may_leave, "hold": of.hold}
+            for of in status.applications
+        ]
         if (policy := status.policy) is not None:
             stats |= {"mode": policy.mode.value, "feedback": policy.feedback}
             active = dict(zip(policy.ramps, policy.thresholds, strict=True))
@@ -115,6 +130,15 @@ def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[
         for ramp in sorted({*active, *counters.exits})
     ]
     return {"exit_stats": stats}
+
+
+def _exit_counts(of: ClassStatus | ApplicationStatus) -> dict[str, int]:
+    return {
+        "judged_rows": of.judged,
+        "wrong_rows": of.wrong,
+        "alarms": of.alarms,
+        "lacking_rows": of.lacking,
+    }
 
 
 def _variants(version: LoadedVersion) -> list[dict[str, Any]]:

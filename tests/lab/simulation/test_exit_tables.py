@@ -57,7 +57,8 @@ def batch(
     *ids: int, leaving: Leaving = Leaving.RUN_ON, judged: bool = False, final: bool = False
 ) -> Batch:
     members = tuple(Request(id, "m", 0.0, 9.0, final=final) for id in ids)
-    return Batch(7, REPLICA, members, len(ids), 0.0, 99.0, leaving=leaving, judged=judged)
+    made = Batch(7, REPLICA, members, len(ids), 0.0, 99.0, leaving=leaving, judged=judged)
+    return dataclasses.replace(made, held=tuple(range(len(ids))) if final else ())
 
 
 def policy(*thresholds: float) -> ExitPolicy:
@@ -331,6 +332,7 @@ def test_where_features_are_asked_for_ramps_at_all_positions_are_judged():
         exit_policy.revision,
         tuple(map(tuple, small().uncertainty[:1].tolist())),
         tuple(map(tuple, small().agrees[:1].tolist())),
+        applications=("",),
     )
     reports.publish(dataclasses.replace(exit_policy, feature_share=0.0), 9.0)
     reports.run(batch(0), 9.0)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slacktide.domain import ExitMode
+from slacktide.domain.options import OptionError
 from slacktide.exits.own_exits import OwnExit
 from slacktide.models.repository.early_exit import EarlyExitSettings, PositionSettings
 from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.profile_store import ProfileStore, model_hash
-from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import parse_settings, validate_settings
 from slacktide.planning.exits import StatedExits
@@ -160,3 +162,30 @@ def test_what_is_learnt_goes_beside_the_model_or_under_the_state_folder(
     os.utime(beside / "manifest.json", (2**33, 2**33))
     ProfileStore(state).exits_folder(definition)
     assert (own / "manifest.json").read_text() == "first", "it was made anew"
+
+
+def test_classes_are_named_by_label_or_number() -> None:
+    settings = EarlyExitSettings(whole_model_only=("nsfw", 0))
+    assert settings.class_numbers(("sfw", "nsfw")) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ((), "expected a class number, since the model has no 'labels', got 'nsfw'"),
+        (("cat", "dog"), "expected one of the labels, such as 'cat', got 'nsfw'"),
+    ],
+)
+def test_a_class_without_a_label_is_refused(labels: tuple[str, ...], message: str) -> None:
+    settings = EarlyExitSettings(whole_model_only=("nsfw",))
+    with pytest.raises(OptionError, match=re.escape(f"whole_model_only[0]: {message}")):
+        settings.class_numbers(labels)
+
+
+def test_a_repository_names_the_unknown_label(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"")
+    text = "early_exit: {whole_model_only: [nsfw]}\n"
+    (tmp_path / "m" / "slacktide.yaml").write_text(text)
+    with pytest.raises(SettingsError, match=r"early_exit\.whole_model_only\[0\]"):
+        Repository(tmp_path).read("m")

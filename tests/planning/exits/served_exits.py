@@ -139,17 +139,29 @@ class ServedExits(SteppedPlanners):
         for job in self.runtime.take_jobs():
             self.job = len(self.wrong) + self.job_rows, job
 
-    def row(self, unsure: Array, agrees: Array, *, seconds: float = WHOLE_S) -> None:
-        """A row by itself: what ramps at all positions would say of it."""
+    def row(
+        self,
+        unsure: Array,
+        agrees: Array,
+        *,
+        seconds: float = WHOLE_S,
+        number: int = -1,
+        application: str = "",
+    ) -> None:
+        """A row by itself: what ramps at all positions would say of it, and the model's class."""
         self.ids += 1
         self.now += 1e-6  # the lane has been idle, so that all rows run on
-        self.turn(Submitted(Request(self.ids, "m", self.now, self.now + self.left_s)))
+        request = Request(self.ids, "m", self.now, self.now + self.left_s, application=application)
+        self.turn(Submitted(request))
         policy, chain = self.policy, self.chain
         limit = dict(zip(policy.ramps, policy.thresholds, strict=True))
+        answers = () if number < 0 else (number,)
         left = next(
             (at for at, ramp in enumerate(chain) if unsure[ramp] < limit.get(ramp, 0.0)), -1
         )
         batch = self.started.pop().batch
+        if batch.held:
+            left = -1
         stages = [each / WHOLE_S for each in chain_s(chain, self.positions, self.cut)]
         self.spent.append(stages[left])
         self.wrong.append(left >= 0 and not agrees[chain[left]])
@@ -161,11 +173,13 @@ class ServedExits(SteppedPlanners):
             (tuple(float(unsure[ramp]) for ramp in chain),),
             (tuple(bool(agrees[ramp]) for ramp in chain),),
             (left,),
+            answers=answers,
         )
         self.turn(BatchFinished(batch.id, exits=report if chain else None))
         if self.positions and is_judged(batch.id, policy.feature_share):
             said = tuple(float(each) for each in unsure), tuple(bool(each) for each in agrees)
-            self.turn(RampsJudged(POOL, policy.revision, (said[0],), (said[1],)))
+            names = (application,)
+            self.turn(RampsJudged(POOL, policy.revision, (said[0],), (said[1],), answers, names))
         self.compute()
         self.arrange()
 

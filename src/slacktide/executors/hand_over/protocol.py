@@ -287,12 +287,15 @@ def decode_aborted(body: bytes) -> tuple[int, ExitReport | None]:
 def _report_words(report: ExitReport) -> list[int]:
     """Encode a report of ramps: numbers of ramps, of rows and of timed ramps; positions; times in
     ns; then for each row the ramp where it left, the number of ramps that judged it, a bit mask of
-    the ramps that agree with the model (−1: unknown), and the ramps' uncertainties."""
+    the ramps that agree with the model (−1: unknown), the model's class (−1: unknown), and the
+    ramps' uncertainties."""
     words = [len(report.ramps), len(report.left), len(report.stage_s), *report.ramps]
     words += [round(seconds * 1e9) for seconds in report.stage_s]
-    for said, agrees, stage in zip(report.uncertainty, report.agrees, report.left, strict=True):
+    answers = report.answers or (-1,) * len(report.left)
+    rows = zip(report.uncertainty, report.agrees, report.left, answers, strict=True)
+    for said, agrees, stage, answer in rows:
         bits = sum([1 << at for at, agreed in enumerate(agrees) if agreed]) if agrees else -1
-        words += (stage, len(said), bits, *array("q", array("d", said).tobytes()))
+        words += (stage, len(said), bits, answer, *array("q", array("d", said).tobytes()))
     return words
 
 
@@ -304,10 +307,10 @@ def _read_report(words: list[int], at: int) -> ExitReport:
             raise ProtocolError(f"a report of {ramps} ramps on {rows} rows")
         positions, at = tuple(words[at + 3 : at + 3 + ramps]), at + 3 + ramps
         stage_s, at = tuple([ns / 1e9 for ns in words[at : at + timed]]), at + timed
-        uncertainty, agrees, lefts = [], [], []
+        uncertainty, agrees, lefts, answers = [], [], [], []
         for _ in range(rows):
-            stage, judged, bits = words[at : at + 3]
-            at += 3
+            stage, judged, bits, answer = words[at : at + 4]
+            at += 4
             if not (-1 <= stage < ramps and 0 <= judged <= ramps and -1 <= bits < 1 << judged):
                 raise ProtocolError(f"a row that left at {stage} after {judged} of {ramps} ramps")
             said = array("d", array("q", words[at : at + judged]).tobytes())
@@ -315,11 +318,15 @@ def _read_report(words: list[int], at: int) -> ExitReport:
             uncertainty.append(tuple(said))
             agrees.append(() if bits < 0 else tuple([bool(bits >> i & 1) for i in range(judged)]))
             lefts.append(stage)
+            answers.append(max(answer, -1))
     except ValueError:
         raise ProtocolError("a truncated report") from None
     if at != len(words):
         raise ProtocolError("a report with a wrong count")
-    return ExitReport(positions, tuple(uncertainty), tuple(agrees), tuple(lefts), stage_s)
+    said_ends = tuple(answers) if max(answers, default=-1) >= 0 else ()
+    return ExitReport(
+        positions, tuple(uncertainty), tuple(agrees), tuple(lefts), stage_s, said_ends
+    )
 
 
 def encode_text(kind: FrameKind, number: int, text: str) -> bytes:

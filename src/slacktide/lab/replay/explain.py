@@ -132,6 +132,10 @@ def _exits_changed(changed: ExitsChanged) -> str:
         why = ""
     else:
         why = ", tuned on judged rows" if any(after.thresholds) else reason
+    if after.applications != before.applications and after.applications is not None:
+        why += (
+            f"; applications that may leave: {', '.join(map(repr, after.applications)) or 'none'}"
+        )
     return f"exits of {pool}: {_thresholds(after)}{why}"
 
 

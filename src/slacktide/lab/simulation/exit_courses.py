@@ -106,11 +106,11 @@ def _leaving(batch: Batch, policy: ExitPolicy, uncertainty: Sequence[Sequence[fl
     """Return for each member the index of the first ramp sure of all its rows; −1 if none is."""
     leaves = []
     first = 0
-    for member in batch.members:
+    for place, member in enumerate(batch.members):
         rows = uncertainty[first : first + member.rows]
         first += member.rows
         sure = -1
-        if batch.leaving is not Leaving.NONE and not member.final:
+        if batch.leaving is not Leaving.NONE and place not in batch.held:
             for number, threshold in enumerate(policy.thresholds):
                 if all(row[number] < threshold for row in rows):
                     sure = number
@@ -141,10 +141,9 @@ def _enlarged(
     gone = [[0 <= leaves[owner] < stage for owner in owners].count(True) for stage in range(last)]
     present = [*[len(owners) - count for count in gone], len(remaining)]
     unsure = [uncertainty[row][last] for row in remaining]
-    held = {at for at, row in enumerate(remaining) if batch.members[owners[row]].final}
+    held = {at for at, row in enumerate(remaining) if owners[row] in batch.held}
     enlarged = [
-        last if ramp < 0 and not member.final else ramp
-        for ramp, member in zip(leaves, batch.members, strict=True)
+        last if ramp < 0 and place not in batch.held else ramp for place, ramp in enumerate(leaves)
     ]
     for at in going_on(unsure, held, present, seconds):
         if not unsure[at] < limit:

@@ -207,7 +207,10 @@ class TableExits:
         if not records_features or (active and not all(course.report.agrees)):
             return course
         said, right = table.uncertainty[inputs].tolist(), table.agrees[inputs].tolist()
+        names = [member.application for member in batch.members for _ in range(member.rows)]
         everywhere = RampsJudged(
-            batch.replica.pool, policy.revision, tuple(map(tuple, said)), tuple(map(tuple, right))
+            *(batch.replica.pool, policy.revision, tuple(map(tuple, said))),
+            agrees=tuple(map(tuple, right)),
+            applications=tuple(names),
         )
         return replace(course, everywhere=everywhere)

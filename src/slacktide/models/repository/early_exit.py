@@ -14,6 +14,7 @@ early_exit:                               a model with its own exits and judges
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -73,6 +74,11 @@ class EarlyExitSettings(Section):
     output: Tensor | None = None
     """The output that holds classes, if no Softmax produces it."""
     positions: PositionSettings = PositionSettings()
+    whole_model_only: Annotated[
+        tuple[Annotated[int, Field(ge=0)] | Tensor, ...], Field(strict=False, max_length=20)
+    ] = ()
+    """Classes, by label or number from 0, that early exits may neither give nor take away
+    ([rare answers](exits.md#rare-answers))."""
     judged: Annotated[tuple[JudgedExitSettings, ...], Field(strict=False, max_length=64)] = ()
     """The model's own exits, front to end, instead of learnt ramps. Nothing guarantees their
     accuracy ([detectors](exits.md#detectors))."""
@@ -87,8 +93,8 @@ class EarlyExitSettings(Section):
             raise OptionError(("enlarge", "needs 'mode: shrink' and two or more of 'judged'"))
         if not self.judged:
             return self
-        for name in ("accuracy_loss", "ramp_budget", "feedback", "primary", "output", "positions"):
-            if name in self.model_fields_set:
+        for name in EarlyExitSettings.model_fields:
+            if name in self.model_fields_set - {"judged", "mode", "enlarge"}:
                 raise OptionError((name, "not allowed with 'judged', which learns no ramps"))
         for at, exit_ in enumerate(self.judged):
             if exit_.outputs.keys() != self.judged[0].outputs.keys():
@@ -97,6 +103,20 @@ class EarlyExitSettings(Section):
                     (f"judged[{at}].outputs", f"expected the outputs of the first exit: {names}")
                 )
         return self
+
+    def class_numbers(self, labels: Sequence[str]) -> tuple[int, ...]:
+        """Numbers of `whole_model_only`. Raises OptionError for a name that is not among
+        `labels`."""
+        numbers = []
+        for at, name in enumerate(self.whole_model_only):
+            if isinstance(name, str) and labels.count(name) != 1:
+                known = "a class number, since the model has no 'labels'"
+                if labels:
+                    known = f"one of the labels, such as {labels[0]!r}"
+                field = (f"whole_model_only[{at}]", f"expected {known}, got {name!r}")
+                raise OptionError(field)
+            numbers.append(labels.index(name) if isinstance(name, str) else name)
+        return tuple(numbers)
 
     @property
     def own(self) -> tuple[OwnExit, ...]:
@@ -110,6 +130,7 @@ class EarlyExitSettings(Section):
         if self.judged:
             thresholds = tuple(exit_.threshold for exit_ in self.judged)
             ramps = tuple(range(len(thresholds)))
-            flags = {"learnt": False, "enlarge": self.enlarge}
-            return StatedExits(mode=mode, ramps=ramps, thresholds=thresholds, **flags)
+            return StatedExits(
+                mode=mode, ramps=ramps, thresholds=thresholds, learnt=False, enlarge=self.enlarge
+            )
         return StatedExits(self.accuracy_loss, self.ramp_budget, mode, self.feedback)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from slacktide.domain.options import OptionError
 from slacktide.domain.preprocessing import StatedPreprocessing
 from slacktide.domain.suggestions import escaped, shown, suggestion
 from slacktide.executors.decoders.labels import MOST_LABEL_BYTES, parse_labels
@@ -402,6 +403,19 @@ class Repository:
         return texts
 
     def _labels(
+        self, path: Path | None, where: str, config: Mapping[str, Any], settings: ModelSettings
+    ) -> tuple[str, ...]:
+        """Return the labels of the model. Raises SettingsError, also if settings name others."""
+        labels = self._read_labels(path, where, config, settings)
+        try:
+            if settings.exits is not None:
+                settings.exits.class_numbers(labels)
+        except OptionError as error:
+            ((field, problem),) = error.problems
+            raise SettingsError(where, Problem(f"early_exit.{field}", problem)) from None
+        return labels
+
+    def _read_labels(
         self, path: Path | None, where: str, config: Mapping[str, Any], settings: ModelSettings
     ) -> tuple[str, ...]:
         """Return the labels in the stated file, else in the one that config.pbtxt names, if it is

@@ -22,7 +22,14 @@ from typing import TypeAlias
 import numpy as np
 
 from slacktide.domain import ExitReport
-from slacktide.planning.exits.thresholds import Array, ThresholdSearch, most_likely, most_wrong
+from slacktide.planning.exits.thresholds import (
+    Array,
+    ThresholdSearch,
+    leaving,
+    most_likely,
+    most_wrong,
+    rows_needed,
+)
 
 WINDOW, MOST_ROWS = 512, 8192
 WINDOW_WRONG = 5
@@ -50,10 +57,14 @@ class JudgedWindow:
 
     def __init__(self, rows: int, positions: int = 0) -> None:
         """`rows`: maximum number of rows to keep; `positions`: number of positions in the model."""
-        self._uncertainty: Array = np.full((rows, positions), np.inf)
-        self._agrees: Array = np.ones((rows, positions), bool)
+        self._most = rows
+        self._resize(min(rows, FRESH), positions)
         self.added = 0
         """Rows so far."""
+
+    def _resize(self, rows: int, positions: int) -> None:
+        self._uncertainty: Array = np.full((rows, positions), np.inf)
+        self._agrees: Array = np.ones((rows, positions), bool)
 
     def __len__(self) -> int:
         return min(self.added, len(self._uncertainty))
@@ -65,6 +76,10 @@ class JudgedWindow:
         agrees: Sequence[Sequence[bool]] | Array,
     ) -> None:
         """Add the answers of the ramps at these positions, in the order of rows."""
+        if (needed := self.added + len(unsure)) > (size := len(self._uncertainty)) < self._most:
+            kept, positions = (self._uncertainty, self._agrees), self._uncertainty.shape[1]
+            self._resize(min(self._most, max(needed, 2 * size)), positions)
+            self._uncertainty[:size], self._agrees[:size] = kept
         newest = np.arange(self.added, self.added + len(unsure))[-len(self._uncertainty) :]
         at, self.added = newest % len(self._uncertainty), self.added + len(unsure)
         self._uncertainty[at], self._agrees[at] = np.inf, True
@@ -154,6 +169,22 @@ class AccuracyBudget:
         )
 
     @property
+    def lacking(self) -> tuple[int, str]:
+        """How many judged rows are at least still needed until rows may leave, and why."""
+        judged, fresh = len(self.rows), FRESH if self._fresh_from else 0
+        few = rows_needed(self.loss) - judged
+        if few > 0:
+            return few, f"too few rows were judged: {judged}"
+        if self.judged < self._fresh_from + fresh:
+            return self._fresh_from + fresh - self.judged, "rows are judged anew"
+        if self._allowed < 1.0:
+            return math.ceil((1.0 - self._allowed) / self.loss), "too many answers differed so far"
+        if len(self._wrong_at) >= self._stop_at:
+            rows = self._wrong_at[len(self._wrong_at) - self._stop_at] + self.window - self.judged
+            return rows, f"too many of the last {self.window} answers differed"
+        return 0, ""
+
+    @property
     def _allowed(self) -> float:
         """Wrong answers that are still allowed over all rows so far."""
         return self.loss * self.run - self._estimate - MARGIN * math.sqrt(self._variance)
@@ -177,12 +208,18 @@ class AccuracyBudget:
         return 1.0 - len(self._wrong_at) / max(1, len(self.rows))
 
 
-def search_of(said: Said, saved: Sequence[float], loss: float, fresh: int) -> ThresholdSearch:
+def search_of(
+    said: Said,
+    saved: Sequence[float],
+    loss: float,
+    fresh: int,
+    guards: Sequence[ThresholdSearch] = (),
+) -> ThresholdSearch:
     """Return the search for thresholds. `fresh`: number of the last rows that are not in doubt. A
     ramp with too few rows lets no row leave; one with fewer rows than others may be wrong less
-    often."""
-    unsure, agrees = said[0].copy(), said[1]
-    row_counts = np.isfinite(unsure).sum(0).tolist()
+    often. `guards`: see `ThresholdSearch`."""
+    unsure, agrees = leaving(said[0]), said[1]
+    row_counts = np.isfinite(said[0]).sum(0).tolist()
     allowed = [most_wrong(row_count, loss) for row_count in row_counts]
     most = max(allowed, default=-1)
     price: Array = np.ones(unsure.shape)
@@ -192,4 +229,5 @@ def search_of(said: Said, saved: Sequence[float], loss: float, fresh: int) -> Th
             unsure[:, ramp] = np.inf
     if fresh < len(unsure):
         price[len(unsure) - fresh :] *= 2 * (most + 1)  # blur gives half of it to less sure rows
-    return ThresholdSearch(unsure, agrees, saved, max(most, 0), price=price, blur=BLUR)
+    most = max(most, 0)
+    return ThresholdSearch(unsure, agrees, saved, most, price=price, blur=BLUR, guards=guards)

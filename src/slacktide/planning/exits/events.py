@@ -59,6 +59,12 @@ class RampsJudged:
     uncertainty: tuple[tuple[float, ...], ...]
     agrees: tuple[tuple[bool, ...], ...]
     """Whether the ramp's answer is the model's."""
+    answers: tuple[int, ...] = ()
+    """The model's class; empty: unknown."""
+    applications: tuple[str, ...] = ()
+    """The application of each row's request; empty: unknown."""
+    supplied: bool = False
+    """Whether the operator supplied these rows, which are not like the traffic."""
 
 
 @read_only
@@ -106,6 +112,8 @@ class StatedExits:
     part of the model, never change, and a batch runs to the end only if the mode says so."""
     enlarge: bool = False
     """See `ExitPolicy`."""
+    whole_model_only: tuple[int, ...] = ()
+    """Classes of which no judged row may leave with another answer; ramps never give them."""
 
     def __post_init__(self) -> None:
         for name in ("accuracy_loss", "ramp_budget", "feedback"):

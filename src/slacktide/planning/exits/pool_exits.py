@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, PoolId
 from slacktide.planning.exits.accuracy_budget import FRESH, WINDOW, AccuracyBudget, JudgedWindow
 from slacktide.planning.exits.events import (
@@ -22,6 +24,13 @@ from slacktide.planning.exits.events import (
     RampsLearnt,
     RampsRefused,
     StatedExits,
+)
+from slacktide.planning.exits.guards import (
+    GUARDED_ROWS,
+    MARGIN,
+    Applications,
+    JudgedClasses,
+    part_of,
 )
 from slacktide.planning.exits.ramps import (
     ExitsAnswer,
@@ -48,9 +57,43 @@ FULL_ROWS, ENOUGH_ROWS = 512, 256
 """Rows judged at every position: the number to keep, and the number required to place ramps."""
 ROUND_ROWS = 13
 """Rows judged at every position between two rounds of ramps: 128 rows in all (§3.3)."""
+MOST_LISTED = 256
+"""Number of classes in the status."""
 WARM_UP = 1024
 """Maximum rows of a warm-up: until `ENOUGH_ROWS` are judged, all batches judge new ramps at every
 position."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassStatus:
+    """The status of one of the model's classes."""
+
+    number: int
+    judged: int
+    """Judged rows so far that the model gave it to."""
+    wrong: int
+    """Of these, rows that left with another answer."""
+    alarms: int
+    state: str
+    """`guarded` (by the bound), `few rows` (of which none may leave with another answer), or
+    `unguarded`."""
+    lacking: int
+    """Judged rows that are needed for the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationStatus:
+    """The status of one application."""
+
+    name: str
+    judged: int
+    wrong: int
+    alarms: int
+    may_leave: bool
+    lacking: int
+    """Judged rows that are needed until its requests may leave; 0: enough, or unknown."""
+    hold: str
+    """Why its requests do not leave; empty: they may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +123,13 @@ class ExitsStatus:
     """Number of times that ramps have moved."""
     reason: str
     """Reason for the last change, or why there are no ramps."""
+    hold: str = ""
+    """Why no row leaves; empty: rows may."""
+    lacking: int = 0
+    """Judged rows that are at least still needed until rows may leave."""
+    classes: tuple[ClassStatus, ...] = ()
+    """By number: classes that were seen or are listed in the settings."""
+    applications: tuple[ApplicationStatus, ...] = ()
 
 
 class PoolExits(ScopeState):
@@ -95,6 +145,12 @@ class PoolExits(ScopeState):
         self.times = PassTimes(())
         self.everywhere = JudgedWindow(FULL_ROWS)
         """Rows judged at every position."""
+        self.classes = self.classes_everywhere = self._no_classes(0)
+        """The last rows by class: those judged by active ramps, and at every position."""
+        self.class_rows: Counter[int] = Counter()
+        self.class_wrong: Counter[int] = Counter()
+        self.class_alarms: Counter[int] = Counter()
+        self.applications = Applications(stated.accuracy_loss)
         self.round_at = ENOUGH_ROWS
         """Value of `everywhere.added` from which on ramps may move."""
         self.warm_up_until = WARM_UP
@@ -131,6 +187,10 @@ class PoolExits(ScopeState):
         self.retry_s = RETRY_S
         self.uncut = UNCUT
 
+    def _no_classes(self, positions: int) -> JudgedClasses:
+        stated = self.stated
+        return JudgedClasses(positions, stated.accuracy_loss, stated.whole_model_only)
+
     @property
     def has_fixed_thresholds(self) -> bool:
         return self.stated.thresholds is not None
@@ -157,7 +217,20 @@ class PoolExits(ScopeState):
             costs=tuple([min(max(answer_time, 1e-3), 1.0) for answer_time in self._answers()]),
             reason=self.reason,
             enlarge=stated.enlarge,
+            applications=self._listed(),
+            whole_model_only=stated.whole_model_only,
         )
+
+    def _listed(self) -> tuple[str, ...] | None:
+        """Return the applications whose requests may leave; None: all."""
+        if self.has_fixed_thresholds or not self.stated.learnt:
+            return None
+        return self.applications.listed()
+
+    @property
+    def _may_leave(self) -> bool:
+        """Whether rows may leave, by the budget and by the classes that only the model gives."""
+        return self.accuracy_budget.may_leave and not self.classes.lacking(self.ramps)
 
     def _answers(self) -> list[float]:
         """Return each ramp's answer time, as a share of a pass, rounded for predictions."""
@@ -172,7 +245,7 @@ class PoolExits(ScopeState):
 
     @property
     def wakeup_at(self) -> float:
-        return min(self.stale_at, self.retry_at)
+        return min(self.stale_at, self.retry_at, self.applications.idle_at + STALE_S)
 
     @property
     def meanwhile_at(self) -> float:
@@ -199,6 +272,9 @@ class PoolExits(ScopeState):
         self.facts, self.revision = learnt.ramps, learnt.revision
         self.times = PassTimes(learnt.ramps, self.times)
         self.accuracy_budget.forget(len(learnt.ramps))
+        self.applications.forget(len(learnt.ramps))
+        self.classes = self._no_classes(len(learnt.ramps))
+        self.classes_everywhere = self._no_classes(len(learnt.ramps))
         self.everywhere = JudgedWindow(FULL_ROWS, len(learnt.ramps))
         self.round_at, self.warm_up_until = ENOUGH_ROWS, self.rows + WARM_UP
         self.unfit.clear()
@@ -237,14 +313,28 @@ class PoolExits(ScopeState):
         """Return the rate of each position; empty if too few rows were judged at every position."""
         if not self._is_measured:
             return {}
-        rates = rates_alone(self.everywhere.said(range(len(self.facts))), self.accuracy_budget.loss)
+        every = range(len(self.facts))
+        guards = self.classes_everywhere.guards(every)
+        rates = rates_alone(self.everywhere.said(every), self.accuracy_budget.loss, guards)
         return dict(enumerate(rates))
 
     def _record_full_evaluation(self, judged: RampsJudged) -> None:
         """Add rows that were judged at every position."""
-        if judged.revision == self.revision:
-            was_warming_up = self._is_warming_up
-            self.everywhere.add(range(len(self.facts)), judged.uncertainty, judged.agrees)
+        if judged.revision != self.revision:
+            return
+        every, was_warming_up = range(len(self.facts)), self._is_warming_up
+        names = judged.applications or ("",) * len(judged.agrees)
+        counts = self.applications.counts
+        rows = [at for at, name in enumerate(names) if not judged.applications or counts(name)]
+        unsure = [judged.uncertainty[at] for at in rows]
+        agrees = [judged.agrees[at] for at in rows]
+        answers = [judged.answers[at] for at in rows] if judged.answers else ()
+        self.classes_everywhere.add(every, unsure, agrees, answers, supplied=judged.supplied)
+        if judged.supplied:
+            self.classes.add(every, unsure, agrees, answers, supplied=True)
+            self.changed = True
+        elif rows:
+            self.everywhere.add(every, unsure, agrees)
             self.changed = self.changed or was_warming_up is not self._is_warming_up
 
     def _begin(self) -> None:
@@ -279,8 +369,12 @@ class PoolExits(ScopeState):
         if not arranged.rows:
             return  # it runs; its times follow once they are measured
         self.times.measure(arranged)
+        self._keep_budget()
+
+    def _keep_budget(self) -> None:
+        """Drop a ramp if the active ones cost more than their budget."""
         overhead, budget = self.times.overhead or 0.0, self.stated.ramp_budget
-        if self.ramps and self.stated.ramps is None and overhead > budget + 1e-6:
+        if self.ramps and self.stated.ramps is None and not self.times.fits(self.ramps, budget):
             # Drop one at a time: the others are measured anew, and a measurement may be wrong.
             if len(self.ramps) == 1:
                 self.unfit |= {*self.ramps}
@@ -298,23 +392,126 @@ class PoolExits(ScopeState):
                 self.exits[report.ramps[exit_index]] += 1
             if answers:
                 self.saved_s += seconds * (1.0 - answers[exit_index])  # -1: the end
+        if self.times.serve(len(report.left)) and self.open_chain == self.ramps:
+            self._keep_budget()
         self.uncut = 0 if stopped else self.uncut + 1
+        if stopped or self.open_revision != self.revision:
+            self.accuracy_budget.add_unjudged(len(report.left))
+            return
+        judged = all(report.agrees) and self._counts(batch)
+        if not self.applications.note(
+            [member.application for member in batch.members], self.accuracy_budget, now=now
+        ):
+            self._add(report, judged=judged, now=now)
+        else:
+            self._add_by_application(report, batch, judged=judged, now=now)
+        if self.feedback != self._feedback():
+            self.changed = True
+
+    def _add_by_application(
+        self, report: ExitReport, batch: Batch, *, judged: bool, now: float
+    ) -> None:
+        """Add the rows of a batch to the budgets of their applications, and those that count to
+        the pool's."""
+        rows_by_name: dict[str, list[int]] = {}
+        end = 0
+        for place, member in enumerate(batch.members):
+            rows = range(end, end := end + member.rows)
+            rows_by_name.setdefault(member.application, []).extend(rows)
+            if not judged and place in batch.held and not member.final:
+                # It ran to the end because of its application, whatever its content.
+                self._add_of(member.application, part_of(report, rows), judged=True)
+        counted: list[int] = []
+        for name, own_rows in rows_by_name.items():
+            part = part_of(report, own_rows)
+            if judged or name in self.applications.admitted:
+                self._add_of(name, part, judged=judged)
+            if self.applications.counts(name) or max(part.left) >= 0:
+                counted += own_rows
+        if counted:
+            self._add(part_of(report, sorted(counted)), judged=judged, now=now)
+
+    def _add_of(self, name: str, report: ExitReport, *, judged: bool) -> None:
+        """Add rows to the budget of an application; it is excluded if they break its bound."""
+        budget = self.applications.budgets.get(name)
+        if budget is None or not (all(report.agrees) or not judged):
+            return
+        if not judged:
+            budget.add_unjudged(len(report.left))
+            return
+        alarm = budget.add(report)
+        broken = (
+            alarm
+            or not budget.may_leave
+            or (
+                any(self._wrongly_left(report))
+                and not self.applications.fits(name, self.thresholds)
+            )
+        )
+        if broken and self.applications.exclude(name):
+            self.changed = True
+            self.tune_at = self.accuracy_budget.judged
+            self.reason = (
+                f"{'alarm: ' if alarm else ''}answers to {name or 'no application'!r} differ"
+            )
+
+    def _wrongly_left(self, report: ExitReport) -> list[bool]:
+        """Return for each row whether it would leave, or nearly, with another answer than the
+        model's by the thresholds in force."""
+        limits = [self.thresholds.get(ramp, 0.0) / MARGIN for ramp in report.ramps]
+        if not any(limits):
+            return [False] * len(report.left)
+        return [
+            any(
+                unsure < limit and not right
+                for unsure, limit, right in zip(said, limits, agrees, strict=True)
+            )
+            for said, agrees in zip(report.uncertainty, report.agrees, strict=True)
+        ]
+
+    def _add(self, report: ExitReport, *, judged: bool, now: float) -> None:
+        """Add rows to the pool's budget and to their classes."""
         budget = self.accuracy_budget
-        is_current = self.open_revision == self.revision
-        if stopped or not is_current or not all(report.agrees) or not self._counts(batch):
+        if not judged:
             budget.add_unjudged(len(report.left))
             return
         wrong, before = budget.wrong, budget.may_leave
         self.judged_at = now
-        if budget.add(report):
+        alarm, broken = budget.add(report), self._add_classes(report)
+        if alarm:
             self.reason = "alarm: answers of ramps differ from the model's"
             self._reset_thresholds()
         elif before and not budget.may_leave:
             self._reset_thresholds()
+        elif broken:
+            self.class_alarms.update(broken)
+            numbers = ", ".join(map(str, broken))
+            self.reason = f"alarm: answers of ramps differ where the model gives class {numbers}"
+            self._reset_thresholds()
+            self.tune_at = budget.judged
         elif budget.wrong > wrong or (budget.may_leave and not before):
             self.tune_at = budget.judged
-        if self.feedback != self._feedback():
-            self.changed = True
+
+    def _add_classes(self, report: ExitReport) -> list[int]:
+        """Add judged rows to their classes. Returns the classes whose bound is broken."""
+        if not report.answers:
+            return []
+        rows = zip(report.answers, report.agrees, report.left, strict=True)
+        self.class_rows.update(report.answers)
+        self.class_wrong.update([of for of, right, at in rows if at >= 0 and not right[at]])
+        self.classes.add(report.ramps, report.uncertainty, report.agrees, report.answers)
+        if self.has_fixed_thresholds:
+            return []
+        wrong = zip(report.answers, self._wrongly_left(report), strict=True)
+        return [n for n in sorted({of for of, left in wrong if left}) if not self._keeps(n)]
+
+    def _keeps(self, number: int | None = None) -> bool:
+        """Whether the thresholds in force keep the bound of a class; None: of all classes."""
+        ramps = list(self.thresholds)
+        limits = np.array([*self.thresholds.values()])
+        numbers = [*self.classes.windows] if number is None else [number]
+        guards = (self.classes.guard(each, ramps) for each in numbers) if ramps else ()
+        return all(guard is None or guard.holds(limits) for guard in guards)
 
     def _counts(self, batch: Batch) -> bool:
         """Whether the rows of a batch are judged, whatever their content."""
@@ -332,6 +529,8 @@ class PoolExits(ScopeState):
 
     def grow_old(self, *, now: float) -> None:
         """Reset thresholds if no row was judged for long, and try ramps again when it is time."""
+        if self.applications.doubt_idle(now - STALE_S):
+            self.changed = True
         if self.stale_at <= now:
             self.accuracy_budget.doubt()
             self._reset_thresholds()
@@ -359,7 +558,7 @@ class PoolExits(ScopeState):
         """Whether there is something to compute."""
         budget = self.accuracy_budget
         tune = bool(self.ramps) and len(budget.rows) > 0 and budget.judged >= self.tune_at
-        return self._may_move or (tune and budget.may_leave and not self.has_fixed_thresholds)
+        return self._may_move or (tune and not self.has_fixed_thresholds and self._may_leave)
 
     def question(self) -> ExitsQuestion:
         """Return the next computation."""
@@ -369,6 +568,7 @@ class PoolExits(ScopeState):
         if may_move:
             self.round_at = self.everywhere.added + ROUND_ROWS
         facts = tuple([fact for fact in self.facts if fact.position not in self.unfit])
+        positions = [fact.position for fact in facts]
         return ExitsQuestion(
             facts,
             self.ramps,
@@ -377,7 +577,9 @@ class PoolExits(ScopeState):
             budget.fresh,
             self.stated.ramp_budget,
             PassTimes(self.facts, self.times),
-            self.everywhere.said([fact.position for fact in facts]) if may_move else None,
+            self.everywhere.said(positions) if may_move else None,
+            self.classes.guards(self.ramps),
+            self.classes_everywhere.guards(positions) if may_move else (),
         )
 
     def accept(self, answer: ExitsAnswer | Exception, seconds: float) -> None:
@@ -392,11 +594,17 @@ class PoolExits(ScopeState):
             if not set(answer.ramps) <= {*self.ramps}:
                 every = range(len(self.facts))
                 self.accuracy_budget.forget(len(every), self.everywhere.said(every))
+                self.classes = self.classes_everywhere.copy()
             self._move(answer.ramps, answer.reason)
-        elif thresholds != self.thresholds and self.accuracy_budget.may_leave:
+        elif thresholds != self.thresholds and self._may_leave:
             self.changed = True
             self.reason = f"thresholds tuned on {len(self.accuracy_budget.rows)} judged rows"
-        self.thresholds = thresholds if self.accuracy_budget.may_leave else {}
+        self.thresholds = thresholds if self._may_leave else {}
+        if not self._keeps():  # rows were judged during the computation
+            self._reset_thresholds()
+            self.tune_at = self.accuracy_budget.judged
+        if self.applications.admit(self.thresholds):
+            self.changed = True
         if thresholds:
             self.retry_s = RETRY_S
 
@@ -422,4 +630,51 @@ class PoolExits(ScopeState):
             self.revision,
             self.changes,
             self.reason,
+            *self._held(),
+            self._class_statuses(),
+            self._application_statuses(),
         )
+
+    def _held(self) -> tuple[str, int]:
+        """Return why no row leaves, and how many judged rows are still needed."""
+        if self.thresholds or not self.ramps:
+            return "" if self.thresholds else self.reason, 0
+        rows, why = self.accuracy_budget.lacking
+        if not rows and (lacking := self.classes.lacking(self.ramps)):
+            rows = max(lacking.values())
+            why = f"too few rows of class {', '.join(map(str, lacking))} were judged"
+        return why or "no ramp is right often enough", rows
+
+    def _class_statuses(self) -> tuple[ClassStatus, ...]:
+        numbers = {*self.class_rows, *self.stated.whole_model_only} - {-1}
+        windows = self.classes.windows
+        return tuple(
+            ClassStatus(
+                number,
+                self.class_rows[number],
+                self.class_wrong[number],
+                self.class_alarms[number],
+                "unguarded"
+                if number not in windows
+                else "few rows"
+                if len(windows[number]) < GUARDED_ROWS
+                else "guarded",
+                max(0, GUARDED_ROWS - len(windows[number])) if number in windows else GUARDED_ROWS,
+            )
+            for number in sorted({*numbers, *windows})[:MOST_LISTED]
+        )
+
+    def _application_statuses(self) -> tuple[ApplicationStatus, ...]:
+        applications, statuses = self.applications, []
+        first = {} if applications.first is None else {applications.first: self.accuracy_budget}
+        for name, budget in sorted((applications.budgets or first).items()):
+            may_leave = bool(self.thresholds) and name in applications.listed()
+            rows, why = (0, "") if may_leave else budget.lacking
+            hold = why or "the thresholds are not safe for its rows"
+            statuses.append(
+                ApplicationStatus(
+                    *(name, budget.judged, budget.wrong, budget.alarms, may_leave, rows),
+                    "" if may_leave else hold if self.thresholds else self._held()[0],
+                )
+            )
+        return tuple(statuses)

@@ -20,12 +20,17 @@ import numpy as np
 from slacktide.domain.read_only import read_only
 from slacktide.planning.exits.accuracy_budget import Said, search_of
 from slacktide.planning.exits.events import ExitsArranged, RampFacts
-from slacktide.planning.exits.thresholds import most_wrong
+from slacktide.planning.exits.guards import Guard
+from slacktide.planning.exits.thresholds import leaving, most_wrong
 
 COST, LEAST_COST = 0.0125, 0.001
 """Share of a pass that a ramp and its cut cost: assumed until one is measured, and the least."""
 GAIN = 0.01
 """Share of a pass that one more ramp must save."""
+PRECISION = 1.1
+"""Factor by which a measured chain may exceed its budget: measurements are no better than that."""
+SIZES = 64
+"""Number of batches whose sizes count; a tenth of them may be smaller than `PassTimes.smallest`."""
 MOVE = 0.03
 """Share of a pass by which new ramps must beat the active ones, because judging starts over."""
 
@@ -45,6 +50,11 @@ class PassTimes:
         """Seconds of the whole model, by rows."""
         self.chains: dict[tuple[int, ...], float] = {}
         """Last measured overhead of each chain, by its ramps."""
+        self.arranged: ExitsArranged | None = None
+        """The last measurement."""
+        self.smallest = 1
+        """Rows of the smallest usual batch, at which ramps must keep within their budget."""
+        self._sizes: list[int] = []
         self.budgets: tuple[float, ...] = ()
         """Time that the last requests had left, as shares of a pass, ascending, at most 1; empty if
         all are on time at the model's end."""
@@ -53,19 +63,37 @@ class PassTimes:
             self.costs = {r: cost for r, cost in earlier_times.costs.items() if r in self.front}
             self.overhead, self.whole_s = earlier_times.overhead, earlier_times.whole_s
             self.chains, self.budgets = earlier_times.chains.copy(), earlier_times.budgets
+            self.arranged, self.smallest = earlier_times.arranged, earlier_times.smallest
 
     def measure(self, arranged: ExitsArranged) -> None:
         """Take the measurement of a chain."""
         if not arranged.rows:
             return
+        self.arranged = arranged
         self.whole_s = dict(zip(arranged.rows, arranged.whole_s, strict=True))
         shares = np.array(arranged.stage_s) / np.array(arranged.whole_s)[:, None]
-        *answers, end = shares.mean(0).tolist()
+        *answers, mean = shares.mean(0).tolist()
+        served = [at for at, rows in enumerate(arranged.rows) if rows <= self.smallest]
+        end = max(mean, float(shares[max(served, default=0), -1]))
         self.overhead = self.chains[arranged.ramps] = end - 1.0
         for number, (ramp, answer) in enumerate(zip(arranged.ramps, answers, strict=True), 1):
-            cost = max(LEAST_COST, self.overhead / len(answers))
+            cost = max(LEAST_COST, (mean - 1.0) / len(answers))
             self.costs[ramp] = (self.costs.get(ramp, cost) + cost) / 2
             self.front[ramp] = min(max(answer - cost * number, 0.0), 1.0)
+
+    def serve(self, rows: int) -> bool:
+        """Note a batch of this size. Returns whether the last chain now costs more."""
+        self._sizes.append(rows)
+        if len(self._sizes) < SIZES:
+            return False
+        smallest, before = sorted(self._sizes)[SIZES // 10], self.overhead
+        self._sizes.clear()
+        if smallest == self.smallest or self.arranged is None or before is None:
+            self.smallest = smallest
+            return False
+        self.smallest = smallest
+        self.measure(self.arranged)
+        return self.chains[self.arranged.ramps] > before
 
     def hurry(self, left_s: Iterable[float], end_s: float) -> None:
         """Take the seconds that the last requests had left. `end_s`: p99 time to a final answer."""
@@ -80,9 +108,9 @@ class PassTimes:
     def fits(self, ramps: Sequence[int], budget: float) -> bool:
         """Whether these ramps cost at most `budget`, measured together or else one by one."""
         overhead = self.chains.get(tuple(ramps))
-        if overhead is None:
-            overhead = sum([self.cost(ramp) for ramp in ramps])
-        return overhead <= budget + 1e-9
+        if overhead is not None:
+            return overhead <= budget * PRECISION
+        return sum([self.cost(ramp) for ramp in ramps]) <= budget + 1e-9
 
     def answers(self, ramps: Sequence[int]) -> list[float]:
         """Return when each ramp's answers, then the final ones, are ready."""
@@ -128,11 +156,13 @@ class PassTimes:
         return self.whole_s[min(fitting, default=max(self.whole_s))] if self.whole_s else 0.0
 
 
-def rates_alone(said: Said, loss: float) -> list[float]:
+def rates_alone(said: Said, loss: float, guards: Sequence[Guard] = ()) -> list[float]:
     """Return the rate of each column: the share of rows that leave there if it is the only ramp."""
-    unsure, agrees = said
+    unsure, agrees = leaving(said[0]), said[1]
     most = max(0, most_wrong(len(unsure), loss))
     below = np.partition(np.where(agrees, math.inf, unsure), most, axis=0)[most]
+    for guard in guards:
+        below = np.minimum(below, guard.highest())
     rates: list[float] = (unsure < below).mean(0).tolist()
     return rates
 
@@ -198,28 +228,36 @@ class ExitsQuestion:
     times: PassTimes
     everywhere: Said | None = None
     """Answers of all ramps in `facts` over a longer time; None: the ramps stay."""
+    guards: tuple[Guard, ...] = ()
+    """Conditions of classes, for the active ramps."""
+    guards_everywhere: tuple[Guard, ...] = ()
+    """The same conditions, for all ramps in `facts`."""
 
     def answer(self) -> ExitsAnswer:
         """Return the ramps to be active, and their thresholds."""
-        ramps, reason, said = self.active, "", self.said
+        ramps, reason, said, guards = self.active, "", self.said, self.guards
+        columns = list(range(len(ramps)))
         if self.everywhere is not None:
             ramps, reason = self.round(self.everywhere)
         if ramps != self.active and self.everywhere is not None:
             stay = set(ramps) <= {*self.active}
             positions = self.active if stay else [fact.position for fact in self.facts]
             unsure, agrees = self.said if stay else self.everywhere
+            guards = self.guards if stay else self.guards_everywhere
             columns = [positions.index(ramp) for ramp in ramps]
             said = unsure[:, columns], agrees[:, columns]
         if not ramps or not len(said[0]):
             return ExitsAnswer(ramps, (0.0,) * len(ramps), reason)
-        search = search_of(said, self.times.saved(ramps), self.loss, self.fresh)
+        conditions = [guard.search(columns) for guard in guards]
+        search = search_of(said, self.times.saved(ramps), self.loss, self.fresh, conditions)
         return ExitsAnswer(ramps, tuple(search.best().tolist()), reason)
 
     def round(self, everywhere: Said) -> tuple[tuple[int, ...], str]:
         """Return the ramps to be active, and why they move, for people."""
         names = {fact.position: f"ramp {fact.position} ({fact.name})" for fact in self.facts}
         times, used, reasons = self.times, self.active, []
-        rates = dict(zip(names, rates_alone(everywhere, self.loss), strict=True))
+        alone = rates_alone(everywhere, self.loss, self.guards_everywhere)
+        rates = dict(zip(names, alone, strict=True))
         while used:
             fewer = without_the_least(used, times, rates)
             if times.guess(fewer, rates) < times.guess(used, rates):

@@ -47,6 +47,17 @@ def most_wrong(rows: int, loss: float, confidence: float = CONFIDENCE) -> int:
     return most_likely(rows, loss, 1.0 - confidence)
 
 
+def rows_needed(loss: float, confidence: float = CONFIDENCE) -> int:
+    """Return how many rows `most_wrong` needs to allow thresholds at all."""
+    return math.ceil(math.log(1.0 - confidence) / math.log1p(-loss))
+
+
+def leaving(uncertainty: Array) -> Array:
+    """Return uncertainties, infinite where a row may never leave (`NEVER`)."""
+    possible: Array = np.where(uncertainty > 1.0, np.inf, uncertainty)
+    return possible
+
+
 class ThresholdSearch:
     """The search for one set of rows."""
 
@@ -59,12 +70,14 @@ class ThresholdSearch:
         *,
         price: Array | None = None,
         blur: int = 0,
+        guards: Sequence[ThresholdSearch] = (),
     ) -> None:
         """`uncertainty` and `agrees`: [rows, ramps], front to end; infinite if the ramp did not see
         the row. `saved`: savings of a row that leaves at each ramp, non-increasing. `most`: largest
         total price of wrong answers. A row that is wrong at a ramp costs `price` [rows, ramps]
         (None: 1), spread over the `blur` next surer rows and as many less sure ones; without this,
-        thresholds settle just below wrong rows and do not hold for new rows."""
+        thresholds settle just below wrong rows and do not hold for new rows. `guards`: other rows,
+        whose total price thresholds must keep as well."""
         self.rows, self.ramps = uncertainty.shape
         self.most = most + 1e-9
         self.uncertainty = uncertainty
@@ -76,6 +89,13 @@ class ThresholdSearch:
         if blur:
             self._blur(blur)
         self._row_numbers = np.arange(self.rows)
+        self._guards = guards
+
+    def holds(self, thresholds: Array) -> bool:
+        """Whether the price of wrong answers is within its limits."""
+        return self.cost(thresholds) <= self.most and all(
+            guard.holds(thresholds) for guard in self._guards
+        )
 
     def leaves(self, thresholds: Array) -> Array:
         """Return the ramp at which each row leaves; the number of ramps if it does not."""
@@ -117,25 +137,34 @@ class ThresholdSearch:
         """Return thresholds with that of `ramp` set to what saves most, given the others."""
         placed = thresholds.copy()
         placed[ramp] = 0.0
-        leaves = self.leaves(placed)
-        rows = self._order[: self._counts[ramp], ramp]
-        rows = rows[leaves[rows] > ramp]
+        rows, later, cost = self._costs(placed, ramp)
         if not len(rows):
-            return placed
-        later = leaves[rows]
-        cost = float(self._wrong[self._row_numbers, leaves].sum()) + np.cumsum(
-            self._wrong[rows, ramp] - self._wrong[rows, later]
-        )
+            return placed if self.holds(placed) else thresholds
         unsure = self.uncertainty[rows, ramp]
-        may_end: Array = cost <= self.most
+        may_end: Array = cost[1:] <= self.most
         may_end[:-1] &= unsure[1:] > unsure[:-1]
+        for guard in self._guards:
+            others, _, other_cost = guard._costs(placed, ramp)
+            leaving_rows = guard.uncertainty[others, ramp].searchsorted(unsure, side="right")
+            may_end &= other_cost[leaving_rows] <= guard.most
         saves = np.where(may_end, np.cumsum(self._saved[ramp] - self._saved[later]), 0.0)
         best = int(saves.argmax())
         if saves[best] > 0.0:
             placed[ramp] = np.nextafter(unsure[best], math.inf)
-        elif self.cost(placed) > self.most:
+        elif not self.holds(placed):
             return thresholds  # this ramp is right where a later one is wrong
         return placed
+
+    def _costs(self, placed: Array, ramp: int) -> tuple[Array, Array, Array]:
+        """Return the rows that may leave at a ramp without a threshold, the surest first; where
+        they leave otherwise; and the price of all wrong answers if the first 0, 1, … rows do."""
+        leaves = self.leaves(placed)
+        rows = self._order[: self._counts[ramp], ramp]
+        rows = rows[leaves[rows] > ramp]
+        later, cost = leaves[rows], np.empty(len(rows) + 1)
+        cost[0] = self._wrong[self._row_numbers, leaves].sum()
+        cost[1:] = cost[0] + np.cumsum(self._wrong[rows, ramp] - self._wrong[rows, later])
+        return rows, later, cost
 
     def _blur(self, rows: int) -> None:
         for ramp, row_count in enumerate(self._counts):

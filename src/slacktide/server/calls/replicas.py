@@ -22,7 +22,6 @@ from slacktide.domain import (
     Cancelled,
     Event,
     ExitReport,
-    Leaving,
     PublishExits,
     Reason,
     Replica,
@@ -122,6 +121,8 @@ class ReplicaSupervisor:
         self._handles: dict[int, ReplicaHandle] = {}
         self._replicas: dict[int, Replica] = {}
         self._batches: dict[int, Batch] = {}
+        self._last_members: dict[int, tuple[Request, ...]] = {}
+        """By replica: members of its last batch with early exits."""
         self._mismatches: dict[int, str] = {}
         """Message about an output with the wrong number of rows, by id of the running batch."""
         self._logged_pids: set[int | None] = set()
@@ -184,10 +185,7 @@ class ReplicaSupervisor:
         handle = self._handles.get(batch.replica.id)
         if handle is not None:  # else it was lost meanwhile
             self._batches[batch.id] = batch
-            final: list[int] = []
-            if batch.leaving is not Leaving.NONE:
-                final = [place for place, member in enumerate(batch.members) if member.final]
-            handle.run(BatchOrder(batch.id, payloads, 0, batch.leaving, final))
+            handle.run(BatchOrder(batch.id, payloads, 0, batch.leaving, batch.held))
 
     def publish(self, command: PublishExits) -> None:
         handle = self._handles.get(command.replica.id)
@@ -254,6 +252,10 @@ class ReplicaSupervisor:
                 if not event.untimed:
                     self._post(arranged(replica, event))
             case FeaturesSeen():
+                members = self._last_members.get(replica.id, ())
+                names = [member.application for member in members for _ in range(member.rows)]
+                if len(names) == event.rows:
+                    event = replace(event, applications=tuple(names))
                 self._launcher.early_exits(replica, event)
             case RowsMismatch():
                 self._mismatches[event.batch] = event.detail
@@ -276,6 +278,8 @@ class ReplicaSupervisor:
         self, event: BatchFinished, outputs: BatchOutputs, faults: Mapping[int, MemberFault]
     ) -> None:
         batch = self._batches.pop(event.batch)
+        if event.exits is not None:
+            self._last_members[batch.replica.id] = batch.members
         mismatch = self._mismatches.pop(event.batch, "")
         if mismatch and batch.members[0].parent is not None:  # pipelines rely on row counts
             faults = {0: MemberFault(mismatch, of_glue=True)}
@@ -296,6 +300,7 @@ class ReplicaSupervisor:
 
     def _lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool = False) -> None:
         del self._replicas[replica.id]
+        self._last_members.pop(replica.id, None)
         handle = self._handles.get(replica.id)
         pid = None if handle is None else handle.pid
         if pid not in self._logged_pids:
