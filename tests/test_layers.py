@@ -344,3 +344,13 @@ def test_a_page_of_a_package_names_files_that_are_there(page):
             *page.parent.rglob(name),
         )
         assert any(place.exists() for place in places), f"{page.relative_to(SOURCE)}: {name}"
+
+
+def test_only_their_process_imports_tokenizers():
+    modules = {
+        path.name: {module.partition(".")[0] for module in imports_of(path)}
+        for path in SOURCE.rglob("*.py")
+    }
+    assert [name for name, used in modules.items() if "tokenizers" in used] == [
+        "tokenizer_process.py"
+    ]
