@@ -357,10 +357,13 @@ def test_what_cannot_be_is_a_fault_of_the_driver():
         play.yields(source.id, 1)
 
 
-def test_every_stage_that_decodes_the_picture_is_charged_for_it():
+@pytest.mark.parametrize("whole_frame", [False, True])
+def test_every_stage_that_decodes_the_picture_is_charged_for_it(whole_frame):
     whole = graph("detect>plate", "plate>text")
     crops = replace(whole.edges[0], each="box")
-    play = Play(replace(whole, edges=(crops, whole.edges[1])))
+    stages = [replace(s, sees_frame=whole_frame and s.name == "plate") for s in whole.stages]
+    first = whole.edges[0] if whole_frame else crops
+    play = Play(replace(whole, stages=tuple(stages), edges=(first, whole.edges[1])))
     play.arrives(decoding=0.2)
     source = only(play.stage("detect"))
     play.ends(source.id)

@@ -42,6 +42,8 @@ class PipelineStage:
     version: str | None = None
     """The version that its requests name: the load of the model that the pipeline was checked
     against. None: the route decides."""
+    sees_frame: bool = False
+    """Whether its model takes the frame's whole picture beside rows."""
 
 
 @dataclass(frozen=True, slots=True)

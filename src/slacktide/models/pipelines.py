@@ -194,6 +194,13 @@ class PipelineShelf:
         definition = definition.with_labels(labels)
         interface = pipeline_interface(definition, tensors)
         settings, pipeline = definition.settings, definition.pipeline
-        pinned = tuple(replace(stage, version=stages[stage.name].pin) for stage in pipeline.stages)
+        pinned = tuple(
+            replace(
+                stage,
+                version=stages[stage.name].pin,
+                sees_frame=bool(tensors[stage.name].frame),
+            )
+            for stage in pipeline.stages
+        )
         graph = replace(pipeline, stages=pinned)
         return LoadedPipeline(graph, interface, stages, tensors, settings.slo, settings.max_slo)

@@ -96,7 +96,6 @@ class Children:
         assert isinstance(frame, Frame)
         of = stage.of
         source = not frame.stage and of.name == live.begin
-        decodes = source or any(edge.each for edge in live.served.pipeline.into[of.name])
         child_deadline = frame.deadline if frame.best_effort else live.answer_by
         reserve = live.served.reserves.reserve(of.name, child_deadline - now, now=now)
         if live.announced is None:
@@ -123,7 +122,7 @@ class Children:
             frame.id,
             frame.size if source else 0,
             frame.final,
-            decoding=frame.decoding if decodes else 0.0,
+            decoding=frame.decoding if source or of.decodes else 0.0,
         )
         self.commands.append(PreparePayload(request, of.name, feeds))
         self.events.append(Submitted(request))

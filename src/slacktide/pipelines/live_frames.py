@@ -20,7 +20,7 @@ place of the child that yielded the rows, then the index of the first of them in
 class ServedStage:
     """One stage of a served pipeline."""
 
-    __slots__ = ("after", "edges", "is_join", "model", "name", "version")
+    __slots__ = ("after", "decodes", "edges", "is_join", "model", "name", "version")
 
     def __init__(self, name: str, pipeline: Pipeline, fan_outs: Sequence[FanOut]) -> None:
         """`fan_outs`: for all edges of the pipeline."""
@@ -28,6 +28,9 @@ class ServedStage:
         self.model = pipeline.by_name[name].model
         self.version = pipeline.by_name[name].version
         self.is_join = len(pipeline.into[name]) > 1
+        cuts = any(edge.each for edge in pipeline.into[name])
+        self.decodes = cuts or pipeline.by_name[name].sees_frame
+        """Whether its workers decode the frame's picture, which the source does in any case."""
         self.after = pipeline.downstream(name)
         """The stages that it feeds."""
         self.edges = [
