@@ -89,6 +89,32 @@ def test_a_function_may_take_the_frame_and_text_and_expand_rows(tmp_path: Path) 
     assert [output["name"] for output in source.interface["outputs"]] == ["c", "rows"]
 
 
+BEFORE = "before: {name: settings_join, takes: {t: {datatype: BYTES, shape: [-1]}}}\n"
+AFTER = "after: {name: settings_join, gives: {y: {datatype: BOOL, shape: [-1]}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (STATED + BEFORE, "before: not allowed with 'function'"),
+        (STATED + AFTER, "after: not allowed with 'function'"),
+        (BEFORE + "variants: [32, 64]\n", "before: not allowed with 'variants'"),
+        (AFTER + "early_exit: 1%\n", "after: not allowed with 'early_exit'"),
+        (AFTER + "executor: in_process\n", "executor: expected 'worker' with 'after'"),
+        (BEFORE + "inputs: {x: {image: imagenet}}\n", "inputs.x.image: not allowed with 'before'"),
+        (BEFORE.replace("settings_join", "os:system"), "before.name: expected the name of a glue"),
+        (BEFORE.replace("{datatype: BYTES, shape: [-1]}", "frame"), "before.takes.t"),
+        (AFTER.replace("gives", "takes"), "after.takes: unknown key"),
+    ],
+)
+def test_what_cannot_stand_around_a_model_names_its_key(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    with pytest.raises(RepositoryError) as caught:
+        read(tmp_path, text)
+    assert told in str(caught.value)
+
+
 PYTHON = """
 backend: "python"
 max_batch_size: 8
