@@ -23,10 +23,10 @@ CEILINGS = {
     "cluster": 600,
     "domain": 3_110,
     "engine": 4_150,
-    "executors": 12_900,
+    "executors": 12_930,
     "exits": 1_950,
     "frontends": 7_300,
-    "models": 11_770,
+    "models": 11_780,
     "observability": 1_850,
     "pipelines": 1_200,
     "planning": 11_730,
@@ -34,7 +34,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 5_230,
+    "server": 5_245,
     "wire": 2_430,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 76_490,
+    "serving": 76_550,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 110_270,
+    "all": 110_330,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -300,6 +300,28 @@ def test_an_announced_text_is_dropped_at_its_deadline(house: Any) -> None:
     house.settle()
 
 
+def test_expired_texts_are_dropped_before_they_are_tokenized(house: Any) -> None:
+    """As much as may be under way at once is with the tokenizer; the others still wait here."""
+    pid = house.look(_tokenizer)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        under_way = [house.later("reader", document("the car " * 500)) for _ in range(5)]
+        waiting_texts(house, 5)
+        headers = {"x-request-timeout-seconds": "0.2"}
+        late = [house.later("reader", document("the car stopped"), headers) for _ in range(3)]
+        waiting_texts(house, 8)
+        threshold = house.look(lambda app: app.driver.clock()) + 0.3
+        house.until(lambda app: app.driver.clock() > threshold, "the deadline has passed")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert [future.result().status for future in under_way] == [200] * 5
+    for future in late:
+        answer = future.result()
+        assert (answer.status, answer.json["reason"]) == (504, "expired")
+        assert "they were not tokenized in time" in answer.error
+    house.settle()
+
+
 def test_a_tokenizer_that_dies_fails_one_request_alone(house: Any) -> None:
     pid = house.look(_tokenizer)
     os.kill(pid, signal.SIGSTOP)

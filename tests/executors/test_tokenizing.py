@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,16 @@ import tokenizers.pre_tokenizers
 import tokenizers.trainers
 from tests.stand_ins.tokenizer_files import padding, tokenizer_file, truncation
 
-from slacktide.executors import tokenizing
+from slacktide.executors import tokenizer_process, tokenizing
 from slacktide.executors.tokenizer_file import tokenizer_facts
 from slacktide.executors.tokenizer_process import MISSING, Encoder
-from slacktide.executors.tokenizing import TokenizerProcess, Tokenizing, TokenizingError, Tokens
+from slacktide.executors.tokenizing import (
+    TokenizerProcess,
+    Tokenizing,
+    TokenizingError,
+    Tokens,
+    UnwantedTextsError,
+)
 
 WORDS = ("[pad]", "[cls]", "[unk]", "low", "high", "tide")
 IDS = ("input_ids", "<i8")
@@ -163,6 +170,69 @@ def test_a_file_that_is_no_tokenizer_and_a_missing_package_are_named(
     with pytest.raises(ValueError, match=r"pip install 'slacktide\[text\]'") as error:
         Encoder({})
     assert str(error.value) == MISSING
+
+
+def test_what_the_package_refuses_fails_alone_and_names_its_elements(tmp_path: Path) -> None:
+    """A file without a token for unknown words, and pairs of which only the first may be cut."""
+    words = ("a", *WORDS)
+    vocab = {word: number for number, word in enumerate(words)}
+    closed = tmp_path / "closed.json"
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "<none>"}
+    closed.write_bytes(tokenizer_file(WORDS, model=model))
+    first = tmp_path / "first.json"
+    cut = {**truncation(4), "strategy": "OnlyFirst"}
+    first.write_bytes(tokenizer_file(WORDS, truncation=cut))
+
+    async def run(what: Tokenizing, *texts: str) -> tuple[Any, bool]:
+        process = TokenizerProcess(what)
+        await process.start()
+        before = process.pid
+        result = await ask(process, [part(*texts)])
+        alive = process.pid == before
+        await end(process)
+        return result, alive
+
+    pairs = stated(first, IDS, max_length=4, pairs=True)
+    cases = ((stated(closed), ("wave",)), (pairs, ("low", "tide " * 9)))
+    for what, texts in cases:
+        error, alive = asyncio.run(run(what, *texts))
+        assert alive
+        assert error.of_client
+        assert str(error).startswith(f"elements 0 to {len(texts) - 1} have no tokens: ")
+
+
+def test_short_texts_beside_a_long_one_do_not_fill_the_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_process, "MOST_BYTES", 4096)
+    encoder = Encoder(asdict(stated(path, IDS)))
+    rows = encoder.encode([b"low " * 31, *[b""] * 15], 0)
+    assert len(encoder.tensors(rows)) == 8 + 4096
+    with pytest.raises(ValueError, match="of at most 4096 bytes of ids, got 17 rows of 32 tokens"):
+        encoder.tensors([*rows, rows[-1]])
+
+
+def test_texts_that_nobody_waits_for_are_not_tokenized(path: Path) -> None:
+    """Neither whole requests, nor the later parts of one, and the others are unharmed."""
+    what = stated(path)
+
+    async def run() -> list[Any]:
+        process = TokenizerProcess(what)
+        await process.start()
+        done: list[Any] = []
+        wanted = iter((True, False))
+        long = part("low " * 5_000)
+        process.encode("one", [long] * 3, done.append, lambda: next(wanted))
+        process.encode("one", [part("high")], done.append, lambda: False)
+        done.append(await ask(process, [part("tide")]))
+        done.append(await ask(process, [long, part("tide")]))
+        await end(process)
+        return done
+
+    short, long, *others = asyncio.run(run())
+    assert isinstance(short, UnwantedTextsError)
+    assert isinstance(long, UnwantedTextsError)
+    assert [result.length for result in others] == [2, 5_001]
 
 
 def test_a_long_request_waits_for_others_between_its_parts(path: Path) -> None:

@@ -29,6 +29,8 @@ ANSWER = struct.Struct("<QBQ")
 PART, TENSORS, REFUSAL = range(3)
 LENGTH = struct.Struct("<Q")
 """Tokens of each row, before the tensors in the order of `roles`."""
+MOST_BYTES = 256 << 20
+"""Maximum bytes of a request's tensors, in which short texts are padded to the longest."""
 MISSING = "needs the package tokenizers: pip install 'slacktide[text]'"
 
 
@@ -65,7 +67,11 @@ class Encoder:
         rows: list[Any] = texts
         if self._stated["pairs"]:
             rows = list(zip(texts[::2], texts[1::2], strict=True))
-        encodings: list[Any] = self._tokenizer.encode_batch_fast(rows)
+        try:
+            encodings: list[Any] = self._tokenizer.encode_batch_fast(rows)
+        except Exception as error:  # the package raises plain exceptions
+            last = before + len(elements) - 1
+            raise ValueError(f"elements {before} to {last} have no tokens: {error}") from None
         for index, encoding in enumerate(encodings):
             if not len(encoding):
                 place = before + index * (1 + self._stated["pairs"])
@@ -74,7 +80,7 @@ class Encoder:
 
     def tensors(self, encodings: Sequence[Any]) -> bytes:
         """The rows' length and their tensors. Raises ValueError if they cannot be padded."""
-        stated = self._stated
+        stated, roles = self._stated, self._stated["roles"]
         longest = max(map(len, encodings))
         length: int = stated["length"] or -(-longest // stated["multiple"]) * stated["multiple"]
         if stated["pad_id"] is None and any(len(row) < length for row in encodings):
@@ -82,9 +88,13 @@ class Encoder:
                 f"expected texts of {length} tokens, since the tokenizer has no padding token and "
                 "the model no mask"
             )
+        nbytes = len(encodings) * length * sum(np.dtype(dtype).itemsize for _, dtype in roles)
+        if nbytes > MOST_BYTES:
+            got = f"{len(encodings)} rows of {length} tokens"
+            raise ValueError(f"expected texts of at most {MOST_BYTES} bytes of ids, got {got}")
         parts = [LENGTH.pack(length)]
         pads = {"input_ids": stated["pad_id"], "token_type_ids": stated["pad_type_id"]}
-        for role, dtype in stated["roles"]:
+        for role, dtype in roles:
             table = np.full((len(encodings), length), pads.get(role) or 0, dtype)
             for row, encoding in zip(table, encodings, strict=True):
                 content = {"input_ids": "ids", "token_type_ids": "type_ids"}.get(role)

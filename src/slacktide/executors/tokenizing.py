@@ -69,6 +69,10 @@ class TokenizingError(Exception):
         self.of_client = of_client
 
 
+class UnwantedTextsError(TokenizingError):
+    """Texts were not sent, since no one waits for them any longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """The tensors of a request's rows, all of one length."""
@@ -88,6 +92,7 @@ class _Texts(NamedTuple):
     client: str
     parts: Sequence[bytes]
     done: Done
+    is_wanted: Callable[[], bool]
 
 
 class TokenizerProcess:
@@ -125,10 +130,18 @@ class TokenizerProcess:
         self._task = asyncio.ensure_future(self._run(ready))
         await ready
 
-    def encode(self, client: str, parts: Sequence[bytes], done: Done) -> None:
-        """Tokenize the parts of a request; `done` is called later, once."""
+    def encode(
+        self,
+        client: str,
+        parts: Sequence[bytes],
+        done: Done,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Tokenize the parts of a request; `done` is called once. Parts are sent only while the
+        request `is_wanted`."""
         self._numbers += 1
-        texts = self._live[self._numbers] = _Texts(self._numbers, client, parts, done)
+        texts = _Texts(self._numbers, client, parts, done, is_wanted)
+        self._live[texts.number] = texts
         self._wanted.set()
         self._push(texts)
         self._send()
@@ -163,19 +176,15 @@ class TokenizerProcess:
     async def _serve(self, ready: asyncio.Future[None]) -> None:
         """Start a process and handle its answers until it ends. Raises TokenizingError if it cannot
         be opened."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [*_COMMAND, str(theirs.fileno())]
+        try:
+            ours, theirs = socket.socketpair()
             try:
-                process = await asyncio.to_thread(
-                    subprocess.Popen,
-                    command,
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                )
-            except OSError as error:
+                process = await asyncio.to_thread(_spawn, theirs)
+            except BaseException:
                 ours.close()
-                raise TokenizingError(f"its process cannot start: {error.strerror}") from None
+                raise
+        except OSError as error:
+            raise TokenizingError(f"its process cannot start: {error.strerror}") from None
         ours.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         try:
@@ -227,7 +236,14 @@ class TokenizerProcess:
             if not queue:
                 return
             _, (texts, index) = queue.pop()
+            if texts.number not in self._live:
+                continue
             part, last = texts.parts[index], index == len(texts.parts) - 1
+            if not texts.is_wanted():
+                self._end(texts.number, UnwantedTextsError("they were not tokenized in time"))
+                if index == 0:
+                    continue
+                part, last = b"", True  # the process forgets the parts before
             self._writer.write(HEADER.pack(texts.number, last, len(part)) + part)
             self._sent.append(texts)
             self._sizes.append(len(part))
@@ -255,3 +271,13 @@ class TokenizerProcess:
         self._queues = (FairQueue(), FairQueue())
         for number in list(self._live):
             self._end(number, TokenizingError(message))
+
+
+def _spawn(server: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a process with its end of the socket, which is then closed here."""
+    with server:
+        return subprocess.Popen(
+            [*_COMMAND, str(server.fileno())],
+            pass_fds=[server.fileno()],
+            stdin=subprocess.DEVNULL,
+        )

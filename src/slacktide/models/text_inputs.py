@@ -18,6 +18,7 @@ from slacktide.executors.tokenizing import (
     Tokenizing,
     TokenizingError,
     Tokens,
+    UnwantedTextsError,
 )
 from slacktide.models.repository.errors import ModelFileError
 from slacktide.models.repository.text import DeclaredText
@@ -77,10 +78,15 @@ class TextInput:
         return not any(tensor.name in made for tensor in inputs)
 
     def encode(
-        self, inputs: Sequence[InputTensor], client: str, most_rows: int, done: Encoded
+        self,
+        inputs: Sequence[InputTensor],
+        client: str,
+        most_rows: int,
+        done: Encoded,
+        is_wanted: Callable[[], bool],
     ) -> None:
-        """Tokenize the texts among a request's inputs; `done` is called later, once. Raises
-        WireError."""
+        """Tokenize the texts among a request's inputs, unless it is no longer wanted when it is
+        their turn; `done` is called once. Raises WireError."""
         by_name = {tensor.name: tensor for tensor in inputs}
         tensor = by_name.get(self._text.name)
         if tensor is None:
@@ -93,7 +99,8 @@ class TextInput:
             except MemoryLimitExceeded as error:
                 raise WireError(error.reason, f"{self._field}: {error}") from None
         others = [other for other in inputs if other is not tensor]
-        self._process.encode(client, parts, partial(self._done, client, nbytes, rows, others, done))
+        ended = partial(self._done, client, nbytes, rows, others, done)
+        self._process.encode(client, parts, ended, is_wanted)
 
     def _parts(self, tensor: InputTensor, most_rows: int) -> tuple[int, list[bytes]]:
         """Check a tensor. Returns its rows, and copies of its texts in parts of whole rows."""
@@ -136,6 +143,8 @@ class TextInput:
             self._budget.release(nbytes, client)
         if isinstance(result, TokenizingError):
             reason = Reason.BAD_INPUT if result.of_client else Reason.RUNTIME_ERROR
+            if isinstance(result, UnwantedTextsError):
+                reason = Reason.EXPIRED
             done(WireError(reason, f"{self._field}: {result}"))
             return
         made, at = [], 0

@@ -28,7 +28,13 @@ from slacktide.models.versions import LoadedVersion
 from slacktide.observability.observers import AnsweredRequest
 from slacktide.server.calls.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
 from slacktide.server.calls.classification import check_classification, classified
-from slacktide.server.calls.descriptors import notice_of, refer_payload, request_of, write_payload
+from slacktide.server.calls.descriptors import (
+    due,
+    notice_of,
+    refer_payload,
+    request_of,
+    write_payload,
+)
 from slacktide.server.calls.pending import PendingRequest
 from slacktide.server.calls.route import CallRoute
 from slacktide.server.calls.split import SplitRoute
@@ -205,7 +211,15 @@ class ServerCall(PendingRequest):
     def _encode(self, version: LoadedVersion, text: TextInput, call: InferCall) -> None:
         """Submit a call once its texts are tokenized, whose time counts as that of its body. Raises
         WireError."""
-        limits, client, opened = self._plane.limits, self.context.client, self.state is _OPEN
+        plane, context, opened = self._plane, self.context, self.state is _OPEN
+        limits, client, settings = plane.limits, context.client, version.definition.settings
+        if call.parameters:
+            self._options = parse_parameters(call.parameters, plane.look_alikes)
+        deadline = due(context, self._options, settings, settings.slo)
+
+        def is_wanted() -> bool:
+            waits = self.state is _OPEN or self.state is _RECEIVING
+            return waits and (deadline is None or plane.driver.clock() < deadline)
 
         def encoded(result: Sequence[InputTensor] | WireError) -> None:
             try:
@@ -227,13 +241,14 @@ class ServerCall(PendingRequest):
 
         if opened:
             limits.admit(client)
+        version.enter()  # so that it is not unloaded before
         try:
-            text.encode(call.inputs, client, version.check.most_rows, encoded)
+            text.encode(call.inputs, client, version.check.most_rows, encoded, is_wanted)
         except WireError:
+            version.leave()
             if opened:
                 limits.release(client)
             raise
-        version.enter()  # so that it is not unloaded before
 
     def _check(self, version: LoadedVersion, call: InferCall) -> None:
         """Check a call and submit it to the engine. Raises WireError."""
