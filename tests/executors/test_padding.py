@@ -14,6 +14,7 @@ from slacktide.domain import BatchFinished
 from slacktide.domain.padding import PaddedInput, PaddedOutput, Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.hand_over.arena import Arena, Slot
+from slacktide.executors.hand_over.protocol import FrameReader, decode_ready, encode_ready
 from slacktide.executors.hand_over.tensor_io import PaddedGatherer, TensorError
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.onnx_runtime import ModelError
@@ -266,3 +267,27 @@ async def test_an_output_with_a_stride_is_cut_to_its_own_length(
             np.testing.assert_array_equal(got, np.stack(pools, -1))
     finally:
         await executor.close()
+
+
+def test_a_stride_that_one_length_cannot_tell_is_not_reported(models: Any, kit: Any) -> None:
+    path = kit.save(
+        models.path("four_alone"),
+        [
+            helper.make_node("Mul", ["x", "w"], ["four"]),
+            helper.make_node("Shape", ["x"], ["length"], start=1),
+            helper.make_node("Slice", ["four", "zero", "length", "one"], ["y"]),
+        ],
+        [kit.value("x", TensorProto.FLOAT, ["n", "length"])],
+        [kit.value("y", TensorProto.FLOAT, ["n", "length"])],
+        [
+            numpy_helper.from_array(np.ones(4, np.float32), "w"),
+            numpy_helper.from_array(np.array([0], np.int64), "zero"),
+            numpy_helper.from_array(np.array([1], np.int64), "one"),
+        ],
+    )
+    padding = Padding({"x": PaddedInput(1)}, {"y": PaddedOutput(1)}, (4,))
+    source = kit.source(path, padding=padding, warmup_shapes={"x": (4,)})
+    session = ModelSession.open(source, threads=1)
+    session.warm_up()
+    (body,) = (body for _, body in FrameReader().feed(encode_ready(session.opened())))
+    assert decode_ready(body).padded_outputs == {}
