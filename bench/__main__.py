@@ -59,6 +59,7 @@ BENCHMARKS = {
     "real_pictures": "public models behind JPEG and files: answers, time, against their packages",
     "texts": "all-MiniLM-L6-v2 behind its tokenizer: vectors, µs, short texts beside long ones",
     "exits_of_others": "early exits of four public models: agreement, and cost of stages",
+    "rare_exits": "early exits: rare answers, and an application of little traffic",
     "shaped_link": "cores that follow a network: violations against one core, cost against two",
     "goodput": "answers in time under load and overload, against yardsticks and other servers",
 }
