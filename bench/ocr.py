@@ -4,7 +4,8 @@
 reference is rapidocr-onnxruntime 1.4.4 (Apache-2.0) itself, in a process on the server's core.
 
 Package, pipeline, and the pipeline's models behind hand-written asyncio code are measured in turn.
-Throughputs and ratios are medians of rounds. Clients have a core of their own.
+Throughputs and ratios are medians of rounds; then the server, its clients and the glue share the
+core that the package has. For answers and deadlines clients have a core of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import servers
-from bench.machine import ROOT, cores, pinned
+from bench.machine import ROOT, cores, pin, pinned
 from bench.measurement import Figure, at_least
 from bench.pinned_models import CACHE
 from bench.printed import pictures
@@ -115,6 +116,8 @@ async def _glue(client: Any, picture: bytes) -> list[str]:
     """What the pipeline does, written by hand over its three models."""
     import cv2
     import tritonclient.http.aio as triton
+
+    cv2.setNumThreads(1)
 
     async def ask(model: str, pixels: Array) -> Any:
         datatype = "BYTES" if pixels.dtype == object else "UINT8"
@@ -253,11 +256,13 @@ def _throughput(
 ) -> Iterator[Figure]:
     contents = [file.read_bytes() for file in files]
     rounds = []
+    pin(cores().server)
     for _ in range(ROUNDS):
         ours = _per_second(port, contents, seconds)
         rounds.append(
             (ours, _asked(package, files, seconds)[1], _glue_per_second(port, contents, seconds))
         )
+    pin(cores().client)
     ours, alone, glue = np.array(rounds).T
     yield Figure("ocr: pictures", float(np.median(ours)), "/s", None, "", tuple(ours))
     for name, others, goal in (("the package", alone, 0.95), ("asyncio glue", glue, 1.2)):

@@ -334,6 +334,30 @@ async def test_the_widest_crops_are_squeezed_where_that_is_stated(
         assert abs(pixels(case, 0).shape[2] - width) <= 1
 
 
+async def test_the_last_frame_is_decoded_once_for_lines_of_any_width(
+    models, kit, arena, frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = []
+    decode = crops_module.decode
+    monkeypatch.setattr(crops_module, "decode", lambda jpeg: decoded.append(1) or decode(jpeg))
+    async with kit.serving(InProcessExecutor()) as executor:
+        padding = Padding({"x": PaddedInput(2)}, {"y": PaddedOutput(2)}, (16, 64))
+        case = kit.Case(
+            executor, models.identity(TensorProto.UINT8, (16, "width", 3)), arena, padding=padding
+        )
+        case.handle.attach(4, frames, Glue())
+        await case.ready()
+        plain = {c: encode_jpeg(np.full((60, 80, 3), c, np.uint8)) for c in range(50, 90)}
+        other = next(c for c in range(89, 50, -1) if len(plain[c]) == len(plain[50]))
+        frame = kit.put(frames, ((1,), encode_strings(np.array([plain[50]], object))))
+        for number, colour in enumerate((50, 50, other, other), 1):
+            data = encode_strings(np.array([plain[colour]], object))
+            frames.write(frame.tensors[0].offset, data)  # another frame in the same place
+            assert isinstance(await case.run(number, quads(frame, QUAD)), BatchFinished)
+            assert np.allclose(pixels(case, 0), colour, atol=3)
+        assert len(decoded) == 2
+
+
 def test_a_turned_square_becomes_upright() -> None:
     picture = made_up_image(100, 100, np.random.default_rng(5))
     upright = [(0.2, 0.3), (0.7, 0.3), (0.7, 0.6), (0.2, 0.6)]

@@ -36,6 +36,8 @@ _PATIENCE = 5.0
 _NO_JPEG = "expected a JPEG as the frame"
 _MOST_GLUED = 64 << 20
 """Maximum bytes that a glue function may return for one crop."""
+_MOST_KEPT = 64 << 20
+"""Maximum bytes of pixels of a frame that is kept for the next batch."""
 _ALONE = 64
 """Side of the crops of a batch without a valid box, if the model fixes no size."""
 
@@ -170,6 +172,8 @@ class CropGatherer:
         self._preprocessing = preprocessing
         size = (0, 0) if preprocessing is None else preprocessing.size
         self._any_width = size[1] < 0 < size[0]
+        self._last: tuple[bytes, _Frame] | None = None
+        """The last encoded frame, for crops of any width."""
         self._default = stated.get(self._spec.name)
 
     def gather(
@@ -322,6 +326,20 @@ class CropGatherer:
         except ValueError as error:
             raise CropError(f"{_NO_JPEG}, got {error}") from None
 
+    def _opened(self, data: memoryview, shape: tuple[int, ...]) -> _Frame:
+        """A frame; the last one if its data are the same, since crops of unlike width come in
+        several batches. Raises TensorError and ValueError."""
+        if len(shape) == 4 or not (self._any_width or self._keeps_shape):
+            return _Frame(data, shape)
+        content = bytes(data)
+        if self._last is None or self._last[0] != content:
+            self._last = None  # two would take more memory
+            frame = _Frame(memoryview(content), shape)
+            if 3 * frame.width * frame.height > _MOST_KEPT:
+                return frame
+            self._last = content, frame
+        return self._last[1]
+
     def _frame(
         self, member: CropPayload, cache: dict[tuple[int, TensorRef], _Frame]
     ) -> tuple[FrameArena, _Frame]:
@@ -333,7 +351,7 @@ class CropGatherer:
             if len(data) != tensor.nbytes:
                 raise TensorError("a frame lies outside its arena")
             try:
-                frame = _Frame(data, tensor.shape)
+                frame = self._opened(data, tensor.shape)
             except ValueError as error:
                 raise CropError(f"{_NO_JPEG}, got {error}") from None
             cache[member.arena_number, tensor] = frame
