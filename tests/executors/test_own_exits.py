@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from slacktide.domain import Batch, ExitMode, ExitPolicy, Leaving, PoolId, Replica, Request
+from slacktide.domain import NEVER, Batch, ExitMode, ExitPolicy, Leaving, PoolId, Replica, Request
 from slacktide.domain.preprocessing import PicturePlacement, StatedPreprocessing
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arranging import Arranger
@@ -243,3 +243,32 @@ def test_virtual_time_has_the_same_rows_leave_as_the_worker(
     assert [
         (event.ramp, tuple(starts.index(id) for id in event.ids)) for _, event in course.released
     ] == served
+
+
+class Classifier:
+    """A session whose rows state the class and the uncertainty."""
+
+    def run(self, names: list[str], feeds: dict[str, Any], options: Any) -> list[Any]:
+        rows = feeds["x"]
+        return [rows[:, 0].astype(int) if "answer" in name else rows[:, 1] for name in names]
+
+
+@pytest.mark.parametrize("leaving", [Leaving.RUN_ON, Leaving.SHRINK])
+def test_a_ramp_never_gives_a_class_of_the_whole_model(leaving: Leaving) -> None:
+    spec = TensorSpec("x", Datatype.FP32, (-1, 2))
+    names = ["exits/0/uncertainty", "exits/0/answer", "exits/0/y"]
+    stages = [
+        Stage(Classifier(), 0, ("x",), names, ("x",)),
+        Stage(Classifier(), -1, ("x",), ["y", "exits/answer"], ("x",)),
+    ]
+    interface = ModelInterface((spec,), (replace(spec, name="y"),), 64)
+    chain = StageChain({1: stages}, interface, {"y"}, None, (2,))
+    rows = np.array([[0, 0.1], [2, 0.1], [1, 0.9]], np.float32)
+    batch = GatheredBatch({"x": rows}, [1, 1, 1], None, NO_FAULTS, 0.0, 0.0)
+    run = StagedBatch(chain, batch, {0: 0.5}, leaving, ())
+    assert [released.places for released in run.run(chain.stages(1))] == [[0]]
+    report = run.report()
+    assert report is not None
+    assert report.left == (0, -1, -1)
+    assert report.uncertainty[1] == (NEVER,)
+    assert report.answers == ((0, 2, 1) if leaving is Leaving.RUN_ON else (-1, 2, 1))

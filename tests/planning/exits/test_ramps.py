@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tests.planning.exits.served_exits import POOL, ServedExits, chain_s, facts, learnt
 from tests.planning.exits.streams import Array
 
+from slacktide.domain import TimerFired
 from slacktide.planning.exits import ExitsArranged, StatedExits
 from slacktide.planning.exits.ramps import (
+    SIZES,
     ExitsAnswer,
     ExitsQuestion,
     PassTimes,
@@ -243,3 +245,36 @@ def test_where_deadlines_are_short_ramps_go_to_where_answers_are_in_time() -> No
 
     assert placed(10.0) == (0,)
     assert placed(0.7 * 0.02) == (2,)  # after 0.61 of a pass, and all leave there
+
+
+def unequal(ramps: tuple[int, ...], single: float, full: float) -> ExitsArranged:
+    """Ramps that add a share `single` to a batch of one and `full` to one of four."""
+    stages = tuple(
+        tuple(rows * each / 0.02 for each in chain_s(ramps, 4, share / len(ramps)))
+        for rows, share in ((1, single), (4, full))
+    )
+    return ExitsArranged(POOL, 1, 1, ramps, "", (1, 4), (1.0, 4.0), stages)
+
+
+def test_the_budget_holds_at_the_smallest_usual_batch() -> None:
+    times = PassTimes(facts((0.9,) * 4))
+    times.measure(unequal((1, 3), 0.072, 0.02))
+    assert times.overhead == pytest.approx(0.072)
+    assert not times.fits((1, 3), 0.05)
+    for _ in range(SIZES):
+        assert not times.serve(4)
+    assert times.overhead == pytest.approx(0.046)  # the mean, which larger batches keep
+    assert times.fits((1, 3), 0.05)
+    changes = [times.serve(1 if at % 5 == 0 else 4) for at in range(SIZES)]
+    assert changes == [False] * (SIZES - 1) + [True]
+    assert not times.fits((1, 3), 0.05)
+
+
+def test_ramps_beyond_the_budget_at_small_batches_are_dropped() -> None:
+    served = ServedExits(StatedExits(moving=False))
+    served.learn(learnt((0.9, 0.95, 0.99, 0.99)))
+    ramps = served.policy.ramps
+    assert len(ramps) > 1
+    served.turn(unequal(ramps, 0.072, 0.02), TimerFired())
+    assert len(served.policy.ramps) == len(ramps) - 1
+    assert served.status.reason == "ramps cost 7.2% of a pass, more than 5.0%"
