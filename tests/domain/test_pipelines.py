@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slacktide.domain import Plan, StagePlace
 from slacktide.domain.crops import BoxChoice
-from slacktide.domain.pipelines import MOST_STAGES, Edge, Pipeline, PipelineError, PipelineStage
+from slacktide.domain.pipelines import (
+    BOX,
+    MOST_STAGES,
+    Edge,
+    Pipeline,
+    PipelineError,
+    PipelineStage,
+)
 
 
 def pipeline(*arrows: str, more: tuple[str, ...] = (), **options: object) -> Pipeline:
@@ -115,3 +124,14 @@ def test_a_stage_has_one_place():
     with pytest.raises(ValueError, match="p/a must not be negative"):
         StagePlace("p", "a", "edge", transfer=-1.0)
     assert Plan(places=(StagePlace("p", "a", "edge"), StagePlace("q", "a"))).places[1].device == ""
+
+
+@pytest.mark.parametrize("key", ["boxes", "quads", "scores", "classes"])
+def test_crops_that_other_outputs_select_are_not_joined(key: str) -> None:
+    """They would differ in number and order."""
+    stages = tuple(PipelineStage(name, name) for name in "abc")
+    edges = (Edge("a", "b", BOX), Edge("a", "c", BOX), Edge("b", "c"))
+    assert Pipeline("p", stages, edges).sinks == ("c",)
+    other = replace(edges[1], **{key: "other"})
+    with pytest.raises(PipelineError, match=r"edges\[2\]: a and b yield different rows"):
+        Pipeline("p", stages, (edges[0], other, edges[2]))

@@ -13,6 +13,7 @@ from tests.end_to_end.streets import (
     HEIGHT,
     SEEN,
     SIDE,
+    WIDTH,
     ask_frame,
     colour,
     crops,
@@ -61,6 +62,9 @@ def corners(frame, boxes):
 def paint(crop, bright, mean):
     return np.full((3, 3, 3), int(bright) if abs(mean.mean() - bright) < 1 else 0, np.uint8)
 
+def slices(image):
+    return np.repeat(image, 5, 0), np.repeat(np.arange(len(image)), 5)
+
 def darken(image, bright):
     return (image // 2), bright.astype(np.int64)
 """
@@ -78,6 +82,11 @@ MODELS = {
   takes: {frame: frame, boxes: {datatype: FP32, shape: [-1, -1, 4]}}
   gives: {size: {datatype: INT32, shape: [-1, 2]}, pixel: {datatype: INT32, shape: [-1]}}
 """,
+    "slices": f"""
+  takes: {{image: {{datatype: UINT8, shape: [-1, {HEIGHT}, {WIDTH}, 3]}}}}
+  gives: {{image: {{datatype: UINT8, shape: [-1, {HEIGHT}, {WIDTH}, 3]}}}}
+  rows: expand
+""",
     "darken": f"""
   takes:
     image: {{datatype: UINT8, shape: [-1, {SIDE}, {SIDE}, 3]}}
@@ -93,6 +102,14 @@ stages: {split: split, shout: shout, long: shout}
 edges:
   - {from: split, to: shout}
   - {from: split, to: long, when: {score: 4}, scores: lengths}
+"""
+SLICED = """
+slo: 20s
+stages: {slices: slices, detect: few, look: colour, again: colour}
+edges:
+  - {from: slices, to: detect}
+  - {from: detect, to: look, each: box, when: {score: 0.5}}
+  - {from: look, to: again, each: crop}
 """
 FRAMES = """
 slo: 20s
@@ -124,7 +141,9 @@ def house(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> 
         (zoo.root / name).mkdir()
         settings = f"max_batch: 4\nfunction:\n  name: {name}{text}"
         (zoo.root / name / "slacktide.yaml").write_text(settings)
+    detector(zoo, "few", settings="max_batch: 2\n")
     pipeline(zoo, "words", WORDS)
+    pipeline(zoo, "sliced", SLICED)
     pipeline(zoo, "frames", FRAMES)
     (folder / "row_functions.py").write_text(CODE)
     with pytest.MonkeyPatch.context() as patch:
@@ -178,6 +197,14 @@ def test_members_of_one_batch_get_their_own_rows(house: Any) -> None:
     spare = house.spawn(ask, house, "words", "some other client")
     assert outputs(ask(house, "words", "a b"))["split.word"].tolist() == ["a", "b"]
     assert outputs(spare.result())["shout.loud"].tolist() == ["SOME", "OTHER", "CLIENT"]
+
+
+def test_boxes_count_from_the_first_row_of_the_detector(house: Any) -> None:
+    answer = outputs(ask_frame(house, frame(*SEEN), "sliced"))
+    boxes = answer["detect.boxes"].shape[1]
+    expected = [boxes * row + at for row in range(5) for at in (1, 2, 0)]
+    assert answer["look.rows"].tolist() == expected
+    assert answer["again.rows"].tolist() == expected
 
 
 @pytest.mark.parametrize(

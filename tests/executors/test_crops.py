@@ -358,6 +358,15 @@ async def test_the_last_frame_is_decoded_once_for_lines_of_any_width(
         assert len(decoded) == 2
 
 
+def test_acute_and_crossed_quads_have_few_more_pixels_than_their_frame() -> None:
+    frame = np.zeros((20, 2000, 3), np.uint8)
+    acute, crossed = [(0, 0), (1, 0), (0.51, 1), (0.5, 1)], [(0, 0), (1, 1), (0, 0.9), (1, 0)]
+    for corners in (acute, crossed):
+        part = rectified(frame, np.array(corners, np.float32))
+        assert part.size <= 2 * frame.size
+        assert min(part.shape[:2]) > 100
+
+
 def test_a_turned_square_becomes_upright() -> None:
     picture = made_up_image(100, 100, np.random.default_rng(5))
     upright = [(0.2, 0.3), (0.7, 0.3), (0.7, 0.6), (0.2, 0.6)]

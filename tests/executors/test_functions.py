@@ -12,7 +12,7 @@ from slacktide.executors.functions import (
     expanded_rows,
     load_function,
 )
-from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.onnx_runtime import Fault, ModelError, client_detail, fault_of
 from slacktide.executors.ports import FunctionSource
 
 
@@ -71,6 +71,14 @@ def test_anything_else_is_refused_with_its_names(returned: object, message: str)
         text_of(returned)
     assert str(caught.value).startswith("the function 'reader' ")
     assert message in str(caught.value)
+
+
+def test_what_a_function_quotes_of_its_input_is_no_lack_of_memory() -> None:
+    for text in ("out of memory", "CUDA failure 700: x", "bad_alloc"):
+        error = FunctionError(f"the function 'reader' raised ValueError: no date: {text!r}")
+        assert fault_of(error) is Fault.MODEL
+        assert client_detail(error) != "out of memory"
+    assert fault_of(MemoryError()) is Fault.MEMORY
 
 
 class Adder:

@@ -12,10 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain import BatchFailed, BatchFinished
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import Measurement, measure
-from slacktide.executors.ports import ModelSource, RowsMismatch
+from slacktide.executors.ports import FunctionSource, ModelSource, RowsMismatch
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.rounding import (
     HALF_TOLERANCE,
@@ -202,6 +203,33 @@ def test_only_their_content_makes_rows_dependent_not_how_their_number_rounds(
         part=np.float32(0.004),
     )
     assert "differs between a batch" in dependence(mixed.save(kit, tmp_path)).dependence
+
+
+def repeated(x: Any) -> Any:
+    return np.repeat(x, 3, 0), np.repeat(np.arange(len(x)), 3)
+
+
+def of_the_batch(x: Any) -> Any:
+    return np.repeat(x * len(x), 3, 0), np.repeat(np.arange(len(x)), 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [(repeated, ""), (of_the_batch, "differs between a batch and the row")],
+)
+def test_a_row_of_a_function_may_become_several(
+    function: Any, expected: str, tmp_path: Path
+) -> None:
+    rows, parents = (
+        TensorSpec("x", Datatype.FP32, (-1, 2)),
+        TensorSpec("rows", Datatype.INT64, (-1,)),
+    )
+    interface = ModelInterface((rows,), (TensorSpec("y", Datatype.FP32, (-1, 2)), parents), 8)
+    target = f"{__name__}:{function.__name__}"
+    source = FunctionSource(target, interface.to_dict(), "f", expands=True)
+    reason = dependence(tmp_path, function=source).dependence
+    assert expected in reason
+    assert bool(expected) == bool(reason)
 
 
 def test_rows_that_come_back_swapped_are_called_so(kit: Any, tmp_path: Path) -> None:

@@ -79,6 +79,19 @@ def test_faint_small_and_surplus_lines_are_dropped() -> None:
     assert decoded(core_map(*cores), source=source)[1].shape == (1, 1)
 
 
+def test_a_page_of_dots_costs_no_more_than_a_page_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    dots = np.zeros((1, 1, 480, 480), np.float32)
+    dots.reshape(60, 8, 60, 8)[:, :5, :, :5] = 0.9  # 3600
+    dots[0, 0, 200:220, 100:300] = 1
+    examined = []
+    enclose = cv2.minAreaRect
+    monkeypatch.setattr(cv2, "minAreaRect", lambda points: examined.append(0) or enclose(points))
+    boxes, _, scores = decoder(DB, -1, 1, -1, -1).decode([dots], [[0, 0, 480, 480]], (480, 480))
+    assert len(examined) <= 2000
+    assert boxes.shape[1] == 50
+    assert scores.max() > 0.95
+
+
 def test_lines_come_in_reading_order_and_rows_are_filled_up() -> None:
     three = core_map(
         ((90, 20), (30, 8), 0, 0.6), ((30, 24), (30, 8), 0, 0.7), ((60, 60), (30, 8), 0, 0.8)

@@ -70,6 +70,16 @@ class Edge:
     turn: BoxChoice | None = None
     """Selects crops of quads that are turned upside down, by class and score."""
 
+    @property
+    def selection(self) -> tuple[object, ...]:
+        """What selects its rows: equal for edges that bring the same ones. Empty: all rows of the
+        upstream."""
+        if not self.each and self.when is None:
+            return ()
+        all_crops = self.each == CROP and self.when is None
+        outputs = (self.quads or self.boxes, self.scores, self.classes)
+        return (self.upstream, self.each, self.when, *outputs[: 0 if all_crops else None])
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -120,12 +130,7 @@ class Pipeline:
         rows: dict[str, tuple[object, ...]] = {self.source: ()}
         for name in self.order[1:]:
             into = self.into[name]
-            row_origins = [
-                (*rows[edge.upstream], edge.upstream, edge.each, edge.when)
-                if edge.each or edge.when is not None
-                else rows[edge.upstream]
-                for edge in into
-            ]
+            row_origins = [(*rows[edge.upstream], *edge.selection) for edge in into]
             rows[name] = row_origins[0]
             for edge, origins in zip(into, row_origins, strict=True):
                 key = f"edges[{self.edges.index(edge)}]"

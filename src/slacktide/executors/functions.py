@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from slacktide._extensions import load_named
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits
+from slacktide.executors.onnx_runtime import FunctionError as FunctionError
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import FunctionSource
 
@@ -24,10 +25,6 @@ MOST_EXPANDED = 1000
 """Maximum rows that a function may return for one row."""
 _MOST_TEXT = 64 << 20
 """Maximum bytes of text in one output of a batch."""
-
-
-class FunctionError(Exception):
-    """The function raised an exception, or returned a wrong result."""
 
 
 class FunctionSession:

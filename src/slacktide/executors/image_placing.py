@@ -23,6 +23,9 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _MOST_CUT = 8
 """Maximum pixels of a whole resized picture for each pixel of the model's input. If there would be
 more, the picture is cut, at its own pixels, before it is resized."""
+_MOST_RECTIFIED = 2
+"""Maximum pixels of the crop of a quad for each pixel of the image; a larger crop shrinks. Only
+crossed or acute quads have more."""
 
 
 class Picture(NamedTuple):
@@ -110,6 +113,8 @@ def rectified(image: Pixels, quad: NDArray[np.float32], margin: float = 0.0) -> 
     columns, rows = int(max(sides[0], sides[2])), int(max(sides[1], sides[3]))
     if min(columns, rows) < 1:
         return np.zeros((1, 1, 3), np.uint8)
+    if (excess := columns * rows / (_MOST_RECTIFIED * width * height)) > 1:
+        columns, rows = (max(1, int(side / math.sqrt(excess))) for side in (columns, rows))
     corners = np.array([(0, 0), (columns, 0), (columns, rows), (0, rows)], np.float32)
     warp = cv2.getPerspectiveTransform(points.astype(np.float32), corners)
     edge, way = cv2.BORDER_REPLICATE, cv2.INTER_CUBIC

@@ -186,8 +186,9 @@ async def measure(
                         executor, raw, sets[-1], device, arena, clock, patience_s
                     )
                     opened = await replica.ready()
+                row_s, expands = next(iter(warm.values())), source.expands
                 dependence = await find_dependence(
-                    replica, opened, rows, shapes, arena, next(iter(warm.values())), clock
+                    replica, opened, rows, shapes, arena, row_s, clock, expands=expands
                 )
         finally:
             replica.close()

@@ -55,7 +55,7 @@ class ModelRunner:
         ones that clients get. `before`: makes all of these inputs."""
         self.opener, self.source = opener, opener.source
         function = opener.source.function
-        self.expands = function is not None and function.expands
+        self.expands = opener.source.expands
         """Whether it is a function that returns any number of rows."""
         self.frame = "" if function is None else function.frame
         """Input of a function that takes whole frames; empty: none."""

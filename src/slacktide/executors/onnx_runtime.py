@@ -34,6 +34,10 @@ class ModelError(Exception):
     """The model can never be served. `str()` may be shown to clients."""
 
 
+class FunctionError(Exception):
+    """A function of the server's owner raised an exception, or returned a wrong result."""
+
+
 class ProviderMissingError(ModelError):
     """The installed ONNX Runtime lacks a requested provider."""
 
@@ -156,6 +160,8 @@ class Fault(Enum):
 def fault_of(error: BaseException | str) -> Fault:
     """The cause of an error, judged by its text: ONNX Runtime has no error codes."""
     text = str(error)
+    if isinstance(error, FunctionError):  # its text may quote a client's input
+        return Fault.MODEL
     if isinstance(error, MemoryError) or _MEMORY.search(text):
         return Fault.MEMORY
     return Fault.DEVICE if _DEAD.search(text) else Fault.MODEL

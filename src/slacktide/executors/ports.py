@@ -435,6 +435,11 @@ class ModelSource:
     larger ones while time is left. None, and on an accelerator, whose memory is short: all run."""
 
     @property
+    def expands(self) -> bool:
+        """Whether it is a function that returns any number of rows."""
+        return self.function is not None and self.function.expands
+
+    @property
     def spells(self) -> bool:
         """Whether the decoder writes text, so that labels are characters, not names of classes."""
         return self.decode is not None and self.decode.name == "ctc"

@@ -52,17 +52,19 @@ async def find_dependence(
     arena: Arena,
     row_s: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
+    *,
+    expands: bool = False,
 ) -> str:
     """Why requests must not share a batch; empty if they may. Rows that fail alone, or kill their
     process, prove nothing; do not use the replica after that. `row_s`: seconds of a row; slow rows
-    run in one order only."""
+    run in one order only. `expands`: a row may give any number of rows."""
     if opened.interface.max_batch < 2 or opened.cold:
         return ""
     begin, patience_s = clock(), replica.patience_s
     try:
         samples = await asyncio.to_thread(_unlike_rows, rows, shapes, opened)
         comparison = _Comparison(
-            replica, opened, [rows.payload(row, shapes, arena) for row in samples]
+            replica, opened, [rows.payload(row, shapes, arena) for row in samples], expands=expands
         )
         for number in range(ROUNDS):
             for partner in range(1, len(samples)):
@@ -88,9 +90,14 @@ class _Comparison:
     """Compares answers of rows in batches with their answers alone."""
 
     def __init__(
-        self, replica: TimedReplica, opened: OpenedModel, members: Sequence[Payload]
+        self,
+        replica: TimedReplica,
+        opened: OpenedModel,
+        members: Sequence[Payload],
+        *,
+        expands: bool,
     ) -> None:
-        self._replica = replica
+        self._replica, self._expands = replica, expands
         self._outputs = opened.interface.outputs
         self._tolerance = opened.tolerance
         self._members = members
@@ -109,7 +116,7 @@ class _Comparison:
                 return ""
             self._answers_alone.setdefault(row, outputs)
             for spec, (shape, _) in zip(self._outputs, outputs, strict=True):
-                if shape[:1] != (1,):
+                if shape[:1] != (1,) and not self._expands:
                     return f"output {spec.name!r} has {shape[0] if shape else 'no'} rows for one"
             if await self._differs(outputs, row):
                 return RANDOM

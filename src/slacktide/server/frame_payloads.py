@@ -108,7 +108,7 @@ class FramePayloads:
             chosen_before = self.handed.get((self.version.first_alike[number], request))
             if chosen_before is None:
                 arrays = self._arrays(edge.upstream, outputs)
-                chosen_before = HandedOn(chosen_boxes(edge, arrays))
+                chosen_before = HandedOn(chosen_boxes(edge, arrays)._replace(request=request))
                 if self.version.pixel_frames.get(number, 0) is not None:
                     self._warn_of_pixels(number, edge, arrays)
             handed_yield, handed = self._boxes(number, edge, chosen_before, frame)

@@ -319,8 +319,8 @@ def _origins(
         for feed in child.feeds:
             if feed.edge is not None and feed.edge == edge:
                 chosen = record.payloads.handed[edge, feed.request].chosen
-                # Crops count as boxes of the frame, whichever request they came from.
-                start = 0 if record.version.pipeline.edges[edge].each else before[feed.request]
+                of = feed.request if chosen.request is None else chosen.request
+                start = before[of]
                 handed_rows.append((chosen, feed.first, feed.end, start))
     rows = origins(handed_rows)
     if not record.version.stages[stage].definition.settings.expands:

@@ -34,6 +34,8 @@ class Chosen(NamedTuple):
     """[n, 4] float32, or [n, 4, 2] of quads."""
     width: int = 1
     """Boxes per row, chosen or not."""
+    request: int | None = None
+    """Request whose outputs the boxes come from; None for rows."""
 
     def of(self, indices: Sequence[int]) -> Chosen:
         """Return some of these boxes, in this order."""
@@ -42,7 +44,7 @@ class Chosen(NamedTuple):
             [self.rows[index] for index in indices],
             None if self.places is None else [self.places[index] for index in indices],
             b"".join([self.boxes[size * index : size * (index + 1)] for index in indices]),
-            self.width,
+            *self[3:],
         )
 
 
@@ -110,7 +112,7 @@ def chained(parts: Sequence[Chosen]) -> Chosen:
     """Return the boxes of all parts, one after the other."""
     rows = [row for part in parts for row in part.rows]
     places = [place for part in parts for place in part.places or ()]
-    return Chosen(rows, places, b"".join([part.boxes for part in parts]), parts[0].width)
+    return Chosen(rows, places, b"".join([part.boxes for part in parts]), *parts[0][3:])
 
 
 def chosen_crops(edge: Edge, arrays: StageArrays, crops: Chosen) -> Chosen:

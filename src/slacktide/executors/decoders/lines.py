@@ -21,6 +21,8 @@ from slacktide.executors.ports import DecodeSource
 
 _LEAST_CORE, _LEAST_LINE = 3, 5
 """Pixels of the shorter side, before and after growing."""
+_MOST_CORES = 1000
+"""Number of cores of a page, the largest, that are examined at least: dotted patterns have more."""
 _LEAST_SIDE = 3
 """Pixels of a line's sides that are not enough."""
 _SAME_LINE = 10
@@ -84,6 +86,8 @@ class LineDecoder:
         if source.dilate:
             mask = cv2.dilate(mask, np.ones((2, 2), np.uint8))
         contours = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0]
+        if len(contours) > (most := max(_MOST_CORES, 2 * source.max_detections)):
+            contours = sorted(contours, key=cv2.contourArea, reverse=True)[:most]
         lines = []
         for contour in contours:
             core = cv2.minAreaRect(contour)
