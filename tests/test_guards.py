@@ -23,7 +23,7 @@ CEILINGS = {
     "cluster": 600,
     "domain": 3_110,
     "engine": 4_150,
-    "executors": 12_975,
+    "executors": 12_980,
     "exits": 1_950,
     "frontends": 7_300,
     "models": 11_780,
@@ -49,7 +49,7 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 76_600,
+    "serving": 76_605,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,

@@ -44,6 +44,14 @@ def test_each_kind_takes_the_tokens_of_the_text_alone() -> None:
     assert pool("mean", np.float32(RIGHT), VALUES.astype(np.float16)) == pool("mean", RIGHT)
 
 
+def test_padding_may_hold_any_number() -> None:
+    """Some models make NaN of positions that see no token."""
+    for padding in (np.nan, np.inf):
+        values = np.where(LEFT[..., None], VALUES, padding).astype(np.float32)
+        for kind in ("mean", "cls", "last"):
+            assert pool(kind, LEFT, values) == pool(kind, LEFT)
+
+
 def test_vectors_are_scaled_to_one_and_zeros_stay() -> None:
     first, second = pool("cls", RIGHT, VALUES * [[[0]], [[1]]], normalize=True)
     assert first == [0, 0, 0]

@@ -75,7 +75,12 @@ class Pooler:
             weights = mask.astype(np.float32)
             weights /= np.maximum(weights.sum(1, keepdims=True), 1.0)
             values = values.astype(np.float32, copy=False)
-            return np.asarray(np.matmul(weights[:, None], values)[:, 0])
+            with np.errstate(invalid="ignore"):
+                pooled = np.matmul(weights[:, None], values)[:, 0]
+            if not np.isfinite(pooled).all():  # 0 × NaN is NaN: padding may hold any number
+                values = np.where(mask[..., None], values, np.float32(0))
+                pooled = np.matmul(weights[:, None], values)[:, 0]
+            return np.asarray(pooled)
         first = mask.argmax(1)
         if self._source.kind == "last":
             first = length - 1 - mask[:, ::-1].argmax(1)
