@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.crops import PLAIN, BoxChoice
+from slacktide.domain.frames import Feed
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.arena import Arena, Slot
 from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.ports import Payload, TensorRef
-from slacktide.server.frame_payloads import FramePayloads, _cut, rows_of_payload
+from slacktide.server import frame_payloads
+from slacktide.server.frame_payloads import FramePayloads, HandedOn, _cut, rows_of_payload
 from slacktide.server.stage_outputs import (
     Chosen,
     StageArrays,
@@ -120,7 +122,7 @@ def test_part_of_a_tensor_is_these_rows_wherever_it_lies(data: Any) -> None:
     (ref,) = rows_of_payload([STRINGS], arena, payload, first, end).tensors
     lies = (ref.shape, bytes(arena.view(slot)[ref.offset - slot.offset :][: ref.nbytes]))
     assert back(STRINGS, lies).tolist() == array[first:end].tolist()
-    cut = _cut(InputTensor("x", Datatype.BYTES, shape, content), first, end)
+    cut = _cut(InputTensor("x", Datatype.BYTES, shape, content), first, end, {})
     assert back(STRINGS, (cut.shape, bytes(cut.data))).tolist() == array[first:end].tolist()
     arena.close()
     floats = np.arange(2 * len(texts), dtype=np.float32).reshape(-1, 2)
@@ -132,8 +134,34 @@ def test_part_of_a_tensor_is_these_rows_wherever_it_lies(data: Any) -> None:
         8 * (end - first),
         (end - first, 2),
     )
-    cut = _cut(InputTensor("x", Datatype.FP32, shape, content), first, end)
+    cut = _cut(InputTensor("x", Datatype.FP32, shape, content), first, end, {})
     assert back(FLOATS, (cut.shape, bytes(cut.data))).tolist() == floats[first:end].tolist()
+
+
+def test_texts_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena, reads = Arena(1 << 20), []
+    split = frame_payloads.split_elements
+    monkeypatch.setattr(
+        frame_payloads, "split_elements", lambda data: reads.append(1) or split(data)
+    )
+    shape, data = tensor(np.array([["a" * row, "b"] for row in range(50)], object))
+    slot = arena.allocate(len(data))
+    arena.write(slot.offset, data)
+    handed = HandedOn(Chosen(range(50)), {"x": TensorRef(slot.offset, len(data), shape)})
+    stage = SimpleNamespace(
+        arena=arena, interface=SimpleNamespace(inputs=[replace(STRINGS, name="x")])
+    )
+    version = SimpleNamespace(stages={"s": stage}, cut_inputs={})
+    payloads = FramePayloads(version)  # type: ignore[arg-type]
+    payloads.handed[0, 7] = handed
+    for row in range(50):
+        command = SimpleNamespace(
+            request=SimpleNamespace(rows=1), stage="s", feeds=(Feed(0, 7, row, row + 1),)
+        )
+        (ref,) = payloads.payload(command, None).tensors  # type: ignore[arg-type]
+        part = bytes(arena.view(Slot(ref.offset, ref.nbytes)))
+        assert back(STRINGS, (ref.shape, part)).tolist() == [[b"a" * row, b"b"]]
+    assert len(reads) == 1
 
 
 def test_boxes_of_several_rows_say_where_they_come_from() -> None:

@@ -220,7 +220,8 @@ def _pictures(
     definition: ModelDefinition, interface: ModelInterface, metadata: dict[str, str], hints: _Hints
 ) -> Iterator[Finding]:
     """Yield a note on the setting that declares an input as pictures, if it looks like one."""
-    if definition.preprocessing is not None or definition.settings.function is not None:
+    settings = definition.settings
+    if definition.preprocessing or settings.function or settings.before:
         return
     inputs = [spec for spec in interface.inputs if looks_like_pictures(spec)]
     if len(inputs) != 1:

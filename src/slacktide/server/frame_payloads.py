@@ -54,10 +54,14 @@ class UpstreamRequest(Protocol):
     feeds: tuple[Feed, ...]
 
 
+Offsets = dict[str, list[int]]
+"""Offsets at which rows of BYTES tensors begin, and their ends, by name of the tensor."""
+
+
 class HandedOn:
     """Rows or boxes that one request handed on along one edge."""
 
-    __slots__ = ("chosen", "tensors", "values")
+    __slots__ = ("chosen", "offsets", "tensors", "values")
 
     def __init__(self, chosen: Chosen, tensors: dict[str, TensorRef] | None = None) -> None:
         self.chosen = chosen
@@ -65,6 +69,7 @@ class HandedOn:
         """Tensors in the downstream stage's arena, by input; empty for crops."""
         self.values: dict[str, bytes] = {}
         """Arguments of the downstream stage's crop function: a value for each row."""
+        self.offsets: Offsets = {}
 
 
 class FramePayloads:
@@ -247,7 +252,10 @@ class FramePayloads:
                 tensors.append(self._frame(frame))
                 continue
             parts = [
-                _part(spec, stage.arena, handed.tensors[spec.name], feed.first, feed.end)
+                _part(
+                    *(spec, stage.arena, handed.tensors[spec.name], feed.first, feed.end),
+                    handed.offsets,
+                )
                 for handed, feed in fed
                 if spec.name in handed.tensors
             ]
@@ -325,9 +333,9 @@ def no_payload(version: LoadedVersion, rows: int) -> Payload:
 def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -> CheckedInputs:
     """Check all inputs of a stage in parts of as many rows as it takes at a time, and return the
     first part. Raises WireError if they do not fit."""
-    most = version.check.most_rows
+    most, offsets = version.check.most_rows, Offsets()
     cuts = [
-        [_cut(tensor, first, min(rows, first + most)) for tensor in inputs]
+        [_cut(tensor, first, min(rows, first + most), offsets) for tensor in inputs]
         for first in range(0, rows, most)
     ]
     checked = [version.check.of_rows.check(cut) for cut in cuts]
@@ -360,31 +368,44 @@ def rows_of_payload(
     )
 
 
-def _part(spec: TensorSpec, arena: Arena, ref: TensorRef, first: int, end: int) -> TensorRef:
+def _part(
+    spec: TensorSpec,
+    arena: Arena,
+    ref: TensorRef,
+    first: int,
+    end: int,
+    offsets: Offsets | None = None,
+) -> TensorRef:
     """Return rows of an input's tensor. With fewer axes than `spec`, it holds encoded images."""
     rows = end - first
     if rows == ref.shape[0]:
         return ref
     low, high = first * ref.nbytes // ref.shape[0], end * ref.nbytes // ref.shape[0]
     if spec.datatype is Datatype.BYTES or len(ref.shape) < len(spec.shape):
-        low, high = _bounds(arena.view(Slot(ref.offset, ref.nbytes)), ref.shape, first, end)
+        offsets = {} if offsets is None else offsets
+        if spec.name not in offsets:
+            view = arena.view(Slot(ref.offset, ref.nbytes))
+            offsets[spec.name] = _row_offsets(view, ref.shape)
+        low, high = offsets[spec.name][first], offsets[spec.name][end]
     return TensorRef(ref.offset + low, high - low, (rows, *ref.shape[1:]))
 
 
-def _cut(tensor: InputTensor, first: int, end: int) -> InputTensor:
+def _cut(tensor: InputTensor, first: int, end: int, offsets: Offsets) -> InputTensor:
     """Return rows of a tensor that is not in an arena."""
     rows, data = tensor.shape[0], memoryview(tensor.data)
     if end - first == rows:
         return tensor
     if tensor.datatype is Datatype.BYTES:
-        low, high = _bounds(data, tensor.shape, first, end)
+        if tensor.name not in offsets:
+            offsets[tensor.name] = _row_offsets(data, tensor.shape)
+        low, high = offsets[tensor.name][first], offsets[tensor.name][end]
     else:
         low, high = first * len(data) // rows, end * len(data) // rows
     return replace(tensor, shape=(end - first, *tensor.shape[1:]), data=data[low:high])
 
 
-def _bounds(data: memoryview, shape: Sequence[int], first: int, end: int) -> tuple[int, int]:
-    """Return the offsets at which rows of a BYTES tensor begin and end."""
-    row_elements = int(np.prod(shape[1:]))
+def _row_offsets(data: memoryview, shape: Sequence[int]) -> list[int]:
+    """Return the offsets at which rows of a BYTES tensor begin, and its end."""
     ends = np.cumsum([0, *(4 + len(element) for element in split_elements(data))])
-    return int(ends[first * row_elements]), int(ends[end * row_elements])
+    offsets: list[int] = ends[np.arange(shape[0] + 1) * int(np.prod(shape[1:]))].tolist()
+    return offsets
