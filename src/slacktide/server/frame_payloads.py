@@ -167,14 +167,17 @@ class FramePayloads:
         glue = self.version.pipeline.by_name[edge.downstream].glue
         if self._extent is None:
             self._extent = self._size_of(self._frame(frame))
-        quads = len(chosen.boxes) == QUAD_BYTES * rows
-        ends = [rows]
-        if self.version.sorts[number]:
-            aspects = crop_aspects(chosen.boxes, rows, *self._extent)
-            order = np.argsort(-aspects, kind="stable").tolist()
-            handed = HandedOn(chosen := chosen.of(order))
-            ends = part_ends(aspects[order].tolist()) if check.takes_any_width else ends
-        parts, size = [], len(chosen.boxes) // rows
+        size = len(chosen.boxes) // rows
+        quads = size == QUAD_BYTES
+        if not self.version.sorts[number]:
+            boxes = chosen.boxes[: size * check.most_rows]
+            checked = check.crops(boxes, *self._extent, glue, quads=quads)
+            return Yield(rows, checked.signature, checked.work_hint), handed
+        aspects = crop_aspects(chosen.boxes, rows, *self._extent)
+        order = np.argsort(-aspects, kind="stable").tolist()
+        handed = HandedOn(chosen := chosen.of(order))
+        ends = part_ends(aspects[order].tolist()) if check.takes_any_width else [rows]
+        parts = []
         for first, end in pairwise((0, *ends)):
             # The widest come first.
             boxes = chosen.boxes[size * first : size * min(end, first + check.most_rows)]
