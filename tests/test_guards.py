@@ -34,7 +34,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 5_265,
+    "server": 5_290,
     "wire": 2_430,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -54,7 +54,7 @@ TOTALS = {
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 110_400,
+    "all": 110_420,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
