@@ -91,6 +91,7 @@ def test_a_sentence_encoder_tells_which_passage_answers(tmp_path: Path) -> None:
     assert float(bread[:4]) + 0.2 < float(moon[:4])
 
 
+@network
 def test_text_is_read_from_a_page(tmp_path: Path) -> None:
     make_zoo(tmp_path / "models", CACHE, models=["ocr"])
     (settings,) = blocks("ocr", "yaml")

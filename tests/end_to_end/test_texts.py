@@ -318,7 +318,8 @@ def test_expired_texts_are_dropped_before_they_are_tokenized(house: Any) -> None
     for future in late:
         answer = future.result()
         assert (answer.status, answer.json["reason"]) == (504, "expired")
-        assert "they were not tokenized in time" in answer.error
+        # A body that came after its header was announced; the engine then drops the request itself.
+        assert "they were not tokenized in time" in answer.error or "its body" in answer.error
     house.settle()
 
 

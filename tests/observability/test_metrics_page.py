@@ -490,6 +490,10 @@ def test_statistics_say_how_a_model_is_left_early_and_why_not(world: World) -> N
         "overhead": 0.02,
         "mode": "shrink",
         "feedback": 0.1,
+        "hold": "",
+        "lacking_rows": 0,
+        "classes": [],
+        "applications": [],
         "ramps": [
             {
                 "position": 0,
