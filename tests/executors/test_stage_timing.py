@@ -70,10 +70,10 @@ def test_a_run_begins_only_where_there_is_room_for_it(turn: LaneTurn, clock: Fak
         done.append(options.terminate)
         return (1.0, 2.0)
 
-    assert turn.alone(run, 0.025, beside=False) is None
+    assert turn.run_timed(run, 0.025, beside=False) is None
     assert done == []
-    assert turn.alone(run, 0.015, beside=False) == (1.0, 2.0)
-    assert turn.alone(run, 0.025, beside=True) == (1.0, 2.0)
+    assert turn.run_timed(run, 0.015, beside=False) == (1.0, 2.0)
+    assert turn.run_timed(run, 0.025, beside=True) == (1.0, 2.0)
     assert done == [False, False]
 
 
@@ -91,7 +91,7 @@ def test_a_batch_stops_the_run_that_is_timed(
             raise RuntimeError("stopped")
         return (1.0,)
 
-    assert turn.alone(run, 0.5, beside=beside) == ((1.0,) if beside else None)
+    assert turn.run_timed(run, 0.5, beside=beside) == ((1.0,) if beside else None)
     assert ran.is_set()
 
 
@@ -102,7 +102,7 @@ def test_what_a_run_raises_by_itself_is_raised(turn: LaneTurn, clock: FakeClock)
         raise ValueError("no such input")
 
     with pytest.raises(ValueError, match="no such input"):
-        turn.alone(run, 0.5, beside=False)
+        turn.run_timed(run, 0.5, beside=False)
 
 
 class Halves:
@@ -173,7 +173,12 @@ def test_a_lane_without_gaps_has_single_rows_timed_beside_its_batches(
 def test_what_seems_dear_is_timed_again_where_that_is_soon_done(
     turn: LaneTurn, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, gaps: bool
 ) -> None:
-    for name, value in {"BESIDE_S": -1.0, "AGAIN_S": 0.0, "DEAR": -9.0, "CLEAR": 1e9}.items():
+    for name, value in {
+        "BESIDE_S": -1.0,
+        "RETIME_AFTER_S": 0.0,
+        "RETIME_ABOVE": -9.0,
+        "RETIME_BELOW": 1e9,
+    }.items():
         monkeypatch.setattr(stage_timing, name, value if name != "BESIDE_S" or not gaps else 9.0)
     monkeypatch.setattr(stage_timing, "PATIENCE_S", 60.0)
     monkeypatch.setattr(stage_timing, "GIVE_UP_S", -1.0)

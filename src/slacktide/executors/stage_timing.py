@@ -24,15 +24,15 @@ SIZES = (1, 4, 8)
 """Rows of the timed batches; sizes above the model's limit are skipped."""
 MOST_RUNS, LEAST_RUNS, PATIENCE_S = 16, 4, 1.5
 """Maximum and minimum runs for each size, and seconds after which the minimum is enough."""
-DEAR, CLEAR, AGAIN_S = 0.02, 0.5, 2.0
-"""A chain is timed again after `AGAIN_S` seconds if the share of time that it adds exceeds `DEAR`
-per ramp but is below `CLEAR` in total."""
+RETIME_ABOVE, RETIME_BELOW, RETIME_AFTER_S = 0.02, 0.5, 2.0
+"""A chain is timed again after `RETIME_AFTER_S` seconds if the share of time that it adds exceeds
+`RETIME_ABOVE` per ramp but is below `RETIME_BELOW` in total."""
 ROOM, PAUSE_S = 1.2, 0.05
 """Minimum length of a gap as a multiple of the run, and seconds between checks for a gap."""
 BESIDE_S = 4.0
 """Seconds between runs that do not give way to batches, if gaps are too short for one row."""
 GIVE_UP_S = 60.0
-"""Seconds after which larger batches are given up."""
+"""Seconds after which larger batches are no longer timed."""
 GAPS = 16
 """Number of recent gaps between batches to judge by; the shortest quarter is ignored."""
 
@@ -70,7 +70,7 @@ class LaneTurn:
         typical = gaps[len(gaps) // 4] if gaps else 0.0
         return max(typical - idle, idle)  # a pause may last as long again as it already has
 
-    def alone(self, run: Callable[[Any], Ends], seconds: float, *, beside: bool) -> Ends | None:
+    def run_timed(self, run: Callable[[Any], Ends], seconds: float, *, beside: bool) -> Ends | None:
         """The result of `run`; None if no gap of `seconds` is expected, or a batch has stopped the
         run. `beside`: run to the end in any case, beside batches if necessary."""
         options = load_onnxruntime().RunOptions()
@@ -111,7 +111,7 @@ class StageTimer:
         run_whole: Callable[[Any, GatheredBatch, Any], object],
         open_whole: Callable[[], Any],
     ) -> None:
-        """`batch` makes a number of synthetic rows. `run_whole` runs `open_whole`'s session."""
+        """`batch(n)` makes n synthetic rows. `run_whole` runs a session from `open_whole`."""
         self._turn, self._stop, self._batch = turn, stop, batch
         self._run_whole, self._open_whole = run_whole, open_whole
         self._whole: Any = None
@@ -154,8 +154,9 @@ class StageTimer:
         added = [
             ends[-1] / max(whole, 1e-9) - 1.0 for ends, whole in zip(stage_s, whole_s, strict=True)
         ]
-        if not self._has_waited and DEAR * len(chain.ramps) < sum(added) / len(added) < CLEAR:
-            self._stop.wait(AGAIN_S)
+        share = sum(added) / len(added)
+        if not self._has_waited and RETIME_ABOVE * len(chain.ramps) < share < RETIME_BELOW:
+            self._stop.wait(RETIME_AFTER_S)
             for rows in sizes:
                 if not self._time(chain, threads, rows):
                     return
@@ -181,12 +182,12 @@ class StageTimer:
         staged = partial(_time_stages, chain.stages(threads), chain, batch, clock)
         samples: tuple[list[Ends], list[Ends]] = ([], [])
         # Run each twice: the second run finds its weights in the caches, as if it ran alone.
-        turn = [pair for pair in zip((whole, staged), samples, strict=True) for _ in range(2)]
+        runs = [pair for pair in zip((whole, staged), samples, strict=True) for _ in range(2)]
         end = time.perf_counter() + PATIENCE_S
         while (count := min(map(len, samples))) < MOST_RUNS:
             if count >= LEAST_RUNS and time.perf_counter() > end:
                 break
-            for run, times in turn:
+            for run, times in runs:
                 ends = self._once(run, rows)
                 if ends is None:
                     return False
@@ -204,7 +205,7 @@ class StageTimer:
             beside = rows == SIZES[0] and now > self._beside_at + BESIDE_S
             if beside:
                 self._beside_at = now
-            ends = self._turn.alone(run, needed, beside=beside)
+            ends = self._turn.run_timed(run, needed, beside=beside)
             if ends is not None:
                 self._has_waited = self._has_waited or beside
                 return ends

@@ -17,7 +17,7 @@ from slacktide.domain.pipelines import Pipeline
 from slacktide.domain.tensors import ModelInterface
 from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
 from slacktide.models.repository.errors import Problem, RepositoryError, SettingsError
-from slacktide.models.repository.pipeline import PipelineDefinition, is_a_pipeline
+from slacktide.models.repository.pipeline import PipelineDefinition, pipeline_as_model
 from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
 from slacktide.planning import Stated
 from slacktide.planning.pipelines import PlacedPipeline
@@ -170,7 +170,7 @@ class PipelineShelf:
         for stage in definition.pipeline.stages:
             model = stage.model
             if self.knows(model) or model == definition.name:
-                message = is_a_pipeline(model)
+                message = pipeline_as_model(model)
             elif (loaded := self._catalog.find(model, None)) is not None:
                 stages[stage.name] = loaded
                 continue

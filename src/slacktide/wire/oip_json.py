@@ -34,8 +34,8 @@ _STRING_COST: Final = 128
 MAX_REST: Final = 64 * 1024
 """Maximum bytes of a long JSON text besides tensor data."""
 
-_NO_JSON = re.compile(r"(nan|inf(inity)?)\b", re.IGNORECASE)
-_WITHOUT_THEM = (
+_NAN_OR_INFINITY = re.compile(r"(nan|inf(inity)?)\b", re.IGNORECASE)
+_NAN_ADVICE = (
     "use null for NaN, or send the values as binary data (binary_data_size; in tritonclient, "
     "binary_data=True)"
 )
@@ -152,10 +152,8 @@ def load_object(data: Buffer, part: str = "body") -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         # orjson's message ends in a position and quotes nothing of the document.
         text = f"invalid JSON at position {error.pos}: {str(error).split(': line', 1)[0]}"
-        if _NO_JSON.match(error.doc, error.pos):
-            text = (
-                f"NaN and Infinity are not JSON, got one at position {error.pos}; {_WITHOUT_THEM}"
-            )
+        if _NAN_OR_INFINITY.match(error.doc, error.pos):
+            text = f"NaN and Infinity are not JSON, got one at position {error.pos}; {_NAN_ADVICE}"
         raise WireError(Reason.BAD_INPUT, f"{part}: {text}") from None
     if type(document) is not dict:
         raise BadField(part, "a JSON object", document)

@@ -1,8 +1,8 @@
 """Models and load: the settings, and the requests that are drawn for them.
 
 A setting equals Figure 4's except for what it states. Batch times are the fit of the published
-latencies (Sponge Eq. 2) times a factor: the profile of the paper's YOLOv5s is not public. With × 6,
-8 cores fail now and then and 16 suffice. In Figure 4, 8 fail more, as here with 800 KB or × 7.
+latencies (Sponge Eq. 2) times a factor: the profile of the paper's YOLOv5s is not public. Eight
+cores sometimes fail with × 6, and 16 suffice; the paper's eight fail more, as with 800 KB or × 7.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class SpongeSetting:
     machine: int = CORES
     """Cores that all instances share."""
     replicas: int = 8
-    """Maximum instances, if several are allowed; one-core instances: as many as cores."""
+    """Maximum number of instances. One-core instances may be as many as there are cores."""
     start_s: float = 10.0
     """Seconds from the start of an instance until it serves (Sponge §4)."""
     settles_s: float = 0.0

@@ -20,7 +20,7 @@ _UNIMPLEMENTED: Final = 12
 
 
 def reflection_methods() -> dict[str, dict[str, GrpcMethod]]:
-    """Methods by name, by service."""
+    """For each service, its methods by name."""
     table = {"ServerReflectionInfo": GrpcMethod(EndpointGroup.METADATA, ReflectionCall)}
     return {m.REFLECTION_SERVICE: table, _ALPHA_SERVICE: table}
 

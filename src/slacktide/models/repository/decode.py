@@ -72,8 +72,8 @@ class DecodeSettings(Section):
     """`yolo`, `ssd`: if two boxes overlap by more than this share of their union, the better one
     stays."""
     max_detections: Annotated[int, Field(ge=1, le=4096)] = 100
-    """`yolo`, `ssd`, `db`: number of boxes in an answer, the best. Missing ones have a score of
-    0."""
+    """`yolo`, `ssd`, `db`: number of boxes in an answer; the best are kept. Missing ones have
+    a score of 0."""
     per_class: bool = True
     """`yolo`, `ssd`: whether only overlaps of boxes of one class count."""
     classes: Annotated[

@@ -50,7 +50,7 @@ def _stage_name(value: Any) -> Any:
     return value
 
 
-def is_a_pipeline(name: str) -> str:
+def pipeline_as_model(name: str) -> str:
     """Return the message for a stage whose model is a pipeline."""
     return f"expected a model, got the pipeline {name!r}"
 
@@ -88,8 +88,8 @@ class CropSettings(Section):
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
         Field(strict=False, max_length=16),
     ] = ()
-    """Names of further arguments of `function`. Edges bring their values for each crop from stages
-    that ran on the same crops, as they bring inputs."""
+    """Names of further arguments of `function`. Edges from stages that ran on the same crops pass
+    their values, as they pass inputs."""
 
     @model_validator(mode="after")
     def _arguments_of_a_function(self) -> CropSettings:
@@ -172,8 +172,8 @@ class EdgeSettings(Section):
     when: WhenSettings | None = None
     """Which boxes or rows are passed on. Default: all rows, or up to 100 boxes."""
     turn: TurnSettings | None = None
-    """Which crops are turned by 180 degrees, by the upstream's classes and scores. For `each: crop`
-    of quads, such as lines of text that a classifier found upside down."""
+    """Crops to turn by 180 degrees, chosen by the upstream's classes and scores: for example lines
+    of text that a classifier found upside down. Only for crops of quads, with `each: crop`."""
     boxes: str | None = None
     """The upstream's output with boxes, [rows, n, 4]: x0, y0, x1, y1 in fractions of the frame.
     Default: `boxes`."""
@@ -249,7 +249,7 @@ class PipelineSettings(Section):
 
     def pipeline(self, name: str, labels: Mapping[str, Sequence[str]] | None = None) -> Pipeline:
         """Return the graph, without versions. `labels`: names of classes by stage, for stages
-        without `classes`; None: not known yet, then these names choose all classes. Raises
+        without `classes`. While they are not known (None), a class name chooses all classes. Raises
         PipelineError if the graph is invalid, OptionError for an unknown class or glue function."""
         cropped = {edge.downstream for edge in self.edges if edge.each is not None}
         stages = [
@@ -341,7 +341,7 @@ class PipelineDefinition:
     """Graph without versions."""
 
     def with_labels(self, labels: Mapping[str, Sequence[str]]) -> PipelineDefinition:
-        """Resolve names of classes by these labels of models, by stage. Raises SettingsError."""
+        """Resolve class names. `labels`: labels of each stage's model. Raises SettingsError."""
         try:
             return replace(self, pipeline=self.settings.pipeline(self.name, labels))
         except OptionError as error:

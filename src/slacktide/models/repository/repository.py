@@ -48,8 +48,8 @@ from slacktide.models.repository.paths import (
 from slacktide.models.repository.pipeline import (
     PIPELINE_FILE,
     PipelineDefinition,
-    is_a_pipeline,
     parse_pipeline,
+    pipeline_as_model,
 )
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import (
@@ -343,7 +343,7 @@ class Repository:
         """Return why a pipeline's stage cannot refer to `name`; empty for any model, even a broken
         one. Raises the errors of `names`."""
         if self._has(name, PIPELINE_FILE):
-            return is_a_pipeline(name)
+            return pipeline_as_model(name)
         names = self.names()
         if name in names:
             return ""

@@ -87,8 +87,8 @@ class VariantSettings(Section):
         dict[Name, Annotated[VariantFile, short_for("file")]], Field(max_length=64)
     ] = {}  # noqa: RUF012
     """Instead of `sizes`: each variant's model file in the version's folder, the smallest first.
-    All have the same inputs and outputs, except for the size of an image input. A file that differs
-    in more states `image`, `output_names` or `decode`."""
+    All have the same inputs and outputs, except for the size of an image input. State `image`,
+    `output_names` or `decode` for a file that differs in other ways."""
     depths: Annotated[
         dict[Name, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]],
         Field(max_length=64),

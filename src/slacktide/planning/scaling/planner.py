@@ -52,7 +52,7 @@ class ScalingStatus:
     rate: float
     """Expected rows per second. Counts only requests that some allowed number of cores can save."""
     budget: float
-    """Seconds that an expected request will have to its deadline; infinite without deadlines."""
+    """Seconds that an expected request will have until its deadline; infinite without deadlines."""
 
 
 class ScalingPlanner(ScopedPlanner[str, ScaledState]):
@@ -114,7 +114,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
         self._catch_up()
         self._incoming = {}
-        again: list[ScaledState] = []
+        due_states: list[ScaledState] = []
         resize = False
         for event in events:
             if isinstance(event, Submitted):
@@ -130,7 +130,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
                         state.schedule_check(now=now)
                 resize = resize or self._sizes.short  # a lane that was leaving may be gone now
             elif isinstance(event, ReplicaUp) and self.states:
-                again += [
+                due_states += [
                     self.states[pool.id.model]
                     for pool in snapshot.pools.values()
                     if pool.id.model in self.states
@@ -138,8 +138,8 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
                 ]
             elif isinstance(event, LaneResized):
                 resize = True
-        if again or resize:
-            self._pending = now, again, resize
+        if due_states or resize:
+            self._pending = now, due_states, resize
 
     def _count_request(self, request: Request | Notice, snapshot: Snapshot, now: float) -> None:
         state = self.states.get(request.model)
@@ -158,8 +158,8 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         """Act on the consequences of the last events, which the engine has handled by now."""
         if self._pending is None:
             return
-        now, again, resize = self._pending
-        for state in again:
+        now, due_states, resize = self._pending
+        for state in due_states:
             state.due_at = min(state.due_at, now)
         if resize:
             self._resize_at = now

@@ -7,7 +7,7 @@
 
 Clients' statements are not trusted: they are kept within bounds, and measurements replace them.
 
-Source: Jellyfish, §3.3 and §4.1; the law of bytes and the learnt headroom are ours.
+Source: Jellyfish, §3.3 and §4.1; the formula for bytes and the learnt headroom are ours.
 """
 
 from __future__ import annotations
