@@ -23,7 +23,7 @@ CEILINGS = {
     "cluster": 600,
     "domain": 3_110,
     "engine": 4_150,
-    "executors": 12_980,
+    "executors": 12_985,
     "exits": 1_950,
     "frontends": 7_300,
     "models": 11_780,
@@ -49,12 +49,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 76_625,
+    "serving": 76_630,
     "client": 2_100,
     "lab": 19_850,
     "testing": 400,
     "papers": 11_500,
-    "all": 110_420,
+    "all": 110_425,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

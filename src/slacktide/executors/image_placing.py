@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,10 +135,11 @@ class ImageConverter:
         self._offsets = np.array(preprocessing.offsets, np.float32)
         self._is_plain = self._dtype == np.uint8 and not self._offsets.any()
         self._is_plain = self._is_plain and bool((self._factors == 1).all())
-        self._buffer = np.empty(0, self._dtype)
+        self._buffers: dict[int, NDArray[Any]] = {}
+        """By thread: the one that makes stages converts rows while batches run."""
 
     def convert(self, pictures: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the model's input, valid until the next call."""
+        """Return the model's input, valid until this thread's next call."""
         about = self.preprocessing
         channels = len(self._factors)
         rows, height, width = pictures.shape[:3]
@@ -148,9 +150,11 @@ class ImageConverter:
         first = about.channels_first
         shape = (rows, channels, height, width) if first else (rows, height, width, channels)
         count = math.prod(shape)
-        if self._buffer.size < count:
-            self._buffer = np.empty(count, self._dtype)
-        converted = self._buffer[:count].reshape(shape)
+        thread = threading.get_ident()
+        buffer = self._buffers.get(thread)
+        if buffer is None or buffer.size < count:
+            buffer = self._buffers[thread] = np.empty(count, self._dtype)
+        converted = buffer[:count].reshape(shape)
         for row in range(rows):  # a row's planes stay in the caches
             for channel in range(channels):
                 plane = converted[row, channel] if first else converted[row, ..., channel]
