@@ -25,7 +25,7 @@ $(VENV)/.users: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable .
 	touch $@
 
-demo: $(if $(REAL),$(STAMP),$(USERS)) ## serve the example models under bursty load and print the report (two minutes); make demo REAL=1: models of others, beside their packages' code (five minutes)
+demo: $(if $(REAL),$(STAMP),$(USERS)) ## serve the example models under bursty load and print the report (two minutes); make demo REAL=1: models of others, beside their packages' code (some minutes)
 	$(BIN)/$(if $(REAL),python -m bench real_pictures --quick || test $$? = 1,slacktide demo)
 
 serve: $(USERS) ## make the example models and serve them
