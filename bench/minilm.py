@@ -77,7 +77,7 @@ def expected(repository: Path, texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def _transformers(tokenizer: Path, texts: Sequence[str]) -> Any:
-    """What Transformers' fast tokenizer makes of each text, in an environment of its own."""
+    """Ids of each text by Transformers' fast tokenizer, in an environment of its own."""
     home = CACHE / "transformers"
     python = str(home / "bin" / "python")
     if not (home / "installed").exists():

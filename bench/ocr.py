@@ -115,7 +115,7 @@ class Reader:
 
 
 async def _glue(client: Any, picture: bytes) -> list[str]:
-    """What the pipeline does, written by hand over its three models."""
+    """Read a picture by hand-written calls of the pipeline's three models."""
     import cv2
     import tritonclient.http.aio as triton
 
@@ -173,12 +173,13 @@ def _per_second(port: int, contents: Sequence[bytes], seconds: float) -> float:
             reader.read(contents[(number + SENDERS * counts[number]) % len(contents)])
             counts[number] += 1
 
-    _together(send)
+    run_senders(send)
     return sum(counts) / (time.perf_counter() - begin)
 
 
-def _together(send: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(SENDERS)]
+def run_senders(send: Callable[[int], None], count: int = SENDERS) -> None:
+    """Call `send` with the numbers 0 to count − 1, each in a thread, until all have ended."""
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -316,7 +317,7 @@ def _ends(port: int, contents: Sequence[bytes], rate: float, slo: float, count: 
                 if time.perf_counter() > begin + due[at] + slo:
                     ends[at] = "late"
 
-    _together(send)
+    run_senders(send)
     return ends
 
 

@@ -60,7 +60,7 @@ ROWS = {"orientation": (3600, 1000), "direction": (5000, 1500)}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdicts:
-    """What the ramps at all positions say of rows, and the model's answers."""
+    """Verdicts of the ramps at all positions on rows, and the model's answers."""
 
     unsure: NDArray[np.float64]
     agrees: NDArray[np.bool_]

@@ -26,7 +26,6 @@ import math
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -358,7 +357,7 @@ def _throughput(asker: Callable[[], Asker], bodies: Sequence[Any], seconds: floa
             counts[number] += 1
 
     begin = time.perf_counter()
-    _together(send)
+    ocr.run_senders(send, SENDERS)
     return sum(counts) / (time.perf_counter() - begin)
 
 
@@ -378,16 +377,8 @@ def _in_time(
             answered = allowed > 0 and connection.ask(bodies[at % len(bodies)], allowed)
             ended[at] = bool(answered) and time.perf_counter() < begin + due[at] + slo
 
-    _together(send)
+    ocr.run_senders(send, SENDERS)
     return float(ended.mean())
-
-
-def _together(send: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(SENDERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 # ── the run ──────────────────────────────────────────────────────────────────────────────────

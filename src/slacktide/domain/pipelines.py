@@ -72,7 +72,7 @@ class Edge:
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """What selects its rows: equal for edges that bring the same ones. Empty: all rows of the
+        """Key of its rows: equal for edges that bring the same ones. Empty: all rows of the
         upstream."""
         if not self.each and self.when is None:
             return ()

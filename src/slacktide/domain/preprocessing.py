@@ -144,7 +144,7 @@ PRESETS = {
 of 32) if the model leaves both sides free and `size` is square or unset; else it is `height`."""
 
 _PAGES = StatedPreprocessing("", resize="least_side", multiple=32, size=(736, 736), pad_value=0)
-"""What differs in `paddleocr` for pages."""
+"""Values of `paddleocr` that differ for pages."""
 
 
 class PicturePlacement(NamedTuple):

@@ -94,7 +94,7 @@ class ModelSession:
 
     @property
     def runner(self) -> ModelRunner:
-        """What the model's file takes and gives, without members."""
+        """Runs arrays through the model's file, without members."""
         return self._runner
 
     @property

@@ -42,7 +42,7 @@ _COMMAND = (sys.executable, "-P", "-m", "slacktide.executors.tokenizer_process")
 
 @dataclass(frozen=True, slots=True)
 class Tokenizing:
-    """What to run, and what to make of its tokens."""
+    """The tokenizer of a model, and the inputs that its tokens become."""
 
     path: Path
     """The tokenizer.json."""

@@ -74,8 +74,8 @@ class TextInput:
 
     def takes(self, inputs: Sequence[InputTensor]) -> bool:
         """Whether `encode` is for these inputs. Clients may also send the ids themselves."""
-        made = {spec.name for _, spec in self._specs}
-        return not any(tensor.name in made for tensor in inputs)
+        given_names = {spec.name for _, spec in self._specs}
+        return not any(tensor.name in given_names for tensor in inputs)
 
     def encode(
         self,
@@ -147,10 +147,10 @@ class TextInput:
                 reason = Reason.EXPIRED
             done(WireError(reason, f"{self._field}: {result}"))
             return
-        made, at = [], 0
+        tensors, at = [], 0
         for _, spec in self._specs:
             end = at + rows * result.length * spec.datatype.itemsize
             shape = (rows, result.length)
-            made.append(InputTensor(spec.name, spec.datatype, shape, result.data[at:end]))
+            tensors.append(InputTensor(spec.name, spec.datatype, shape, result.data[at:end]))
             at = end
-        done([*made, *others])
+        done([*tensors, *others])

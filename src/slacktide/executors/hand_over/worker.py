@@ -223,7 +223,7 @@ class BatchRunner:
         """The batch of the last abort."""
         self.frames = FrameArenas()
         self.crops: dict[int, Crops] = {}
-        """What is cut from frames for the next batch, by the place of the member."""
+        """Crops for the next batch, by the place of the member."""
 
     def execute(self, body: bytes) -> bytes:
         """Run one batch. Returns the frames that end it: FINISHED, perhaps after FAULTS or DAMAGED;

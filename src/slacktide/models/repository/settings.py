@@ -170,7 +170,7 @@ OpenShape = Annotated[
 
 
 ROLES = ("input_ids", "attention_mask", "token_type_ids")
-"""What a tokenizer makes."""
+"""Inputs that a tokenizer makes."""
 
 
 def _roles(value: Any) -> Any:

@@ -47,7 +47,7 @@ class DeclaredText:
 
     @property
     def source(self) -> TokenSource:
-        """What workers know of the tokenizer."""
+        """Names and ranges of the inputs that the tokenizer makes, for workers."""
         ranges = {"input_ids": (0, self.facts.largest_id), "attention_mask": (1, 1)}
         named = {name: ranges.get(role, (0, 0)) for role, name in self.gives.items()}
         return TokenSource(f"inputs.{self.name}.tokenizer", self.gives["input_ids"], named)
@@ -59,8 +59,8 @@ class DeclaredText:
 
     def shown(self, interface: ModelInterface) -> ModelInterface:
         """Return a file's interface as clients see it: BYTES instead of what it makes."""
-        made = set(self.gives.values())
-        others = [spec for spec in interface.inputs if spec.name not in made]
+        given_names = set(self.gives.values())
+        others = [spec for spec in interface.inputs if spec.name not in given_names]
         rows = next((spec.shape[0] for spec in self.specs(interface).values()), -1)
         spec = TensorSpec(self.name, Datatype.BYTES, (rows, 2 if self.pairs else 1))
         return replace(interface, inputs=(spec, *others))

@@ -72,7 +72,7 @@ class ClassStatus:
     judged: int
     """Judged rows so far that the model gave it to."""
     wrong: int
-    """Of these, rows that left with another answer."""
+    """Judged rows that left with another answer."""
     alarms: int
     state: str
     """`guarded` (by the bound), `few rows` (of which none may leave with another answer), or

@@ -231,7 +231,7 @@ class ExitsQuestion:
     guards: tuple[Guard, ...] = ()
     """Conditions of classes, for the active ramps."""
     guards_everywhere: tuple[Guard, ...] = ()
-    """The same conditions, for all ramps in `facts`."""
+    """Conditions of classes, for all ramps in `facts`."""
 
     def answer(self) -> ExitsAnswer:
         """Return the ramps to be active, and their thresholds."""
