@@ -18,43 +18,44 @@ SOURCE = ROOT / "src" / "slacktide"
 PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
-    "cli": 1_735,
+    "cli": 1_905,
     "client": 2_100,
-    "cluster": 600,
+    "cluster": 1_140,
     "domain": 3_110,
-    "engine": 4_150,
+    "engine": 4_210,
     "executors": 12_985,
     "exits": 1_950,
-    "frontends": 7_300,
+    "frontends": 7_900,
     "models": 11_780,
-    "observability": 1_850,
+    "observability": 1_930,
+    "peers": 600,
     "pipelines": 1_200,
     "planning": 11_730,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 5_290,
-    "wire": 2_430,
+    "server": 6_140,
+    "wire": 2_680,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
     "lab/load": 3_700,
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 7_350,
+    "lab/simulation": 7_750,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 76_630,
+    "serving": 79_730,
     "client": 2_100,
-    "lab": 19_850,
+    "lab": 20_250,
     "testing": 400,
     "papers": 11_500,
-    "all": 110_425,
+    "all": 113_925,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("exits",),
     ("executors",),
     ("cluster",),
+    ("peers",),
     ("wire",),
     ("models",),
     ("frontends", "client"),
@@ -45,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lab/cli",),
 )
 PURE = (
-    "domain", "profiles", "engine", "scheduling", "pipelines", "planning", "runtime",
+    "domain", "profiles", "engine", "scheduling", "pipelines", "planning", "runtime", "peers",
     "lab/workloads",
 )  # fmt: skip
 IMPURE_MODULES = {

@@ -15,6 +15,7 @@ from slacktide.domain import Outcome, Reason
 
 if TYPE_CHECKING:  # numpy is not loaded to complete a command line
     from slacktide.domain.tensors import ModelInterface
+    from slacktide.peers.messages import LoadReport, PeerHello
     from slacktide.wire.calls import (
         Buffer,
         CallContext,
@@ -190,6 +191,70 @@ class DataPlane(Protocol):
     ) -> FrameSession:
         """Begin a session for a client that streams frames. `advise` is called when its advice
         changes. Raises WireError."""
+
+
+class ForwardedCall(Protocol):
+    """A call that was sent to a peer."""
+
+    def cancel(self) -> None:
+        """Tell the peer that nobody waits for the answer. Its answer is then ignored."""
+
+
+class PeerLink(Protocol):
+    """A connection to a peer, dialled by either side. Times are seconds."""
+
+    machine: str
+    """The peer's name."""
+    address: str
+    rtt: float
+    """Round-trip time of an empty message; 0: not measured yet."""
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether `nbytes` can be sent without waiting behind much unsent data, and the peer's
+        limit of unanswered calls is not reached."""
+
+    def forward(
+        self,
+        call: InferCall,
+        context: CallContext,
+        budget_s: float | None,
+        done: Callable[[InferReply | None], None],
+    ) -> ForwardedCall:
+        """Send a call, whose tensors must not change until `done`. `budget_s`: seconds left until
+        its deadline at this server; None: best effort. `done` is called once, unless the call is
+        cancelled: with the peer's reply, or with None if the link ended first. It is never called
+        from inside this method."""
+
+    def report(self, report: LoadReport) -> None:
+        """Send a report. Nothing happens if the link has ended."""
+
+    def close(self, why: str) -> None:
+        """End the link; the peer gets the sentence `why`."""
+
+
+class PeerHost(Protocol):
+    """The server, to its links."""
+
+    def hello(self) -> PeerHello:
+        """This server's first message."""
+        ...
+
+    def joined(self, link: PeerLink, hello: PeerHello) -> None:
+        """A peer has said hello. Raises WireError if the server must not use it (same machine name,
+        another protocol): the link then ends with that sentence."""
+
+    def reported(self, link: PeerLink, report: LoadReport) -> None:
+        """A peer has reported its loads."""
+
+    def call(
+        self, link: PeerLink, model: str, version: str | None, context: CallContext
+    ) -> InferenceCall:
+        """Begin a call that a peer has forwarded. It must be answered here: it is not forwarded
+        again. `context.transport` is `peer`, `context.client` the peer's name."""
+        ...
+
+    def left(self, link: PeerLink, why: str) -> None:
+        """A link that had joined has ended. Called before `done` of its calls."""
 
 
 class ControlPlane(Protocol):

@@ -1,0 +1,5 @@
+"""Several servers that answer for each other (see README.md)."""
+
+from slacktide.peers.messages import LoadReport as LoadReport
+from slacktide.peers.messages import ModelLoad as ModelLoad
+from slacktide.peers.messages import PeerHello as PeerHello
