@@ -112,6 +112,40 @@ class FakeGrpcServer:
         return ModelInferResponse(model_name="m").SerializeToString()
 
 
+class Relay:
+    """Carries connections to a port of the loopback until it is cut."""
+
+    def __init__(self, port: int) -> None:
+        self._far_port = port
+        self._transports: list[asyncio.Transport] = []
+
+    async def __aenter__(self) -> Relay:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.cut()
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        """Break every connection and refuse further ones, as after the death of the server."""
+        self._server.close()
+        for transport in self._transports:
+            transport.abort()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._transports.append(writer.transport)
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._far_port)
+        self._transports.append(far_writer.transport)
+        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+
 @pytest.mark.parametrize("config", [True, False])
 async def test_requests_say_what_they_should(kit: Kit, config: bool) -> None:
     async with FakeGrpcServer(config=config) as server:
@@ -166,20 +200,17 @@ async def test_statuses_become_outcomes(
 
 
 async def test_a_server_that_is_gone_is_a_transport_error_not_a_refusal(kit: Kit) -> None:
-    enough = asyncio.Event()
+    """A server that stops in order may still cancel its calls, so its connections are cut."""
 
-    async def hold(number: int, call: InferCall, context: Any) -> None:
+    async def hold(number: int, call: InferCall, context: grpc.aio.ServicerContext) -> None:
         if number == 3:
-            enough.set()
-            await asyncio.Event().wait()
+            relay.cut()
+        await asyncio.Event().wait()
 
-    async with FakeGrpcServer(hold) as server:
-        run = asyncio.create_task(kit.run(kit.spec(server.target)))
-        await enough.wait()
-    report, _ = await run
-    total = report.total
-    assert total.reasons["on_time"] >= 3
-    assert set(total.reasons) == {"on_time", "transport_error"}
+    async with FakeGrpcServer(hold) as server, Relay(server.port) as relay:
+        report, _ = await kit.run(kit.spec(Target(Transport.GRPC, "127.0.0.1", relay.port)))
+        assert len(server.calls) >= 4
+    assert report.total.reasons == {"transport_error": 10}
 
 
 async def test_patience_ends_and_the_server_sees_a_cancellation(kit: Kit) -> None:
@@ -187,13 +218,13 @@ async def test_patience_ends_and_the_server_sees_a_cancellation(kit: Kit) -> Non
         await asyncio.Event().wait()
 
     async with FakeGrpcServer(never) as server:
-        spec = kit.spec(server.target, deadlines=Fixed(0.02), patience=0.05)
+        spec = kit.spec(server.target, deadlines=Fixed(0.02), patience=0.3)
         report, _ = await kit.run(spec)
-        while server.cancelled < 10:
+        # On a busy machine a request may be given up before it is there.
+        while server.cancelled < len(server.calls):
             await asyncio.sleep(0.001)
-        cancelled = server.cancelled
+        assert server.cancelled >= 1
     assert report.total.reasons == {"gave_up": 10}
-    assert cancelled == 10
 
 
 async def test_several_channels_and_a_token(kit: Kit) -> None:

@@ -251,10 +251,12 @@ async def test_patience_ends_and_the_server_sees_its_client_leave(kit: Kit) -> N
         await asyncio.Event().wait()
 
     async with kit.server(never) as server:
-        spec = kit.spec(server.target, deadlines=Fixed(0.02), patience=0.05)
+        spec = kit.spec(server.target, deadlines=Fixed(0.02), patience=0.3)
         report, _ = await kit.run(spec)
-        while server.disconnects < 10:
+        # On a busy machine a request may be given up before it is there.
+        while server.disconnects < len(server.seen):
             await asyncio.sleep(0.001)
+        assert server.disconnects >= 1
     assert report.total.reasons == {"gave_up": 10}
     assert report.total.outcomes["cancelled"] == 10
 
