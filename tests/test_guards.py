@@ -30,7 +30,7 @@ CEILINGS = {
     "observability": 1_930,
     "peers": 600,
     "pipelines": 1_200,
-    "planning": 11_730,
+    "planning": 11_740,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,

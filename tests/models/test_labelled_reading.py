@@ -326,7 +326,8 @@ def test_a_split_of_yolo_may_be_a_list_of_images(tmp_path: Path, place: str) -> 
     up = "../" * place.count("/")
     picture(root / "images/val/c.jpg")
     (root / place).parent.mkdir(exist_ok=True)
-    (root / place).write_text(f"./{up}images/val/c.jpg\n\n{up}images/val/a.jpg\n")
+    # With a byte order mark, which editors on Windows write.
+    (root / place).write_text(f"\ufeff./{up}images/val/c.jpg\n\n{up}images/val/a.jpg\n")
     labelled = read_labels(root)
     assert [image.path.name for image in labelled.images] == ["c.jpg", "a.jpg"]
     assert [image.where for image in labelled.images] == ["labels/val/c.txt", "labels/val/a.txt"]

@@ -46,7 +46,7 @@ class Encoder:
             raise ValueError(MISSING) from None
         self._stated = stated
         try:
-            self._tokenizer = Tokenizer.from_str(Path(stated["path"]).read_text("utf-8"))
+            self._tokenizer = Tokenizer.from_str(Path(stated["path"]).read_text("utf-8-sig"))
             self._tokenizer.no_padding()
             if stated["max_length"]:
                 as_in_file = {**(self._tokenizer.truncation or {}), "stride": 0}

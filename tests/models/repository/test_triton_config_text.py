@@ -33,6 +33,7 @@ PLAIN: dict[str, Any] = {
 
 def test_text_and_json_give_the_same_plain_data() -> None:
     assert parse_text(TEXT.encode(), where="") == PLAIN
+    assert parse_text(b"\xef\xbb\xbf" + TEXT.encode(), where="") == PLAIN
     assert parse_json(json.dumps(PLAIN), where="") == PLAIN
     assert parse_text(to_text(PLAIN), where="") == PLAIN
 

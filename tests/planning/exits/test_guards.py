@@ -20,6 +20,7 @@ from slacktide.planning.exits import (
     StatedExits,
 )
 from slacktide.planning.exits.accuracy_budget import AccuracyBudget, JudgedWindow
+from slacktide.planning.exits.exits_status import exits_status
 from slacktide.planning.exits.guards import (
     CLASS_ROWS,
     GUARDED_ROWS,
@@ -239,7 +240,7 @@ def test_a_hard_application_is_excluded_and_the_easy_one_goes_on(seed: int) -> N
         rows[name] += 1
     state = stepped.state
     easy, hard = (
-        next(of for of in state.status().applications if of.name == name) for name in rows
+        next(of for of in exits_status(state).applications if of.name == name) for name in rows
     )
     assert hard.wrong <= 0.01 * rows["hard"]
     assert easy.wrong <= 0.01 * rows["easy"]

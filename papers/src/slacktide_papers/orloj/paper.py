@@ -93,8 +93,8 @@ def _setting(setting: OrlojSetting) -> str:
     return (
         f"Setting {setting.name} ({why}): c0 is {setting.fixed:g} × c1 · the reference length, the "
         f"rate {setting.load:g} × what single requests of that length can carry, the same in "
-        f"every case; windows of {setting.window:g} × the time alone, Poisson counts around a "
-        f"Gamma rate of cv {setting.cv:g}."
+        f"every case; windows of {setting.window:g} × the time alone, Poisson counts whose rate "
+        f"follows a Gamma distribution of cv {setting.cv:g}."
     )
 
 

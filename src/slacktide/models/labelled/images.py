@@ -85,7 +85,7 @@ def labelled_set(
 def text_of(root: Path, name: str, limit: int = MOST_LABEL_BYTES) -> str:
     """Read a file of labels in the folder. Raises DataError."""
     try:
-        return read_bounded(file_in(root, name, name), limit, where=name).decode()
+        return read_bounded(file_in(root, name, name), limit, where=name).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{name}: expected UTF-8") from None
     except RepositoryError as error:

@@ -359,7 +359,7 @@ class Repository:
         where = f"{model}/{SETTINGS_FILE if key else CONFIG_FILE}"
         real = resolve(self.root, *where.split("/"), kind=PathKind.FILE)
         data = read_bounded(real, MAX_CONFIG_BYTES, where=where)
-        line = parse_yaml_lines(data.decode())[1][(key,)] if key else line_of_gpu(data)
+        line = parse_yaml_lines(data.decode("utf-8-sig"))[1][(key,)] if key else line_of_gpu(data)
         return f"{where}, line {line}, {key or 'instance_group'}"
 
     def _has(self, name: str, file: str) -> bool:

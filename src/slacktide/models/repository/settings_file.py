@@ -42,7 +42,7 @@ def parse_settings(data: bytes, *, where: str) -> Document:
 def parse_document(data: bytes, *, where: str) -> Document:
     """Return the keys and values in a file, not yet validated. Raises SettingsError."""
     try:
-        document = parse_yaml(data.decode())
+        document = parse_yaml(data.decode("utf-8-sig"))
     except (YamlError, UnicodeDecodeError) as error:
         reason = "expected UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise SettingsError(where, reason) from None

@@ -7,8 +7,8 @@ from slacktide.planning.exits.events import RampsJudged as RampsJudged
 from slacktide.planning.exits.events import RampsLearnt as RampsLearnt
 from slacktide.planning.exits.events import RampsRefused as RampsRefused
 from slacktide.planning.exits.events import StatedExits as StatedExits
+from slacktide.planning.exits.exits_status import ApplicationStatus as ApplicationStatus
+from slacktide.planning.exits.exits_status import ClassStatus as ClassStatus
+from slacktide.planning.exits.exits_status import ExitsStatus as ExitsStatus
 from slacktide.planning.exits.planner import ExitsPlanner as ExitsPlanner
-from slacktide.planning.exits.pool_exits import ApplicationStatus as ApplicationStatus
-from slacktide.planning.exits.pool_exits import ClassStatus as ClassStatus
-from slacktide.planning.exits.pool_exits import ExitsStatus as ExitsStatus
 from slacktide.planning.exits.thresholds import ThresholdSearch as ThresholdSearch

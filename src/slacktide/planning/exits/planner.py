@@ -19,7 +19,8 @@ from slacktide.planning.exits.events import (
     RampsRefused,
     StatedExits,
 )
-from slacktide.planning.exits.pool_exits import ExitsStatus, PoolExits
+from slacktide.planning.exits.exits_status import ExitsStatus, exits_status
+from slacktide.planning.exits.pool_exits import PoolExits
 from slacktide.planning.planner import JobDone, Owned, PlanField, Stated, stated_as
 from slacktide.planning.scoped import ScopedPlanner
 
@@ -121,4 +122,4 @@ class ExitsPlanner(ScopedPlanner[PoolId, PoolExits]):
 
     def status(self) -> dict[PoolId, ExitsStatus]:
         """Return the status of each pool."""
-        return {pool: state.status() for pool, state in self.states.items()}
+        return {pool: exits_status(state) for pool, state in self.states.items()}

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, PoolId
-from slacktide.planning.exits.accuracy_budget import FRESH, WINDOW, AccuracyBudget, JudgedWindow
+from slacktide.planning.exits.accuracy_budget import FRESH, AccuracyBudget, JudgedWindow
 from slacktide.planning.exits.events import (
     ExitEvent,
     ExitsArranged,
@@ -26,7 +24,6 @@ from slacktide.planning.exits.events import (
     StatedExits,
 )
 from slacktide.planning.exits.guards import (
-    GUARDED_ROWS,
     MARGIN,
     Applications,
     JudgedClasses,
@@ -57,79 +54,9 @@ FULL_ROWS, ENOUGH_ROWS = 512, 256
 """Rows judged at every position: the number to keep, and the number required to place ramps."""
 ROUND_ROWS = 13
 """Rows judged at every position between two rounds of ramps: 128 rows in all (§3.3)."""
-MOST_LISTED = 256
-"""Number of classes in the status."""
 WARM_UP = 1024
 """Maximum rows of a warm-up: until `ENOUGH_ROWS` are judged, all batches judge new ramps at every
 position."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClassStatus:
-    """The status of one of the model's classes."""
-
-    number: int
-    judged: int
-    """Judged rows so far that the model gave it to."""
-    wrong: int
-    """Judged rows that left with another answer."""
-    alarms: int
-    state: str
-    """`guarded` (by the bound), `few rows` (of which none may leave with another answer), or
-    `unguarded`."""
-    lacking: int
-    """Judged rows that are needed for the bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApplicationStatus:
-    """The status of one application."""
-
-    name: str
-    judged: int
-    wrong: int
-    alarms: int
-    may_leave: bool
-    lacking: int
-    """Judged rows that are needed until its requests may leave; 0: enough, or unknown."""
-    hold: str
-    """Why its requests do not leave; empty: they may."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExitsStatus:
-    """The status of one pool, for metrics and people. Ramps are named by position."""
-
-    policy: ExitPolicy | None
-    """The policy in force, or about to come into force; None: no row leaves early."""
-    agreement: Mapping[int, float]
-    """Share of the last 512 judged rows for which an active ramp gives the model's answer."""
-    exits: Mapping[int, int]
-    """Rows that left at each ramp so far."""
-    rows: int
-    """Rows so far that ran under a policy with ramps."""
-    accuracy: float
-    """Share of the last judged answers that were the model's."""
-    judged: int
-    wrong: int
-    alarms: int
-    saved_s: float
-    """Seconds by which answers came earlier, summed, less the cost of ramps; 0 until a pass has
-    been measured."""
-    overhead: float | None
-    """Share of a pass that ramps and cuts add; None: not measured yet."""
-    revision: int
-    changes: int
-    """Number of times that ramps have moved."""
-    reason: str
-    """Reason for the last change, or why there are no ramps."""
-    hold: str = ""
-    """Why no row leaves; empty: rows may."""
-    lacking: int = 0
-    """Judged rows that are at least still needed until rows may leave."""
-    classes: tuple[ClassStatus, ...] = ()
-    """By number: classes that were seen or are listed in the settings."""
-    applications: tuple[ApplicationStatus, ...] = ()
 
 
 class PoolExits(ScopeState):
@@ -607,74 +534,3 @@ class PoolExits(ScopeState):
             self.changed = True
         if thresholds:
             self.retry_s = RETRY_S
-
-    def status(self) -> ExitsStatus:
-        budget, ramps = self.accuracy_budget, self.ramps
-        unsure, agrees = (said[-WINDOW:] for said in budget.rows.said(ramps))
-        agreement = {
-            ramp: float(agrees[judged_rows, at].mean())
-            for at, ramp in enumerate(ramps)
-            if (judged_rows := unsure[:, at] < math.inf).any()
-        }
-        return ExitsStatus(
-            self.policy(),
-            agreement,
-            dict(self.exits),
-            self.rows,
-            budget.accuracy,
-            budget.judged,
-            budget.wrong,
-            budget.alarms,
-            self.saved_s,
-            self.times.overhead,
-            self.revision,
-            self.changes,
-            self.reason,
-            *self._held(),
-            self._class_statuses(),
-            self._application_statuses(),
-        )
-
-    def _held(self) -> tuple[str, int]:
-        """Return why no row leaves, and how many judged rows are still needed."""
-        if self.thresholds or not self.ramps:
-            return "" if self.thresholds else self.reason, 0
-        rows, why = self.accuracy_budget.lacking
-        if not rows and (lacking := self.classes.lacking(self.ramps)):
-            rows = max(lacking.values())
-            why = f"too few rows of class {', '.join(map(str, lacking))} were judged"
-        return why or "no ramp is right often enough", rows
-
-    def _class_statuses(self) -> tuple[ClassStatus, ...]:
-        numbers = {*self.class_rows, *self.stated.whole_model_only} - {-1}
-        windows = self.classes.windows
-        return tuple(
-            ClassStatus(
-                number,
-                self.class_rows[number],
-                self.class_wrong[number],
-                self.class_alarms[number],
-                "unguarded"
-                if number not in windows
-                else "few rows"
-                if len(windows[number]) < GUARDED_ROWS
-                else "guarded",
-                max(0, GUARDED_ROWS - len(windows[number])) if number in windows else GUARDED_ROWS,
-            )
-            for number in sorted({*numbers, *windows})[:MOST_LISTED]
-        )
-
-    def _application_statuses(self) -> tuple[ApplicationStatus, ...]:
-        applications, statuses = self.applications, []
-        first = {} if applications.first is None else {applications.first: self.accuracy_budget}
-        for name, budget in sorted((applications.budgets or first).items()):
-            may_leave = bool(self.thresholds) and name in applications.listed()
-            rows, why = (0, "") if may_leave else budget.lacking
-            hold = why or "the thresholds are not safe for its rows"
-            statuses.append(
-                ApplicationStatus(
-                    *(name, budget.judged, budget.wrong, budget.alarms, may_leave, rows),
-                    "" if may_leave else hold if self.thresholds else self._held()[0],
-                )
-            )
-        return tuple(statuses)

@@ -34,7 +34,7 @@ def parse_text(data: bytes, *, where: str) -> PlainConfig:
     """Parse a config.pbtxt. Raises ModelConfigError naming the line and the nearest valid word."""
     message, pool = message_class("inference.ModelConfig")(), private_pool()
     try:
-        text_format.Parse(data.decode(), message, descriptor_pool=pool)
+        text_format.Parse(data.decode("utf-8-sig"), message, descriptor_pool=pool)
     except text_format.ParseError as error:
         line = f"line {error.GetLine()}: " if error.GetLine() is not None else ""
         reason = re.sub(r"^(\d+:\d+ : )+", "", str(error))
@@ -46,7 +46,7 @@ def parse_text(data: bytes, *, where: str) -> PlainConfig:
 
 def line_of_gpu(data: bytes) -> int:
     """Return the line of a config.pbtxt, from 1, that states a GPU; 1 if no single line does."""
-    lines = (line.partition("#")[0] for line in data.decode().splitlines())
+    lines = (line.partition("#")[0] for line in data.decode("utf-8-sig").splitlines())
     numbered = enumerate(lines, start=1)
     return next((number for number, line in numbered if _GPU.search(line)), 1)
 
