@@ -197,7 +197,8 @@ class ForwardedCall(Protocol):
     """A call that was sent to a peer."""
 
     def cancel(self) -> None:
-        """Tell the peer that nobody waits for the answer. Its answer is then ignored."""
+        """Tell the peer that nobody waits for the answer. Its answer is then ignored. The call's
+        tensors may change from now on, even if the link has yet to send some of their bytes."""
 
 
 class PeerLink(Protocol):
@@ -228,6 +229,10 @@ class PeerLink(Protocol):
     def report(self, report: LoadReport) -> None:
         """Send a report. Nothing happens if the link has ended."""
 
+    def greet(self, hello: PeerHello) -> None:
+        """Send the hello again, because this server's models have changed; a server that shuts down
+        has none. Nothing happens if the link has ended."""
+
     def close(self, why: str) -> None:
         """End the link; the peer gets the sentence `why`."""
 
@@ -240,8 +245,9 @@ class PeerHost(Protocol):
         ...
 
     def joined(self, link: PeerLink, hello: PeerHello) -> None:
-        """A peer has said hello. Raises WireError if the server must not use it (same machine name,
-        another protocol): the link then ends with that sentence."""
+        """A peer has said hello, or has said it again because its models have changed. Raises
+        WireError if the server must not use it (same machine name, another protocol): the link then
+        ends with that sentence."""
 
     def reported(self, link: PeerLink, report: LoadReport) -> None:
         """A peer has reported its loads."""

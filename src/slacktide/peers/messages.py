@@ -13,7 +13,7 @@ PROTOCOL = 1
 
 @dataclass(frozen=True, slots=True)
 class PeerHello:
-    """The first message of each side."""
+    """The first message of each side. It is repeated when the models have changed."""
 
     protocol: int
     release: str
