@@ -22,7 +22,7 @@ CEILINGS = {
     "client": 2_100,
     "cluster": 1_140,
     "domain": 3_110,
-    "engine": 4_210,
+    "engine": 4_245,
     "executors": 12_985,
     "exits": 1_950,
     "frontends": 7_900,

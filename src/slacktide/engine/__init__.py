@@ -6,6 +6,8 @@ It keeps every request in exactly one place and ends it exactly once.
 
 from slacktide.engine.engine import Engine as Engine
 from slacktide.engine.invariants import check_invariants as check_invariants
+from slacktide.engine.next_start import NextStart as NextStart
+from slacktide.engine.next_start import next_start as next_start
 from slacktide.engine.ports import Idle as Idle
 from slacktide.engine.ports import PoolParts as PoolParts
 from slacktide.engine.ports import PoolView as PoolView

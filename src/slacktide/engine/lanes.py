@@ -21,6 +21,7 @@ from slacktide.domain import (
     Request,
     Timetable,
 )
+from slacktide.domain.read_only import read_only
 from slacktide.engine.phases import TRANSITIONS, UP, Phase, ReplicaState, Step
 from slacktide.engine.ports import PoolFactory
 from slacktide.engine.recovery import Crash, CrashHistory
@@ -40,14 +41,36 @@ GOING_ON, FAIR = 0.85, 0.5
 FAIR × its fair part, since a rival's batches may be worth more (decision 0030)."""
 
 
+@read_only
+class Rivals:
+    """The claims of other models on a pool's lanes."""
+
+    used: float
+    """Share of the lanes that they will use."""
+    queued: float
+    """Lane time of their waiting requests, in seconds."""
+    least: float
+    """Share of the lanes that is left to the pool in any case."""
+
+    def left(self, within: float) -> float:
+        """Seconds of the next `within` seconds that are left to the pool."""
+        return max(within * (1.0 - self.used) - self.queued, within * self.least)
+
+    def within(self, left: float) -> float:
+        """Seconds until `left` seconds of lane time were left to the pool."""
+        longest = left / self.least
+        free = 1.0 - self.used
+        return min((left + self.queued) / free, longest) if free > 0.0 else longest
+
+
 class Pool:
     """A pool and its queue; also the `PoolView` that its scheduler sees."""
 
     __slots__ = (
         "announced", "cores", "cost", "crashes", "down_reason", "ever_up", "exits",
         "id", "lanes", "max_batch", "placements", "quarantine", "quiet",
-        "removed", "rescue", "rescued", "scheduler", "settings", "share", "size", "solo",
-        "start_time", "times", "trials", "unmeasured", "usual_budget", "widest",
+        "rates", "rates_key", "removed", "rescue", "rescued", "scheduler", "settings", "share",
+        "size", "solo", "start_time", "times", "trials", "unmeasured", "usual_budget", "widest",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +102,9 @@ class Pool:
         parts = factory(id, max_batch, self)
         self.scheduler = parts.scheduler
         self.times = parts.times
+        self.rates = 0.0, 0.0
+        """Cached by `next_start` for `rates_key`."""
+        self.rates_key = -1, 0, 0
         self.exits: ExitPolicy | None = None
         """How its requests leave the model early under the plan in force; None: never."""
         self.share = parts.share
@@ -129,11 +155,16 @@ class Pool:
 
     def leave(self, *, now: float) -> Callable[[float], float]:
         """See PoolView. Waiting requests of rivals come first, up to their fair share."""
+        rivals = self.rivals(now=now)
+        return float if rivals is None else rivals.left
+
+    def rivals(self, *, now: float) -> Rivals | None:
+        """The claims of other models on this pool's lanes; None if it shares no lane."""
         for placement in self.placements:
             if len(placement.lane.placements) > 1:
                 break
         else:
-            return float
+            return None
         active = [p for p in self.placements if not p.standby]
         beside = [o for p in active for o in p.lane.placements if o is not p and not o.standby]
         had = sum([o.lane_time.had(now=now) for o in beside]) / self.settings.fairness_window
@@ -141,7 +172,7 @@ class Pool:
         pools = [o.pool for o in beside if len(o.pool.scheduler)]
         queued = sum([len(pool.scheduler) * pool.cost / pool.lanes for pool in pools]) / self.lanes
         least = FAIR * self.share / (self.share + sum([pool.share for pool in pools]))
-        return lambda within: max(within * (1.0 - used) - queued, within * least)
+        return Rivals(used, queued, least)
 
     def see_cost(self, seconds: float, requests: int) -> None:
         """Update the usual cost: a batch of `requests` used a lane for `seconds`."""

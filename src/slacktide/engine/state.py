@@ -65,6 +65,11 @@ class RouteTable:
         changed = {key[2] for key, pool in mine.items() if theirs.get(key) != pool}
         return changed | {key[2] for key in theirs if key not in mine}
 
+    def default(self, model: str, version: str | None) -> Pool | None:
+        """The pool of a request that has no client, application or size with a route; or None."""
+        pool = self._plain.get((model, version))
+        return None if pool is None else self._pools.get(pool)
+
     def pool_for(self, request: Request | Notice) -> Pool | None:
         """The pool of the narrowest matching route; None if no route matches or it is gone."""
         model, version = request.model, request.version

@@ -1,0 +1,106 @@
+"""`ForwardingRule`: whether a request is served where it came, or by a peer.
+
+A relative of Prequal (Wydrowski et al., NSDI 24), which sends a request to the replica with the
+lowest latency of a few sampled ones, by what they have reported. What differs: there is no balancer
+in between, so that staying at home costs nothing and is preferred by a margin; what is compared is
+the time until the answer to *this* request by the profile of its model, rather than a median of
+past latencies beside a count of requests in flight; what was reported ages, and calls that were
+sent since count on top; a peer without the time until the deadline is no choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Protocol
+
+from slacktide.peers.loads import PeerLoads
+from slacktide.peers.messages import ModelLoad
+
+MARGIN_MIN_S, MARGIN_MAX_S = 0.001, 0.010
+
+
+class Chance(Protocol):
+    """A source of random numbers, such as `random.Random`."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+
+
+class ForwardingRule:
+    """The rule of one server."""
+
+    def __init__(
+        self,
+        loads: PeerLoads,
+        rng: Chance,
+        *,
+        sample: int = 2,
+        margin: float = 0.5,
+        theta: float = 0.0,
+    ) -> None:
+        """`sample`: number of peers that are compared. `margin`: how much sooner a peer must
+        answer, as a part of the model's time alone, within 1 and 10 ms. `theta`: peers are looked
+        at only if the wait at home is longer than this part of the budget."""
+        self._loads = loads
+        self._rng = rng
+        self._sample = sample
+        self._margin = margin
+        self._theta = theta
+
+    def on_arrival(
+        self, home: ModelLoad, rows: int, nbytes: int, budget_s: float, *, now: float
+    ) -> str | None:
+        """The peer that answers a request of `nbytes` sooner than this server; None: none does.
+        `home`: this server's load of the model now. `budget_s`: seconds until the deadline."""
+        if home.wait_s <= self._theta * budget_s:
+            return None
+        answer_s = home.wait_s + home.alone_s + (rows - 1) * home.row_s
+        margin = min(max(self._margin * home.alone_s, MARGIN_MIN_S), MARGIN_MAX_S)
+        latest = min(budget_s, answer_s - margin)
+        if answer_s > budget_s:  # it would be refused here
+            latest = budget_s
+        return self._soonest(home.model, rows, nbytes, latest, (), now)
+
+    def on_refusal(
+        self,
+        model: str,
+        rows: int,
+        nbytes: int,
+        budget_s: float,
+        *,
+        now: float,
+        tried: Collection[str] = (),
+    ) -> str | None:
+        """The peer that can answer a request which this server has refused; None: none can. Peers
+        in `tried` are left out."""
+        return self._soonest(model, rows, nbytes, budget_s, tried, now)
+
+    def _soonest(
+        self,
+        model: str,
+        rows: int,
+        nbytes: int,
+        latest: float,
+        tried: Collection[str],
+        now: float,
+    ) -> str | None:
+        """The soonest of the sampled peers, if its answer is here within `latest` seconds."""
+        loads = self._loads
+        best, soonest = None, math.inf
+        for peer in self._sampled(loads.serving(model), tried):
+            seconds = loads.answer_in(peer, model, rows, nbytes, now=now)
+            if seconds < soonest:
+                best, soonest = peer, seconds
+        return best if soonest <= latest else None
+
+    def _sampled(self, peers: Collection[str], tried: Collection[str]) -> list[str]:
+        """At most `sample` of `peers`, drawn without replacement."""
+        drawn = [peer for peer in peers if peer not in tried] if tried else list(peers)
+        size = len(drawn)
+        if size <= self._sample:
+            return drawn
+        for i in range(self._sample):
+            j = i + int(self._rng.random() * (size - i))
+            drawn[i], drawn[j] = drawn[j], drawn[i]
+        return drawn[: self._sample]

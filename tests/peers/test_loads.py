@@ -1,0 +1,107 @@
+"""What peers have reported, carried forward."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from slacktide.peers import LoadReport, ModelLoad, PeerLoads
+
+
+def report(wait_s: float, received: int = 0, model: str = "m") -> LoadReport:
+    return LoadReport((ModelLoad(model, wait_s, 0.008, 0.004),), received)
+
+
+@pytest.fixture
+def loads() -> PeerLoads:
+    loads = PeerLoads()
+    loads.joined("a", now=0.0)
+    loads.reported("a", report(0.030), now=0.0)
+    return loads
+
+
+def wait(loads: PeerLoads, now: float) -> float:
+    return loads.answer_in("a", "m", 1, 0, now=now) - 0.008
+
+
+def test_a_report_ages(loads):
+    assert wait(loads, 0.0) == pytest.approx(0.030)
+    assert wait(loads, 0.020) == pytest.approx(0.010)
+    assert wait(loads, 1.0) == 0.0
+
+
+def test_calls_count_until_a_report_knows_them(loads):
+    loads.sent("a", "m", 2, now=0.010)
+    loads.sent("a", "m", 1, now=0.010)
+    assert wait(loads, 0.010) == pytest.approx(0.020 + 0.012)
+    loads.reported("a", report(0.025, received=1), now=0.012)
+    assert wait(loads, 0.012) == pytest.approx(0.025 + 0.004)
+    loads.reported("a", report(0.025, received=2), now=0.013)
+    assert wait(loads, 0.013) == pytest.approx(0.025)
+
+
+def test_calls_are_counted_off_even_if_a_report_states_no_load(loads):
+    loads.sent("a", "m", 1, now=0.010)
+    loads.reported("a", LoadReport((), 1), now=0.010)
+    assert wait(loads, 0.010) == pytest.approx(0.020)
+
+
+def test_a_report_that_claims_calls_that_were_not_sent_does_not_hide_later_ones(loads):
+    loads.reported("a", report(0.0, received=1_000), now=0.010)
+    loads.sent("a", "m", 1, now=0.010)
+    assert wait(loads, 0.010) == pytest.approx(0.004)
+
+
+def test_half_a_round_trip_has_passed_since_a_report_was_made(loads):
+    loads.measured("a", rtt_s=0.020, bytes_per_s=1e6)
+    loads.reported("a", report(0.030), now=0.0)
+    assert loads.answer_in("a", "m", 1, 3_000, now=0.0) == pytest.approx(0.020 + 0.008 + 0.023)
+
+
+def test_peers_that_left_or_do_not_serve_the_model_are_not_listed(loads):
+    loads.joined("b", now=0.0)
+    assert loads.serving("m") == ["a"]
+    loads.reported("b", report(0.0), now=0.0)
+    assert loads.serving("m") == ["a", "b"]
+    loads.reported("a", report(math.inf), now=0.0)
+    assert loads.serving("m") == ["b"]
+    loads.left("b")
+    assert loads.serving("m") == []
+    assert loads.serving("n") == []
+    assert loads.answer_in("b", "m", 1, 0, now=0.0) == math.inf
+
+
+def test_a_peer_that_has_come_back_begins_anew(loads):
+    loads.sent("a", "m", 5, now=0.0)
+    loads.joined("a", now=1.0)
+    assert loads.serving("m") == []
+    loads.reported("a", report(0.030), now=1.0)
+    assert wait(loads, 1.0) == pytest.approx(0.030)
+
+
+def test_a_peer_that_lies_is_found_out_and_tried_again(loads):
+    for i in range(10):
+        now = 0.1 * i
+        loads.reported("a", report(0.0, received=i), now=now)
+        call = loads.sent("a", "m", 1, now=now, budget_s=0.05)
+        loads.answered(call, in_time=False, now=now + 0.001)
+    assert wait(loads, 1.0) > 0.03
+    assert wait(loads, 6.0) < 0.001
+
+
+def test_answers_that_keep_their_promise_teach_nothing(loads):
+    for i in range(10):
+        now = 0.1 * i
+        loads.reported("a", report(0.0, received=i), now=now)
+        call = loads.sent("a", "m", 1, now=now, budget_s=0.05)
+        loads.answered(call, in_time=True, now=now + 0.008)
+    loads.reported("a", report(0.0, received=10), now=1.0)
+    assert wait(loads, 1.0) == pytest.approx(0.0)
+
+
+def test_late_answers_of_a_peer_that_left_are_ignored(loads):
+    call = loads.sent("a", "m", 1, now=0.0)
+    loads.left("a")
+    loads.answered(call, in_time=False, now=1.0)
+    assert loads.sent("a", "m", 1, now=1.0).promised_s == math.inf
