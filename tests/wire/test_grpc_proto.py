@@ -134,7 +134,8 @@ def type_of(field: FieldDescriptor) -> str:
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
         value = type_of(message.fields_by_name["value"])
-        return f"MessageMap[str, {value}]"
+        scalar = message.fields_by_name["value"].message_type is None
+        return f"{'Scalar' if scalar else 'Message'}Map[str, {value}]"
     if message is not None:
         name = message.name if message.name in STUB_CLASSES or field.is_repeated else "Message"
         return f"RepeatedCompositeFieldContainer[{name}]" if field.is_repeated else name

@@ -43,6 +43,8 @@ class EndpointGroup(StrEnum):
     TRACE = "trace"
     LOGGING = "logging"
     METRICS = "metrics"
+    PEERS = "peers"
+    """Links of other servers, which show credentials of their own (`PeerAccess`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,8 @@ class PeerLink(Protocol):
     machine: str
     """The peer's name."""
     address: str
+    dialled: bool
+    """Whether this server dialled."""
     rtt: float
     """Round-trip time of an empty message; 0: not measured yet."""
 
@@ -234,7 +238,8 @@ class PeerLink(Protocol):
         has none. Nothing happens if the link has ended."""
 
     def close(self, why: str) -> None:
-        """End the link; the peer gets the sentence `why`."""
+        """Forward and take no more calls. The link ends once those under way are answered. The
+        peer gets the sentence `why`."""
 
 
 class PeerHost(Protocol):

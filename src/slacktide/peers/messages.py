@@ -22,6 +22,9 @@ class PeerHello:
     models: Mapping[str, str]
     """Digest of each loaded model version, by `model:version`. Equal digests mean that either
     server may answer for the other."""
+    instance: str = ""
+    """Random text made at the server's start, which tells it from its namesakes. The dialler fills
+    it in."""
 
 
 @read_only

@@ -21,6 +21,7 @@ from slacktide.wire.bulk_fields import encode_varint, fields_before, put_bulk, t
 from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, OutputValue, Parameter
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.oip_json import (
+    CLASSES,
     MAX_ID,
     MAX_TENSORS,
     SHARED_MEMORY,
@@ -174,14 +175,22 @@ def encode_stream_error(
 
 def encode_call(call: InferCall) -> bytes:
     """A call as a serialized ModelInferRequest, for clients."""
+    return b"".join(call_pieces(call))
+
+
+def call_pieces(call: InferCall) -> list[Buffer]:
+    """A call as a serialized ModelInferRequest, in pieces. Tensors are not copied."""
     request = ModelInferRequest(model_name=call.model, model_version=call.version or "", id=call.id)
     write_parameters(call.parameters, request.parameters)
     for tensor in call.inputs:
         request.inputs.add(name=tensor.name, datatype=tensor.datatype.wire_name, shape=tensor.shape)
     for name in call.outputs:
         request.outputs.add(name=name)
+    if call.classification:
+        for output in request.outputs:
+            output.parameters[CLASSES].int64_param = call.classification.get(output.name, 0)
     tensors = [tensor.data for tensor in call.inputs]
-    return b"".join(put_bulk(request.SerializeToString(), RAW_INPUT_CONTENTS, tensors))
+    return put_bulk(request.SerializeToString(), RAW_INPUT_CONTENTS, tensors)
 
 
 def read_parameters(

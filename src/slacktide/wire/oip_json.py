@@ -24,6 +24,8 @@ from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of, from
 MAX_ID: Final = 1024
 """Maximum characters of a request id, which is logged and returned in the answer."""
 MAX_TENSORS: Final = 1024
+CLASSES: Final = "classification"
+"""Parameter of an output: the number of classes to return."""
 MAX_NAME: Final = 1024
 LONG_VALUES: Final = 16 * 1024
 """Number of values written as JSON in one step, which takes about a millisecond."""
@@ -367,7 +369,7 @@ def no_shared_memory(where: str) -> WireError:
 def class_count(parameters: Mapping[str, Any], where: str) -> int:
     """The requested number of classes of the output at `where`; 0 if its values are requested.
     Raises BadField."""
-    count = parameters.get("classification")
+    count = parameters.get(CLASSES)
     if count is None:
         return 0
     if type(count) is not int or count < 0:

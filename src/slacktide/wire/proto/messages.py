@@ -21,6 +21,7 @@ INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_SERVICE = "grpc.reflection.v1.ServerReflection"
 FRAME_SERVICE = "slacktide.v1.FrameService"
+PEER_SERVICE = "slacktide.v1.Peers"
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 """Values of HealthCheckResponse.ServingStatus."""
 

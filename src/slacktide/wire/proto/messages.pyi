@@ -11,6 +11,7 @@ from google.protobuf.internal.containers import (
     MessageMap,
     RepeatedCompositeFieldContainer,
     RepeatedScalarFieldContainer,
+    ScalarMap,
 )
 from google.protobuf.message import Message
 
@@ -18,6 +19,7 @@ INFERENCE_SERVICE: Final[str]
 HEALTH_SERVICE: Final[str]
 REFLECTION_SERVICE: Final[str]
 FRAME_SERVICE: Final[str]
+PEER_SERVICE: Final[str]
 
 def private_pool() -> DescriptorPool: ...
 def message_class(full_name: str) -> type[Message]: ...
@@ -446,6 +448,126 @@ class Refusal(Message):
     reason: str
     message: str
     def __init__(self, *, reason: str = ..., message: str = ...) -> None: ...
+
+class PeerMessage(Message):
+    hello: HelloPeer
+    loads: LoadsOfPeer
+    ping: PeerPing
+    pong: PeerPing
+    call: CallOfPeer
+    answer: AnswerOfPeer
+    cancel: CancelOfPeer
+    goodbye: PeerGoodbye
+    def __init__(
+        self,
+        *,
+        hello: HelloPeer | None = ...,
+        loads: LoadsOfPeer | None = ...,
+        ping: PeerPing | None = ...,
+        pong: PeerPing | None = ...,
+        call: CallOfPeer | None = ...,
+        answer: AnswerOfPeer | None = ...,
+        cancel: CancelOfPeer | None = ...,
+        goodbye: PeerGoodbye | None = ...,
+    ) -> None: ...
+
+class HelloPeer(Message):
+    protocol: int
+    release: str
+    machine: str
+    instance: str
+    max_bytes: int
+    models: ScalarMap[str, str]
+    def __init__(
+        self,
+        *,
+        protocol: int = ...,
+        release: str = ...,
+        machine: str = ...,
+        instance: str = ...,
+        max_bytes: int = ...,
+        models: Mapping[str, str] = ...,
+    ) -> None: ...
+
+class LoadsOfPeer(Message):
+    loads: RepeatedCompositeFieldContainer[LoadOfModel]
+    received: int
+    def __init__(self, *, loads: Iterable[LoadOfModel] = ..., received: int = ...) -> None: ...
+
+class LoadOfModel(Message):
+    model: str
+    wait_s: float
+    alone_s: float
+    row_s: float
+    def __init__(
+        self, *, model: str = ..., wait_s: float = ..., alone_s: float = ..., row_s: float = ...
+    ) -> None: ...
+
+class PeerPing(Message):
+    id: int
+    def __init__(self, *, id: int = ...) -> None: ...
+
+class CallOfPeer(Message):
+    id: int
+    budget_us: int
+    request_id: str
+    traceparent: str
+    request: ModelInferRequest
+    def __init__(
+        self,
+        *,
+        id: int = ...,
+        budget_us: int | None = ...,
+        request_id: str = ...,
+        traceparent: str = ...,
+        request: ModelInferRequest | None = ...,
+    ) -> None: ...
+
+class AnswerOfPeer(Message):
+    id: int
+    reason: str
+    refused: bool
+    queue_s: float
+    compute_s: float
+    batch_rows: int
+    budget_s: float
+    needed_s: float
+    wait_s: float
+    ramp: int
+    detail: str
+    message: str
+    retry_after_s: float
+    variant: str
+    loads: LoadsOfPeer
+    response: ModelInferResponse
+    def __init__(
+        self,
+        *,
+        id: int = ...,
+        reason: str = ...,
+        refused: bool = ...,
+        queue_s: float = ...,
+        compute_s: float = ...,
+        batch_rows: int = ...,
+        budget_s: float | None = ...,
+        needed_s: float | None = ...,
+        wait_s: float | None = ...,
+        ramp: int | None = ...,
+        detail: str = ...,
+        message: str = ...,
+        retry_after_s: float | None = ...,
+        variant: str = ...,
+        loads: LoadsOfPeer | None = ...,
+        response: ModelInferResponse | None = ...,
+    ) -> None: ...
+
+class CancelOfPeer(Message):
+    id: int
+    def __init__(self, *, id: int = ...) -> None: ...
+
+class PeerGoodbye(Message):
+    why: str
+    def __init__(self, *, why: str = ...) -> None: ...
 
 SERVING: Final[int]
 NOT_SERVING: Final[int]
