@@ -246,3 +246,51 @@ async def test_nothing_moves_before_the_beginning_and_closing_breaks_what_is_on_
             with suppress(ConnectionError):
                 assert await reader.read(-1) == b""
             writer.close()
+
+
+@BOTH_LOOPS
+@pytest.mark.usefixtures("run")
+async def test_a_cut_link_carries_nothing_and_goes_on_where_it_stopped() -> None:
+    way = link([1e9], 1.0)
+    async with Sink(echo=True) as sink, LinkProxy(way, HOST, sink.port) as proxy:
+        proxy.begin(time.monotonic())
+        reader, writer = await asyncio.open_connection(HOST, proxy.port)
+        writer.write(b"before")
+        assert await reader.readexactly(6) == b"before"
+        proxy.cut()
+        writer.write(b"during")
+        late_reader, late_writer = await asyncio.open_connection(HOST, proxy.port)
+        late_writer.write(b"new")
+        # Bytes that leave after a mend arrive; so these have not left before it.
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await reader.read(1)
+        assert sink.total == 6
+        assert len(sink.bodies) == 1
+        proxy.mend()
+        assert await reader.readexactly(6) == b"during"
+        assert await late_reader.readexactly(3) == b"new"
+        for end in (writer, late_writer):
+            end.close()
+
+
+@BOTH_LOOPS
+@pytest.mark.usefixtures("run")
+async def test_the_end_of_a_server_behind_a_cut_link_is_unknown_until_it_is_mended() -> None:
+    way = link([1e9], 1.0)
+    sink = Sink(echo=True)
+    async with sink, LinkProxy(way, HOST, sink.port) as proxy:
+        proxy.begin(time.monotonic())
+        reader, writer = await asyncio.open_connection(HOST, proxy.port)
+        writer.write(b"before")
+        assert await reader.readexactly(6) == b"before"
+        proxy.cut()
+        for task in sink._tasks:
+            task.cancel()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await reader.read(1)
+        proxy.mend()
+        async with asyncio.timeout(30.0):
+            assert await reader.read(1) == b""
+        writer.close()

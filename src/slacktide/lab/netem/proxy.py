@@ -51,6 +51,9 @@ class LinkProxy:
         self._there = self.back = 0
         """Bytes carried so far."""
         self._lateness: deque[float] = deque(maxlen=_LATENESS_KEPT)
+        self._whole = asyncio.Event()
+        """Set while the link is not cut."""
+        self._whole.set()
 
     async def __aenter__(self) -> LinkProxy:
         """Listen on a free port of the loopback."""
@@ -62,6 +65,7 @@ class LinkProxy:
     async def __aexit__(self, *error: object) -> None:
         """Break every connection."""
         self._server.close()
+        self.mend()
         for connection in tuple(self._queues):
             connection.abort()
         while self._queues:  # `connection_lost` follows every abort
@@ -73,6 +77,23 @@ class LinkProxy:
         self._origin = origin
         for connection in self._queues:
             connection.read_client()
+
+    def cut(self) -> None:
+        """Stop all bytes in both directions, as a pulled cable does: neither end learns of it, nor
+        of the other end's death. New connections do not reach the server. Bytes that the proxy has
+        read still arrive."""
+        self._whole.clear()
+        self._update_reading()
+
+    def mend(self) -> None:
+        """Let bytes and connections pass again after `cut`, beginning with those that waited."""
+        self._whole.set()
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        for connection in tuple(self._queues):
+            connection.read_client()
+            connection.read_server()
 
     def carried(self) -> Carried:
         """Return the counters up to now."""
@@ -86,6 +107,10 @@ class LinkProxy:
     def begun(self) -> bool:
         return self._origin is not None
 
+    @property
+    def is_cut(self) -> bool:
+        return not self._whole.is_set()
+
     def later(self, instant: float, call: Callable[[], None]) -> None:
         """Call `call` half a round trip after `instant`."""
         if half_trip := self._link.way_back:
@@ -95,6 +120,7 @@ class LinkProxy:
 
     async def connect(self, connection: ProxyConnection) -> None:
         loop = asyncio.get_running_loop()
+        await self._whole.wait()
         try:
             await loop.create_connection(lambda: connection.server, self._host, self._to_port)
         except OSError:

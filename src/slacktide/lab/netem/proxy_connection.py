@@ -71,7 +71,7 @@ class ProxyConnection(Flow):
         self.client = _End(
             connected=self._client_connected,
             received=self._client_sent,
-            flow_changed=self._read_server,
+            flow_changed=self.read_server,
             lost=self._client_lost,
         )
         self.server = _End(
@@ -83,6 +83,10 @@ class ProxyConnection(Flow):
         self._connecting: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
         """Data that came before it could be queued: uvloop reads once even if paused."""
+        self._early_back: list[bytes] = []
+        """Data that came from the server while the link was cut."""
+        self._postponed: list[Callable[[], None]] = []
+        """Losses of an end that the other end must not learn of while the link is cut."""
         self._ended = 0
         """Number of directions in which the end has been passed on."""
 
@@ -101,7 +105,7 @@ class ProxyConnection(Flow):
         client = self.client.open
         if client is None:
             return
-        ready = self._proxy.begun and self.server.transport is not None
+        ready = self._proxy.begun and self.server.transport is not None and not self._proxy.is_cut
         if ready:
             early, self._early = self._early, []
             for data in early:
@@ -127,6 +131,9 @@ class ProxyConnection(Flow):
         self.read_client()
 
     def _client_lost(self) -> None:
+        if self._proxy.is_cut:
+            self._postponed.append(self._client_lost)
+            return
         self.abort()
         if self.server.transport is None:
             self._proxy.lost(self)
@@ -140,10 +147,17 @@ class ProxyConnection(Flow):
         self.read_client()
 
     def _server_sent(self, data: bytes) -> None:
+        if self._proxy.is_cut:
+            self._early_back.append(data)
+            self.read_server()
+            return
         self._proxy.back += len(data)
         self._proxy.later(time.monotonic(), lambda: self._write(self.client, data))
 
     def _server_lost(self) -> None:
+        if self._proxy.is_cut:
+            self._postponed.append(self._server_lost)
+            return
         self._proxy.later(time.monotonic(), self._close_client)
         if self.client.transport is None:
             self._proxy.lost(self)
@@ -152,11 +166,19 @@ class ProxyConnection(Flow):
         if self.client.transport is not None:
             self.client.transport.close()
 
-    def _read_server(self) -> None:
+    def read_server(self) -> None:
+        """Resume or pause reading from the server."""
+        if not self._proxy.is_cut:
+            early, self._early_back = self._early_back, []
+            for data in early:
+                self._server_sent(data)
+            postponed, self._postponed = self._postponed, []
+            for lose in postponed:
+                lose()
         server = self.server.open
         if server is None:
             return
-        if self.client.full:
+        if self.client.full or self._proxy.is_cut:
             server.pause_reading()
         elif not self.server.done:
             server.resume_reading()
