@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # What users need is a quarter of what developers need; where the latter is there, it serves both.
 USERS := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.users)
+# Some environments forbid bytecode; without it every program starts twice as slowly.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-slow test-network test-lowest proxies fuzz mutants chaos check format bench picture clean wheels test-wheel test-compiled
@@ -108,3 +110,4 @@ test-compiled: setup ## compile, then run all tests against that; some: make tes
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .cache bench/.peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find bench papers src tests -name __pycache__ -prune -exec rm -rf {} +
