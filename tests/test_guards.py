@@ -25,7 +25,7 @@ CEILINGS = {
     "engine": 4_245,
     "executors": 12_985,
     "exits": 1_950,
-    "frontends": 7_850,
+    "frontends": 8_050,
     "models": 11_780,
     "observability": 1_930,
     "peers": 600,

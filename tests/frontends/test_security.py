@@ -32,7 +32,8 @@ def test_without_a_token_everything_but_control_passes(group):
 
 
 @pytest.mark.parametrize(
-    "group", [group for group in EndpointGroup if group is not EndpointGroup.HEALTH]
+    "group",
+    [group for group in EndpointGroup if group not in (EndpointGroup.HEALTH, EndpointGroup.PEERS)],
 )
 @pytest.mark.parametrize(
     ("header", "verdict"),
@@ -285,6 +286,39 @@ def test_secrets_that_everybody_may_read_are_warned_about(tmp_path, caplog, mode
         assert caplog.text.count(f"{setting}: every user of this machine can read it") == warned
 
 
+def test_peers_have_a_token_of_their_own_that_may_change(tmp_path, caplog):
+    file = written(tmp_path / "peers", TOKEN)
+    held = Credentials(written(tmp_path / "token", "clients-horse-battery"), None, file)
+
+    def verdict(token, address="127.0.0.1"):
+        return held.peers.judge({b"authorization": f"Bearer {token}".encode()}, address, None)
+
+    assert verdict(TOKEN) is Verdict.PASS
+    assert verdict("clients-horse-battery") is Verdict.WRONG_TOKEN
+    assert held.gate.judge(EndpointGroup.PEERS, {}) is Verdict.PASS  # judged by `peers` alone
+    written(file, "another-horse-battery")
+    held.reload()
+    assert verdict(TOKEN) is Verdict.WRONG_TOKEN
+    assert verdict("another-horse-battery", "10.0.0.1") is Verdict.PASS
+    written(file, "short")
+    held.reload()
+    assert "--peer-token-file" in caplog.text
+    assert "keeping the previous token of peers" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("clients_have_token", "verdict"), [(0, Verdict.PASS), (1, Verdict.NO_PEER)]
+)
+def test_without_credentials_peers_are_local_where_clients_need_none(
+    tmp_path, clients_have_token, verdict
+):
+    file = written(tmp_path / "token", TOKEN)
+    held = Credentials(file if clients_have_token else None, None)
+    assert held.peers.judge({}, "127.0.0.1", None) is verdict
+    assert held.peers.judge({}, "10.0.0.1", None) is Verdict.NO_PEER
+    assert not held.peers.is_remote
+
+
 def test_a_certificate_and_a_key_that_do_not_belong_together_are_not_taken(tmp_path, caplog):
     authority = trustme.CA()
     tls = issued(tmp_path, authority)
@@ -297,7 +331,7 @@ def test_a_certificate_and_a_key_that_do_not_belong_together_are_not_taken(tmp_p
     assert "keeping the previous certificate" in caplog.text
     issued(tmp_path, authority)
     held.reload()
-    assert held.pem == (tls.certificate.read_bytes(), tls.key.read_bytes(), None) != pem
+    assert held.pem == (tls.certificate.read_bytes(), tls.key.read_bytes(), None, None) != pem
     assert held.context is context
 
 

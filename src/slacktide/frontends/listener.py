@@ -20,7 +20,7 @@ EVERY_ADDRESS = ("*", "::", "")
 _CALLBACKS = [name for name in dir(asyncio.BufferedProtocol) if name[0] != "_"]
 
 
-class _Callbacks(asyncio.BufferedProtocol):
+class Callbacks(asyncio.BufferedProtocol):
     """Passes a loop's callbacks to a connection. asyncio's loop requires this base class, which
     compiled classes cannot have."""
 
@@ -60,7 +60,7 @@ class Listener:
             dual_stack = _bind_every_address(host, port)
             place = {"host": host, "port": port} if dual_stack is None else {"sock": dual_stack}
             self._server = await loop.create_server(
-                lambda: _Callbacks(self._connect()),
+                lambda: Callbacks(self._connect()),
                 **place,
                 ssl=ssl,
                 backlog=_BACKLOG,

@@ -15,6 +15,7 @@ from enum import Enum
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from slacktide._files import open_file
 from slacktide.frontends.ports import EndpointGroup
@@ -57,6 +58,10 @@ class Verdict(Enum):
         "models cannot be loaded or unloaded here; start the server with --allow-control and "
         "--token-file, or with --control-port and use that port"
     )
+    NO_PEER = (
+        "links from other machines need --peer-token-file or a certificate that names a peer; with "
+        "--token-file, so do those from this machine"
+    )
     PAGE_CONTENT = "a load or unload call has a JSON body: expected Content-Type: application/json"
 
     @property
@@ -69,6 +74,7 @@ class Verdict(Enum):
 
 _PASS = Verdict.PASS
 _CONTROL = EndpointGroup.CONTROL
+_PEERS = EndpointGroup.PEERS
 # Bound to names because every request uses them, and looking them up on the class is slower.
 
 
@@ -121,7 +127,9 @@ class Gate:
         # Browsers always send Host, so a request without one (HTTP/1.0, gRPC) is not from a page.
         if not (hosts is None or host is None or _names_us(host, hosts)):
             return Verdict.FOREIGN_HOST
-        verdict = _PASS if self.token is None else self._judge_token(headers, self.token)
+        if group is _PEERS:  # their stream judges by the credentials of peers
+            return _PASS
+        verdict = _PASS if self.token is None else judge_token(headers, self.token)
         if group is _CONTROL and verdict is _PASS:
             if not rules.control:
                 return Verdict.CONTROL_OFF
@@ -130,14 +138,53 @@ class Gate:
                 return Verdict.PAGE_CONTENT
         return verdict
 
-    @staticmethod
-    def _judge_token(headers: Mapping[bytes, bytes], expected: str) -> Verdict:
-        scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
-        if scheme.lower() != b"bearer":
-            return Verdict.NO_TOKEN
-        # Constant time, however much of the token is right.
-        right = hmac.compare_digest(token.strip(), expected.encode())
-        return _PASS if right else Verdict.WRONG_TOKEN
+
+class PeerAccess:
+    """Judges the servers that open links. The tokens of clients do not let them in, and a peer's
+    credentials open nothing else."""
+
+    def __init__(
+        self, token: str | None = None, names: frozenset[str] = frozenset(), *, local: bool = True
+    ) -> None:
+        """`token`: required of every peer; it may be replaced at any time. `names`: without a
+        token, a peer's verified certificate must contain one of them. `local`: without either,
+        whether programs on this machine may open links."""
+        self.token, self.names, self.local = token, names, local
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether other machines can be peers."""
+        return self.token is not None or bool(self.names)
+
+    def judge(
+        self, headers: Mapping[bytes, bytes], address: str, certificate: Mapping[str, Any] | None
+    ) -> Verdict:
+        """Judge a link from `address`. `certificate`: as `SSLSocket.getpeercert` returns it."""
+        if self.token is not None:
+            return judge_token(headers, self.token)
+        if self.names:
+            passes = not self.names.isdisjoint(_names_in(certificate or {}))
+        else:
+            passes = self.local and is_loopback(address)
+        return _PASS if passes else Verdict.NO_PEER
+
+
+def _names_in(certificate: Mapping[str, Any]) -> list[str]:
+    """The names and addresses of a certificate, in lower case."""
+    names = [name for kind, name in certificate.get("subjectAltName", ()) if kind != "URI"]
+    for fields in certificate.get("subject", ()):
+        names += [name for kind, name in fields if kind == "commonName"]
+    return [name.lower() for name in names]
+
+
+def judge_token(headers: Mapping[bytes, bytes], expected: str) -> Verdict:
+    """Whether the headers hold the `expected` bearer token."""
+    scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
+    if scheme.lower() != b"bearer":
+        return Verdict.NO_TOKEN
+    # Constant time, however much of the token is right.
+    right = hmac.compare_digest(token.strip(), expected.encode())
+    return _PASS if right else Verdict.WRONG_TOKEN
 
 
 @lru_cache(maxsize=64)
@@ -177,16 +224,16 @@ def checked_origin(text: str) -> bytes:
     return origin.encode()
 
 
-def read_token(path: Path) -> str:
+def read_token(path: Path, setting: str = "token-file") -> str:
     """The token in a file's first line. Raises SecurityError."""
     try:
-        lines = _content("token-file", path).decode("ascii").splitlines()
+        lines = _content(setting, path).decode("ascii").splitlines()
     except UnicodeDecodeError:
-        raise SecurityError(f"--token-file {path}: expected ASCII") from None
+        raise SecurityError(f"--{setting} {path}: expected ASCII") from None
     token = lines[0].strip() if lines else ""
     if len(token) < MIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
         raise SecurityError(
-            f"--token-file {path}: expected one line of at least {MIN_TOKEN_CHARACTERS} printable "
+            f"--{setting} {path}: expected one line of at least {MIN_TOKEN_CHARACTERS} printable "
             f"characters without spaces"
         )
     return token
@@ -200,6 +247,8 @@ class TlsFiles:
     key: Path
     client_ca: Path | None = None
     """If set, clients must present a certificate signed by it."""
+    peer_ca: Path | None = None
+    """Signs the certificates of peers; None: `client_ca`, or the system's authorities."""
 
     def context(self, *protocols: str) -> ssl.SSLContext:
         """An SSL context for servers that offers `protocols` (ALPN). Raises SecurityError."""
@@ -215,19 +264,34 @@ class TlsFiles:
             files = f"--tls-cert {self.certificate} and --tls-key {self.key}"
             raise SecurityError(f"{files}: cannot be used: {reason}") from None
         if self.client_ca is not None:
-            try:
-                context.load_verify_locations(self.client_ca)
-            except OSError:
-                message = f"--tls-client-ca {self.client_ca}: cannot be used: expected PEM"
-                raise SecurityError(message) from None
+            _trust(context, "tls-client-ca", self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+        if self.peer_ca is not None:
+            _trust(context, "peer-ca", self.peer_ca)
+            context.verify_mode = max(context.verify_mode, ssl.CERT_OPTIONAL)
         return context
 
-    def read(self) -> tuple[bytes, bytes, bytes | None]:
-        """Contents of the files: certificate chain, key, client CA. Raises SecurityError."""
+    def dialling_context(self) -> ssl.SSLContext:
+        """A context for a link to a peer, which shows it the certificate. Raises SecurityError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(("h2",))
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        authority = self.peer_ca or self.client_ca
+        if authority is None:
+            context.load_default_certs()
+        else:
+            _trust(context, "peer-ca", authority)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:
+            raise SecurityError(f"--tls-cert {self.certificate}: cannot be used: {error}") from None
+        return context
+
+    def read(self) -> tuple[bytes | None, ...]:
+        """Contents of the files: certificate chain, key, CAs. Raises SecurityError."""
         chain, key = _content("tls-cert", self.certificate), _content("tls-key", self.key)
         ca = None if self.client_ca is None else _content("tls-client-ca", self.client_ca)
-        return chain, key, ca
+        return chain, key, ca, None if self.peer_ca is None else _content("peer-ca", self.peer_ca)
 
 
 class Credentials:
@@ -235,27 +299,39 @@ class Credentials:
     is logged and the previous content stays in force. Connections keep the certificate that they
     began with."""
 
-    def __init__(self, token_file: Path | None, tls: TlsFiles | None) -> None:
-        """Load the files. Raises SecurityError."""
+    def __init__(
+        self,
+        token_file: Path | None,
+        tls: TlsFiles | None,
+        peer_token_file: Path | None = None,
+        peer_names: frozenset[str] = frozenset(),
+    ) -> None:
+        """Load the files. `peer_names`: see `PeerAccess`. Raises SecurityError."""
         self.gate = Gate(None)
-        self.pem: tuple[bytes, bytes, bytes | None] | None = None
+        self.peers = PeerAccess(names=peer_names, local=token_file is None)
+        self.pem: tuple[bytes | None, ...] | None = None
         """Contents of the TLS files; None: no TLS."""
         self.context: ssl.SSLContext | None = None
         """Context for asyncio's servers: the object stays the same and serves the latest
         certificate."""
         self.http2_context: ssl.SSLContext | None = None
         """Context for servers that speak HTTP/2."""
-        self._token_file, self._tls = token_file, tls
-        paths = (token_file, *((tls.certificate, tls.key, tls.client_ca) if tls else ()))
+        self._token_file, self._tls, self._peer_token_file = token_file, tls, peer_token_file
+        paths = (
+            *(token_file, peer_token_file),
+            *((tls.certificate, tls.key, tls.client_ca, tls.peer_ca) if tls else ()),
+        )
         self.files = tuple(path for path in paths if path is not None)
         self._loaded_stamps = self._latest_stamps = self._stamps()
         self._load_token()
+        self._load_peer_token()
         self._load_certificate()
 
     def reload(self) -> None:
         """Load the files again, except those that cannot be used."""
         for secret, take, held in (
             ("token", self._load_token, self.gate.token),
+            ("token of peers", self._load_peer_token, self.peers.token),
             ("certificate", self._load_certificate, self.pem),
         ):
             try:
@@ -275,6 +351,10 @@ class Credentials:
                 await asyncio.to_thread(self.reload)
             self._latest_stamps = now
 
+    def dialling_context(self) -> ssl.SSLContext | None:
+        """A context with the files as they are now; None: no TLS. Raises SecurityError."""
+        return None if self._tls is None else self._tls.dialling_context()
+
     def _stamps(self) -> list[tuple[float, ...]]:
         """Inode, size and time of each file, which differ once it changes; empty if missing."""
         file_stats = [path.stat() if path.exists() else None for path in self.files]
@@ -285,6 +365,12 @@ class Credentials:
             self.gate.token = read_token(self._token_file)
             _warn_if_open("token-file", self._token_file)
         return self.gate.token
+
+    def _load_peer_token(self) -> object:
+        if self._peer_token_file is not None:
+            self.peers.token = read_token(self._peer_token_file, "peer-token-file")
+            _warn_if_open("peer-token-file", self._peer_token_file)
+        return self.peers.token
 
     def _load_certificate(self) -> object:
         if self._tls is not None:
@@ -301,6 +387,14 @@ class Credentials:
                 )
             _warn_if_open("tls-key", self._tls.key)
         return self.pem
+
+
+def _trust(context: ssl.SSLContext, setting: str, path: Path) -> None:
+    """Verify certificates by the authorities in a file. Raises SecurityError."""
+    try:
+        context.load_verify_locations(path)
+    except OSError:
+        raise SecurityError(f"--{setting} {path}: cannot be used: expected PEM") from None
 
 
 def _warn_if_open(setting: str, path: Path) -> None:

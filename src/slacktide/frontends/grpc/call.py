@@ -203,15 +203,18 @@ class GrpcCall(MessageIntake):
         """Record the status with which the call has ended."""
         self._logged = True
         self.let_all_go()
+        self.state.calls -= 1
+        if self.state.access_log is not None:
+            self._log(status)
+
+    def _log(self, status: str) -> None:
         state = self.state
-        state.calls -= 1
-        if state.access_log is not None:
-            seconds = state.clock() - self.first_byte
-            client, name, (model, id) = self.protocol.client, self.call_head.name, self.about()
-            method = self.call_head.method
-            health = method is not None and method.group is EndpointGroup.HEALTH
-            state.log_access(
-                AccessRecord(
-                    "grpc", client, name, model, status, seconds, id, None, "", self.outcome, health
-                )
+        seconds = state.clock() - self.first_byte
+        client, name, (model, id) = self.protocol.client, self.call_head.name, self.about()
+        method = self.call_head.method
+        health = method is not None and method.group is EndpointGroup.HEALTH
+        state.log_access(
+            AccessRecord(
+                "grpc", client, name, model, status, seconds, id, None, "", self.outcome, health
             )
+        )

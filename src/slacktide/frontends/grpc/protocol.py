@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from slacktide.frontends.common.connection import FrontEndConnection, SharedState, waited
 from slacktide.frontends.common.security import Authorize
@@ -83,6 +83,14 @@ class GrpcConnection(FrontEndConnection):
     def reading_since(self) -> float:
         """Time at which reading last resumed. Earlier delays are not the client's fault."""
         return self._reading_since
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        """The verified certificate of the other end, as `SSLSocket.getpeercert` returns it."""
+        return cast("Mapping[str, Any] | None", self._transport.get_extra_info("peercert"))
 
     # ---------------------------------------------------------------- the transport's callbacks
 

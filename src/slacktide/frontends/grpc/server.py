@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from slacktide.frontends.common.security import Authorize
+from slacktide.frontends.common.security import Authorize, PeerAccess
 from slacktide.frontends.grpc.control import ControlMethods, health_methods
 from slacktide.frontends.grpc.frames import FrameStream
 from slacktide.frontends.grpc.inference import UnaryInfer
@@ -14,10 +14,15 @@ from slacktide.frontends.grpc.protocol import GrpcConnection, GrpcState
 from slacktide.frontends.grpc.reflection import reflection_methods
 from slacktide.frontends.grpc.stream import StreamInfer
 from slacktide.frontends.listener import Listener
-from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup
+from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup, PeerHost
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.frontends.unpacking import Unpacker
-from slacktide.wire.proto.messages import FRAME_SERVICE, HEALTH_SERVICE, INFERENCE_SERVICE
+from slacktide.wire.proto.messages import (
+    FRAME_SERVICE,
+    HEALTH_SERVICE,
+    INFERENCE_SERVICE,
+    PEER_SERVICE,
+)
 
 
 class GrpcServer(Listener):
@@ -33,9 +38,12 @@ class GrpcServer(Listener):
         *,
         clock: Callable[[], float] = time.monotonic,
         unpacker: Unpacker | None = None,
+        peers: PeerHost | None = None,
+        peer_access: PeerAccess | None = None,
     ) -> None:
         """`authorize`: None lets every call pass. `clock`: monotonic seconds, as in `first_byte`.
-        `unpacker` is closed with the server; None: the server makes its own."""
+        `unpacker` is closed with the server; None: the server makes its own. `peers`: serve links
+        of other servers for this host, as `peer_access` admits them; None: from this machine."""
         settings = settings or GrpcSettings()
         state = GrpcState(data, control, settings, authorize, access_log, clock, unpacker)
         super().__init__(state, lambda: GrpcConnection(state))
@@ -50,6 +58,11 @@ class GrpcServer(Listener):
             FRAME_SERVICE: {"StreamFrames": GrpcMethod(EndpointGroup.INFERENCE, FrameStream)},
             **reflection_methods(),
         }
+        if peers is not None:
+            from slacktide.frontends.grpc.peers import peer_method
+
+            services[PEER_SERVICE] = {"Connect": peer_method(peers, peer_access or PeerAccess())}
+        self.state = state
         self.methods: dict[str, GrpcMethod] = {
             f"/{service}/{name}": method
             for service, table in services.items()

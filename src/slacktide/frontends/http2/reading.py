@@ -30,7 +30,8 @@ class Http2Reader:
         "payload", "pending", "size",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, *, prefaced: bool = False) -> None:
+        """`prefaced`: no preface is expected, as from a server."""
         self.kind = self.flags = self.id = 0
         self.length = self.size = 0
         """Payload bytes with padding (which windows count) and without."""
@@ -41,7 +42,7 @@ class Http2Reader:
         self.pending = b""
         """Bytes kept for the next `feed`."""
         self._view, self._at = _NOTHING, 0
-        self._prefaced = False
+        self._prefaced = prefaced
         self._first = True
         """Whether the next frame is the connection's first."""
         self._missing = self._padding = 0
