@@ -38,7 +38,7 @@ EXPORTS = {
         ServerConnection SessionOptions TimerDue connect
     """,
     "slacktide.cluster": """
-        Hindrance PodAllocator PodClient PodError PodName
+        FolderLock Hindrance PodAllocator PodClient PodError PodName
     """,
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished BatchTiming

@@ -27,10 +27,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("exits",),
     ("executors",),
-    ("cluster",),
     ("peers",),
     ("wire",),
     ("models",),
+    ("cluster",),
     ("frontends", "client"),
     ("observability",),
     ("server",),
@@ -118,6 +118,7 @@ def test_imports_point_downwards(package):
     below = {name for layer in LAYERS[:level] for name in layer} | {package}
     below |= {"_datatypes", "_faces", "_version"}
     below |= set() if package in PURE else {"_extensions", "_files"}
+    below |= {"ray"} if package == "cli" else set()
     for path in files_of(package):
         named = {package_of(name) for name in imports_of(path) if name.startswith("slacktide.")}
         assert named <= below, f"{path.relative_to(SOURCE)} imports {sorted(named - below)}"
@@ -221,6 +222,23 @@ def test_importing_the_client_loads_nothing_else():
     assert {name for name in ours if "slacktide.client" not in name} <= allowed
     heavy = {"cv2", "google", "grpc", "onnx", "onnxruntime", "pydantic", "typer", "uvloop", "yaml"}
     assert modules & heavy == set()
+
+
+def test_one_file_imports_ray_and_only_the_command_line_imports_that():
+    users = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if any(name.split(".")[0] == "ray" for name in imports_of(path))
+    }
+    assert users == {"ray.py"}
+    importers = [
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if any(name.startswith("slacktide.ray") for name in imports_of(path))
+    ]
+    assert importers == ["cli/cluster.py"]
+    ours = {name for name in imports_of(SOURCE / "ray.py") if name.startswith("slacktide")}
+    assert {package_of(name) for name in ours} == {"_datatypes", "cluster"}
 
 
 def test_the_server_knows_neither_lab_nor_testing_nor_papers():

@@ -1,8 +1,14 @@
-"""The manifests in deploy/kubernetes against the API's schema, as the official client has it."""
+"""The manifests in deploy/ against the API's schema, of the official client, and KServe's, of its
+package. KubeRay's is in no package."""
 
 from __future__ import annotations
 
+import importlib
 import re
+import subprocess
+import sys
+import types
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +19,9 @@ from slacktide.cli.serve import serve
 from slacktide.cluster import PodName
 from slacktide.cluster.pod_client import resize_patch
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+FOLDER = DEPLOY / "kubernetes"
+KSERVE = "kserve==0.21.*"
 MODELS = {
     "ServiceAccount": "V1ServiceAccount",
     "Role": "V1Role",
@@ -66,14 +74,16 @@ def test_every_manifest_is_what_the_api_takes(document):
 
 
 def test_a_field_that_the_api_does_not_have_is_found():
-    (deployment,) = [p.values[0] for p in documents() if p.values[0]["kind"] == "Deployment"]
+    deployment = _of_kind("Deployment")
     deployment["spec"]["template"]["spec"]["containers"][0]["resizePolices"] = []
     with pytest.raises(AssertionError, match=r"containers\[0\]: no field \['resizePolices'\]"):
         check(deployment, "V1Deployment", "Deployment")
 
 
-def _of_kind(kind):
-    (found,) = [p.values[0] for p in documents() if p.values[0]["kind"] == kind]
+def _of_kind(kind, *files):
+    paths = files or sorted(FOLDER.glob("[!p]*.yaml"))
+    loaded = (document for path in paths for document in yaml.safe_load_all(path.read_text()))
+    (found,) = [document for document in loaded if document["kind"] == kind]
     return found
 
 
@@ -98,14 +108,92 @@ def test_the_deployment_names_its_pod_and_keeps_its_class_of_service_when_resize
     assert policies["cpu"] == "NotRequired"
 
 
-def test_the_deployment_uses_options_that_there_are():
-    (container,) = _of_kind("Deployment")["spec"]["template"]["spec"]["containers"]
+def flags_of_serve():
     known = {
         name
         for hint in serve.__annotations__.values()
         for info in getattr(hint, "__metadata__", ())
         for name in (getattr(info, "param_decls", None) or ())
     }
-    known |= {"--" + name.replace("_", "-") for name in serve.__annotations__}
+    return known | {"--" + name.replace("_", "-") for name in serve.__annotations__}
+
+
+PEERS = FOLDER / "peers.yaml"
+RAY, RUNTIME = DEPLOY / "ray" / "slacktide.yaml", DEPLOY / "kserve" / "slacktide.yaml"
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        _of_kind("Deployment")["spec"]["template"]["spec"]["containers"][0],
+        _of_kind("ServingRuntime", RUNTIME)["spec"]["containers"][0],
+    ],
+    ids=["resized", "kserve"],
+)
+def test_the_containers_use_options_that_there_are(container):
     for argument in container["args"]:
-        assert argument.partition("=")[0] in known, argument
+        assert argument.partition("=")[0] in flags_of_serve(), argument
+
+
+def test_the_servers_find_their_peers_by_the_headless_service():
+    pod = _of_kind("Deployment", PEERS)["spec"]["template"]
+    service = _of_kind("Service", PEERS)
+    (container,) = pod["spec"]["containers"]
+    assert f"--peers=dns:{service['metadata']['name']}" in container["args"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert {
+        port["name"]: port["port"] for port in service["spec"]["ports"]
+    }.items() <= ports.items()
+
+
+def test_what_is_kubernetes_own_in_the_other_manifests():
+    runtime = _of_kind("ServingRuntime", RUNTIME)
+    check(runtime["spec"]["containers"], "list[V1Container]", "ServingRuntime")
+    cluster = _of_kind("RayService", RAY)["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        check(group["template"], "V1PodTemplateSpec", "RayService")
+        (container,) = group["template"]["spec"]["containers"]
+        assert all(isinstance(text, str) for text in group["rayStartParams"].values())
+        mounts = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounts == {volume["name"] for volume in group["template"]["spec"]["volumes"]}
+    service = yaml.safe_load(_of_kind("RayService", RAY)["spec"]["serveConfigV2"])
+    assert service["proxy_location"] == "Disabled"
+    assert service["applications"][0]["import_path"] == "slacktide.ray:app"
+
+
+@pytest.mark.network
+def test_kserve_has_every_field(tmp_path, monkeypatch):
+    """Its package alone is read: with what it wants it would be 450 MB."""
+    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path))
+    subprocess.run([*pip, KSERVE], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.startswith("kserve/models/")]
+        archive.extractall(tmp_path, [*names, "kserve/configuration.py"])
+    package = types.ModuleType("kserve")
+    package.__path__ = [str(tmp_path / "kserve")]
+    monkeypatch.setitem(sys.modules, "kserve", package)
+    kserve = importlib.import_module("kserve.models")
+
+    def check_kserve(value, type_name, where):
+        if inner := re.fullmatch(r"list\[(.*)\]", type_name, re.IGNORECASE):
+            for item in value:
+                check_kserve(item, inner[1], where)
+        elif (model := getattr(kserve, type_name, None)) is not None:
+            fields = {model.attribute_map[key]: kind for key, kind in model.openapi_types.items()}
+            assert set(value) <= set(fields), f"{where}: {sorted(set(value) - set(fields))}"
+            for key, item in value.items():
+                check_kserve(item, fields[key], f"{where}.{key}")
+        else:
+            check(value, type_name, where)
+
+    runtime = _of_kind("ServingRuntime", RUNTIME)
+    check_kserve(runtime, "V1alpha1ServingRuntime", "ServingRuntime")
+    check_kserve(
+        _of_kind("InferenceService", RUNTIME), "V1beta1InferenceService", "InferenceService"
+    )
+    runtime["spec"]["protocolVersion"] = []
+    with pytest.raises(AssertionError, match="protocolVersion"):
+        check_kserve(runtime, "V1alpha1ServingRuntime", "ServingRuntime")

@@ -28,6 +28,7 @@ VERBS: Mapping[str, str] = {
     "profile": "Measure a model's latency by batch size and cores, and store it with the model.",
     "load": "Send open-loop load with deadlines, and report how much was answered on time.",
     "simulate": "Run a scenario in virtual time, with the server's own engine and schedulers.",
+    "cluster": "Keep several servers running, as one.",
     "demo": "Serve example models under bursty load with deadlines, once per batching policy.",
     "models": "Make example models; check a repository.",
     "exits": "Learn where a classifier can answer early.",

@@ -1,5 +1,6 @@
-"""Clusters: resizes the CPU of the server's own pod in place (see README.md)."""
+"""Clusters: keeps servers running, and resizes the CPU of the server's own pod (see README.md)."""
 
+from slacktide.cluster.folder_lock import FolderLock as FolderLock
 from slacktide.cluster.pod_allocator import Hindrance as Hindrance
 from slacktide.cluster.pod_allocator import PodAllocator as PodAllocator
 from slacktide.cluster.pod_client import PodClient as PodClient

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import tempfile
@@ -16,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slacktide.cluster import PodAllocator, PodClient, PodName
+from slacktide._version import __version__
+from slacktide.cluster import FolderLock, PodAllocator, PodClient, PodName
 from slacktide.domain import Replica
 from slacktide.domain.tensors import ModelInterface
 from slacktide.engine import Engine, EngineSettings
@@ -77,6 +79,7 @@ class App:
         self.credentials = Credentials(settings.token_file, settings.tls)
         self._folder = contextlib.ExitStack()
         self._watching: tuple[asyncio.Task[None], ...] = ()
+        self._lock: FolderLock | None = None
         self._tracer: RequestTracer | None = None
         if settings.trace_endpoint is not None:
             self._tracer = open_tracer(
@@ -229,7 +232,11 @@ class App:
                 *(self.repository.file, self.repository.model, self.repository.profile_folder),
             )
         try:
+            if settings.state_dir is not None:
+                self._lock = _locked(settings.state_dir)
             await self.front_ends.start()
+            if self._lock is not None:
+                self._lock.write(**self._description())
             self._watching = (asyncio.create_task(self.credentials.watch()),)
             await self.models.load_all(self.repository)
         except Exception:
@@ -274,6 +281,17 @@ class App:
         )
         return Staging(Path(folder))
 
+    def _description(self) -> dict[str, object]:
+        """What a supervisor reads in the lock of the state folder."""
+        settings = self.settings
+        return {
+            "release": __version__,
+            "host": self.front_ends.local_host,
+            "ports": self.front_ends.ports(),
+            "tls": settings.tls is not None,
+            "drain_s": settings.drain_delay_s + settings.drain_timeout_s,
+        }
+
     async def drain(self) -> None:
         """Fail readiness, stop listening, and answer requests in flight."""
         self.control.draining = True
@@ -288,6 +306,8 @@ class App:
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.shutdown)
         self._folder.close()
+        if self._lock is not None:
+            self._lock.release()
 
     async def _close_parts(self) -> None:
         self.data.draining = True
@@ -329,6 +349,19 @@ def _require_writable(folder: Path) -> None:
         raise OSError(
             error.errno, f"--state-dir {folder}: cannot be written: {error.strerror}"
         ) from None
+
+
+def _locked(folder: Path) -> FolderLock:
+    """Lock the state folder for this server. Raises OSError naming the setting and the holder."""
+    lock = FolderLock(folder / "lock")
+    try:
+        lock.acquire(release=__version__)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        advice = "give each server a state folder of its own"
+        raise OSError(error.errno, f"--state-dir {error.strerror}; {advice}") from None
+    return lock
 
 
 def profiled_executor(catalog: Catalog) -> ProfiledExecutor:

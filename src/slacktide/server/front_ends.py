@@ -93,6 +93,16 @@ class FrontEnds:
         server = self._servers.get(name)
         return None if server is None else server.port
 
+    def ports(self) -> dict[str, int]:
+        """Every port that listens, by name."""
+        return {name: server.port for name, server in self._servers.items()}
+
+    @property
+    def local_host(self) -> str:
+        """Address at which this machine reaches the ports other than the control port."""
+        host = self._settings.host_of("http")
+        return "127.0.0.1" if host in ("*", "", "0.0.0.0") else "::1" if host == "::" else host
+
     def addresses(self) -> str:
         """Return addresses to connect to from this machine, for the log."""
         host_of = self._settings.host_of

@@ -1,0 +1,188 @@
+"""`ClusterFile`: the servers of a cluster, from one YAML file, and the commands that run them.
+
+    repository: models
+    servers:
+      - name: a
+      - name: b
+        port: 8100
+        serve: {scheduler: edf}
+
+Every server gets the addresses of the others as its peers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from slacktide.cluster.supervisor import ServerCommand
+from slacktide.models.repository import Section, read_bounded, validation_problems
+from slacktide.models.repository.errors import RepositoryError, SettingsError
+from slacktide.models.repository.fields import Name, ReplicaCount, number_to_replicas
+from slacktide.models.repository.settings_file import parse_document
+
+MAX_BYTES = 1 << 18
+FIRST_PORT = 8000
+PORTS = {"http-port": 0, "grpc-port": 1, "metrics-port": 2}
+"""Flags of ports, and their distance from a server's `port`."""
+STEP = 10
+"""Distance between the ports of two servers of one pool on a machine."""
+POOL_STEP = 100
+_SET_BY = {
+    **dict.fromkeys(PORTS, "port"), "host": "host", "cores": "cores", "machine": "name",
+    "peers": "servers", "peer-token-file": "peer_token_file", "state-dir": "the cluster",
+}  # fmt: skip
+"""Flags that the file sets in another way."""
+
+PEERS = False
+"""Whether `slacktide serve` has flags for peers."""
+
+Flags = dict[str, Any]
+
+
+def _flags(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        value = {str(flag).replace("_", "-"): setting for flag, setting in value.items()}
+        for flag in _SET_BY.keys() & value.keys():
+            raise ValueError(f"{flag}: set by {_SET_BY[flag]!r} in this file")
+    return value
+
+
+ServeFlags = Annotated[Flags, BeforeValidator(_flags)]
+Port = Annotated[int, Field(ge=1, le=65535 - POOL_STEP)]
+
+
+class ClusterServer(Section):
+    """A server, or a pool of equal ones."""
+
+    name: Name
+    repository: str | None = None
+    """Models that it serves. Default: the file's `repository`."""
+    host: str | None = None
+    """Address that it listens on, and where its peers reach it. Default: loopback; on Ray, the
+    node's address if peers have a token."""
+    port: Port | None = None
+    """HTTP port; gRPC and metrics have the next two. Default: free ports from 8000."""
+    cores: Annotated[int, Field(ge=1)] | None = None
+    """Cores for its models; on Ray, the CPUs that it reserves."""
+    replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
+    """Number of servers. Ray Serve scales between the bounds; `--local` runs the fewest."""
+    per_node: Annotated[int, Field(ge=1, le=8)] = 1
+    """Most of them on one Ray node."""
+    resources: dict[str, float] = Field(default={})
+    """Ray resources that each of them reserves."""
+    target: Annotated[float, Field(gt=0, le=2)] = 0.8
+    """`slacktide_offered_share` above which Ray Serve starts another."""
+    serve: ServeFlags = Field(default={})
+    """Further flags of `slacktide serve`, without dashes."""
+
+
+class ClusterFile(Section):
+    """The file of a cluster."""
+
+    name: Name = "cluster"
+    """Its name on this machine. Default: the name of the file."""
+    repository: str | None = None
+    """Models that all serve, relative to the file."""
+    peer_token_file: str | None = None
+    """File with the token that peers send each other, relative to the file."""
+    serve: ServeFlags = Field(default={})
+    """Flags of `slacktide serve` for every server, without dashes."""
+    servers: Annotated[tuple[ClusterServer, ...], Field(min_length=1, strict=False)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ClusterFile:
+        names = [name for name, _ in self.members()]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"servers: two are named {name!r}")
+        for server in self.servers:
+            if server.repository is None and self.repository is None:
+                raise ValueError(f"servers: {server.name} has no repository, nor has the file")
+        return self
+
+    def members(self) -> Iterator[tuple[str, ClusterServer]]:
+        """Yield the name and section of each server that always runs."""
+        for server in self.servers:
+            count = server.replicas.min
+            for number in range(1, count + 1):
+                yield (server.name if count == 1 else f"{server.name}-{number}"), server
+
+    def flags(self, server: ClusterServer, *, name: str, address: tuple[str, int]) -> Flags:
+        """Return all flags of a server apart from its peers and its state folder. `address`: host
+        and HTTP port."""
+        host, port = address
+        flags: Flags = {**self.serve, **server.serve, "host": host}
+        flags |= {flag: port + distance for flag, distance in PORTS.items()}
+        if server.cores is not None:
+            flags["cores"] = server.cores
+        if PEERS:
+            flags["machine"] = name
+            if self.peer_token_file is not None:
+                flags["peer-token-file"] = self.peer_token_file
+        return flags
+
+    def command(
+        self,
+        server: ClusterServer,
+        folder: Path,
+        *,
+        name: str,
+        address: tuple[str, int],
+        peers: Sequence[str],
+        processors: tuple[int, ...] = (),
+    ) -> ServerCommand:
+        """Write the flags of a server into its state folder, and return its command. `address`:
+        host and HTTP port. Raises OSError."""
+        flags = self.flags(server, name=name, address=address)
+        text = json.dumps(flags, indent=2, sort_keys=True)  # JSON is YAML
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / f"serve-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
+        if not config.exists():
+            for stale in folder.glob("serve-*.yaml"):
+                stale.unlink()
+            config.write_text(text)
+        command = (sys.executable, "-P", "-m", "slacktide", "serve")
+        repository = str(server.repository or self.repository)
+        state = ("--config", str(config), "--state-dir", str(folder))
+        return ServerCommand(
+            name,
+            (*command, repository, *state),
+            folder,
+            tuple(peers) if PEERS else (),
+            processors,
+        )
+
+
+def read_cluster_file(path: Path) -> ClusterFile:
+    """Read the file at `path`, with paths in it made absolute. Raises RepositoryError naming each
+    wrong key."""
+    where = str(path)
+    document = parse_document(read_bounded(path, MAX_BYTES, where=where), where=where)
+    try:
+        cluster = ClusterFile.model_validate({"name": path.stem, **document})
+    except ValidationError as error:
+        problems = (problem.problem for problem in validation_problems(error, ClusterFile))
+        raise SettingsError(where, *problems) from None
+    except RecursionError:
+        raise RepositoryError(f"{where}: nested too deeply") from None
+
+    def absolute(name: str | None) -> str | None:
+        return None if name is None else str((path.parent / name).resolve())
+
+    servers = tuple(
+        server.model_copy(update={"repository": absolute(server.repository)})
+        for server in cluster.servers
+    )
+    update = {
+        "repository": absolute(cluster.repository),
+        "peer_token_file": absolute(cluster.peer_token_file),
+        "servers": servers,
+    }
+    return cluster.model_copy(update=update)

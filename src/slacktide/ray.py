@@ -1,0 +1,298 @@
+"""Ray Serve keeps pools of servers running on the nodes of a Ray cluster (extra `ray`).
+
+    slacktide cluster up cluster.yaml
+    serve run slacktide.ray:app file=cluster.yaml      # or SLACKTIDE_CLUSTER=cluster.yaml
+
+Each replica supervises one server of its node, or adopts it; requests never pass through Ray.
+Servers outlive replicas, node processes and the head. Other deployments may call a pool:
+
+    handle = serve.get_app_handle("shop")
+    outputs = await handle.infer.remote("residual", {"image": image}, timeout_s=0.1)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from slacktide._datatypes import BY_NAME
+from slacktide.cluster.file import (
+    FIRST_PORT,
+    POOL_STEP,
+    PORTS,
+    STEP,
+    ClusterFile,
+    ClusterServer,
+    read_cluster_file,
+)
+from slacktide.cluster.folder_lock import FolderLock
+from slacktide.cluster.local import clusters_folder
+from slacktide.cluster.supervisor import ServerCommand, ServerPhase, Supervisor, ask
+
+SHARE = "offered_share"
+_LOOK_S = 0.05
+_STOP_S = 120.0
+"""Time that Ray Serve gives a replica to let its server drain."""
+_METRICS_S = 0.5
+
+
+class ServerPool:
+    """A Serve deployment: one server for each replica."""
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, document: str, index: int, *pools: DeploymentHandle
+    ) -> None:
+        """`document`: the cluster's file as JSON; `index`: of the pool in it. The other `pools`
+        only have to run. Raises RuntimeError if the node has no place left, or the server does not
+        start."""
+        cluster = ClusterFile.model_validate_json(document)
+        self._lock, command = _claim_place(cluster, index)
+        self._supervisor = Supervisor(command)
+        self._task = asyncio.get_running_loop().create_task(self._supervisor.run())
+        self._session: aiohttp.ClientSession | None = None
+        token_file = {**cluster.serve, **cluster.servers[index].serve}.get("token-file")
+        self._token = "" if token_file is None else Path(str(token_file)).read_text().strip()
+        while self._supervisor.phase is not ServerPhase.READY:
+            self.check_health()
+            await asyncio.sleep(_LOOK_S)
+
+    def check_health(self) -> None:
+        """Raise RuntimeError if the server cannot be started."""
+        if self._supervisor.phase is ServerPhase.PAUSED:
+            raise RuntimeError(f"{self._supervisor.command.name}: {self._supervisor.message}")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return the server's offered share, 0 while it does not answer."""
+        holder = self._supervisor.command.holder()
+        answer = await ask(holder, "metrics", "/metrics", self._token) if holder else None
+        lines = [] if answer is None else answer[1].splitlines()
+        shares = (line.split()[-1] for line in lines if line.startswith(f"slacktide_{SHARE}"))
+        return {SHARE: float(next(shares, 0.0))}
+
+    def server(self) -> dict[str, Any]:
+        """Return the name, process and addresses of the server."""
+        holder = self._supervisor.command.holder()
+        document = {} if holder is None else dict(holder.document)
+        return {**document, "name": self._supervisor.command.name, "phase": self._supervisor.phase}
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        *,
+        timeout_s: float | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Answer a request through this replica's server. `inputs`: tensors by name, without
+        strings; `timeout_s`: time until its deadline, by default the model's. Returns the outputs
+        by name. Raises RuntimeError with the server's message if it does not serve the request."""
+        stated = {} if timeout_s is None else {"timeout": round(timeout_s * 1e6)}
+        head, body = _encode(inputs, {**(parameters or {}), **stated})
+        holder = self._supervisor.command.holder()
+        if holder is None or "ports" not in holder.document:
+            raise RuntimeError("the server is starting")
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        scheme = "https" if holder.document.get("tls") else "http"
+        address = f"{scheme}://{holder.document['host']}:{holder.document['ports']['http']}"
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        async with self._session.post(
+            f"{address}/v2/models/{model}/infer", data=head + body, headers=headers, ssl=False
+        ) as response:
+            answer = await response.read()
+            if response.status != 200:
+                raise RuntimeError(answer.decode(errors="replace"))
+            length = int(response.headers.get("Inference-Header-Content-Length", len(answer)))
+        return _decode(answer, length)
+
+    async def __del__(self) -> None:
+        """Stop the server. Ray Serve awaits this if it stops a replica on purpose; otherwise nobody
+        does, and the server goes on."""
+        await self._supervisor.stop()
+        await self._task
+        self._lock.release()
+
+
+class SharePolicy:
+    """Ray Serve's autoscaling policy: as many servers as bring their offered share to `target`.
+    They answer for each other, so their shares add up."""
+
+    def __init__(self, target: float) -> None:
+        self.target = target
+
+    def __call__(self, context: Any) -> tuple[float, dict[str, Any]]:
+        series = (context.raw_metrics or {}).get(SHARE, {})
+        offered = sum(points[-1].value for points in series.values() if points)
+        if len(series) < context.current_num_replicas:  # one has not reported yet
+            return max(context.target_num_replicas, math.ceil(offered / self.target)), {}
+        return math.ceil(offered / self.target), {}
+
+
+def application(cluster: ClusterFile) -> serve.Application:
+    """Return the Serve application of a cluster. Its handle is the first pool's."""
+    document = cluster.model_dump_json()
+    pools: list[Any] = []
+    for index, server in reversed(list(enumerate(cluster.servers))):
+        policy = {
+            "policy_function": SharePolicy,
+            "policy_kwargs": {"target": server.target},
+        }
+        deployment = serve.deployment(
+            ServerPool,
+            name=server.name,
+            ray_actor_options={"num_cpus": server.cores or 1, "resources": server.resources},
+            max_replicas_per_node=server.per_node,
+            autoscaling_config={
+                "min_replicas": server.replicas.min,
+                "max_replicas": server.replicas.max,
+                "metrics_interval_s": _METRICS_S,
+                "look_back_period_s": 4 * _METRICS_S,
+                "upscale_delay_s": _METRICS_S,
+                "downscale_delay_s": 60.0,
+                "policy": policy,
+            },
+            health_check_period_s=1.0,
+            health_check_timeout_s=10.0,
+            graceful_shutdown_timeout_s=_STOP_S,
+        )
+        pools.insert(0, deployment.bind(document, index, *(pools if index == 0 else ())))
+    app: serve.Application = pools[0]
+    return app
+
+
+def app(arguments: dict[str, str]) -> serve.Application:
+    """Build the application for `serve run slacktide.ray:app file=FILE`. Raises ValueError."""
+    file = arguments.get("file") or os.environ.get("SLACKTIDE_CLUSTER")
+    if not file:
+        raise ValueError("state the cluster's file: file=FILE, or SLACKTIDE_CLUSTER=FILE")
+    return application(read_cluster_file(Path(file)))
+
+
+def deploy(cluster: ClusterFile) -> None:
+    """Run a cluster on the Ray cluster that this process is connected to, without Serve's proxies.
+    Returns once all pools run. Raises RuntimeError."""
+    serve.start(proxy_location="Disabled")
+    serve.run(application(cluster), name=cluster.name, route_prefix=None)
+
+
+def connect() -> None:
+    """Connect to the Ray cluster that this machine belongs to. Raises ConnectionError."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    ray.init("auto", log_to_driver=False, logging_level=logging.WARNING, ignore_reinit_error=True)
+
+
+def delete(name: str) -> None:
+    """Stop a cluster's servers, after they have answered their requests."""
+    serve.delete(name)
+
+
+def states(name: str) -> list[dict[str, Any]]:
+    """Return the state of each pool of a cluster, as Ray Serve has it."""
+    applications = serve.status().applications
+    deployments = applications[name].deployments if name in applications else {}
+    return [
+        {
+            "name": pool,
+            "state": deployment.status.value.lower(),
+            "replicas": ", ".join(f"{n} {s.lower()}" for s, n in deployment.replica_states.items()),
+            "message": deployment.message,
+        }
+        for pool, deployment in deployments.items()
+    ]
+
+
+def _claim_place(cluster: ClusterFile, index: int) -> tuple[FolderLock, ServerCommand]:
+    """Take a place of this node that no other replica has, if possible one with a running server.
+    Raises RuntimeError if there is none."""
+    server = cluster.servers[index]
+    host = _host(cluster, server, ray.util.get_node_ip_address())
+    places = []
+    for number in range(server.per_node):
+        name = f"{server.name}-{host}-{number}"
+        folder = clusters_folder() / cluster.name / "servers" / name
+        address = host, _port(server, index, number)
+        peers = [peer for peer in _addresses(cluster) if peer != _grpc(address)]
+        command = cluster.command(server, folder, name=name, address=address, peers=peers)
+        places.append(command)
+    for command in sorted(places, key=lambda command: command.holder() is None):
+        lock = FolderLock(command.folder / "supervisor")
+        try:
+            lock.acquire()
+        except OSError:
+            continue
+        return lock, command
+    raise RuntimeError(f"{server.name}: all {server.per_node} places of this node are taken")
+
+
+def _host(cluster: ClusterFile, server: ClusterServer, node: str) -> str:
+    """Return where a server of a node listens: beyond loopback only with credentials."""
+    flags = {**cluster.serve, **server.serve}
+    is_guarded = cluster.peer_token_file is not None or "tls-client-ca" in flags
+    return server.host or (node if is_guarded else "127.0.0.1")
+
+
+def _port(server: ClusterServer, index: int, number: int) -> int:
+    return (server.port or FIRST_PORT + POOL_STEP * index) + STEP * number
+
+
+def _grpc(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1] + PORTS['grpc-port']}"
+
+
+def _addresses(cluster: ClusterFile) -> list[str]:
+    """Return every address where a server of the cluster may be, whether it runs or not."""
+    nodes = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
+    addresses = (
+        _grpc((_host(cluster, server, node), _port(server, index, number)))
+        for node in nodes
+        for index, server in enumerate(cluster.servers)
+        for number in range(server.per_node)
+    )
+    return list(dict.fromkeys(addresses))
+
+
+def _encode(
+    inputs: Mapping[str, NDArray[Any]], parameters: Mapping[str, Any]
+) -> tuple[bytes, bytes]:
+    """Return JSON and binary part of a request in the Open Inference Protocol."""
+    names = {datatype.dtype: name for name, datatype in reversed(BY_NAME.items())}
+    tensors, parts = [], []
+    for name, array in inputs.items():
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        if little.dtype not in names or little.dtype.hasobject:
+            raise RuntimeError(f"{name}: expected numbers, got {array.dtype}")
+        tensor = {"name": name, "shape": array.shape, "datatype": names[little.dtype]}
+        tensors.append({**tensor, "parameters": {"binary_data_size": little.nbytes}})
+        parts.append(little.tobytes())
+    document = {"inputs": tensors, "parameters": {**parameters, "binary_data_output": True}}
+    return json.dumps(document).encode(), b"".join(parts)
+
+
+def _decode(answer: bytes, length: int) -> dict[str, NDArray[Any]]:
+    """Return the outputs of an answer whose JSON has `length` bytes."""
+    outputs = {}
+    for output in json.loads(answer[:length])["outputs"]:
+        dtype, shape = BY_NAME[output["datatype"]].dtype, output["shape"]
+        size = output.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            outputs[output["name"]] = np.array(output["data"], dtype).reshape(shape)
+            continue
+        array = np.frombuffer(answer, dtype, size // dtype.itemsize, length)
+        outputs[output["name"]] = array.reshape(shape)
+        length += size
+    return outputs

@@ -1,0 +1,40 @@
+"""A stand-in for `slacktide serve`: it locks its state folder and answers health probes.
+
+`python stand_in_server.py BEHAVIOUR … --state-dir FOLDER [--peers ADDRESSES]`. Behaviours: `fails`
+(ends at once with an error), `unready`, `lingers` (ignores SIGTERM).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from slacktide.cluster import FolderLock
+
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(503 if "unready" in sys.argv else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
+
+
+def main() -> None:
+    if "fails" in sys.argv:
+        sys.exit("error: --grpc-port 8001: Address already in use")
+    lock = FolderLock(Path(sys.argv[sys.argv.index("--state-dir") + 1]) / "lock")
+    lock.acquire(release="1")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Health)
+    port = server.server_address[1]
+    lock.write(release="1", host="127.0.0.1", ports={"http": port}, drain_s=0.0)
+    handler = signal.SIG_IGN if "lingers" in sys.argv else lambda *_: sys.exit(0)
+    signal.signal(signal.SIGTERM, handler)
+    server.serve_forever(0.01)
+
+
+main()
