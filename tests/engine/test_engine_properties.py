@@ -382,7 +382,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.send(BatchFinished(batch.id))
         table = self.world.engine.state.request_table
         assert table.entries == {}
-        known = sum(counts.known for counts in table.counts.values())
+        known = sum(counts.requests for counts in table.counts.values())
         assert known == len(self.world.answers) == len(self.world.freed)
 
 

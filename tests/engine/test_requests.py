@@ -105,7 +105,7 @@ def test_more_rows_than_the_model_takes_is_bad_input(world):
 def test_an_unknown_model_is_unavailable_and_counted(world):
     world.submit(1, model="other")
     assert world.answers[1].reason is Reason.UNAVAILABLE
-    assert world.engine.state.request_table.counts["other"].known == 1
+    assert world.engine.state.request_table.counts["other"].requests == 1
 
 
 def test_what_the_scheduler_refuses_is_answered_with_its_reason(world):
@@ -133,7 +133,7 @@ class TestNotices:
         assert world.engine.state.request_table.counts["m"].in_flight == 1
         world.submit(1)
         assert [m.id for m in world.batches[-1].members] == [1]
-        assert world.engine.state.request_table.counts["m"].known == 1
+        assert world.engine.state.request_table.counts["m"].requests == 1
 
     def test_a_refused_notice_is_answered_before_the_body(self, world):
         world.schedulers[PoolId("m", "1")].refuse = Reason.BEHIND_WORK
@@ -182,7 +182,7 @@ class TestNotices:
 def test_a_refusal_of_an_unannounced_request_is_counted(world):
     world.send(Refused(9, "m", Reason.TOO_LARGE))
     counts = world.engine.state.request_table.counts["m"]
-    assert (counts.known, counts.by_reason) == (1, {Reason.TOO_LARGE: 1})
+    assert (counts.requests, counts.by_reason) == (1, {Reason.TOO_LARGE: 1})
 
 
 class TestCancellation:

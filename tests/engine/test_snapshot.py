@@ -28,7 +28,7 @@ def test_a_detached_one_is_read_after_the_engine_has_gone_on(busy):
     assert [lane.running.batch.members[0].id for lane in snapshot.lanes.values()] == [1]
     assert [pool.queued for pool in snapshot.pools.values()] == [2]
     assert snapshot.requests[M][State.QUEUED] == 2
-    assert snapshot.counts["m"].known == 4
+    assert snapshot.counts["m"].requests == 4
 
 
 def test_it_tells_lanes_pools_and_requests_apart(busy):
@@ -44,7 +44,7 @@ def test_it_tells_lanes_pools_and_requests_apart(busy):
     assert (replica.state, replica.staying, replica.ready_at) == (ReplicaState.UP, True, seen.now)
     assert [request.id for request in seen.waiting(M)] == [2, 3, 4]
     assert seen.requests[M] == {State.RUNNING: 1, State.QUEUED: 2, State.ANNOUNCED: 1}
-    assert (seen.counts["m"].known, seen.counts["m"].in_flight) == (4, 4)
+    assert (seen.counts["m"].requests, seen.counts["m"].in_flight) == (4, 4)
     assert (seen.request(4).payload_bytes, seen.request(5)) == (100, None)
     assert seen.pool_for(seen.request(2)) is pool
     assert (seen.running(busy.batches[-1].id).steady, seen.running(99)) == (True, None)
@@ -64,8 +64,8 @@ def test_nothing_can_be_changed_through_it(busy):
     seen = busy.engine.snapshot()
     for part in (*seen.lanes.values(), *seen.pools.values()):
         assert type(part).__dataclass_params__.frozen
-    seen.counts["m"].known = 99
-    assert busy.engine.snapshot().counts["m"].known == 4
+    seen.counts["m"].requests = 99
+    assert busy.engine.snapshot().counts["m"].requests == 4
 
 
 def test_a_frozen_one_stays_as_it_is_while_the_engine_goes_on(busy):

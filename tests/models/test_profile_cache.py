@@ -168,7 +168,7 @@ def test_strides_of_padded_outputs_are_kept_and_not_searched_again(
     searches.clear()
     (part,) = prepared(definition, ProfileCache(ProfileStore())).pools
     assert part.source.padding is not None
-    assert part.source.padding.found == pool
+    assert part.source.padding.detected_outputs == pool
     session = ModelSession.open(part.source, threads=1)
     session.warm_up()
     assert not searches

@@ -601,7 +601,7 @@ def test_the_metrics_port_serves_the_page(world: World) -> None:
 
 def test_rescued_requests_are_counted_by_family() -> None:
     pools = (PoolId("f", "1", "128"), PoolId("new", "1", "a"), PoolId("m", "1"))
-    counts = {"f": ModelCounts(known=9, rescued=7), "m": ModelCounts(known=1)}
+    counts = {"f": ModelCounts(requests=9, rescued=7), "m": ModelCounts(requests=1)}
     snapshot: Any = SimpleNamespace(lanes={}, pools=dict.fromkeys(pools), counts=counts)
     workers: Any = SimpleNamespace(processes=0, cpu_s=0.0, memory_bytes=0)
     page = write(server_families(snapshot, MemoryBudget(1), workers)).decode()

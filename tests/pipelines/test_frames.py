@@ -292,7 +292,7 @@ def test_what_is_turned_away_is_counted():
     ]
     play.obey()
     assert play.freed == [1, 2, 3, 4, 5]
-    assert play.frames.counts["p"].known == 4
+    assert play.frames.counts["p"].requests == 4
 
 
 def test_a_stage_that_sits_elsewhere_is_handed_over_with_all_behind_it():

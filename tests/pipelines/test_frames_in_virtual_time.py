@@ -192,7 +192,7 @@ def test_overload_makes_answers_partial_and_no_frame_is_late_or_lost(
     assert reasons[Reason.PARTIAL] > 10
     assert reasons[Reason.ON_TIME] > 10
     assert reasons[Reason.AFTER_DEADLINE] == 0
-    assert world.counts.known == 400
+    assert world.counts.requests == 400
     assert world.counts.by_reason == dict(reasons)
     for answer in street.outcomes.values():
         assert (answer.reason is Reason.PARTIAL) == (
@@ -204,7 +204,7 @@ def test_overload_makes_answers_partial_and_no_frame_is_late_or_lost(
             assert answer.kind in (OutcomeKind.DROPPED, OutcomeKind.CANCELLED)
     # The engine keeps its own law of the children.
     engine = world.engine.snapshot().counts
-    assert sum(each.known for each in engine.values()) == len(street.children)
+    assert sum(each.requests for each in engine.values()) == len(street.children)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

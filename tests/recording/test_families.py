@@ -150,7 +150,7 @@ def test_a_replay_is_identical_under_every_policy(
     assert replayed.difference is None
     counts = replayed.engine.state.request_table.counts
     assert counts == recorded.engine.state.request_table.counts
-    assert counts["a"].known == len(recorded.answers)
+    assert counts["a"].requests == len(recorded.answers)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -163,7 +163,7 @@ def test_no_request_is_lost_or_answered_twice(
     recorded.run(items, seed)
     known = recorded.engine.state.request_table.counts["a"]
     assert known.in_flight == 0
-    assert known.known == len(recorded.answers)
+    assert known.requests == len(recorded.answers)
     assert replay(Recording(recorded.recorder.path)).difference is None
 
 

@@ -39,11 +39,11 @@ class ServerConnection:
         self._thread = Thread(target=self._loop.run_forever, name="slacktide-client", daemon=True)
         self._thread.start()
 
-        async def made() -> AioConnection:
+        async def open_connection() -> AioConnection:
             return AioConnection(target, token=token, tls=tls, ca_file=ca_file)
 
         try:
-            self._aio = self._run(made())
+            self._aio = self._run(open_connection())
         except BaseException:
             self._stop()
             raise

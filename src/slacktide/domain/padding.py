@@ -66,7 +66,7 @@ class Padding:
     """Outputs that are cut back, by name."""
     lengths: tuple[int, ...] = ()
     """Typical lengths, ascending, which are warmed up and profiled."""
-    found: Mapping[str, PaddedOutput] = field(default_factory=dict)
+    detected_outputs: Mapping[str, PaddedOutput] = field(default_factory=dict)
     """Outputs to cut back that a search found for this file before. They are checked, and searched
     again only if they do not fit."""
 
@@ -87,7 +87,7 @@ class Padding:
             for name, output in self.outputs.items()
             if name in gives and unfit(gives[name], output.axis) is None
         }
-        return Padding(inputs, outputs, self.lengths, self.found) if inputs else None
+        return Padding(inputs, outputs, self.lengths, self.detected_outputs) if inputs else None
 
     @property
     def typical(self) -> int | None:

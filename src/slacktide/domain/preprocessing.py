@@ -225,8 +225,8 @@ class Preprocessing:
         """Where a picture of `height` × `width` lies in an input of `extent`, in whole pixels."""
         rows, columns = extent
         if self.resize is Resize.LEAST_SIDE:
-            own, shown = self._least_side(height, width)
-            left, top = (own[1] - shown[1]) // 2, (own[0] - shown[0]) // 2
+            full_extent, shown = self._least_side(height, width)
+            left, top = (full_extent[1] - shown[1]) // 2, (full_extent[0] - shown[0]) // 2
             return PicturePlacement(left, top, shown[1], shown[0])
         if self.resize is Resize.SHORT_SIDE:
             rows, columns = self.extent(height, width)

@@ -45,8 +45,9 @@ def _conservation(engine: Engine) -> None:
     )
     for model, counts in table.counts.items():
         _require(
-            counts.known == counts.ended + counts.in_flight,
-            f"{model}: {counts.known} known, {counts.ended} ended, {counts.in_flight} in flight",
+            counts.requests == counts.ended + counts.in_flight,
+            f"{model}: {counts.requests} requests, {counts.ended} ended, "
+            f"{counts.in_flight} in flight",
         )
         _require(
             counts.in_flight == unanswered[model],

@@ -2,7 +2,7 @@
 
 Conservation law: for every model, at every instant,
 
-    known = served + late + dropped + rejected + failed + cancelled + in flight
+    requests = served + late + dropped + rejected + failed + cancelled + in flight
 
 An *entry* lives until nothing refers to its payload any more. That can be after its outcome: a
 cancelled member of a running batch keeps its slot until the batch ends (state ENDED), a held one
@@ -69,9 +69,9 @@ class Entry:
 
 @dataclass(slots=True)
 class ModelCounts:
-    """How many requests of one model are known, in flight, and ended for which reason."""
+    """Numbers of one model's requests: all so far, in flight, and ended, by reason."""
 
-    known: int = 0
+    requests: int = 0
     in_flight: int = 0
     by_reason: dict[Reason, int] = field(default_factory=dict)
     rescued: int = 0
@@ -106,12 +106,12 @@ class RequestTable:
             raise ValueError(f"request id {request.id} is already in use")
         entry = self.entries[request.id] = Entry(request, pool, state)
         counts = self.counts.get(request.model) or self.counts_of(request.model)
-        counts.known += 1
+        counts.requests += 1
         counts.in_flight += 1
         return entry
 
     def end(self, model: str, reason: Reason) -> None:
-        """Count the outcome of a known request."""
+        """Count the outcome of a request in flight."""
         counts = self.counts[model]
         counts.in_flight -= 1
         by_reason = counts.by_reason
@@ -120,5 +120,5 @@ class RequestTable:
     def turned_away(self, model: str, reason: Reason) -> None:
         """Count a request that is refused before it gets an entry."""
         counts = self.counts_of(model)
-        counts.known += 1
+        counts.requests += 1
         counts.by_reason[reason] = counts.by_reason.get(reason, 0) + 1

@@ -119,10 +119,10 @@ def memory(*, root: Path = ROOT) -> Memory:
 
 def own_memory() -> int:
     """Resident bytes of this process alone, without files and shared memory."""
-    return _own("RssAnon")
+    return _process_bytes("RssAnon")
 
 
-def _own(field: str) -> int:
+def _process_bytes(field: str) -> int:
     status = fields_of(read_text(ROOT / "proc/self/status").replace(":", ""))
     return status.get(field, 0) * 1024
 
@@ -147,7 +147,7 @@ def limit_memory(nbytes: int, *, root: Path = ROOT) -> bool:
             with contextlib.suppress(OSError):
                 group.rmdir()
     # Not RLIMIT_AS: allocators reserve far more addresses than they use.
-    most = _own("VmData") + nbytes
+    most = _process_bytes("VmData") + nbytes
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     return False
 

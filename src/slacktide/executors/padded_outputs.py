@@ -32,7 +32,7 @@ def find_padded_outputs(
     runs: Mapping[int, Shapes],
     run: Callable[[int], Shapes | None],
 ) -> dict[str, PaddedOutput]:
-    """The outputs to cut back, by name. Those in `padding.found` are kept if they fit.
+    """The outputs to cut back, by name. Those in `padding.detected_outputs` are kept if they fit.
 
     `padding`: the padding that fits the model; `stated`: outputs in the configuration, which may
     not fit; `runs`: output shapes of one row by length of its inputs; `run`: runs one more length,
@@ -59,7 +59,7 @@ def find_padded_outputs(
                 )
             output = PaddedOutput(axes[0])
         sizes = {length: shapes[name][output.axis] for length, shapes in shapes_by_length.items()}
-        earlier = padding.found.get(name)
+        earlier = padding.detected_outputs.get(name)
         if earlier is None or earlier not in fitting_outputs(output, sizes):
             earlier = _the_fitting(name, output, sizes, run)
         outputs[name] = earlier

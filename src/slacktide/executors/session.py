@@ -224,8 +224,10 @@ class ModelSession:
         """The model as a worker reports it, without the sessions of a pool."""
         runner = self._runner
         checks = (runner.row_shapes, runner.cold, runner.tolerance)
-        found = {} if runner.padding is None else runner.padding.found
-        return OpenedModel(runner.interface, (), runner.note, *checks, runner.labels, found)
+        detected_outputs = {} if runner.padding is None else runner.padding.detected_outputs
+        return OpenedModel(
+            runner.interface, (), runner.note, *checks, runner.labels, detected_outputs
+        )
 
     def synthetic(self, rows: int) -> dict[str, NDArray[Any]]:
         """Synthetic inputs of the model's file with this many rows. Raises MemoryError if they

@@ -112,8 +112,8 @@ def _padding(document: Any) -> Padding | None:
     if document is None:
         return None
     inputs = {name: PaddedInput(**pad) for name, pad in document["inputs"].items()}
-    outputs, found = (
+    outputs, detected_outputs = (
         {name: PaddedOutput(**pad) for name, pad in document[key].items()}
-        for key in ("outputs", "found")
+        for key in ("outputs", "detected_outputs")
     )
-    return Padding(inputs, outputs, tuple(document["lengths"]), found)
+    return Padding(inputs, outputs, tuple(document["lengths"]), detected_outputs)

@@ -185,8 +185,10 @@ class WarmUp:
                 runs[extra] = single
         stated = {} if runner.source.padding is None else runner.source.padding.outputs
         outputs = find_padded_outputs(padding, stated, runs, self._try_length)
-        found = {name: output for name, output in outputs.items() if output.stride}
-        padding = runner.padding = replace(padding, outputs=outputs, found=found)
+        detected_outputs = {name: output for name, output in outputs.items() if output.stride}
+        padding = runner.padding = replace(
+            padding, outputs=outputs, detected_outputs=detected_outputs
+        )
         if len(runs) > 1 and not runner.by_value and runner.before is None:
             self._compare_padded(padding, min(runs), max(runs))
 

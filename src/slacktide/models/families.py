@@ -132,7 +132,7 @@ async def prepare_version(
         warm_s = warm_up_s(profiles.budget_s, source)
         source = replace(source, warmup_shapes=row, max_batch=batch, exits=exits, warm_up_s=warm_s)
         if source.padding is not None:
-            padding = replace(source.padding, found=profile.padded_outputs)
+            padding = replace(source.padding, detected_outputs=profile.padded_outputs)
             source = replace(source, padding=padding)
         pools.append(PreparedPool(variant, source, profile, times))
     interface = pools[0].profile.interface

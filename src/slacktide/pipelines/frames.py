@@ -102,7 +102,7 @@ class Frames:
         going = Counter(e.served.pipeline.name for e in self._live.values() if not e.ended)
         for name, counts in self.counts.items():
             assert counts.in_flight == going.pop(name, 0), name
-            assert counts.known == counts.ended + counts.in_flight, name
+            assert counts.requests == counts.ended + counts.in_flight, name
         assert not going
         assert self.take_steps() == ([], [])
 
@@ -231,7 +231,7 @@ class Frames:
         """Open a frame; None if it ends immediately. Raises ValueError if its id is in use."""
         if id in self._live:
             raise ValueError(f"frame id {id} is already in use")
-        counts = self._outcomes.count_known(pipeline)
+        counts = self._outcomes.count_frame(pipeline)
         served = self.pipelines.get(pipeline)
         if served is None:
             self._outcomes.turn_away(id, pipeline, Reason.UNAVAILABLE)
@@ -252,7 +252,7 @@ class Frames:
     def _refused(self, event: FrameRefused) -> None:
         live = self._live.get(event.id)
         if live is None:
-            self._outcomes.count_known(event.pipeline)
+            self._outcomes.count_frame(event.pipeline)
             self._outcomes.turn_away(event.id, event.pipeline, event.reason, event.detail)
         elif not isinstance(live.frame, Notice):
             raise ValueError(f"frame id {event.id} is already in use")

@@ -20,12 +20,12 @@ class FrameOutcomes:
         """Outcomes so far, by pipeline."""
         self._children = children
 
-    def count_known(self, pipeline: str) -> ModelCounts:
+    def count_frame(self, pipeline: str) -> ModelCounts:
         """Count a new frame."""
         counts = self.counts.get(pipeline)
         if counts is None:
             counts = self.counts[pipeline] = ModelCounts()
-        counts.known += 1
+        counts.requests += 1
         return counts
 
     def turn_away(self, id: int, pipeline: str, reason: Reason, detail: str = "") -> None:

@@ -143,8 +143,8 @@ class KnownShape:
     def first_run(self, work: float, speed: float, law: float | None) -> None:
         """Record the work of one of its first runs. `law`: the work by the law; None: no law."""
         self.first.append(work)
-        said = sorted(self.first if law is None else [*self.first, law])
-        self.work = _within_reason(said[(len(said) - 1) // 2])
+        estimates = sorted(self.first if law is None else [*self.first, law])
+        self.work = _within_reason(estimates[(len(estimates) - 1) // 2])
         if len(self.first) >= FIRST_RUNS:
             self.first = []
         self._make(speed)

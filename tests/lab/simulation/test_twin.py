@@ -116,7 +116,7 @@ def test_everybody_gets_exactly_one_outcome_whatever_happens(make, drawn, policy
     assert set(world.outcomes) == expected
     assert world.simulation.in_flight == 0
     counts = world.engine.state.request_table.counts
-    assert sum(count.known for count in counts.values()) == len(expected)
+    assert sum(count.requests for count in counts.values()) == len(expected)
     assert not world.engine.state.request_table.entries
     late = [o for o in world.outcomes.values() if o.kind is OutcomeKind.LATE]
     assert all(outcome.budget_s is not None and outcome.budget_s < 0 for outcome in late)

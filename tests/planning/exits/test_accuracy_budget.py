@@ -131,7 +131,7 @@ def test_rows_of_other_ramps_are_joined_by_position() -> None:
     budget = judged()
     budget.add(report(False, True))
     budget.add(ExitReport((2, 4), ((0.3, math.nan),), ((True, False),), (-1,)))
-    unsure, agrees = budget.rows.said((2, 4))
+    unsure, agrees = budget.rows.verdicts((2, 4))
     assert unsure[:, 0].tolist() == [math.inf, math.inf, 0.3]
     assert unsure[:2, 1].tolist() == [0.1, 0.1]
     assert agrees.tolist() == [[True, True], [True, False], [True, False]]
@@ -145,7 +145,7 @@ def test_a_window_keeps_the_newest_rows_in_order(batches: list[int]) -> None:
         window.add((1,), unsure, [[False]] * rows)
         count += rows
     kept = min(4, count)
-    unsure, agrees = window.said((1, 2))
+    unsure, agrees = window.verdicts((1, 2))
     assert len(window) == kept
     assert unsure[:, 0].tolist() == [float(each) for each in range(count - kept, count)]
     assert not agrees[:, 0].any()
@@ -158,9 +158,9 @@ def test_a_ramp_lets_no_row_leave_before_it_was_judged_on_enough() -> None:
     budget.add(report(*[False] * 300))
     both = ExitReport((2, 4), ((0.1, 0.1),) * 150, ((True, True),) * 150, (-1,) * 150)
     budget.add(both)
-    assert exits(search_of(budget.rows.said((2, 4)), (0.5, 0.2), 0.01, 450)) == (0.0, 1.0)
+    assert exits(search_of(budget.rows.verdicts((2, 4)), (0.5, 0.2), 0.01, 450)) == (0.0, 1.0)
     budget.add(both)
-    found = exits(search_of(budget.rows.said((2, 4)), (0.5, 0.2), 0.01, 600))
+    found = exits(search_of(budget.rows.verdicts((2, 4)), (0.5, 0.2), 0.01, 600))
     assert found == pytest.approx((300 / 512, 212 / 512))
 
 
@@ -169,7 +169,7 @@ def test_after_an_alarm_no_row_that_would_leave_may_be_wrong_among_the_fresh_one
     for number in range(512):
         row = ExitReport((0,), ((number % 100 / 100,),), ((number != 450,),), (-1,))
         budget.add(row)
-    rows = budget.rows.said((0,))
+    rows = budget.rows.verdicts((0,))
     old = search_of(rows, (1.0,), 0.01, 512).best()
     fresh = search_of(rows, (1.0,), 0.01, 100).best()
     assert old[0] > 0.5

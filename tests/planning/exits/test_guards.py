@@ -76,7 +76,7 @@ def keeps_promise(state: PoolExits) -> None:
         return
 
     def wrong(window: JudgedWindow, scale: float = 1.0) -> tuple[int, int]:
-        unsure, agrees = window.said(ramps)
+        unsure, agrees = window.verdicts(ramps)
         leaves = unsure * scale < limits
         first = leaves.argmax(1)
         rows = np.arange(len(first))

@@ -15,7 +15,7 @@ PLAIN = RateOptions(margin=0.0, burst_deviations=1.0)
 def seen_at(times, options=PLAIN, budget=1.0, rows=1):
     arrivals = ExpectedArrivals(options)
     for at in times:
-        arrivals.seen(rows, budget, now=at)
+        arrivals.count(rows, budget, now=at)
     return arrivals
 
 
@@ -87,7 +87,7 @@ class TestBudget:
     def filled(self, **options):
         arrivals = ExpectedArrivals(RateOptions(**options))
         for k in range(1, 21):
-            arrivals.seen(1, float(k), now=0.05 * k)
+            arrivals.count(1, float(k), now=0.05 * k)
         return arrivals
 
     def test_it_leans_on_the_short_ones(self):

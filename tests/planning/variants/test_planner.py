@@ -536,7 +536,7 @@ class TestLearnedRoom:
 
     def test_rooms_are_learnt_from_frames_of_sessions_where_these_are_known(self) -> None:
         state = PlannedFamily("m", Family((FamilyVariant("1", 0.5, 128),)), now=0.0)
-        counts = ModelCounts(known=1000, by_reason={Reason.EXPIRED: 1000})
+        counts = ModelCounts(requests=1000, by_reason={Reason.EXPIRED: 1000})
         for number in range(1, 100):
             told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=number)
             state.learnt.count(told, replace(told, ended=told.ended - 10, lost_on_lanes=number - 1))

@@ -70,8 +70,8 @@ class SsdDecoder:
             with np.errstate(over="ignore", invalid="ignore"):
                 scores = np.exp(scores - scores.max(2, keepdims=True))
                 scores /= scores.sum(2, keepdims=True)
-        found = scores[:, :, 1:].max(2) >= np.float32(self._source.confidence)
-        rows, places = np.nonzero(found)
+        is_confident = scores[:, :, 1:].max(2) >= np.float32(self._source.confidence)
+        rows, places = np.nonzero(is_confident)
         classes = scores[rows, places, 1:].argmax(1)
         anchors = _anchors(self._source.anchors, self._source.strides, extent)[places]
         change = offsets[rows, places]

@@ -46,13 +46,13 @@ class TextDecoder:
             self._read(values.shape[2])
         blank = 0 if self._source.blank == "first" else values.shape[2] - 1
         classes = values.argmax(2)
-        kept = classes != blank
-        kept[:, 1:] &= classes[:, 1:] != classes[:, :-1]
+        is_letter = classes != blank
+        is_letter[:, 1:] &= classes[:, 1:] != classes[:, :-1]
         best = np.take_along_axis(values, classes[:, :, None], 2)[:, :, 0].astype(np.float32)
-        counts = kept.sum(1)
-        scores = np.asarray((best * kept).sum(1) / np.maximum(counts, 1), np.float32)
+        counts = is_letter.sum(1)
+        scores = np.asarray((best * is_letter).sum(1) / np.maximum(counts, 1), np.float32)
         texts = np.empty(len(values), object)
-        for row, (steps, chosen) in enumerate(zip(classes, kept, strict=True)):
+        for row, (steps, chosen) in enumerate(zip(classes, is_letter, strict=True)):
             texts[row] = "".join([self._by_class[place] for place in steps[chosen].tolist()])
         return [texts, scores]
 

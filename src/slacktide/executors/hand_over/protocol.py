@@ -293,9 +293,10 @@ def _report_words(report: ExitReport) -> list[int]:
     words += [round(seconds * 1e9) for seconds in report.stage_s]
     answers = report.answers or (-1,) * len(report.left)
     rows = zip(report.uncertainty, report.agrees, report.left, answers, strict=True)
-    for said, agrees, stage, answer in rows:
+    for uncertainties, agrees, stage, answer in rows:
         bits = sum([1 << at for at, agreed in enumerate(agrees) if agreed]) if agrees else -1
-        words += (stage, len(said), bits, answer, *array("q", array("d", said).tobytes()))
+        encoded = array("q", array("d", uncertainties).tobytes())
+        words += (stage, len(encoded), bits, answer, *encoded)
     return words
 
 
@@ -313,9 +314,9 @@ def _read_report(words: list[int], at: int) -> ExitReport:
             at += 4
             if not (-1 <= stage < ramps and 0 <= judged <= ramps and -1 <= bits < 1 << judged):
                 raise ProtocolError(f"a row that left at {stage} after {judged} of {ramps} ramps")
-            said = array("d", array("q", words[at : at + judged]).tobytes())
+            uncertainties = array("d", array("q", words[at : at + judged]).tobytes())
             at += judged
-            uncertainty.append(tuple(said))
+            uncertainty.append(tuple(uncertainties))
             agrees.append(() if bits < 0 else tuple([bool(bits >> i & 1) for i in range(judged)]))
             lefts.append(stage)
             answers.append(max(answer, -1))
@@ -323,10 +324,8 @@ def _read_report(words: list[int], at: int) -> ExitReport:
         raise ProtocolError("a truncated report") from None
     if at != len(words):
         raise ProtocolError("a report with a wrong count")
-    said_ends = tuple(answers) if max(answers, default=-1) >= 0 else ()
-    return ExitReport(
-        positions, tuple(uncertainty), tuple(agrees), tuple(lefts), stage_s, said_ends
-    )
+    classes = tuple(answers) if max(answers, default=-1) >= 0 else ()
+    return ExitReport(positions, tuple(uncertainty), tuple(agrees), tuple(lefts), stage_s, classes)
 
 
 def encode_text(kind: FrameKind, number: int, text: str) -> bytes:

@@ -47,7 +47,7 @@ FRESH = 64
 """Rows judged anew before rows in doubt may leave."""
 
 
-Said: TypeAlias = tuple[Array, Array]
+RampVerdicts: TypeAlias = tuple[Array, Array]
 """(uncertainty, agreement), each [rows, ramps], in the order of rows; if a ramp did not see a row,
 its uncertainty is infinite and its agreement true."""
 
@@ -77,16 +77,16 @@ class JudgedWindow:
     ) -> None:
         """Add the answers of the ramps at these positions, in the order of rows."""
         if (needed := self.added + len(unsure)) > (size := len(self._uncertainty)) < self._most:
-            kept, positions = (self._uncertainty, self._agrees), self._uncertainty.shape[1]
-            self._resize(min(self._most, max(needed, 2 * size)), positions)
-            self._uncertainty[:size], self._agrees[:size] = kept
+            verdicts = self._uncertainty, self._agrees
+            self._resize(min(self._most, max(needed, 2 * size)), self._uncertainty.shape[1])
+            self._uncertainty[:size], self._agrees[:size] = verdicts
         newest = np.arange(self.added, self.added + len(unsure))[-len(self._uncertainty) :]
         at, self.added = newest % len(self._uncertainty), self.added + len(unsure)
         self._uncertainty[at], self._agrees[at] = np.inf, True
         self._uncertainty[at[:, None], ramps] = unsure[-len(at) :]
         self._agrees[at[:, None], ramps] = agrees[-len(at) :]
 
-    def said(self, ramps: Sequence[int]) -> Said:
+    def verdicts(self, ramps: Sequence[int]) -> RampVerdicts:
         """Return a copy of the answers of the ramps at these positions."""
         at = np.arange(self.added - len(self), self.added) % len(self._uncertainty)
         return self._uncertainty[at][:, ramps], self._agrees[at][:, ramps]
@@ -148,7 +148,7 @@ class AccuracyBudget:
         """Put the rows before this number in doubt; None: all so far."""
         self._fresh_from = self.judged if since is None else max(since, 0)
 
-    def forget(self, positions: int, replacement: Said | None = None) -> None:
+    def forget(self, positions: int, replacement: RampVerdicts | None = None) -> None:
         """Forget judged rows, which say nothing about the ramps that are active now. `replacement`:
         answers of ramps at all positions for other rows, which take their place."""
         self.rows = JudgedWindow(self.window, positions)
@@ -209,7 +209,7 @@ class AccuracyBudget:
 
 
 def search_of(
-    said: Said,
+    verdicts: RampVerdicts,
     saved: Sequence[float],
     loss: float,
     fresh: int,
@@ -218,8 +218,8 @@ def search_of(
     """Return the search for thresholds. `fresh`: number of the last rows that are not in doubt. A
     ramp with too few rows lets no row leave; one with fewer rows than others may be wrong less
     often. `guards`: see `ThresholdSearch`."""
-    unsure, agrees = leaving(said[0]), said[1]
-    row_counts = np.isfinite(said[0]).sum(0).tolist()
+    unsure, agrees = leaving(verdicts[0]), verdicts[1]
+    row_counts = np.isfinite(verdicts[0]).sum(0).tolist()
     allowed = [most_wrong(row_count, loss) for row_count in row_counts]
     most = max(allowed, default=-1)
     price: Array = np.ones(unsure.shape)

@@ -86,7 +86,7 @@ class ExitsStatus:
 def exits_status(pool: PoolExits) -> ExitsStatus:
     """Return the status of a pool."""
     budget, ramps = pool.accuracy_budget, pool.ramps
-    unsure, agrees = (said[-WINDOW:] for said in budget.rows.said(ramps))
+    unsure, agrees = (judged[-WINDOW:] for judged in budget.rows.verdicts(ramps))
     agreement = {
         ramp: float(agrees[judged_rows, at].mean())
         for at, ramp in enumerate(ramps)

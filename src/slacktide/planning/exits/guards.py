@@ -19,7 +19,7 @@ import numpy as np
 
 from slacktide.domain import ExitReport
 from slacktide.domain.read_only import read_only
-from slacktide.planning.exits.accuracy_budget import AccuracyBudget, JudgedWindow, Said
+from slacktide.planning.exits.accuracy_budget import AccuracyBudget, JudgedWindow, RampVerdicts
 from slacktide.planning.exits.thresholds import Array, ThresholdSearch, leaving, most_wrong
 
 CLASS_LOSS = 0.03
@@ -42,7 +42,7 @@ IDLE_S = 600.0
 class Guard:
     """Judged rows of a class, of which at most `most` may leave with another answer."""
 
-    said: Said
+    verdicts: RampVerdicts
     most: int
     is_strict: bool = False
     """Whether the margin must be kept too."""
@@ -51,7 +51,7 @@ class Guard:
         self, columns: Sequence[int] | slice = slice(None), margin: float = MARGIN
     ) -> ThresholdSearch:
         """Return these rows as a condition for thresholds of the ramps in these columns."""
-        unsure, agrees = (part[:, columns] for part in self.said)
+        unsure, agrees = (part[:, columns] for part in self.verdicts)
         return ThresholdSearch(margin * unsure, agrees, (0.0,) * unsure.shape[1], self.most)
 
     def holds(self, thresholds: Array) -> bool:
@@ -60,7 +60,8 @@ class Guard:
 
     def highest(self) -> Array:
         """Return the highest threshold of each column that keeps the condition by itself."""
-        wrong: Array = MARGIN * np.sort(np.where(self.said[1], np.inf, self.said[0]), axis=0)
+        unsure, agrees = self.verdicts
+        wrong: Array = MARGIN * np.sort(np.where(agrees, np.inf, unsure), axis=0)
         highest: Array = wrong[self.most] if self.most < len(wrong) else np.full(wrong.shape[1:], 9)
         return highest
 
@@ -72,9 +73,10 @@ class JudgedClasses:
         self.loss = max(CLASS_LOSS, loss)
         self._positions, self._whole = positions, frozenset(whole_model_only)
         self.windows: dict[int, JudgedWindow] = {}
-        self._kept = set(whole_model_only)
+        self._permanent = set(whole_model_only)
         """Classes that never lose their place."""
-        self.seen: Counter[int] = Counter()
+        self.row_counts: Counter[int] = Counter()
+        """Judged rows so far, by class."""
         self._enough: set[tuple[int, ...]] = set()
         """Ramps for which no rows are lacking."""
 
@@ -94,9 +96,9 @@ class JudgedClasses:
             if number >= 0:
                 rows_by_class.setdefault(number, []).append(row)
         for number, rows in rows_by_class.items():
-            self.seen[number] += len(rows)
-            if supplied and len(self._kept) < MOST_CLASSES:
-                self._kept.add(number)
+            self.row_counts[number] += len(rows)
+            if supplied and len(self._permanent) < MOST_CLASSES:
+                self._permanent.add(number)
             if (window := self._window(number)) is not None:
                 window.add(ramps, [unsure[row] for row in rows], [agrees[row] for row in rows])
 
@@ -104,10 +106,11 @@ class JudgedClasses:
         """Return the rows of a class; None if rarer classes are guarded instead."""
         if number not in self.windows:
             if len(self.windows) >= MOST_CLASSES:
-                others = [other for other in self.windows if other not in self._kept]
-                commonest = max(others, key=self.seen.__getitem__, default=None)
+                row_counts, permanent = self.row_counts, self._permanent
+                replaceable = [guarded for guarded in self.windows if guarded not in permanent]
+                commonest = max(replaceable, key=row_counts.__getitem__, default=None)
                 if commonest is None or (
-                    number not in self._kept and self.seen[commonest] <= self.seen[number]
+                    number not in permanent and row_counts[commonest] <= row_counts[number]
                 ):
                     return None
                 del self.windows[commonest]
@@ -119,7 +122,7 @@ class JudgedClasses:
         window = self.windows.get(number)
         if window is None:
             return None
-        unsure, agrees = window.said(ramps)
+        unsure, agrees = window.verdicts(ramps)
         if agrees.all():
             return None
         count, most = int(np.isfinite(unsure).sum(0).min(initial=len(unsure))), 0
@@ -141,10 +144,10 @@ class JudgedClasses:
             return missing
         for number in sorted(self._whole):
             window = self.windows.get(number)
-            unsure = np.zeros((0, len(ramps))) if window is None else window.said(ramps)[0]
-            seen = int(np.isfinite(unsure).sum(0).min(initial=len(unsure)))
-            if seen < GUARDED_ROWS:
-                missing[number] = GUARDED_ROWS - seen
+            unsure = np.zeros((0, len(ramps))) if window is None else window.verdicts(ramps)[0]
+            judged = int(np.isfinite(unsure).sum(0).min(initial=len(unsure)))
+            if judged < GUARDED_ROWS:
+                missing[number] = GUARDED_ROWS - judged
         if not missing:
             self._enough.add(tuple(ramps))
         return missing
@@ -193,7 +196,7 @@ class Applications:
         """Give an application a place, if need be that of one that is idle or has few rows."""
         if name not in self.budgets:
             if len(self.budgets) >= MOST_APPLICATIONS:
-                lacking = [other for other in self.budgets if not self.is_known(other)]
+                lacking = [other for other in self.budgets if not self.is_bounded(other)]
                 idle = [other for other, at in self._last_at.items() if now - at > IDLE_S]
                 leaving_one = min(lacking, key=lambda other: self.budgets[other].run, default=None)
                 if idle:
@@ -208,7 +211,7 @@ class Applications:
             self.budgets[name].forget(self._positions)
         self._last_at[name] = now
 
-    def is_known(self, name: str) -> bool:
+    def is_bounded(self, name: str) -> bool:
         """Whether enough rows of an application were judged for its bound."""
         budget = self.budgets.get(name)
         return budget is not None and most_wrong(len(budget.rows), self._loss) >= 0
@@ -226,7 +229,7 @@ class Applications:
     def fits(self, name: str, thresholds: Mapping[int, float]) -> bool:
         """Whether thresholds keep within the bound for an application's own rows."""
         budget, ramps = self.budgets[name], list(thresholds)
-        unsure, agrees = budget.rows.said(ramps)
+        unsure, agrees = budget.rows.verdicts(ramps)
         if not ramps or not budget.may_leave:
             return False
         most = most_wrong(int(np.isfinite(unsure).sum(0).min()), self._loss)
@@ -238,8 +241,8 @@ class Applications:
         if not self.budgets:
             return False
         before, self.admitted = self.admitted, {n for n in self.budgets if self.fits(n, thresholds)}
-        known = {name for name in self.budgets if self.is_known(name)}
-        self._counted = {*(self.admitted or known)}
+        bounded = {name for name in self.budgets if self.is_bounded(name)}
+        self._counted = {*(self.admitted or bounded)}
         return before != self.admitted
 
     def forget(self, positions: int) -> None:

@@ -242,7 +242,7 @@ class PoolExits(ScopeState):
             return {}
         every = range(len(self.facts))
         guards = self.classes_everywhere.guards(every)
-        rates = rates_alone(self.everywhere.said(every), self.accuracy_budget.loss, guards)
+        rates = rates_alone(self.everywhere.verdicts(every), self.accuracy_budget.loss, guards)
         return dict(enumerate(rates))
 
     def _record_full_evaluation(self, judged: RampsJudged) -> None:
@@ -391,9 +391,9 @@ class PoolExits(ScopeState):
         return [
             any(
                 unsure < limit and not right
-                for unsure, limit, right in zip(said, limits, agrees, strict=True)
+                for unsure, limit, right in zip(uncertainties, limits, agrees, strict=True)
             )
-            for said, agrees in zip(report.uncertainty, report.agrees, strict=True)
+            for uncertainties, agrees in zip(report.uncertainty, report.agrees, strict=True)
         ]
 
     def _add(self, report: ExitReport, *, judged: bool, now: float) -> None:
@@ -437,7 +437,7 @@ class PoolExits(ScopeState):
         ramps = list(self.thresholds)
         limits = np.array([*self.thresholds.values()])
         numbers = [*self.classes.windows] if number is None else [number]
-        guards = (self.classes.guard(each, ramps) for each in numbers) if ramps else ()
+        guards = (self.classes.guard(guarded, ramps) for guarded in numbers) if ramps else ()
         return all(guard is None or guard.holds(limits) for guard in guards)
 
     def _counts(self, batch: Batch) -> bool:
@@ -499,12 +499,12 @@ class PoolExits(ScopeState):
         return ExitsQuestion(
             facts,
             self.ramps,
-            budget.rows.said(self.ramps),
+            budget.rows.verdicts(self.ramps),
             budget.loss,
             budget.fresh,
             self.stated.ramp_budget,
             PassTimes(self.facts, self.times),
-            self.everywhere.said(positions) if may_move else None,
+            self.everywhere.verdicts(positions) if may_move else None,
             self.classes.guards(self.ramps),
             self.classes_everywhere.guards(positions) if may_move else (),
         )
@@ -520,7 +520,7 @@ class PoolExits(ScopeState):
         if answer.ramps != self.ramps:
             if not set(answer.ramps) <= {*self.ramps}:
                 every = range(len(self.facts))
-                self.accuracy_budget.forget(len(every), self.everywhere.said(every))
+                self.accuracy_budget.forget(len(every), self.everywhere.verdicts(every))
                 self.classes = self.classes_everywhere.copy()
             self._move(answer.ramps, answer.reason)
         elif thresholds != self.thresholds and self._may_leave:

@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 
 from slacktide.domain.read_only import read_only
-from slacktide.planning.exits.accuracy_budget import Said, search_of
+from slacktide.planning.exits.accuracy_budget import RampVerdicts, search_of
 from slacktide.planning.exits.events import ExitsArranged, RampFacts
 from slacktide.planning.exits.guards import Guard
 from slacktide.planning.exits.thresholds import leaving, most_wrong
@@ -156,9 +156,9 @@ class PassTimes:
         return self.whole_s[min(fitting, default=max(self.whole_s))] if self.whole_s else 0.0
 
 
-def rates_alone(said: Said, loss: float, guards: Sequence[Guard] = ()) -> list[float]:
+def rates_alone(verdicts: RampVerdicts, loss: float, guards: Sequence[Guard] = ()) -> list[float]:
     """Return the rate of each column: the share of rows that leave there if it is the only ramp."""
-    unsure, agrees = leaving(said[0]), said[1]
+    unsure, agrees = leaving(verdicts[0]), verdicts[1]
     most = max(0, most_wrong(len(unsure), loss))
     below = np.partition(np.where(agrees, math.inf, unsure), most, axis=0)[most]
     for guard in guards:
@@ -219,14 +219,14 @@ class ExitsQuestion:
     facts: tuple[RampFacts, ...]
     """Ramps that may be active."""
     active: tuple[int, ...]
-    said: Said
+    verdicts: RampVerdicts
     """Answers of the active ramps for judged rows."""
     loss: float
     fresh: int
     """Number of the last rows that are not in doubt."""
     budget: float
     times: PassTimes
-    everywhere: Said | None = None
+    everywhere: RampVerdicts | None = None
     """Answers of all ramps in `facts` over a longer time; None: the ramps stay."""
     guards: tuple[Guard, ...] = ()
     """Conditions of classes, for the active ramps."""
@@ -235,24 +235,24 @@ class ExitsQuestion:
 
     def answer(self) -> ExitsAnswer:
         """Return the ramps to be active, and their thresholds."""
-        ramps, reason, said, guards = self.active, "", self.said, self.guards
+        ramps, reason, verdicts, guards = self.active, "", self.verdicts, self.guards
         columns = list(range(len(ramps)))
         if self.everywhere is not None:
             ramps, reason = self.round(self.everywhere)
         if ramps != self.active and self.everywhere is not None:
             stay = set(ramps) <= {*self.active}
             positions = self.active if stay else [fact.position for fact in self.facts]
-            unsure, agrees = self.said if stay else self.everywhere
+            unsure, agrees = self.verdicts if stay else self.everywhere
             guards = self.guards if stay else self.guards_everywhere
             columns = [positions.index(ramp) for ramp in ramps]
-            said = unsure[:, columns], agrees[:, columns]
-        if not ramps or not len(said[0]):
+            verdicts = unsure[:, columns], agrees[:, columns]
+        if not ramps or not len(verdicts[0]):
             return ExitsAnswer(ramps, (0.0,) * len(ramps), reason)
         conditions = [guard.search(columns) for guard in guards]
-        search = search_of(said, self.times.saved(ramps), self.loss, self.fresh, conditions)
+        search = search_of(verdicts, self.times.saved(ramps), self.loss, self.fresh, conditions)
         return ExitsAnswer(ramps, tuple(search.best().tolist()), reason)
 
-    def round(self, everywhere: Said) -> tuple[tuple[int, ...], str]:
+    def round(self, everywhere: RampVerdicts) -> tuple[tuple[int, ...], str]:
         """Return the ramps to be active, and why they move, for people."""
         names = {fact.position: f"ramp {fact.position} ({fact.name})" for fact in self.facts}
         times, used, reasons = self.times, self.active, []

@@ -144,9 +144,9 @@ class ThresholdSearch:
         may_end: Array = cost[1:] <= self.most
         may_end[:-1] &= unsure[1:] > unsure[:-1]
         for guard in self._guards:
-            others, _, other_cost = guard._costs(placed, ramp)
-            leaving_rows = guard.uncertainty[others, ramp].searchsorted(unsure, side="right")
-            may_end &= other_cost[leaving_rows] <= guard.most
+            guard_rows, _, guard_cost = guard._costs(placed, ramp)
+            leaving_rows = guard.uncertainty[guard_rows, ramp].searchsorted(unsure, side="right")
+            may_end &= guard_cost[leaving_rows] <= guard.most
         saves = np.where(may_end, np.cumsum(self._saved[ramp] - self._saved[later]), 0.0)
         best = int(saves.argmax())
         if saves[best] > 0.0:

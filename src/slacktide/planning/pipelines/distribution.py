@@ -78,7 +78,7 @@ class _Distribution:
     def __init__(
         self, estimator: PipelineEstimator, load: Load, options: DistributionOptions
     ) -> None:
-        self.estimator, self.others, self.options = estimator, load, options
+        self.estimator, self.background_load, self.options = estimator, load, options
         stages = estimator.pipeline.stages
         self.burstiness = [stage.burstiness for stage in stages]
         self.costs = [self._first(at) for at in range(len(stages))]
@@ -95,7 +95,7 @@ class _Distribution:
     def _first(self, at: int) -> StageCost:
         """Return the cost on the least busy server, or at the source if no server can run it."""
         devices = self.estimator.devices
-        load = [self.others.busy[place] for place in self.estimator.places]
+        load = [self.background_load.busy[place] for place in self.estimator.places]
         order = sorted(
             range(len(devices)), key=lambda d: (not devices[d].server, load[d] / devices[d].lanes)
         )
@@ -172,7 +172,7 @@ class _Distribution:
 
     def _tried(self, at: int, cost: StageCost) -> PipelineEstimate:
         previous, self.costs[at] = self.costs[at], cost
-        estimate = self.estimator.estimate(self.costs, self.others)
+        estimate = self.estimator.estimate(self.costs, self.background_load)
         self.costs[at] = previous
         return estimate
 

@@ -156,15 +156,15 @@ class PipelineEstimator(StageChoices):
     def estimate(
         self,
         costs: Sequence[StageCost],
-        others: Load | None = None,
+        background: Load | None = None,
         arithmetic: Arithmetic = FLOATS,
     ) -> PipelineEstimate:
-        """Estimate these choices beside the load of `others`."""
+        """Estimate these choices beside the `background` load."""
         low, high, _ = arithmetic
-        others = others or Load(len(self.question.devices))
+        background = background or Load(len(self.question.devices))
         load, crossings = self._load(costs)
-        waits, limits = self._on_devices(load, others, arithmetic)
-        ways = self._on_links(load, others, arithmetic) if load.links else {}
+        waits, limits = self._on_devices(load, background, arithmetic)
+        ways = self._on_links(load, background, arithmetic) if load.links else {}
         latencies: list[float] = []
         shares: list[float] = []
         accuracies: list[float] = []
@@ -240,7 +240,7 @@ class PipelineEstimator(StageChoices):
         return load, crossings
 
     def _on_devices(
-        self, load: Load, others: Load, arithmetic: Arithmetic
+        self, load: Load, background: Load, arithmetic: Arithmetic
     ) -> tuple[list[float], dict[int, float]]:
         """Return, by device, the wait for its lanes and the share of rows served in overload."""
         low, high, largest = arithmetic
@@ -248,37 +248,37 @@ class PipelineEstimator(StageChoices):
         limits: dict[int, float] = {}
         for at, (place, lanes, full, memory, most) in enumerate(self._capacities):
             if self.rules.shared:
-                ratio = low((load.busy[at] + others.busy[place]) / lanes, BUSY)
-                squares = load.squares[at] + others.squares[place]
+                ratio = low((load.busy[at] + background.busy[place]) / lanes, BUSY)
+                squares = load.squares[at] + background.squares[place]
                 waits[at] = squares / (2.0 * lanes * (1.0 - ratio))
             for demand, spare in (
-                (load.busy[at], full - others.busy[place]),
-                (load.utilisation[at], most - others.utilisation[place]),
+                (load.busy[at], full - background.busy[place]),
+                (load.utilisation[at], most - background.utilisation[place]),
             ):
                 if largest(demand) > spare:
                     share = max(0.0, spare) / high(demand, 1e-300)
                     limits[at] = low(limits.get(at, 1.0), share)
-            spare = memory - others.memory[place]
+            spare = memory - background.memory[place]
             if largest(load.memory[at]) > spare:
                 fits = (load.memory[at] <= spare) | (load.memory[at] == 0.0)
                 limits[at] = limits.get(at, 1.0) * fits
         return waits, limits
 
     def _on_links(
-        self, load: Load, others: Load, arithmetic: Arithmetic
+        self, load: Load, background: Load, arithmetic: Arithmetic
     ) -> dict[tuple[int, int], tuple[Transfer, float | None]]:
         """Return, by link, the seconds of a hand-over and the share of bytes passed in overload."""
         low, high, largest = arithmetic
         ways = {}
         for ends, (rate, squares) in load.links.items():
-            others_rate, others_squares = others.links.get(
+            background_rate, background_squares = background.links.get(
                 (self.places[ends[0]], self.places[ends[1]]), (0.0, 0.0)
             )
             link, passing, spare, wait = self.links.get(ends), None, 0.0, 0.0
             if link is not None and link.bandwidth > 0.0:
-                ratio = low((rate + others_rate) / link.bandwidth, BUSY)
-                wait = (squares + others_squares) / (2.0 * link.bandwidth**2 * (1.0 - ratio))
-                spare = max(0.0, FULL * link.bandwidth - others_rate)
+                ratio = low((rate + background_rate) / link.bandwidth, BUSY)
+                wait = (squares + background_squares) / (2.0 * link.bandwidth**2 * (1.0 - ratio))
+                spare = max(0.0, FULL * link.bandwidth - background_rate)
             if largest(rate) > spare:
                 passing = low(1.0, spare / high(rate, 1e-300))
             ways[ends] = _transfer(link, high, wait), passing

@@ -132,7 +132,7 @@ class _Pipeline:
     """Searches the choices of one pipeline."""
 
     def __init__(self, estimator: PipelineEstimator) -> None:
-        self.estimator, self.others = estimator, Load(len(estimator.question.devices))
+        self.estimator, self.background_load = estimator, Load(len(estimator.question.devices))
         stages = estimator.pipeline.stages
         self.choices = [estimator.choices(at) for at in range(len(stages))]
         for stage, choices in zip(stages, self.choices, strict=True):
@@ -153,7 +153,7 @@ class _Pipeline:
 
     def best(self, load: Load, start: Sequence[StageCost] = ()) -> list[StageCost]:
         """Return the best choices found beside `load`."""
-        self.others = load
+        self.background_load = load
         self._use(self.estimator.budget)
         picks, score = self._best(self._starts(start))
         if score.worth < self.estimator.most * (1.0 - _SLIGHT):
@@ -177,7 +177,7 @@ class _Pipeline:
             self.useful = self._useful(budget)
             self._uses[budget] = self.useful, self._blocks()
         self.useful, self.blocks = self._uses[budget]
-        self._found: dict[tuple[int, ...], tuple[list[int], PlacementScore]] = {}
+        self._best_picks: dict[tuple[int, ...], tuple[list[int], PlacementScore]] = {}
         """(best picks, score), by block and picks of other stages; most keys recur many times."""
 
     def _useful(self, budget: float) -> Picks:
@@ -232,13 +232,13 @@ class _Pipeline:
                 at % len(blocks),
                 *(-1 if stage in block else pick for stage, pick in enumerate(picks)),
             )
-            if key not in self._found:
+            if key not in self._best_picks:
                 tried = [
                     self.useful[stage] if stage in block else np.array([picks[stage]])
                     for stage in range(len(picks))
                 ]
-                self._found[key] = self._best_of(tried)
-            candidate_picks, candidate_score = self._found[key]
+                self._best_picks[key] = self._best_of(tried)
+            candidate_picks, candidate_score = self._best_picks[key]
             at, remaining = at + 1, remaining - 1
             if better(candidate_score, score):
                 picks, score, remaining = candidate_picks, candidate_score, len(blocks) - 1
@@ -267,7 +267,7 @@ class _Pipeline:
     def _best_of(self, picks: Picks) -> tuple[list[int], PlacementScore]:
         """Return the best of all combinations, and its score."""
         shape = tuple(map(len, picks))
-        estimate = self.estimator.estimate(self._combinations(picks), self.others, ARRAYS)
+        estimate = self.estimator.estimate(self._combinations(picks), self.background_load, ARRAYS)
         worth, work, longest = map(np.asarray, estimate[:3])
         most = float(worth.max())
         least = work if most > 0.0 else longest

@@ -72,7 +72,7 @@ class ExpectedArrivals:
         self._budgets: deque[tuple[float, float]] = deque(maxlen=MOST_BUDGETS)
         """(arrival, budget) of the last requests, oldest first."""
 
-    def seen(self, rows: int, budget: float | None, *, now: float) -> None:
+    def count(self, rows: int, budget: float | None, *, now: float) -> None:
         """Count a request that is announced, or submitted without a notice; call it once for each.
         `now` never falls. `budget`: seconds from the arrival of its body to its deadline; infinite
         for best effort, None if it is unknown until the body is here."""
@@ -84,7 +84,7 @@ class ExpectedArrivals:
         if budget is not None:
             self._budgets.append((now, budget))
 
-    def here(self, further: int, budget: float | None, *, now: float) -> None:
+    def correct(self, further: int, budget: float | None, *, now: float) -> None:
         """Correct the count when an announced request's body comes with `further` rows more than
         announced (fewer if negative). `budget`: None if it is too late to be saved."""
         self._long.add(further, now=now)

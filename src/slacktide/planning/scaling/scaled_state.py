@@ -97,10 +97,10 @@ class ScaledState(ScopeState):
             # Until now it was counted as its notice said.
             counted = earlier.rows if self._can_save(earlier, now=earlier.ready_at) else 0
             rows = (waiting.rows if can_be_saved else 0) - counted
-            self.arrivals.here(rows, budget, now=now)
+            self.arrivals.correct(rows, budget, now=now)
         elif can_be_saved:
             rows = waiting.rows
-            self.arrivals.seen(rows, budget if certain else None, now=now)
+            self.arrivals.count(rows, budget if certain else None, now=now)
         else:
             return
         self.arrived += rows
