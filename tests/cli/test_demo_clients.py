@@ -26,7 +26,7 @@ from slacktide.lab.cli.demo.clients import (
     show_clients,
 )
 from slacktide.lab.cli.demo.shared import print_report
-from slacktide.lab.load.played_frames import Seen
+from slacktide.lab.load.played_frames import LinkReading
 from slacktide.planning.variants import FamilyVariant
 
 SETTINGS = """
@@ -90,7 +90,10 @@ def report() -> dict[str, Any]:
             FrameOutcome(answered, 0.1, 128, "32"),
             FrameOutcome(late, 0.2, 32, "32"),
         ],
-        seen=[Seen(at, rate, k * rate, 64) for (at, rate), k in zip(rates, factors, strict=True)],
+        readings=[
+            LinkReading(at, rate, k * rate, 64)
+            for (at, rate), k in zip(rates, factors, strict=True)
+        ],
         encoding_s=0.6,
         late_s=0.002,
     )

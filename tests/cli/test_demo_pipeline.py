@@ -53,11 +53,11 @@ def outputs(plate: str = "A0X7") -> dict[str, Any]:
 
 def test_what_was_said_of_each_box_stands_beside_what_is_so() -> None:
     car, empty = judge(SCENE, ["brand", "plate"], outputs())
-    assert car.said == car.true == {"brand": BRANDS[2], "plate": "A0X7"}
+    assert car.answers == car.true == {"brand": BRANDS[2], "plate": "A0X7"}
     assert (car.kind, empty.kind) == (KINDS[0], KINDS[3])
-    assert (empty.said, empty.true) == ({"brand": BRANDS[5]}, {"brand": None})
+    assert (empty.answers, empty.true) == ({"brand": BRANDS[5]}, {"brand": None})
     (only,) = judge(SCENE, ["plate"], outputs())
-    assert only.said == {"plate": "A0X7"}
+    assert only.answers == {"plate": "A0X7"}
 
 
 def test_an_empty_street_is_judged_as_such() -> None:

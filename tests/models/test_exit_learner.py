@@ -73,7 +73,7 @@ class Watched:
         """Report rows in batches, and wait until they are learnt from."""
         for at in range(0, len(logits), size):
             part = [np.ascontiguousarray(one[at : at + size]) for one in features]
-            self.learner.seen(
+            self.learner.add_features(
                 POOL,
                 FeaturesSeen(
                     len(part[0]),
@@ -326,7 +326,7 @@ async def test_reports_that_the_thread_has_no_time_for_are_let_go(repository: Pa
             logits.tobytes(),
         )
         for _ in range(MOST_BEHIND + 20):  # without a turn of the loop between them
-            world.learner.seen(POOL, report)
+            world.learner.add_features(POOL, report)
         await world.settled()
         trainer = world.learner._pools[POOL].trainer
         assert trainer is not None

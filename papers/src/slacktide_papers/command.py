@@ -189,19 +189,19 @@ def _help_of(name: str, paper: Publication[Any, Any, Any, Any, Any]) -> PaperHel
 def _options(paper: PaperHelp) -> Iterator[Parameter]:
     """Options of a paper's command, in the order of its help."""
 
-    def made(name: str, kind: Any, about: Any, default: Any = None) -> Parameter:
+    def parameter(name: str, kind: Any, about: Any, default: Any = None) -> Parameter:
         annotation = Annotated[kind, about]
         return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
     def option(name: str, kind: Any, help: str, panel: str = _WHAT, **more: Any) -> Parameter:
         about = typer.Option(f"--{name}", help=help, rich_help_panel=panel, **more)
-        return made(name, kind, about, False if kind is bool else None)
+        return parameter(name, kind, about, False if kind is bool else None)
 
     listed = typer.Argument(metavar="[EXPERIMENT]...", help=paper.experiments, show_default=False)
-    yield made("experiment", list[str] | None, listed)
+    yield parameter("experiment", list[str] | None, listed)
     if paper.setting:
         about = typer.Option(help=paper.setting, rich_help_panel=_WHAT, case_sensitive=False)
-        yield made("setting", Literal["P", "Q", "both"], about, "both")
+        yield parameter("setting", Literal["P", "Q", "both"], about, "both")
     if paper.instances:
         yield option("instances", Path | None, paper.instances, metavar="FILE")
     if paper.table:

@@ -73,8 +73,8 @@ class Uplink:
 
     def bytes_per_s(self, *, now: float) -> float:
         """The rate of the link; 0 if unknown."""
-        known = self._has_guess or self._link.measured
-        return self._link.bytes_per_s(now=now) if known else 0.0
+        has_rate = self._has_guess or self._link.measured
+        return self._link.bytes_per_s(now=now) if has_rate else 0.0
 
     def seconds(self, nbytes: float, *, now: float) -> float:
         """Seconds until `nbytes` sent now are acknowledged; 0 if the rate is unknown."""

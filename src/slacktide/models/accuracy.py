@@ -169,9 +169,9 @@ class _Matches(NamedTuple):
         for right, counted in zip(self.right, self.counted, strict=True):
             # Only at right detections does precision rise and recall change.
             places = np.flatnonzero(right)
-            seen = np.cumsum(drawn * counted, axis=1).take(places, axis=1)
+            detections = np.cumsum(drawn * counted, axis=1).take(places, axis=1)
             true = np.cumsum(drawn.take(places, axis=1), axis=1, dtype=np.float64)
-            precision = true / (seen.astype(np.float64) + np.spacing(1))
+            precision = true / (detections.astype(np.float64) + np.spacing(1))
             precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
             reached = np.searchsorted(_RECALLS, true / np.maximum(positives, 1.0), side="right")
             total += (precision * np.diff(reached, axis=1, prepend=0)).sum(axis=1)
@@ -247,11 +247,11 @@ def _coco_set(coco: Any, images: Sequence[Boxes], classes: NDArray[Any]) -> Any:
                     "score": float(scores[at]),
                 }
             )
-    made = coco.COCO()
-    made.dataset = {
+    coco_set = coco.COCO()
+    coco_set.dataset = {
         "images": [{"id": number} for number in range(len(images))],
         "categories": [{"id": int(number)} for number in classes],
         "annotations": annotations,
     }
-    made.createIndex()
-    return made
+    coco_set.createIndex()
+    return coco_set

@@ -230,7 +230,7 @@ class RampLearner:
         """Stop learning for a pool."""
         self._pools.pop(pool, None)
 
-    def seen(self, id: PoolId, report: FeaturesSeen) -> None:
+    def add_features(self, id: PoolId, report: FeaturesSeen) -> None:
         """Hand a batch's features to the thread."""
         pool = self._pools.get(id)
         if pool is None or len(pool.waiting) >= MOST_BEHIND:

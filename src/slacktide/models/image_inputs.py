@@ -141,8 +141,8 @@ class ImageInput:
         at, row = self.index, self._row
         if self.any_size and self._free:
             extent = self._resized(tensor)
-            own = () if extent is None else ((*extent, 3),)
-            return (*shapes[:at], *own, *shapes[at + 1 :])
+            resized_shapes = () if extent is None else ((*extent, 3),)
+            return (*shapes[:at], *resized_shapes, *shapes[at + 1 :])
         if tensor.datatype is Datatype.BYTES and row is not None:
             return (*shapes[:at], row, *shapes[at + 1 :])
         return tuple(shapes)

@@ -98,8 +98,8 @@ class TextInput:
                 self._budget.charge(nbytes, client)
             except MemoryLimitExceeded as error:
                 raise WireError(error.reason, f"{self._field}: {error}") from None
-        others = [other for other in inputs if other is not tensor]
-        ended = partial(self._done, client, nbytes, rows, others, done)
+        other_inputs = [other for other in inputs if other is not tensor]
+        ended = partial(self._done, client, nbytes, rows, other_inputs, done)
         self._process.encode(client, parts, ended, is_wanted)
 
     def _parts(self, tensor: InputTensor, most_rows: int) -> tuple[int, list[bytes]]:
@@ -135,7 +135,7 @@ class TextInput:
         client: str,
         nbytes: int,
         rows: int,
-        others: Sequence[InputTensor],
+        other_inputs: Sequence[InputTensor],
         done: Encoded,
         result: Tokens | TokenizingError,
     ) -> None:
@@ -153,4 +153,4 @@ class TextInput:
             shape = (rows, result.length)
             tensors.append(InputTensor(spec.name, spec.datatype, shape, result.data[at:end]))
             at = end
-        done([*tensors, *others])
+        done([*tensors, *other_inputs])

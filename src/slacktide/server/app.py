@@ -144,7 +144,7 @@ class App:
             planners.insert(0, self.placement)
         self.driver = Driver(self.engine, launcher, planners=planners, recorder=self.recorder)
         self.learner = RampLearner(self.driver.post)
-        launcher.learn = self.learner.seen
+        launcher.learn = self.learner.add_features
         self.models = ModelManager(
             ModelManagerSettings(
                 cores=core_access.numbers,

@@ -205,7 +205,7 @@ def test_however_rows_are_cut_they_hand_on_the_same(
 def test_rows_that_cannot_be_are_named() -> None:
     pipeline = rows_of("p").pipeline
     with pytest.raises(WorkloadError, match=r"p: plate to owner: each: must not be negative"):
-        StageRows(pipeline, {EDGES[2]: EdgeRows(each=-1.0)})
+        StageRows(pipeline, {EDGES[2]: EdgeRows(fan_out=-1.0)})
     rows = rows_of("p")
     with pytest.raises(WorkloadError, match=r"counts: cars, frame 1: must not be negative, got -2"):
         ObjectCounts({"cars": [1, -2]})

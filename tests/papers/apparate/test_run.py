@@ -98,12 +98,12 @@ def test_rows_goals_and_tables(scope: ExitScope, tmp_path: Path) -> None:
     results = Results(tmp_path / "state", "code")
     small = replace(scope, inputs=600)
     reproduction = reproduce(PAPER, names, small, results, provenance=ORIGIN)
-    assert reproduction.known == 0
+    assert reproduction.stored_cells == 0
     assert {row.experiment for row in reproduction.rows} == {*names} - {"figure-9", "figure-11"}
     assert all(row.saved_p50 == 0.0 for row in reproduction.rows if row.policy == "vanilla")
     assert {goal.setting for goal in reproduction.goals} == {"video", "text"}
     again = reproduce(PAPER, names, small, results, provenance=ORIGIN)
-    assert again.known == again.cells
+    assert again.stored_cells == again.cells
     assert again.rows == reproduction.rows
     text = io.StringIO()
     Console(file=text, width=200).print(render(reproduction))

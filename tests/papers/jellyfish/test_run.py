@@ -97,8 +97,8 @@ def test_a_larger_share_that_leaves_saves_more_of_a_batch():
         assert share == pytest.approx(1.0 - first - (1.0 - row.share) * after, abs=0.1)
         assert list(row.quantiles_ms) == sorted(row.quantiles_ms)
         assert row.quantiles_ms[0] < 0.7 * row.whole_ms, "the first answers leave"
-    assert measured_exits().kept(0.0) == 1.0
-    assert measured_exits().kept(1.0) < measured_exits().kept(0.5) < 1.0
+    assert measured_exits().relative_accuracy(0.0) == 1.0
+    assert measured_exits().relative_accuracy(1.0) < measured_exits().relative_accuracy(0.5) < 1.0
 
 
 def test_rows_goals_and_tables(tmp_path: Path) -> None:

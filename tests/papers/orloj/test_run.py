@@ -58,10 +58,10 @@ def test_a_run_goes_on_where_it_was(tmp_path):
         made(path, paper=replace(PAPER, play=_Flaky(fail_after=5)))
     assert len(path.read_bytes().splitlines()) == 5
     resumed = made(path)
-    assert (resumed.known, resumed.cells) == (5, whole.cells)
+    assert (resumed.stored_cells, resumed.cells) == (5, whole.cells)
     assert resumed.rows == whole.rows
     again = made(path)
-    assert (again.known, again.rows) == (again.cells, whole.rows)
+    assert (again.stored_cells, again.rows) == (again.cells, whole.rows)
 
 
 class _Flaky:

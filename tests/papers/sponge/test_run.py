@@ -61,8 +61,8 @@ def _shown(result: Result) -> str:
 def test_rows_repeat_and_are_resumed(tmp_path):
     first = made(tmp_path / "a.jsonl", "figure-4")
     again = made(tmp_path / "a.jsonl", "figure-4")
-    assert (first.known, first.cells) == (0, 2 * len(FEW))
-    assert again.known == again.cells == first.cells
+    assert (first.stored_cells, first.cells) == (0, 2 * len(FEW))
+    assert again.stored_cells == again.cells == first.cells
     assert again.rows == first.rows
     assert again.goals == first.goals
     by_policy = {row.policy: row for row in first.rows if row.setting == "figure-4"}

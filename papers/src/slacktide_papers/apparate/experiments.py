@@ -72,7 +72,7 @@ class ExitScope:
     tables: tuple[TableFile, ...] = ()
     live: tuple[tuple[TableOrder, TableFile], ...] = ()
     """Streams that a live server plays too, each with the table of the inputs played."""
-    own: bool = True
+    from_examples: bool = True
     """Whether tables are made from the example models; otherwise they are given."""
     folder: Path | None = None
     data: str = ""
@@ -84,7 +84,7 @@ class ExitScope:
     def with_tables(self, paths: Sequence[Path]) -> ExitScope:
         """The scope on these tables instead of those of the examples. Raises ReproduceError."""
         return replace(
-            self, own=False, tables=tuple(TableFile.of(path.stem, path) for path in paths)
+            self, from_examples=False, tables=tuple(TableFile.of(path.stem, path) for path in paths)
         )
 
     def to_dict(self) -> dict[str, Any]:

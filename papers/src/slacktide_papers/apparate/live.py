@@ -108,8 +108,8 @@ def compared(
 
 def _answers(order: TableOrder) -> list[int]:
     """The model's own answers to the inputs that are played."""
-    said = [logits for _, logits in StreamFeatures(order.stream).rows(order.trained, order.inputs)]
-    answers: list[int] = np.concatenate(said).argmax(axis=1).tolist()
+    chunks = StreamFeatures(order.stream).rows(order.trained, order.inputs)
+    answers: list[int] = np.concatenate([logits for _, logits in chunks]).argmax(axis=1).tolist()
     return answers
 
 

@@ -142,7 +142,7 @@ def make_table(order: TableOrder) -> dict[str, Any]:
     features = StreamFeatures(order.stream)
     times, rows_of = _times(features), _rows_of(order, features)
     ramps = _learnt(order, features, rows_of)
-    said: list[tuple[Array, Array]] = []
+    verdicts: list[tuple[Array, Array]] = []
     for pooled, logits in rows_of(order.trained, order.inputs):
         answers = logits.argmax(axis=1)
         judged = [
@@ -150,8 +150,8 @@ def make_table(order: TableOrder) -> dict[str, Any]:
             for ramp, rows in zip(ramps, pooled, strict=True)
         ]
         uncertainty = np.stack([part.uncertainty for part in judged], axis=1)
-        said.append((uncertainty, np.stack([part.agrees for part in judged], axis=1)))
-    uncertainty, agrees = (np.concatenate(part) for part in zip(*said, strict=True))
+        verdicts.append((uncertainty, np.stack([part.agrees for part in judged], axis=1)))
+    uncertainty, agrees = (np.concatenate(part) for part in zip(*verdicts, strict=True))
     ExitTable(
         title=f"{order.name}, {order.inputs} inputs, ramps of the first {order.trained}",
         rate=order.stream.rate,
@@ -188,9 +188,9 @@ def _rows_of(order: TableOrder, features: StreamFeatures) -> _Rows:
     """The features that ramps of this style see: pooled, or the output of their layers."""
     if not order.style:
         return features.rows
-    columns, said = zip(*features.rows(0, order.trained), strict=True)
+    columns, chunks = zip(*features.rows(0, order.trained), strict=True)
     layers = [
-        hidden_layers(order.style, np.concatenate(column), np.concatenate(said))
+        hidden_layers(order.style, np.concatenate(column), np.concatenate(chunks))
         for column in zip(*columns, strict=True)
     ]
 

@@ -61,7 +61,7 @@ _COUNTS = (
 def assumptions(experiments: Sequence[str], scope: ExitScope) -> list[str]:
     """Assumptions behind these experiments, as sentences."""
     sentences = [*_ASSUMED, _COUNTS[scope.folder is None]]
-    if scope.own:
+    if scope.from_examples:
         sentences.append(_QUICK if scope.quick else _OWN)
     if scope.live:
         sentences.append(_LIVE)
@@ -94,7 +94,7 @@ def _conclude(
     for file in scope.tables if "figure-9" in experiments else ():
         table = load_table(file.path, file.digest)
         styles.setdefault(file.name.partition(", ")[0], {})[file.style or OURS] = table
-    if scope.own:  # one stream of each model has tables in all styles
+    if scope.from_examples:  # one stream of each model has tables in all styles
         styles = {name: group for name, group in styles.items() if len(group) > 1 or scope.quick}
     live = [play_live(order, table) for order, table in scope.live]
     compared = [row for name, group in styles.items() for row in compared_styles(name, group, LOSS)]

@@ -85,7 +85,7 @@ Result: TypeAlias = Reproduction[ExitScope, ExitRow, ExitFigures]
 
 def goals_title(experiments: Sequence[str], scope: ExitScope) -> str:
     """Title of the goals; it says whether the goals may be quoted."""
-    if scope.own and not (scope.quick or scope.inputs):
+    if scope.from_examples and not (scope.quick or scope.inputs):
         return "Goals"
     return "Goals; set for whole streams of the examples, otherwise only indicative"
 

@@ -86,11 +86,11 @@ class StreamFeatures:
         features, logits = [], []
         inputs = self._inputs(start, stop)
         while few := tuple(islice(inputs, BATCH)):
-            *pooled, said = self._session.run(
+            *pooled, batch_logits = self._session.run(
                 [*outputs, "exits/logits"], Samples(few, None).batch()
             )
             features.append(np.concatenate(pooled, axis=1).astype(np.float16))
-            logits.append(said)
+            logits.append(batch_logits)
         return {"features": np.concatenate(features), "logits": np.concatenate(logits)}
 
     def _inputs(self, start: int, stop: int) -> Iterator[Mapping[str, Array]]:

@@ -138,7 +138,7 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
     provenance: Provenance
     cells: int
     """Number of runs that the rows are computed from."""
-    known: int
+    stored_cells: int
     """Number of those runs whose results were already stored."""
     quick: bool = False
     """True for a run with `--quick`."""
@@ -167,7 +167,7 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
             "rows": self.rows,
             **self.paper.extras(self.extras),
             "cells": self.cells,
-            "known": self.known,
+            "known": self.stored_cells,
             "provenance": self.provenance,
         }
 

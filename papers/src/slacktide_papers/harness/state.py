@@ -46,7 +46,7 @@ class Results:
         """Read the file `path`; `fresh`: delete it first. Raises ReproduceError if that fails."""
         self._path = path
         self._code = code
-        self._known: dict[bytes, dict[str, Any]] = {}
+        self._outcomes: dict[bytes, dict[str, Any]] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if fresh:
@@ -67,24 +67,24 @@ class Results:
                     f"state file {self._path}, line {number}: not a result; give another --state"
                 ) from None
             if code == self._code:
-                self._known[_key(cell)] = result
+                self._outcomes[_key(cell)] = result
         if tail:  # a crash cut it off: the next line must not continue it
             self._path.write_bytes(whole + b"\n" if whole else b"")
 
     def get(self, cell: Mapping[str, object]) -> dict[str, Any] | None:
         """Outcome of `cell`; None if it has not been measured."""
-        return self._known.get(_key(cell))
+        return self._outcomes.get(_key(cell))
 
     def add(self, cell: Mapping[str, object], result: Mapping[str, object]) -> None:
         """Keep a result, and append it to the file immediately."""
         line = {"code": self._code, "cell": dict(cell), "result": dict(result)}
         with self._path.open("ab") as file:
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-        self._known[_key(cell)] = dict(result)
+        self._outcomes[_key(cell)] = dict(result)
 
     def __len__(self) -> int:
         """Number of results with the present fingerprint."""
-        return len(self._known)
+        return len(self._outcomes)
 
 
 def _key(cell: Mapping[str, object]) -> bytes:

@@ -37,7 +37,7 @@ class MeasuredExits:
     accuracy: Sequence[tuple[float, float]]
     """(share of pictures that leave early, mean average precision)."""
 
-    def kept(self, share: float) -> float:
+    def relative_accuracy(self, share: float) -> float:
         """Accuracy if this share of pictures leaves early, relative to accuracy without exits."""
         shares, scores = zip(*self.accuracy, strict=True)
         return float(np.interp(share, shares, scores) / scores[0])

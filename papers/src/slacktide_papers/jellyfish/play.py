@@ -310,7 +310,7 @@ class _Ours(_Run):
         if not self.exits or not frame.accuracy:
             return frame.accuracy
         at = [variant.name for variant in self.variants].index(frame.variant)
-        return frame.accuracy * measured_exits().kept(leaving(at, len(self.variants)))
+        return frame.accuracy * measured_exits().relative_accuracy(leaving(at, len(self.variants)))
 
     def switched(self) -> tuple[int, int]:
         status = self.planner.status()[MODEL]

@@ -56,7 +56,7 @@ class FleetHardware:
     def parts(self, kind: str) -> Callable[[PoolId, int, PoolView], PoolParts]:
         """Return the function that makes the pools of a device of this kind."""
 
-        def made(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        def make_pool(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
             recipe = PoolRecipe("slack", exits=self._on.exits and pool.model == BRAND)
             times: BatchTimes = CorrectedTimes(table_of(pool.model, pool.variant, kind))
             if pool.model == PLATE:
@@ -64,7 +64,7 @@ class FleetHardware:
                 times = _by_width(kind) if shaped else CorrectedTimes(mean_plate_table(kind))
             return recipe.parts(times, max_batch=max_batch, view=view)
 
-        return made
+        return make_pool
 
     def of(self, name: str, kind: str, engine: Engine) -> Execution:
         """Return the true batch times on the device `name`."""
@@ -95,7 +95,7 @@ class FleetHardware:
             return 1.0 - self.exits.wrong.pop(id, 0.0)
         if pool.model != DETECTOR:
             return 1.0
-        name = child.frame.seen.rows.pipeline.name
+        name = child.frame.picture.rows.pipeline.name
         if self._ran.setdefault(name, pool.variant) != pool.variant:
             self.actions["changes of variant"] += 1
             self._ran[name] = pool.variant

@@ -332,14 +332,14 @@ def _of_score(score: FrameScore, seconds: float) -> dict[str, Any]:
 def _times_as_many(question: PlacementQuestion, factor: float) -> PlacementQuestion:
     """The question with `factor` times as many objects found by each source."""
 
-    def seen(stage: StageView) -> StageView:
+    def scaled(stage: StageView) -> StageView:
         inflows = [
             inflow if inflow.stage else replace(inflow, fan_out=factor * inflow.fan_out)
             for inflow in stage.inflows
         ]
         return replace(stage, inflows=tuple(inflows))
 
-    views = [replace(view, stages=tuple(map(seen, view.stages))) for view in question.pipelines]
+    views = [replace(view, stages=tuple(map(scaled, view.stages))) for view in question.pipelines]
     return replace(question, pipelines=tuple(views))
 
 

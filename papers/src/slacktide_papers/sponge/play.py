@@ -131,14 +131,14 @@ def _foreseen(
         violations=violations,
         unavoidable=doomed,
         p99_ms=0.0,
-        cores=_kept(cores.tolist()),
+        cores=_rounded(cores.tolist()),
         late=(),
         replicas=1,
         needed=0,
     )
 
 
-def _kept(cores: Sequence[float]) -> tuple[float, ...]:
+def _rounded(cores: Sequence[float]) -> tuple[float, ...]:
     """Mean cores, rounded as they are stored."""
     return tuple(round(count, 4) for count in cores)
 
@@ -189,7 +189,7 @@ class _Run:
                 for requests in self._requests.values()
             ),
             p99_ms=1e3 * float(np.quantile(self._latencies, 0.99)) if self._latencies else 0.0,
-            cores=_kept(self._simulation.hardware.allocated.means(edges)),
+            cores=_rounded(self._simulation.hardware.allocated.means(edges)),
             late=tuple(self._late.tolist()),
             replicas=self._replicas,
             needed=self._needed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +66,9 @@ def replay_recording(
         )
     else:
         counted = f"{run.events} events in {run.calls} calls, {run.commands} commands"
-        lines = [f"identical: {counted}"] if difference is None else _told(difference, counted)
+        lines: Iterable[str] = (f"identical: {counted}",)
+        if difference is not None:
+            lines = _difference_lines(difference, counted)
         for line in lines:
             console().print(line, markup=False)
     return 0 if difference is None else FELL_SHORT
@@ -88,7 +90,7 @@ def _teller(recording: Recording, request: int | None) -> Callable[[Decision], N
     return tell
 
 
-def _told(difference: Difference, counted: str) -> Iterator[str]:
+def _difference_lines(difference: Difference, counted: str) -> Iterator[str]:
     """Yield lines about the first difference and the commands around it."""
     call = difference.call
     yield f"different after {counted}: at {difference.line.place}"

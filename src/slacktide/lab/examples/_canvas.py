@@ -31,12 +31,13 @@ class Canvas:
         self._fog, self._grey = fog, 0.7 * daylight
         self._packed = np.zeros((size, size), np.uint32)
         self._noted: PixelBox | None = None
-        self._known: dict[tuple[Colour, bool], int] = {}
+        self._exposed_colours: dict[tuple[Colour, bool], int] = {}
 
     def copy(self) -> Canvas:
         """Return a canvas with the same picture and light, and no recorded box."""
         canvas = copy.copy(self)
-        canvas._packed, canvas._known, canvas._noted = self._packed.copy(), self._known.copy(), None
+        canvas._packed, canvas._noted = self._packed.copy(), None
+        canvas._exposed_colours = self._exposed_colours.copy()
         return canvas
 
     def take_box(self) -> PixelBox | None:
@@ -121,7 +122,7 @@ class Canvas:
 
     def _exposed(self, colour: Colour, *, glows: bool = False) -> int:
         """Return the colour in this light as packed bytes: red (lowest), green, blue."""
-        cached = self._known.get((colour, glows))
+        cached = self._exposed_colours.get((colour, glows))
         if cached is not None:
             return cached
         packed = 0
@@ -129,7 +130,7 @@ class Canvas:
             level = light if glows else light * tint
             level += self._fog * (self._grey - level)
             packed |= int(min(max(level, 0.0), 1.0) * 255) << (8 * i)
-        self._known[colour, glows] = packed
+        self._exposed_colours[colour, glows] = packed
         return packed
 
     def _note(self, left: int, top: int, right: int, bottom: int) -> None:

@@ -45,10 +45,10 @@ class CropTask:
 
     def label(self, user: RoadUser) -> int | list[int]:
         """Return the index of the answer; for a plate, the index of each character."""
-        said = self.of(user) or ""
+        answer = self.of(user) or ""
         if self.width is None:
-            return [self.answers.index(character) for character in said]
-        return self.answers.index(said)
+            return [self.answers.index(character) for character in answer]
+        return self.answers.index(answer)
 
 
 QUESTIONS: Final = {

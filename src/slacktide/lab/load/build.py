@@ -274,8 +274,8 @@ def _renamed(flag: str) -> Iterator[None]:
     try:
         yield
     except WorkloadError as error:
-        said = str(error).removeprefix(f"{flag}: ").removeprefix(f"{flag}s: ")
-        raise LoadSpecError(flag, said) from None
+        message = str(error).removeprefix(f"{flag}: ").removeprefix(f"{flag}s: ")
+        raise LoadSpecError(flag, message) from None
 
 
 @contextmanager

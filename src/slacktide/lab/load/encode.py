@@ -99,14 +99,14 @@ class GrpcRequest:
     def notice(self, nbytes: int, timeout_us: int | None) -> Metadata:
         """Return metadata with the facts that a server can use before a message of `nbytes` is
         complete: model, version, timeout and application."""
-        said = [(BYTES_HEADER, str(nbytes)), (MODEL_KEY, self.model)]
+        metadata = [(BYTES_HEADER, str(nbytes)), (MODEL_KEY, self.model)]
         if self.version:
-            said.append((VERSION_KEY, self.version))
+            metadata.append((VERSION_KEY, self.version))
         if timeout_us is not None:
-            said.append((_TIMEOUT_HEADER.decode(), f"{min(timeout_us, _LONGEST) / 1e6:.6f}"))
+            metadata.append((_TIMEOUT_HEADER.decode(), f"{min(timeout_us, _LONGEST) / 1e6:.6f}"))
         if self.application:
-            said.append((_APPLICATION_HEADER.decode(), self.application))
-        return tuple(said)
+            metadata.append((_APPLICATION_HEADER.decode(), self.application))
+        return tuple(metadata)
 
 
 def http_tensors(target: Target, stream: Stream, tensors: Tensors) -> HttpRequest:

@@ -92,7 +92,7 @@ class GrpcSender:
 
     def submit(self, index: int) -> None:
         # The message leaves when the task first runs; until then the request has not departed.
-        task = asyncio.get_running_loop().create_task(self._one(index))
+        task = asyncio.get_running_loop().create_task(self._send(index))
         self._tasks[index] = task
 
     def give_up(self, index: int) -> None:
@@ -111,7 +111,7 @@ class GrpcSender:
         for channel in self._channels:
             await channel.close(None)
 
-    async def _one(self, index: int) -> None:
+    async def _send(self, index: int) -> None:
         request = self._requests[self._log.payload[index]]
         message, metadata = request.message, self._metadata
         timeout_us = self._log.departed(index, now=self._clock())

@@ -29,7 +29,7 @@ Picture: TypeAlias = NDArray[np.uint8]
 """[height, width, 3], red first."""
 
 
-class Seen(NamedTuple):
+class LinkReading(NamedTuple):
     """State of a link, `at` seconds after its start. Rates are in bytes per second."""
 
     at: float
@@ -49,7 +49,7 @@ class Camera:
     film: Sequence[Picture]
     """Frames that the camera captures, repeated in a loop."""
     captured: list[float] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
+    readings: list[LinkReading] = field(default_factory=list)
     """The client's entries on the server's page of sessions, one for each read."""
     encoding_s: float = 0.0
     """CPU time of encoding."""
@@ -121,5 +121,5 @@ async def _watch(cameras: Sequence[Camera], server: Target, origin: float) -> No
         for session in page["sessions"]:
             camera = by_name[session["name"]]
             rate = float(camera.link.trace.rate(now))
-            camera.seen.append(Seen(now, rate, session["bytes_per_s"], session["size"]))
+            camera.readings.append(LinkReading(now, rate, session["bytes_per_s"], session["size"]))
         await asyncio.sleep(WATCH_S)

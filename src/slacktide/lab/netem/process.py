@@ -62,16 +62,16 @@ class LinkProcess:
         self._tell(self._setup)
         try:
             async with asyncio.timeout(_TIME_LIMIT):
-                said = await self._hear()
+                message = await self._hear()
         except TimeoutError:
-            said = {"error": f"it did not start within {_TIME_LIMIT:g} s"}
+            message = {"error": f"it did not start within {_TIME_LIMIT:g} s"}
         except asyncio.CancelledError:
             await self._end()
             raise
-        port = said.get("port")
+        port = message.get("port")
         if not isinstance(port, int):
             await self._end()
-            raise LinkError(f"no proxy: {said.get('error') or self.failure}")
+            raise LinkError(f"no proxy: {message.get('error') or self.failure}")
         self.port = port
         return self
 
@@ -84,16 +84,16 @@ class LinkProcess:
         done = self.carried
         if done is None:
             return (f"the link failed: {self.failure}",)
-        said = []
+        warnings = []
         if done.lateness_p99 > lateness_limit:
-            said.append(
+            warnings.append(
                 f"the emulated link was late: {done.lateness_p99 * 1e3:.1f} ms at p99 "
                 f"(threshold: {lateness_limit * 1e3:g} ms), so the network looks slower than it "
                 "is; give it a core of its own or less traffic"
             )
         if done.unreachable:
-            said.append(f"the server did not accept {done.unreachable} connections of the link")
-        return tuple(said)
+            warnings.append(f"the server did not accept {done.unreachable} connections of the link")
+        return tuple(warnings)
 
     async def __aexit__(self, *error: object) -> None:
         await self._end()

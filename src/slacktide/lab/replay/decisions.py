@@ -79,7 +79,7 @@ class ProposalRecord:
     wait_until: float | None = None
     p99: float = 0.0
     members: tuple[Member, ...] = ()
-    others: tuple[PricedBatch, ...] = ()
+    alternatives: tuple[PricedBatch, ...] = ()
     """The first 1, 2, 4, … requests by deadline that could share a batch, for comparison."""
 
 
@@ -210,7 +210,7 @@ class ObservedScheduler:
                 chosen=self._choice(answer.members, cores, now),
                 p99=took.p99,
                 members=members,
-                others=tuple(self._others(pending, answer, replica, cores, now)),
+                alternatives=tuple(self._alternatives(pending, answer, replica, cores, now)),
             )
         elif isinstance(answer, WaitUntil):
             record = replace(record, wait_until=answer.at)
@@ -231,7 +231,7 @@ class ObservedScheduler:
             worth(members, rows, self._times, cores=cores, now=now),
         )
 
-    def _others(
+    def _alternatives(
         self, pending: Sequence[Request], answer: Proposal, replica: Replica, cores: int, now: float
     ) -> list[PricedBatch]:
         signature = answer.members[0].signature
@@ -303,7 +303,7 @@ class Notes(Watcher):
         self.pools = ObservedPools(lambda record: self._asked.append(record))
         self._tell = tell
         self._asked: list[ProposalRecord] = []
-        self._known: dict[int, Request | Notice] = {}
+        self._requests: dict[int, Request | Notice] = {}
         self._running: dict[int, RunBatch] = {}
         """By id: batches that are not known to have finished."""
         self._exits: dict[PoolId, ExitsSeen] = {}
@@ -314,9 +314,9 @@ class Notes(Watcher):
         self._asked.clear()
         for event in call.events:
             if isinstance(event, Submitted):
-                self._known[event.request.id] = event.request
+                self._requests[event.request.id] = event.request
             elif isinstance(event, Announced):
-                self._known[event.notice.id] = event.notice
+                self._requests[event.notice.id] = event.notice
 
     def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
         because = tuple(
@@ -341,7 +341,7 @@ class Notes(Watcher):
                 first = running is not None and running.unmeasured
                 self._tell(self._ran(command, because, first))
             elif isinstance(command, Answer):
-                request = self._known.pop(command.id, None)
+                request = self._requests.pop(command.id, None)
                 kind = command.kind
                 if request is not None and kind not in (OutcomeKind.SERVED, OutcomeKind.LATE):
                     self._tell(self._ended(request, command, engine))

@@ -112,11 +112,11 @@ def _reasons(ran: Ran) -> Iterator[str]:
             yield f"  request {request.id}{tag}: {_ms(member.budget)} left, {chance}"
     if len(record.members) > MEMBERS_SHOWN:
         yield f"  and {len(record.members) - MEMBERS_SHOWN} more"
-    if record.others:
-        yield "alternatives by deadline: " + "; ".join(map(_other, record.others))
+    if record.alternatives:
+        yield "alternatives by deadline: " + "; ".join(map(_alternative, record.alternatives))
     for rival in ran.rivals:
         assert rival.chosen is not None
-        yield f"passed over {rival.pool}: {_other(rival.chosen)}"
+        yield f"passed over {rival.pool}: {_alternative(rival.chosen)}"
     yield from record.words
 
 
@@ -159,7 +159,7 @@ def _exits_seen(changed: ExitsChanged) -> str:
     )
 
 
-def _other(choice: PricedBatch) -> str:
+def _alternative(choice: PricedBatch) -> str:
     return (
         f"batch of {choice.requests} in {_ms(choice.expected)}, "
         f"{choice.on_time:.2f} expected on time, worth {choice.worth:.3g}"

@@ -177,7 +177,7 @@ class ReplayedFrames:
         self.ended: list[Answer | FreeSlots] = []
         """Answers and freed slots of the engine's last call."""
         self._frames = Frames(engine)
-        self._told: list[Event] = []
+        self._frame_events: list[Event] = []
 
     def call(self, call: FramesCall) -> list[Plain]:
         """Return the commands that follow from the call."""
@@ -186,19 +186,19 @@ class ReplayedFrames:
             ended, self.ended = self.ended, []
         try:
             if call.trigger == "due":
-                engine_events, done = self._frames.expire(now=call.now)
+                frame_events, done = self._frames.expire(now=call.now)
             else:
                 events = () if call.event is None else (call.event,)
-                engine_events, done = self._frames.handle(events, ended, now=call.now)
+                frame_events, done = self._frames.handle(events, ended, now=call.now)
         except ValueError:  # the server raised too, and went on with the steps done by then
-            engine_events, done = self._frames.take_steps()
-        self._told += engine_events
+            frame_events, done = self._frames.take_steps()
+        self._frame_events += frame_events
         return frame_commands(done)
 
     def untold(self, events: Sequence[Event]) -> Event | None:
         """Return the first event of the frames that `events` lack; None if they lack none."""
-        engine_events, self._told = self._told, []
-        return next((event for event in engine_events if event not in events), None)
+        frame_events, self._frame_events = self._frame_events, []
+        return next((event for event in frame_events if event not in events), None)
 
 
 def handled(engine: Engine, call: Call) -> list[Command]:

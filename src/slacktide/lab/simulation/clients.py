@@ -54,7 +54,7 @@ class SessionLink:
     rtt: float
     link: LinkEstimate = field(default_factory=LinkEstimate)
     pixels: BytesPerPixel = field(default_factory=BytesPerPixel)
-    _told: float = -math.inf
+    _reported_at: float = -math.inf
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
         return self.link.transfer_time(nbytes, now=now)
@@ -67,9 +67,9 @@ class SessionLink:
     ) -> SessionMeasured | None:
         fell = self.link.observe(nbytes, seconds, now=now)
         self.pixels.observe(nbytes, side * side)
-        if not fell and now < self._told + LINK_REPORT_INTERVAL_S:
+        if not fell and now < self._reported_at + LINK_REPORT_INTERVAL_S:
             return None
-        self._told = now
+        self._reported_at = now
         return SessionMeasured(
             id=self.id,
             bytes_per_s=self.link.bytes_per_s(now=now),

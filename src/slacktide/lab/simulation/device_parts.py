@@ -78,7 +78,7 @@ class DeviceParts:
         sent = SentPart(self, frame, part, to, frame.base(command.feeds[0]))
         self.open[part.id] = sent
         nbytes = float(part.nbytes)
-        if part.stage == frame.seen.rows.pipeline.source:
+        if part.stage == frame.picture.rows.pipeline.source:
             sent.share = frames.shrunk.get(part.pipeline, 1.0)
             nbytes *= sent.share
         self._offer(Sending(sent, nbytes, until), link, now)
@@ -119,7 +119,7 @@ class DeviceParts:
         if command.reason.kind in HAS_RESULT:
             sent.sunk, sent.nbytes, sent.worth = frame.sunk, frame.nbytes, frame.worth
         link = self._devices.link(sent.to.name, self._frames.name)
-        self._offer(Sending(sent, sent.nbytes, frame.seen.deadline), link, now)
+        self._offer(Sending(sent, sent.nbytes, frame.picture.deadline), link, now)
 
     def arrived(self, sent: SentPart, at: float) -> None:
         """Note that a part, or its answer, has left the link and arrives at `at`."""

@@ -87,10 +87,10 @@ def played(
         ids = tuple([member.id for ramp, member in members if ramp == number])
         event = RowsReleased(batch.id, ids, policy.ramps[number])
         released.append((stages[number], event))
-    said = zip(uncertainty, agrees, exits, ends, strict=True)
+    verdicts = zip(uncertainty, agrees, exits, ends, strict=True)
     row_reports = [
         (tuple(row), tuple(right)) if stays else (tuple(row[: ramp + 1]), ())
-        for row, right, ramp, stays in said
+        for row, right, ramp, stays in verdicts
     ]
     report = ExitReport(
         ramps=policy.ramps,

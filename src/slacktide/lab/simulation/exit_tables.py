@@ -206,11 +206,12 @@ class TableExits:
         records_features = policy.features and is_judged(batch.id, policy.feature_share)
         if not records_features or (active and not all(course.report.agrees)):
             return course
-        said, right = table.uncertainty[inputs].tolist(), table.agrees[inputs].tolist()
         names = [member.application for member in batch.members for _ in range(member.rows)]
         everywhere = RampsJudged(
-            *(batch.replica.pool, policy.revision, tuple(map(tuple, said))),
-            agrees=tuple(map(tuple, right)),
+            batch.replica.pool,
+            policy.revision,
+            tuple(map(tuple, table.uncertainty[inputs].tolist())),
+            agrees=tuple(map(tuple, table.agrees[inputs].tolist())),
             applications=tuple(names),
         )
         return replace(course, everywhere=everywhere)

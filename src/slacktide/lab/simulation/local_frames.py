@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import Batch
 from slacktide.domain.frames import AnswerFrame, Feed, Frame
-from slacktide.lab.simulation.world.stage_rows import SeenFrame
+from slacktide.lab.simulation.world.stage_rows import CameraFrame
 
 if TYPE_CHECKING:
     from slacktide.lab.simulation.device_parts import DeviceParts
@@ -19,7 +19,7 @@ class LocalFrame:
     """A frame, or a part of a frame, on one device."""
 
     id: int
-    seen: SeenFrame
+    picture: CameraFrame
     first: int
     """For a part: index of its first row among its stage's rows."""
     part: SentPart | None

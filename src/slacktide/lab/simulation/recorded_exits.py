@@ -27,7 +27,7 @@ LATEST_ROWS, LATEST_BATCHES = 4_096, 512
 NEVER = (float("inf"), False)
 """Answer of a ramp without observations: no row leaves there."""
 
-Said = Mapping[int, tuple[float, bool]]
+RowVerdicts = Mapping[int, tuple[float, bool]]
 """By ramp position: uncertainty about one row, and whether the ramp agreed with the model."""
 
 
@@ -35,7 +35,7 @@ Said = Mapping[int, tuple[float, bool]]
 class ObservedExits:
     """Observed answers of one pool's ramps, and their times."""
 
-    rows: deque[Said] = field(default_factory=lambda: deque(maxlen=LATEST_ROWS))
+    rows: deque[RowVerdicts] = field(default_factory=lambda: deque(maxlen=LATEST_ROWS))
     shares: dict[int, float] = field(default_factory=dict)
     """By ramp position: share of a pass that precedes its answers, averaged exponentially."""
     stages: dict[int, float] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class ObservedExits:
             self.shares[ramp] = before + 0.05 * (share - before)
         for uncertainty, agrees in zip(report.uncertainty, report.agrees, strict=True):
             if agrees:
-                said = zip(uncertainty, agrees, strict=True)
-                self.rows.append(dict(zip(report.ramps, said, strict=True)))
+                verdicts = zip(uncertainty, agrees, strict=True)
+                self.rows.append(dict(zip(report.ramps, verdicts, strict=True)))
 
     def _note_own(
         self, batch: Batch, report: ExitReport, seconds: float, times: BatchTimes
@@ -79,9 +79,9 @@ class ObservedExits:
             before, expected = ends, expected + self.stages[ramp] * whole
         if expected > 0.0:
             self.ratios.append(seconds / expected)
-        for uncertainty in report.uncertainty:
-            said = zip(report.ramps, uncertainty, strict=False)
-            self.rows.append({ramp: (unsure, True) for ramp, unsure in said})
+        for row in report.uncertainty:
+            uncertainties = zip(report.ramps, row, strict=False)
+            self.rows.append({ramp: (unsure, True) for ramp, unsure in uncertainties})
 
 
 class RecordedExits:
@@ -111,9 +111,9 @@ class RecordedExits:
         rows = observed.rows
         first = int(self._generator.integers(len(rows))) if rows else 0
         for number in range(batch.rows):
-            row: Said = rows[(first + number) % len(rows)] if rows else {}
+            row: RowVerdicts = rows[(first + number) % len(rows)] if rows else {}
             drawn.append([_nearest(row, ramp) for ramp in policy.ramps])
-        uncertainty = [[said for said, _ in row] for row in drawn]
+        uncertainty = [[unsure for unsure, _ in row] for row in drawn]
         chain = self._chain(batch, policy, observed, seconds)
         return played(batch, policy, uncertainty, [[r for _, r in row] for row in drawn], chain)
 
@@ -145,7 +145,7 @@ class RecordedExits:
         return observed.shares.get(ramp, min(later, default=1.0))
 
 
-def _nearest(row: Said, ramp: int) -> tuple[float, bool]:
+def _nearest(row: RowVerdicts, ramp: int) -> tuple[float, bool]:
     """Return a ramp's answer to a row; if the ramp was not active, that of the last active ramp
     in front of it."""
     if ramp in row:

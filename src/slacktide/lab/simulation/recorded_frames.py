@@ -183,10 +183,10 @@ class FrameInputsReader:
             inputs.items.append(ExternalEvent(at, FrameAnnounced(notice)))
             if id not in self._frames and self.ended[id].at == at and notice.model in like:
                 # Turned away before its body was read: assume the body of another frame.
-                said = {name: getattr(notice, name) for name in _BOTH}
+                notice_fields = {name: getattr(notice, name) for name in _BOTH}
                 frame = like[notice.model]
                 whole = {slot.name: getattr(frame, slot.name) for slot in fields(Frame)}
-                self._frames[id] = Frame(**(whole | said)), max(at, notice.complete_at)
+                self._frames[id] = Frame(**(whole | notice_fields)), max(at, notice.complete_at)
             elif id not in self._frames:
                 self.asked[id] = _as_request(notice, notice.model)
         for id, (frame, at) in self._frames.items():

@@ -96,7 +96,7 @@ class _Reader:
     def __init__(self, after: float, plan: Plan | None) -> None:
         self.inputs = RecordedInputs(float("-inf"), plan)
         self._after = after
-        self._known: dict[int, _RecordedRequest] = {}
+        self._requests: dict[int, _RecordedRequest] = {}
         self._refused: set[int] = set()
         self._starting: dict[int, tuple[float, Replica]] = {}
         """Started replicas and their instants, by id."""
@@ -130,7 +130,7 @@ class _Reader:
         for replica in started(call):
             self._starting[replica.id] = (call.now, replica)
         for id, outcome in answers(call):
-            if id in self._known:
+            if id in self._requests:
                 inputs.ended[id] = outcome
             elif id < 0:
                 self._frames.answered(id, call.now)
@@ -139,15 +139,15 @@ class _Reader:
         inputs = self.inputs
         match event:
             case Announced() if event.notice.id >= 0:  # requests of stages (id < 0) are simulated
-                self._known[event.notice.id] = _RecordedRequest(event.notice, now)
+                self._requests[event.notice.id] = _RecordedRequest(event.notice, now)
             case Submitted() if event.request.id >= 0:
-                record = self._known.setdefault(event.request.id, _RecordedRequest())
+                record = self._requests.setdefault(event.request.id, _RecordedRequest())
                 record.request, record.submitted_at = event.request, now
             case Refused():
                 self._refused.add(event.id)
                 inputs.turned_away += 1
                 inputs.items.append(ExternalEvent(now, event))
-            case Cancelled() if event.id in self._known:
+            case Cancelled() if event.id in self._requests:
                 inputs.items.append(ExternalEvent(now, event))
             case PlanChanged() if inputs.plan is None:
                 inputs.plan, inputs.plan_at = event.plan, now
@@ -165,9 +165,9 @@ class _Reader:
         inputs = self.inputs
         inputs.start_s = self._took or 0.0
         inputs.resize_s = median(self._resizes) if self._resizes else 0.0
-        requests = (record.request for record in self._known.values())
+        requests = (record.request for record in self._requests.values())
         likely = {request.model: request for request in requests if request is not None}
-        for id, record in self._known.items():
+        for id, record in self._requests.items():
             if id not in inputs.ended:
                 inputs.open += 1
                 continue

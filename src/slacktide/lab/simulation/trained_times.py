@@ -62,7 +62,8 @@ class Observations(Watcher):
                 batch = running.batch
                 if event.exits is not None:
                     observed = self.exits.setdefault(batch.replica.pool, ObservedExits())
-                    observed.note(batch, event.exits, call.now - batch.started, _own(engine, batch))
+                    took, times = call.now - batch.started, _whole_pass_times(engine, batch)
+                    observed.note(batch, event.exits, took, times)
                 if batch.leaving is Leaving.SHRINK and not batch.judged:
                     continue  # rows have left the batch, so its time is not that of a whole pass
                 batches = self._batches.setdefault(batch.replica.pool, deque(maxlen=self._latest))
@@ -73,7 +74,7 @@ class Observations(Watcher):
         return self._batches.get(pool, ())
 
 
-def _own(engine: Engine, batch: Batch) -> BatchTimes | None:
+def _whole_pass_times(engine: Engine, batch: Batch) -> BatchTimes | None:
     """Return times of whole passes if exits are built in (no batch is judged), else None."""
     pool = batch.replica.pool
     policy = next((exits for exits in engine.plan.exits if exits.pool == pool), None)
@@ -114,21 +115,21 @@ class TrainedTimes:
                 ratio = seconds / self._forecast(batch, cores).expected
                 for kind in _kinds(batch):
                     samples.setdefault(kind, []).append((batch.started, ratio))
-        self._seen: dict[Likeness, tuple[Seconds, Ratios]] = {}
+        self._ratios: dict[Likeness, tuple[Seconds, Ratios]] = {}
         """By likeness: starts, ascending, and the ratios of the batches that started then."""
         for kind, pairs in samples.items():
             if len(pairs) >= ENOUGH:
                 begun, ratios = np.array(sorted(pairs)).T
-                self._seen[kind] = begun, ratios
-        self._first = min((begun[0] for begun, _ in self._seen.values()), default=0.0)
-        last = max((begun[-1] for begun, _ in self._seen.values()), default=0.0)
+                self._ratios[kind] = begun, ratios
+        self._first = min((begun[0] for begun, _ in self._ratios.values()), default=0.0)
+        last = max((begun[-1] for begun, _ in self._ratios.values()), default=0.0)
         self._span = 0.0 if at_once else last - self._first
         self._shift = float(generator.random()) * self._span if self._span > 0.0 else 0.0
 
     def seconds(self, batch: Batch, cores: int) -> float:
         forecast = self._forecast(batch, cores)
         for kind in _kinds(batch):
-            sample = self._seen.get(kind)
+            sample = self._ratios.get(kind)
             if sample is not None:
                 begun, ratios = sample
                 place = int(begun.searchsorted(self._moment(batch.started))) - NEAR // 2

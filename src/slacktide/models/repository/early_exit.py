@@ -110,16 +110,16 @@ class EarlyExitSettings(Section):
         numbers = []
         for at, name in enumerate(self.whole_model_only):
             if isinstance(name, str) and labels.count(name) != 1:
-                known = "a class number, since the model has no 'labels'"
+                choices = "a class number, since the model has no 'labels'"
                 if labels:
-                    known = f"one of the labels, such as {labels[0]!r}"
-                field = (f"whole_model_only[{at}]", f"expected {known}, got {name!r}")
+                    choices = f"one of the labels, such as {labels[0]!r}"
+                field = (f"whole_model_only[{at}]", f"expected {choices}, got {name!r}")
                 raise OptionError(field)
             numbers.append(labels.index(name) if isinstance(name, str) else name)
         return tuple(numbers)
 
     @property
-    def own(self) -> tuple[OwnExit, ...]:
+    def own_exits(self) -> tuple[OwnExit, ...]:
         """The model's own exits, for workers."""
         return tuple(OwnExit(exit_.outputs, exit_.quality) for exit_ in self.judged)
 

@@ -97,7 +97,9 @@ def _inputs(
 ) -> Iterator[Problem]:
     for name, settings in definition.settings.inputs.items():
         spec = inputs.get(name)
-        if settings.tokenizer is not None or (spec is None and name in _made(definition)):
+        if settings.tokenizer is not None or (
+            spec is None and name in _tokenizer_inputs(definition)
+        ):
             continue
         if spec is None:
             if settings.image is None or definition.preprocessing == settings.image.stated(name):
@@ -131,7 +133,7 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
             yield Problem("variants.sizes", f"images of {name!r} are always {axes[0]} × {axes[1]}")
 
 
-def _made(definition: ModelDefinition) -> Collection[str]:
+def _tokenizer_inputs(definition: ModelDefinition) -> Collection[str]:
     """Return the inputs that a tokenizer makes."""
     return () if definition.text is None else definition.text.gives.values()
 
@@ -230,9 +232,9 @@ def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iter
     inputs."""
     inputs = {spec.name: spec for spec in interface.inputs}
     outputs = {spec.name: spec for spec in interface.outputs}
-    made = () if settings.text is None else settings.text[1].given.values()
+    tokenizer_inputs = () if settings.text is None else settings.text[1].given.values()
     for name, section in settings.inputs.items():
-        if section.pad is not None and name in inputs and name not in made:
+        if section.pad is not None and name in inputs and name not in tokenizer_inputs:
             field = f"inputs.{name}.pad"
             if not interface.batches:
                 yield Problem(field, "the model has no batch axis, so nothing can be padded")

@@ -146,7 +146,7 @@ class ModelDefinition:
     def own_exits(self) -> tuple[OwnExit, ...]:
         """The early exits that the model itself has, front to end."""
         stated = self.settings.early_exit
-        return () if stated is None else stated.own
+        return () if stated is None else stated.own_exits
 
     @property
     def outputs(self) -> dict[str, str]:

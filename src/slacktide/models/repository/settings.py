@@ -455,11 +455,12 @@ class ModelSettings(Section):
             cure = "two texts of one row are one input with 'pairs: true'"
             raise OptionError((f"inputs.{texts[1]}.tokenizer", f"{expected}; {cure}"))
         for name, spec in self.inputs.items():
-            own, stated = {"gives", "max_length", "pairs"}, spec.model_fields_set
-            if spec.tokenizer is None and stated & own:
-                raise OptionError((f"inputs.{name}.{min(stated & own)}", "needs 'tokenizer'"))
-            if spec.tokenizer is not None and (others := stated - own - {"tokenizer"}):
-                raise OptionError((f"inputs.{name}.{min(others)}", "not allowed with 'tokenizer'"))
+            text_keys, stated = {"gives", "max_length", "pairs"}, spec.model_fields_set
+            if spec.tokenizer is None and stated & text_keys:
+                raise OptionError((f"inputs.{name}.{min(stated & text_keys)}", "needs 'tokenizer'"))
+            if spec.tokenizer is not None and (other_keys := stated - text_keys - {"tokenizer"}):
+                field = f"inputs.{name}.{min(other_keys)}"
+                raise OptionError((field, "not allowed with 'tokenizer'"))
             if spec.tokenizer is not None and self.function is not None:
                 raise OptionError((f"inputs.{name}.tokenizer", "not allowed with 'function'"))
         return self

@@ -60,10 +60,10 @@ class DeclaredText:
     def shown(self, interface: ModelInterface) -> ModelInterface:
         """Return a file's interface as clients see it: BYTES instead of what it makes."""
         given_names = set(self.gives.values())
-        others = [spec for spec in interface.inputs if spec.name not in given_names]
+        other_inputs = [spec for spec in interface.inputs if spec.name not in given_names]
         rows = next((spec.shape[0] for spec in self.specs(interface).values()), -1)
         spec = TensorSpec(self.name, Datatype.BYTES, (rows, 2 if self.pairs else 1))
-        return replace(interface, inputs=(spec, *others))
+        return replace(interface, inputs=(spec, *other_inputs))
 
 
 def with_text(settings: ModelSettings, text: DeclaredText | None) -> ModelSettings:

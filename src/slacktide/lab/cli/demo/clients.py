@@ -142,7 +142,7 @@ def _client(camera: Camera, variants: Sequence[FamilyVariant]) -> Document:
     ]
     near = [
         abs(look.estimate / look.rate - 1.0) <= NEAR
-        for look in camera.seen
+        for look in camera.readings
         if look.at - trace.starts[trace.starts <= look.at][-1] >= SETTLED_S
     ]
     return {
@@ -153,7 +153,7 @@ def _client(camera: Camera, variants: Sequence[FamilyVariant]) -> Document:
         "results": Counter(outcome.result.value for outcome in outcomes),
         "near": share(near),
         "link": list(zip(trace.starts.tolist(), trace.rates.tolist(), strict=True)),
-        "seen": [look._asdict() for look in camera.seen],
+        "seen": [look._asdict() for look in camera.readings],
         "course": [
             (at, outcome.size, outcome.variant, outcome.seconds, outcome.on_time)
             for at, outcome in zip(camera.captured, outcomes, strict=True)

@@ -59,7 +59,7 @@ class JudgedBox(NamedTuple):
     """One detected box, with the answers of later stages."""
 
     kind: str
-    said: Mapping[str, str]
+    answers: Mapping[str, str]
     """Answers by stage."""
     true: Mapping[str, str | None]
     """Right answers by stage; None if there is none, such as for a box without a road user."""
@@ -169,15 +169,15 @@ def judge(scene: Scene, stages: Sequence[str], outputs: Mapping[str, Any]) -> tu
     """Return the boxes that later stages answered, each with the answers and the truth."""
     boxes = outputs["street.boxes"].reshape(-1, 4)
     kinds = outputs["street.classes"].ravel()
-    said: dict[int, dict[str, str]] = defaultdict(dict)
+    texts_by_box: dict[int, dict[str, str]] = defaultdict(dict)
     for stage in stages:
         answers = QUESTIONS[stage].answers
         best = outputs[f"{stage}.logits"].argmax(-1)
         for row, box in enumerate(outputs[f"{stage}.rows"].tolist()):
             letters = np.atleast_1d(best[row])
-            said[box][stage] = "".join(answers[int(letter)] for letter in letters)
+            texts_by_box[box][stage] = "".join(answers[int(letter)] for letter in letters)
     judged = []
-    for box, texts in said.items():
+    for box, texts in texts_by_box.items():
         user = scene.shown_in(boxes[box])
         true = {stage: None if user is None else QUESTIONS[stage].of(user) for stage in texts}
         judged.append(JudgedBox(KINDS[int(kinds[box])], texts, true))
@@ -200,7 +200,7 @@ def pipeline_report(
     for box in (box for frame in judged for box in frame.boxes):
         for stage, true in box.true.items():
             if true is not None:
-                right[stage].append(box.said[stage] == true)
+                right[stage].append(box.answers[stage] == true)
     loads = [_load(load, load * capacity, frames) for load, frames in played.items()]
     heaviest = max(loads, key=lambda load: load["load"])
     return {
@@ -215,7 +215,9 @@ def pipeline_report(
         "capacity": capacity,
         "loads": loads,
         "right": {stage: share(flags) for stage, flags in right.items()},
-        "shown": [box._asdict() for box in shown.boxes[:SHOWN]],
+        "shown": [
+            {"kind": box.kind, "said": box.answers, "true": box.true} for box in shown.boxes[:SHOWN]
+        ],
         "actions": list(actions),
     }
 
@@ -253,7 +255,10 @@ def show_pipeline(report: Document) -> Iterator[Part]:
     headings = ("load", "sent/s", *ANSWERED, "refused", *without, "median", "p99")
     yield TextTable(title, headings, lines)
     lines = [
-        (box["kind"], *(_said(box["said"].get(stage), box["true"].get(stage)) for stage in behind))
+        (
+            box["kind"],
+            *(_answer_cell(box["said"].get(stage), box["true"].get(stage)) for stage in behind),
+        )
         for box in report["shown"]
     ]
     title = "One frame: the answer for each box (the truth in brackets, if it differs)"
@@ -271,7 +276,7 @@ def show_pipeline(report: Document) -> Iterator[Part]:
     )
 
 
-def _said(said: str | None, true: str | None) -> str:
-    if said is None:
+def _answer_cell(answer: str | None, truth: str | None) -> str:
+    if answer is None:
         return "–"
-    return said if said == true else f"{said} ({true or 'no road user'})"
+    return answer if answer == truth else f"{answer} ({truth or 'no road user'})"

@@ -36,7 +36,7 @@ class Latencies:
         self._sum = 0.0
         self._least = math.inf
         self._most = -math.inf
-        self._kept: list[Seconds] = []
+        self._samples: list[Seconds] = []
         self._bins: NDArray[np.int64] | None = None
 
     def add(self, samples: Seconds) -> None:
@@ -47,14 +47,14 @@ class Latencies:
         self._sum += float(samples.sum())
         self._least = min(self._least, float(samples.min()))
         self._most = max(self._most, float(samples.max()))
-        self._kept.append(samples)
+        self._samples.append(samples)
         if self._bins is not None or (self.count > EXACT and not self._exact):
             self._fold()
 
     def _fold(self) -> None:
         """Move kept samples into the bins."""
-        samples = np.concatenate(self._kept)
-        self._kept.clear()
+        samples = np.concatenate(self._samples)
+        self._samples.clear()
         place = np.log2(np.maximum(samples, LOWEST_S) / LOWEST_S) * PER_DOUBLING
         # A sample on an edge belongs below it: bin i holds those in (edge i − 1, edge i].
         bins = np.ceil(place).astype(np.int64)
@@ -70,12 +70,14 @@ class Latencies:
             total._exact = total._exact or part._exact
             if part._bins is not None:
                 total._bins = part._bins + (0 if total._bins is None else total._bins)
-            total._kept += part._kept
+            total._samples += part._samples
             total.count += part.count
             total._sum += part._sum
             total._least = min(total._least, part._least)
             total._most = max(total._most, part._most)
-        if total._kept and (total._bins is not None or (total.count > EXACT and not total._exact)):
+        if total._samples and (
+            total._bins is not None or (total.count > EXACT and not total._exact)
+        ):
             total._fold()
         return total
 
@@ -85,7 +87,7 @@ class Latencies:
         if not self.count:
             raise ValueError("there are no samples")
         if self._bins is None:
-            seconds = np.quantile(np.concatenate(self._kept), levels, method="inverted_cdf")
+            seconds = np.quantile(np.concatenate(self._samples), levels, method="inverted_cdf")
             return tuple(float(value) for value in seconds)
         ranks = np.maximum(np.ceil(np.asarray(levels) * self.count), 1.0)
         bins = np.searchsorted(np.cumsum(self._bins), ranks)

@@ -175,7 +175,7 @@ class PipelinesWorld(CellReader):
             place = ("links", name)
             first, second = section.between
             for end in section.between:
-                self._known((*place, "between"), "device", end, self._scenario.devices)
+                self._check_name((*place, "between"), "device", end, self._scenario.devices)
             if first == second or (first, second) in pairs:
                 raise self._refuse((*place, "between"), "expected two devices, linked only once")
             if section.trace is None:
@@ -198,9 +198,9 @@ class PipelinesWorld(CellReader):
 
     def _rows(self, name: str, spec: SimulatedPipeline) -> StageRows:
         place = ("pipelines", name)
-        self._known((*place, "device"), "device", spec.device, self._scenario.devices)
+        self._check_name((*place, "device"), "device", spec.device, self._scenario.devices)
         for stage, node in spec.stages.items():
-            self._known((*place, "stages", stage), "model", node.model, self._scenario.models)
+            self._check_name((*place, "stages", stage), "model", node.model, self._scenario.models)
         stages = tuple(PipelineStage(stage, node.model) for stage, node in spec.stages.items())
         fed: dict[str, str] = {}
         for number, edge in enumerate(spec.edges):
@@ -285,7 +285,7 @@ class PipelinesWorld(CellReader):
                 for number, edge in enumerate(pipeline.edges):
                     if edge.downstream == stage:
                         rows = self.rows[name].edges[number]
-                        each_row = handed.get(number, rows.each)
+                        each_row = handed.get(number, rows.fan_out)
                         inflows.append(Inflow(order.index(edge.upstream), each_row))
                         size = rows.nbytes
                 answer = float(spec.stages[stage].answer)
@@ -322,7 +322,7 @@ class PipelinesWorld(CellReader):
 
     # ── errors and files ─────────────────────────────────────────────────────────────────────
 
-    def _known(self, place: Place, kind: str, name: str, choices: object) -> None:
+    def _check_name(self, place: Place, kind: str, name: str, choices: object) -> None:
         names = list(choices)  # type: ignore[call-overload]
         if name not in names:
             raise self._refuse(place, f"no {kind} {name!r}; {suggestion(name, names)}")

@@ -36,7 +36,7 @@ from slacktide.domain.frames import (
 from slacktide.lab.simulation.device_parts import DeviceParts, Devices
 from slacktide.lab.simulation.items import ExternalEvent
 from slacktide.lab.simulation.local_frames import LocalChild, LocalFrame, SentPart
-from slacktide.lab.simulation.world.stage_rows import PipelineCamera, SeenFrame
+from slacktide.lab.simulation.world.stage_rows import CameraFrame, PipelineCamera
 from slacktide.pipelines import HAS_RESULT
 from slacktide.planning.exits import RampsLearnt
 from slacktide.planning.pipelines.demand import StageArrivals
@@ -84,7 +84,7 @@ class DeviceFrames:
         for at, number, picture in merge(*map(_numbered, cameras, range(len(cameras)))):
             yield ExternalEvent(at, self._arrives(at, picture, cameras[number]))
 
-    def _arrives(self, at: float, picture: SeenFrame, camera: PipelineCamera) -> FrameArrived:
+    def _arrives(self, at: float, picture: CameraFrame, camera: PipelineCamera) -> FrameArrived:
         self._next_id += 1
         id = self._next_id
         self.frames[id] = LocalFrame(id, picture, 0, None)
@@ -103,7 +103,7 @@ class DeviceFrames:
             return None
         request = self.children[child.id]
         frame = request.frame
-        picture, rows = frame.seen, frame.seen.rows
+        picture, rows = frame.picture, frame.picture.rows
         edges = rows.out_of[request.stage]
         exact = 1.0 if self.accuracy is None else self.accuracy(request, child.id)
         if request.stage == rows.pipeline.source:
@@ -152,7 +152,7 @@ class DeviceFrames:
                 batch = child.batch
                 share = child.rows / batch.rows
                 self._score.ran_s += (now - batch.started) * share
-                ended = max(child.frame.seen.ended_at, batch.started)
+                ended = max(child.frame.picture.ended_at, batch.started)
                 if ended < now:
                     self._score.wasted_s += (now - ended) * share
 
@@ -163,7 +163,7 @@ class DeviceFrames:
         frame = self.frames[request.parent or 0]
         first = frame.base(command.feeds[0])
         self.children[request.id] = LocalChild(frame, command.stage, request.rows, first)
-        counted = self.arrivals.get(frame.seen.rows.pipeline.name)
+        counted = self.arrivals.get(frame.picture.rows.pipeline.name)
         if counted is not None:
             counted[command.stage].add(request.rows, now)
         self._score.requests += 1
@@ -171,7 +171,7 @@ class DeviceFrames:
 
     def _answer(self, command: AnswerFrame, now: float) -> None:
         frame = self.frames[command.id]
-        picture, sent = frame.seen, frame.part
+        picture, sent = frame.picture, frame.part
         if sent is None:
             reason = command.reason
             picture.ended_at = now
@@ -190,10 +190,10 @@ class DeviceFrames:
         """Take in a part that another device sent and that arrives at `at`."""
         self._next_id += 1
         sent.there = id = self._next_id
-        self.frames[id] = LocalFrame(id, sent.frame.seen, sent.first, sent)
+        self.frames[id] = LocalFrame(id, sent.frame.picture, sent.first, sent)
         self.put(at, FrameArrived(replace(sent.part, id=id)))
 
 
-def _numbered(camera: PipelineCamera, number: int) -> Iterator[tuple[float, int, SeenFrame]]:
+def _numbered(camera: PipelineCamera, number: int) -> Iterator[tuple[float, int, CameraFrame]]:
     for at, picture in camera.frames():
         yield at, number, picture

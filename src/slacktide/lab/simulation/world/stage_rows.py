@@ -25,7 +25,7 @@ class EdgeRows:
 
     nbytes: float = 0.0
     """Bytes of each row, as it crosses a link."""
-    each: float = 1.0
+    fan_out: float = 1.0
     """Rows for each row of the upstream, unless the upstream is the source."""
     shapes: tuple[Signature, ...] = ()
     """Possible shapes of its rows. All rows of a frame have the same shape, and all shapes are
@@ -52,7 +52,7 @@ class StageRows:
         for edge in pipeline.edges:
             rows = edges.get((edge.upstream, edge.downstream), EdgeRows())
             where = f"pipelines.{pipeline.name}: {edge.upstream} to {edge.downstream}"
-            for name, value in (("nbytes", rows.nbytes), ("each", rows.each)):
+            for name, value in (("nbytes", rows.nbytes), ("each", rows.fan_out)):
                 if not 0.0 <= value < math.inf:
                     raise WorkloadError(f"{where}: {name}", f"must not be negative, got {value}")
             self.edges.append(rows)
@@ -65,11 +65,11 @@ class StageRows:
         self.sinks = frozenset(pipeline.sinks)
         self._source_edges = self.out_of[pipeline.source]
 
-    def span(self, picture: SeenFrame, edge: int, first: int, end: int) -> tuple[int, int]:
+    def span(self, picture: CameraFrame, edge: int, first: int, end: int) -> tuple[int, int]:
         """Return (first, end) of the rows that an edge makes of its upstream's `first` to `end`."""
         if edge in self._source_edges:
             return 0, picture.handed[self._source_edges.index(edge)]
-        fan_out = self.edges[edge].each
+        fan_out = self.edges[edge].fan_out
         return int(first * fan_out + picture.spin), int(end * fan_out + picture.spin)
 
     def offered(self, handed: Sequence[int], spin: float) -> int:
@@ -81,12 +81,12 @@ class StageRows:
                 if name == self.pipeline.source:
                     rows[downstream] = handed[at]
                 else:  # all edges that lead to a join hand on the same number
-                    rows[downstream] = int(rows[name] * self.edges[edge].each + spin)
+                    rows[downstream] = int(rows[name] * self.edges[edge].fan_out + spin)
         return sum(rows[name] for name in self.sinks)
 
 
 @dataclass(slots=True, eq=False)
-class SeenFrame:
+class CameraFrame:
     """A frame's true properties, which the server does not know."""
 
     rows: StageRows
@@ -139,7 +139,7 @@ class PipelineCamera:
         if not 0.0 <= self.nbytes < math.inf:
             raise WorkloadError(f"{where}: nbytes", f"must not be negative, got {self.nbytes}")
 
-    def frames(self) -> Iterator[tuple[float, SeenFrame]]:
+    def frames(self) -> Iterator[tuple[float, CameraFrame]]:
         """Yield (instant, frame) for all frames; endless unless `end` is finite."""
         counts, number = self.counts, 0
         by_edge = [[counts.of(name) for name in names] for names in self.classes]
@@ -151,7 +151,7 @@ class PipelineCamera:
             spin = (number * GOLDEN) % 1.0
             handed = [int(level * sum([series[frame] for series in n]) + spin) for n in by_edge]
             offered = self.rows.offered(handed, spin)
-            yield at, SeenFrame(self.rows, handed, spin, at, at + self.slo, offered)
+            yield at, CameraFrame(self.rows, handed, spin, at, at + self.slo, offered)
             number += 1
 
     def mean_handed(self, start: float, end: float) -> list[float]:
