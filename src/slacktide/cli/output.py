@@ -152,7 +152,7 @@ class _ProgressLines:
         self._printed_at = monotonic()
         self._share = 1.0
         self._began = self._printed_at, 0.0
-        """When the current work began, and the share that was done then."""
+        """Begin of the current work, and the share that was done by then."""
 
     def move(self, share: float, text: str) -> None:
         now = monotonic()

@@ -60,7 +60,7 @@ class FrameTransport(Protocol):
     keeps_shape: bool
     """Whether both sides of a frame shrink by the same factor."""
     short_side: float
-    """Then: short side of a frame, as a multiple of its size; 0: its long side has that size."""
+    """Short side of such a frame, as a multiple of its size; 0: its long side has that size."""
 
     def __init__(
         self, channel: grpc.aio.Channel, terms: SessionOptions, metadata: Metadata, tell: Tell

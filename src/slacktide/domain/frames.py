@@ -181,7 +181,7 @@ class PreparePayload:
     """Its `parent` is the frame."""
     stage: str
     feeds: tuple[Feed, ...]
-    """In the order of the edges into the stage: all of one edge before those of the next."""
+    """Feeds in the order of the stage's edges: all of one edge, then all of the next."""
 
 
 @read_only

@@ -20,7 +20,7 @@ class OutcomeKind(Enum):
     LATE = "late"
     """Computed, but after its deadline."""
     DROPPED = "dropped"
-    """Given up: it could no longer be on time."""
+    """Given up, because it could no longer be on time."""
     REJECTED = "rejected"
     """Refused for load, limits or bad input."""
     FAILED = "failed"
@@ -40,7 +40,7 @@ class Reason(Enum):
 
     ON_TIME = ("on_time", OutcomeKind.SERVED)
     EARLY_EXIT = ("early_exit", OutcomeKind.SERVED)
-    """Also on time: a ramp inside the model was confident enough."""
+    """On time, answered by a ramp inside the model that was confident enough."""
     PARTIAL = ("partial", OutcomeKind.SERVED)
     """On time, but with only the complete stages of a pipeline; the detail names the others."""
 

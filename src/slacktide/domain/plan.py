@@ -100,11 +100,11 @@ class ExitMode(Enum):
     """The treatment of rows that a ramp has answered."""
 
     RELEASE = "release"
-    """They run on to the model's end, so that accuracy is judged on every row."""
+    """Rows run on to the model's end, so that accuracy is judged on every row."""
     SHRINK = "shrink"
-    """They leave the batch, and the remaining rows take less time."""
+    """Rows leave the batch, and the remaining rows take less time."""
     AUTO = "auto"
-    """They run on if the lane was idle and no other request waits for it; else they leave."""
+    """Rows run on if the lane was idle and no other request waits for it; else they leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +228,11 @@ class Plan:
     deployments: tuple[Deployment, ...] = ()
     routes: tuple[Route, ...] = ()
     inputs: tuple[InputSize, ...] = ()
-    """At most one for each client of a model."""
+    """Input sizes, at most one for each client of a model."""
     exits: tuple[ExitPolicy, ...] = ()
-    """At most one for each pool. Requests of a pool without one never leave early."""
+    """Exit policies, at most one for each pool. Without one, requests never leave early."""
     places: tuple[StagePlace, ...] = ()
-    """At most one for each stage of a pipeline."""
+    """Places of stages, at most one for each stage of a pipeline."""
 
     def __post_init__(self) -> None:
         self._check_lanes()

@@ -32,9 +32,9 @@ class Leaving(Enum):
 
     NONE = "none"
     RUN_ON = "run_on"
-    """They may be; their rows run on to the end."""
+    """Answered rows run on to the end."""
     SHRINK = "shrink"
-    """They may be; their rows leave the batch."""
+    """Answered rows leave the batch."""
 
     __hash__ = object.__hash__
 
@@ -90,7 +90,7 @@ class Request:
     id: int
     model: str
     arrival: float
-    """When its first byte arrived."""
+    """Time at which its first byte arrived."""
     deadline: float
     rows: int = 1
     penalty: float = 1.0

@@ -36,7 +36,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _conservation(engine: Engine) -> None:
-    """Known = ended + in flight, for every model, and the table holds those in flight."""
+    """Requests = ended + in flight, for every model, and the table holds those in flight."""
     table = engine.state.request_table
     unanswered = Counter(
         entry.request.model
@@ -63,7 +63,7 @@ _PLACES = {
     State.HELD: "held",
     State.ENDED: "batches",
 }
-"""Where a request in each state is; an announced one is in no queue."""
+"""Place of a request in each state; an announced one is in no queue."""
 
 
 def _places(state: EngineState) -> dict[str, Counter[int]]:

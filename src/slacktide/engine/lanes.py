@@ -229,10 +229,10 @@ class Placement:
         self.state = ReplicaState.BACKOFF
         """The replica state of `phase`."""
         self.since = -math.inf
-        """When the latest replica started or, once it is up, came up."""
+        """Time at which the latest replica started or, once it is up, came up."""
         self.until = math.inf
-        """When the engine must act: start limit (STARTING) or restart (PAUSED; inf: not before the
-        circuit of the version allows it)."""
+        """Time of the engine's next step: start limit (STARTING) or restart (PAUSED; inf: not before
+        the circuit of the version allows it)."""
 
     def go(self, step: Step) -> None:
         """Enter the phase that `step` leads to. Raises ValueError if there is none."""
@@ -275,7 +275,7 @@ class Running:
         self.waiting = 0 if batch.solo else len(batch.members)
         self.expected_end = expected_end
         self.hang_at = batch.hang_at
-        """When the replica counts as hung; changes with the cores of the lane."""
+        """Time from which the replica counts as hung; changes with the cores of the lane."""
         self.cores = placement.lane.size
         """Cores that it is expected to run on from now on."""
         self.steady = True
@@ -326,7 +326,7 @@ class Lane:
         self.held = spec.cores
         """All cores it may run on now: `cores`, and all targets since the last settled resize."""
         self.awaited_until = math.inf
-        """Until more cores are confirmed, no batch starts before this time; inf: none awaited."""
+        """Earliest start of a batch while more cores are awaited; inf: none are."""
         self.resize_began = -math.inf
         self.resize_time = 0.0
         """Seconds that the last resize took to be confirmed."""
@@ -334,9 +334,9 @@ class Lane:
         self.placements: list[Placement] = []
         self.running: Running | None = None
         self.free_since = -math.inf
-        """When its last batch ended."""
+        """End of its last batch."""
         self.wait_until = math.inf
-        """When a policy wants to propose again (WaitUntil)."""
+        """Time at which a policy wants to propose again (WaitUntil)."""
         self.windows: LaneWindows | None = None
         """Its timetable and missed windows; None if it has none."""
         self.removed = False
@@ -371,11 +371,11 @@ class LaneWindows:
         self.missed: Counter[str] = Counter()
         """Windows that closed without a batch although a request had waited, by model."""
         self.ran_at: dict[str, float] = {}
-        """When a batch of each model last began or ended."""
+        """Last begin or end of a batch, by model."""
         self.checked = dict.fromkeys(table.windows, now)
         """The latest checked closing time of each window."""
         self.check_at = -math.inf
-        """When the next check is due, because a window may have closed."""
+        """Time of the next check, because a window may have closed by then."""
 
     def ran(self, model: str, *, now: float) -> None:
         """Record that a batch of `model` begins or ends."""

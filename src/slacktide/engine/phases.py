@@ -17,7 +17,7 @@ class ReplicaState(Enum):
     STARTING = "starting"
     UP = "up"
     BACKOFF = "backoff"
-    """There is no replica; another may be started."""
+    """No replica runs; another may be started."""
 
 
 UP: Final = ReplicaState.UP

@@ -33,7 +33,7 @@ class WaitUntil:
 
 @read_only
 class Idle:
-    """There is nothing to run."""
+    """A scheduler's answer if it has nothing to run."""
 
 
 class PoolView(Protocol):

@@ -47,7 +47,7 @@ class CrashHistory:
         """How often the circuit has opened since it was last closed."""
         self.circuit = Circuit.CLOSED
         self.retry_at = math.inf
-        """When an unavailable version goes on trial; inf: not scheduled."""
+        """Time at which an unavailable version goes on trial; inf: not scheduled."""
         self.proved = False
         """Whether a batch has finished on trial, on a replica that was up for long enough."""
 

@@ -35,7 +35,7 @@ class ReplicaLifecycle:
         self._idle = idle
         self._exits = exits
         self.next_due = math.inf
-        """When a replica must restart, or has taken too long to start; inf: never."""
+        """Next time at which a replica restarts, or has taken too long to start; inf: never."""
         self._by_id: dict[int, Placement] = {}
         self._next_id = 0
 

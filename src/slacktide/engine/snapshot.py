@@ -54,7 +54,7 @@ class LaneSnapshot:
     serves: bool
     """Whether a replica on it can be given a batch."""
     free_at: float
-    """When it should start another batch, in absolute seconds; now if it is free."""
+    """Expected start of its next batch, in absolute seconds; now if it is free."""
     running: RunningBatch | None
     missed: Mapping[str, int] = field(default_factory=dict)
     """Windows of its timetable that closed without a batch although a request had waited, by model;

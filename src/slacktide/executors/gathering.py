@@ -71,7 +71,7 @@ class BatchGatherer:
         self._crops: CropGatherer | None = None
 
     def warmed_up(self) -> None:
-        """Take over what the warm-up found out about padded outputs."""
+        """Take over the padded outputs that the warm-up found."""
         runner = self._runner
         if self._lengths is not None and runner.padding is not None:
             self._lengths = LengthReader(runner.padding, runner.interface)

@@ -350,8 +350,8 @@ class PlanBuilder:
         return Plan(self._layout.lanes, tuple(deployments), tuple(routes))
 
     def stated(self) -> Stated:
-        """Return what models state for planners, by name: scaling, variants and early exits. Models
-        that state none of these are left out."""
+        """Return the statements of models to planners, by name: scaling, variants and early exits.
+        Models that state none of these are left out."""
         stated: dict[str, tuple[object, ...]] = {}
         for version in self._versions:
             parts: list[object] = [] if version.family is None else [version.family]

@@ -69,7 +69,7 @@ class LoadedExits:
     outputs: tuple[str, ...]
     """The outputs for clients, in order."""
     decoded: bool = False
-    """Whether a decoder makes all of them from what ramps make."""
+    """Whether a decoder makes all outputs from the outputs of ramps."""
     revision: int = 0
     """Revision of the ramps; 0 if there are none yet."""
     names: tuple[str, ...] = ()

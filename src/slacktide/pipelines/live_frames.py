@@ -49,7 +49,7 @@ class ServedPipeline:
     def __init__(self, pipeline: Pipeline, fan_outs: Sequence[FanOut], engine: Engine) -> None:
         self.pipeline = pipeline
         self.fan_outs = tuple(fan_outs)
-        """In the order of the pipeline's edges."""
+        """Fan-outs of the pipeline's edges, in their order."""
         self.frames = 0
         """Number of frames so far, without parts from other devices."""
         self.reserves = Reserves(pipeline, fan_outs, engine)

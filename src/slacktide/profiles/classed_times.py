@@ -44,7 +44,7 @@ from slacktide.profiles.time_distribution import TimeDistribution
 DIFFERENT = 1.15
 """Classes are used if the longest key alone takes this many times as long as the shortest alone."""
 WIDE = 2.0
-"""They are also used if the 95th percentile of the time alone is this many times the 5th."""
+"""Classes are also used if the 95th percentile of the time alone is this many times the 5th."""
 LOOK_EVERY = 50
 """Lone runs between two comparisons; a fifth of this while there are few samples."""
 _SPEED_SHOWS = 0.02

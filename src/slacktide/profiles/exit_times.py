@@ -46,7 +46,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 
 @read_only
 class ExitMix:
-    """When answers come and lanes become free, as shares of a whole pass."""
+    """Times of answers and of free lanes, as shares of a whole pass."""
 
     parts: tuple[tuple[float, float], ...]
     """(chance, share of a whole pass) of each active ramp and of the end."""

@@ -144,7 +144,7 @@ class MixedTime:
     every arriving request needs it."""
 
     parts: tuple[TimeDistribution, ...]
-    """At least one."""
+    """Times of each kind of batch; at least one."""
     weights: tuple[float, ...]
     """Frequency of each kind, in any unit; above 0."""
 

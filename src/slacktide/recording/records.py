@@ -75,7 +75,7 @@ class Header:
     """1 is the first."""
     software: str
     began: str
-    """When this part began: wall clock, ISO 8601. For people."""
+    """Begin of this part, as wall-clock time in ISO 8601, for people."""
     settings: EngineSettings
     events_before: int = 0
     """Number of events in earlier parts."""

@@ -142,7 +142,7 @@ def _exit_counts(of: ClassStatus | ApplicationStatus) -> dict[str, int]:
 
 
 def _variants(version: LoadedVersion) -> list[dict[str, Any]]:
-    """Return our addition for a family: what each variant has run."""
+    """Return our addition for a family: the runs of each variant."""
     variant_stats = []
     for pool in version.pools:
         batches, rows = version.counters.by_variant.get(pool.variant, (0, 0))

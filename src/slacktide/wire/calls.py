@@ -84,7 +84,7 @@ class SessionTerms:
 
 @dataclass(frozen=True, slots=True)
 class SizeAdvice:
-    """Advice to a session on what to send."""
+    """Advice to a session on the frames to send."""
 
     size: int = 0
     """Side of its images in pixels; 0: any size."""

@@ -73,7 +73,7 @@ class LinkEstimate:
         self._recent: deque[tuple[float, float, float]] = deque(maxlen=_SAMPLES)
         """Recent transfers: end, bytes, and seconds of these bytes at the pace just after it."""
         self._last_at = -inf
-        """When the last transfer ended."""
+        """End of the last transfer."""
         self._mean, self._mean_until = 0.0, -inf
         """Cached rate, and when it expires unless another transfer ends."""
 

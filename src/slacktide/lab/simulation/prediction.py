@@ -40,7 +40,7 @@ class Prediction:
 
     recorded: Report
     predicted: tuple[Report, ...]
-    """One for each seed."""
+    """Predicted outcomes, one report for each seed."""
     notes: tuple[str, ...]
     """Notes on omissions and assumptions."""
 

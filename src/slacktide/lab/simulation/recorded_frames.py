@@ -52,7 +52,7 @@ class RecordedRows:
     rows: int = 0
     """Rows of the stage."""
     yields: list[Yield] = field(default_factory=list)
-    """By outgoing edge of the stage: what all these rows yielded."""
+    """Rows that these rows yielded in all, by outgoing edge of the stage."""
 
     def add(self, rows: int, yields: Sequence[Yield]) -> None:
         """Add the yields of one more request of the stage, with `rows` rows."""

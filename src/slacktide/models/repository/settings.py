@@ -174,7 +174,7 @@ ROLES = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def _roles(value: Any) -> Any:
-    """Inputs by what a tokenizer makes of them; a list has those with the usual names."""
+    """Inputs that the tokenizer makes, by role; a list has those with the usual names."""
     named = {name: name for name in value} if isinstance(value, list) else value
     if isinstance(named, dict) and not (named.keys() <= {*ROLES} and "input_ids" in named):
         raise ValueError(

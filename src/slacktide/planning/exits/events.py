@@ -36,7 +36,7 @@ class RampsLearnt:
     revision: int
     """Revision of their weights, at least 1."""
     ramps: tuple[RampFacts, ...]
-    """In order of position."""
+    """Learnt ramps, in order of position."""
 
 
 @read_only
@@ -45,7 +45,7 @@ class RampsRefused:
 
     pool: PoolId
     reason: str
-    """One sentence."""
+    """Reason as one sentence, for people."""
 
 
 @read_only

@@ -1,4 +1,4 @@
-"""`ExitsStatus`: what metrics and people see of a pool's early exits."""
+"""`ExitsStatus`: the state of a pool's early exits, for metrics and people."""
 
 from __future__ import annotations
 

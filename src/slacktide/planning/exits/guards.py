@@ -263,7 +263,7 @@ class Applications:
 
     @property
     def idle_at(self) -> float:
-        """When the last row of the longest idle application came that may leave."""
+        """Time of the last row of the application that has been idle longest and may leave."""
         waiting = self.admitted | self._counted if self.budgets else ()
         return min((self._last_at[name] for name in waiting), default=math.inf)
 

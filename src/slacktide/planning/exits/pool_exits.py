@@ -109,7 +109,7 @@ class PoolExits(ScopeState):
         self.tune_at = 1
         """Number of judged rows at which thresholds are next tuned."""
         self.judged_at = -math.inf
-        """When the last row was judged."""
+        """Time at which the last row was judged."""
         self.retry_at = math.inf
         self.retry_s = RETRY_S
         self.uncut = UNCUT

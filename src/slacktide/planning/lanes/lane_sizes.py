@@ -42,7 +42,7 @@ class ScalingGroup:
 
     models: tuple[str, ...]
     lanes: tuple[str, ...]
-    """As in the base plan."""
+    """Lanes, named as in the base plan."""
     deployments: tuple[Deployment, ...]
     """Deployments on each lane, as the base plan states them for the first lane that has them."""
 

@@ -71,7 +71,7 @@ class StageConfiguration:
     without."""
 
     times: tuple[ConfigurationTimes, ...]
-    """One for each kind of device that can run the configuration."""
+    """Times on each kind of device that can run the configuration."""
     name: str = ""
     accuracy: float = 1.0
     """Worth of an answer."""

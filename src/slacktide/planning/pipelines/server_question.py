@@ -52,7 +52,7 @@ class LaneGroup:
     cores: int
     """Most cores of each lane."""
     choices: tuple[int, ...] = ()
-    """Some of the numbers of cores that a lane may have, ascending; empty: it is fixed."""
+    """Numbers of cores to consider for a lane, ascending; empty: its number is fixed."""
     held: int = 0
     """Cores of all lanes together, as the settings state."""
 

@@ -73,7 +73,7 @@ class ScalingPlanner(ScopedPlanner[str, ScaledState]):
         self._rebased = False
         """Whether the next plan is the first from a new base plan."""
         self._resize_at = math.inf
-        """When to hand on cores that lanes have given up."""
+        """Time at which cores that lanes have given up are handed on."""
         self._incoming: dict[str, dict[int, Waiting]] = {}
         """Requests that the engine is about to handle, by model and id."""
         self._due_views: dict[str, ModelView] = {}

@@ -66,7 +66,7 @@ class ExpectedArrivals:
         self._long = _Average(self._options.window)
         self._short = _Average(self._options.burst_window)
         self._at: float | None = None
-        """When the last request came."""
+        """Time of the last request."""
         self._spread = 1.0
         """Measured D; at first that of a Poisson process."""
         self._budgets: deque[tuple[float, float]] = deque(maxlen=MOST_BUDGETS)

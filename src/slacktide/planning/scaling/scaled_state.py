@@ -59,9 +59,9 @@ class ScaledState(ScopeState):
         self.target: ScalingTarget | None = None
         self.pressure = 0.0
         self.due_at = now
-        """When its policy is asked next."""
+        """Time at which its policy is asked next."""
         self.check_at = math.inf
-        """When the plan in force is checked next."""
+        """Time at which the plan in force is checked next."""
         self.checked_until = -math.inf
         """The plan in force is not checked before this time."""
 

@@ -25,9 +25,9 @@ class Waiting:
     """A request that waits, or whose body is on its way. Times are absolute seconds."""
 
     ready_at: float
-    """When it can run: now or earlier if its body is here."""
+    """Earliest start: now or earlier if its body is here."""
     deadline: float
-    """When its answer is due, with network time and the answer's way back already subtracted;
+    """Time at which its answer is due, less network time and the answer's way back;
     infinite for best effort."""
     rows: int = 1
 
@@ -47,9 +47,9 @@ class ReplicaView:
     cores: int
     """Cores that it has, or will have once a resize under way is confirmed."""
     ready_at: float
-    """When it can serve: now or earlier if it is up; when it should be up if it is starting."""
+    """Time from which it serves: now or earlier if it is up, else the expected end of its start."""
     free_at: float
-    """When the batch it runs is expected to end; now or earlier if it runs none."""
+    """Expected end of the batch it runs; now or earlier if it runs none."""
 
 
 class BatchSeconds(Protocol):
@@ -106,7 +106,7 @@ class ModelView:
 
     model: str
     waiting: tuple[Waiting, ...]
-    """In the order of their deadlines."""
+    """Waiting requests, in the order of their deadlines."""
     replicas: tuple[ReplicaView, ...]
     rate: float
     """Expected rows per second until the next plan, with a margin for bursts. Only requests count

@@ -12,7 +12,7 @@ class FamilyVariant:
 
     name: str
     accuracy: float
-    """Within (0, 1]."""
+    """Accuracy of its answers, within (0, 1]."""
     size: int = 0
     """Side in pixels of the image it takes; 0: as in the file, and clients get no size."""
     nbytes: int = 0

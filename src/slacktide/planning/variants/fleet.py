@@ -38,7 +38,7 @@ class Variant:
 
     name: str
     accuracy: float
-    """Within (0, 1]."""
+    """Accuracy of its answers, within (0, 1]."""
     seconds: tuple[float, ...]
     """P99 of a batch of 1, 2, … rows; positive, non-decreasing."""
 

@@ -108,9 +108,9 @@ class PlannedFamily(ScopeState):
         self.stale = True
         """Whether replicas have come up, or sessions have gone, since the last plan."""
         self.due_at = now
-        """When to search next."""
+        """Time of the next search."""
         self.held_until = -math.inf
-        """Until then, plans leave the family as the base plan has it."""
+        """Time until which plans leave the family as in the base plan."""
         self.failures = 0
         """Failures in a row."""
         self._asked_at = self._answered_at = -math.inf
@@ -152,7 +152,7 @@ class PlannedFamily(ScopeState):
 
     @property
     def meanwhile_at(self) -> float:
-        """When to put pending changes in force. Large plans come less often, because they take the
+        """Time at which pending changes take force. Large plans come less often: they take the
         loop's time however few of their clients have changed."""
         if self.stale or self.next_answer is not None or self.pending or self.error is not None:
             at = self._answered_at + ANSWER_GAP * (1.0 + len(self.mapped) / 50)

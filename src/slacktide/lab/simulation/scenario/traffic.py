@@ -244,7 +244,7 @@ _REST = [
 
 
 class _Sender:
-    """Makes the items of one application; looks up what they have in common only once."""
+    """Makes the items of one application. Looks up their common facts only once."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
