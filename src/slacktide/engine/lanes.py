@@ -231,8 +231,8 @@ class Placement:
         self.since = -math.inf
         """Time at which the latest replica started or, once it is up, came up."""
         self.until = math.inf
-        """Time of the engine's next step: start limit (STARTING) or restart (PAUSED; inf: not before
-        the circuit of the version allows it)."""
+        """Time of the next step of the engine: start limit (STARTING) or restart (PAUSED; inf: not
+        before the circuit of the version allows it)."""
 
     def go(self, step: Step) -> None:
         """Enter the phase that `step` leads to. Raises ValueError if there is none."""
