@@ -241,12 +241,12 @@ def test_every_batch_and_every_refusal_is_told_with_its_reason(world: Any, happe
     ends = [each for each in told if isinstance(each, Ended)]
     assert len(ends) == len(unserved) - len(turned_away)
     assert any(run.rivals for run in runs)
-    assert any(run.asked is None for run in runs)  # in quarantine, after a crash
+    assert any(run.proposal is None for run in runs)  # in quarantine, after a crash
     for run in runs:
-        if run.asked is not None:
-            assert run.asked.chosen is not None
-            assert [member.request for member in run.asked.members] == list(run.batch.members)
-            assert run.asked.pending >= len(run.batch.members)
+        if run.proposal is not None:
+            assert run.proposal.chosen is not None
+            assert [member.request for member in run.proposal.members] == list(run.batch.members)
+            assert run.proposal.pending >= len(run.batch.members)
     text = [line for each in told for line in lines(each, begin=0.0)]
     assert any("passed over b:1" in line for line in text)
     assert any("hopeless: it could hardly be on time" in line for line in text)
@@ -291,7 +291,7 @@ def test_a_batch_that_has_run_is_told_of_with_what_was_predicted(
     runs = {each.batch.id: each for each in told if isinstance(each, Ran)}
     assert {end.batch.id for end in ends} == set(runs)
     for end in ends:
-        asked = runs[end.batch.id].asked
+        asked = runs[end.batch.id].proposal
         assert asked is not None
         assert asked.chosen is not None
         assert (end.expected, end.p99) == (asked.chosen.expected, asked.p99)

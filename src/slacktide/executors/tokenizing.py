@@ -105,7 +105,7 @@ class TokenizerProcess:
         self._writer: StreamWriter | None = None
         """None while no process is ready."""
         self._task: asyncio.Task[None] | None = None
-        self._wanted = asyncio.Event()
+        self._pending = asyncio.Event()
         """Set while requests have no answer."""
         self._live: dict[int, _Texts] = {}
         """Requests without an answer, oldest first."""
@@ -142,7 +142,7 @@ class TokenizerProcess:
         self._numbers += 1
         texts = _Texts(self._numbers, client, parts, done, is_wanted)
         self._live[texts.number] = texts
-        self._wanted.set()
+        self._pending.set()
         self._push(texts)
         self._send()
 
@@ -171,7 +171,7 @@ class TokenizerProcess:
             self._queues, self._under_way = (FairQueue(), FairQueue()), 0
             for texts in self._live.values():
                 self._push(texts)
-            await self._wanted.wait()
+            await self._pending.wait()
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
         """Start a process and handle its answers until it ends. Raises TokenizingError if it cannot
@@ -263,7 +263,7 @@ class TokenizerProcess:
     def _end(self, number: int, result: Tokens | TokenizingError) -> None:
         texts = self._live.pop(number, None)
         if not self._live:
-            self._wanted.clear()
+            self._pending.clear()
         if texts is not None:
             texts.done(result)
 

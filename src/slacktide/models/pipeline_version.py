@@ -209,8 +209,8 @@ def _sorts(edges: Sequence[Edge], stages: Mapping[str, LoadedVersion]) -> Iterat
     """Yield whether boxes are sorted: alike for all edges that select the same ones, since stages
     with the same rows may be joined."""
     for edge in edges:
-        alike = [other for other in edges if other.selection == edge.selection]
-        checks = [stages[other.downstream].check for other in alike]
+        alike = [peer for peer in edges if peer.selection == edge.selection]
+        checks = [stages[peer.downstream].check for peer in alike]
         yield bool(edge.each) and any(check.takes_any_width for check in checks)
 
 

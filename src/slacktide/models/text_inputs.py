@@ -98,7 +98,7 @@ class TextInput:
                 self._budget.charge(nbytes, client)
             except MemoryLimitExceeded as error:
                 raise WireError(error.reason, f"{self._field}: {error}") from None
-        other_inputs = [other for other in inputs if other is not tensor]
+        other_inputs = [peer for peer in inputs if peer is not tensor]
         ended = partial(self._done, client, nbytes, rows, other_inputs, done)
         self._process.encode(client, parts, ended, is_wanted)
 

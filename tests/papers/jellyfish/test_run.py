@@ -139,7 +139,7 @@ def test_goals_judge_what_rows_say():
 
 def queue(batch: int = 2) -> tuple[WorkerQueue, PublishedWorkers]:
     workers = PublishedWorkers([Variant("128", 0.2, (0.02, 0.03, 0.04))], ["gpu-0"])
-    workers.lanes["gpu-0"].wanted = (0, batch)
+    workers.lanes["gpu-0"].target = (0, batch)
     workers.mapped = frozenset(("a",))
     return WorkerQueue(workers, "gpu-0"), workers
 

@@ -44,7 +44,7 @@ def test_every_contender_plays_the_same_frames_twice_alike(name: str) -> None:
 @pytest.mark.slow
 def test_what_is_made_for_a_surge_follows_links_and_nothing_else() -> None:
     run = _PlayedCell(cell("pipeline", "surges", seconds=20, fixed=3.0))
-    first = run.asked
+    first = run.question
     plain = OctopInfTestbed(SETTINGS["surges"], load_data(None), 1, warm=20).question()
     for view, stated in zip(first.pipelines, plain.pipelines, strict=True):
         for rate, once in zip(view.rates()[1:], stated.rates()[1:], strict=True):

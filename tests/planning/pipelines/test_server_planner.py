@@ -278,7 +278,7 @@ def test_what_moves_says_why():
     assert not any(isinstance(each, PlacesChanged) for each in server.told)
     server.runs(8, frames=60, rows=1)
     (moved,) = [each for each in server.told if isinstance(each, PlacesChanged)]
-    assert (moved.what, moved.before, moved.after) == ("street", ("lane0",), ("lane0", "lane1"))
+    assert (moved.name, moved.before, moved.after) == ("street", ("lane0",), ("lane0", "lane1"))
     assert re.fullmatch(
         r"traffic received more rows than planned: the share expected in time fell from 100% to "
         r"\d+%; now \d+% is expected in time",
@@ -288,7 +288,7 @@ def test_what_moves_says_why():
     server.stated.pop("traffic")
     server.rebase(base_plan(3, brands=3))
     (back,) = [each for each in server.told if isinstance(each, PlacesChanged)]
-    assert (back.what, back.after, back.why) == ("street", ("lane0",), ""), "no planner did that"
+    assert (back.name, back.after, back.why) == ("street", ("lane0",), ""), "no planner did that"
 
 
 def test_a_placement_is_reported_once():

@@ -289,7 +289,7 @@ class PublishedPlanner(Planner):
             at = len(self._sides) - 1
         elif state.mapped:
             worker = self._workers.lanes[state.lane]
-            at, batch = worker.wanted
+            at, batch = worker.target
             twice = 2.0 * self._workers.variants[at].seconds[batch - 1]
             while at > 0 and self._budget(state, at) < twice:
                 at -= 1
@@ -318,7 +318,7 @@ class PublishedPlanner(Planner):
             budgets = tuple(self._budget(session, at) for at in range(len(variants)))
             clients.append(Client(id, session.opened.rate, budgets))
         fleet = Fleet(variants, clients, len(workers.lanes))
-        present = {lane: worker.wanted[0] for lane, worker in workers.lanes.items()}
+        present = {lane: worker.target[0] for lane, worker in workers.lanes.items()}
         self._seed += 1
         assignment = published(fleet, start=tuple(present.values()), seed=self._seed)
         lanes = self._update(present, fleet, assignment, now)
@@ -346,12 +346,12 @@ class PublishedPlanner(Planner):
             lanes.append(lane)
             worker = workers.lanes[lane]
             worker.settle(now)
-            if variant != worker.wanted[0]:
+            if variant != worker.target[0]:
                 workers.switches += 1
                 late = bool(worker.loaded) and lane in missed
                 workers.late += late
                 worker.ready = now + self._load() if late else now
-            worker.wanted = variant, self._batch(fleet, assignment, replica)
+            worker.target = variant, self._batch(fleet, assignment, replica)
             worker.loaded = _window(variant, len(workers.variants), self._most)
             worker.settle(now)
         return lanes

@@ -26,7 +26,7 @@ class PublishedWorker:
     variant: int = 0
     """Variant that it runs."""
     batch: int = 1
-    wanted: tuple[int, int] = (0, 1)
+    target: tuple[int, int] = (0, 1)
     """Variant and batch of the plan in force."""
     ready: float = 0.0
     """Instant at which the wanted variant is loaded."""
@@ -35,7 +35,7 @@ class PublishedWorker:
     def settle(self, now: float) -> None:
         """Run the wanted variant if it is loaded."""
         if now >= self.ready:
-            self.variant, self.batch = self.wanted
+            self.variant, self.batch = self.target
 
 
 class PublishedWorkers:
@@ -59,7 +59,7 @@ class PublishedWorkers:
     def seconds(self, batch: Batch, cores: int) -> float:
         """True time of a batch, which is padded to the worker's batch size."""
         worker, took = self.of(batch.replica.lane, batch.started)
-        self.mismatches += (worker.variant != worker.wanted[0]) * len(batch.members)
+        self.mismatches += (worker.variant != worker.target[0]) * len(batch.members)
         return took
 
     def variant_of(self, batch: Batch) -> str:

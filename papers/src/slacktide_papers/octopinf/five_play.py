@@ -70,8 +70,8 @@ class _Run:
         self.warm = min(WARM_S, duration)
         self.end = self.warm + duration
         self.testbed = FiveTestbed(data, seed, day_begins(self.end))
-        self.asked = self.testbed.question()
-        self.control = PlacementControl(self.asked, make_placement("pipeline", {}))
+        self.question = self.testbed.question()
+        self.control = PlacementControl(self.question, make_placement("pipeline", {}))
         self.score = FrameScore(start=self.warm, end=self.end)
         self.hardware = FleetHardware(switches, seed)
         self.actions = self.hardware.actions

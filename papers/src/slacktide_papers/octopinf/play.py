@@ -156,15 +156,15 @@ class _PlayedCell:
         )
         self.end = float(self.warm + cell.duration)
         self.sizes = self.name == "jellyfish"
-        self.asked = self.testbed.question(sizes=self.sizes)
+        self.question = self.testbed.question(sizes=self.sizes)
         if self.name == "distream":
             options["seed"] = cell.seed
         policy_options = {name: _plain(name, value) for name, value in options.items()}
         policy = make_placement(self.name, policy_options)
         if self.fixed:
-            self.asked = _times_as_many(self.asked, self.fixed)
+            self.question = _times_as_many(self.question, self.fixed)
             policy.scales = False  # no counts are reported: scaling would remove instances
-        self.control = PlacementControl(self.asked, policy, stopwatch=process_time)
+        self.control = PlacementControl(self.question, policy, stopwatch=process_time)
         self.score = FrameScore(start=float(self.warm), end=self.end, bin_s=float(BIN_S))
         self.held: list[tuple[float, float, int]] = []
         """(begin, bytes, replicas) of each placement in force; see `PlayedPipelines.memory_gb`."""
@@ -176,8 +176,8 @@ class _PlayedCell:
         begin = process_time()
         self.devices = self.testbed.simulated(self.score)
         self.control.decide(now=0.0)
-        lanes = {view.name: lanes_of(view) for view in self.asked.devices}
-        for view in self.asked.devices:
+        lanes = {view.name: lanes_of(view) for view in self.question.devices}
+        for view in self.question.devices:
             self._add(view, lanes[view.name])
         self._changed(0.0)
         SimulatedPlacing(
@@ -244,9 +244,11 @@ class _PlayedCell:
 
     def _bound(self, now: float) -> None:
         """Compute the bound for the next `BOUND_S` seconds, from the true rates and links."""
-        links = tuple(replace(link, bandwidth=self._mean(link, now)) for link in self.asked.links)
+        links = tuple(
+            replace(link, bandwidth=self._mean(link, now)) for link in self.question.links
+        )
         pipelines = []
-        for view in self.asked.pipelines:
+        for view in self.question.pipelines:
             camera = next(
                 candidate
                 for candidate in self.testbed.cameras[view.source]
@@ -262,7 +264,7 @@ class _PlayedCell:
                 for stage in view.stages
             )
             pipelines.append(replace(view, stages=stages))
-        question = replace(self.asked, links=links, pipelines=tuple(pipelines))
+        question = replace(self.question, links=links, pipelines=tuple(pipelines))
         begin = process_time()
         try:
             bound = fluid_bound(question)

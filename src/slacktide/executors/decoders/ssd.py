@@ -106,8 +106,8 @@ class SsdDecoder:
         height, width = extent
         count = len(_anchors(self._source.anchors, self._source.strides, extent))
         if min(extent) > 0 and shape[1] != count:
-            given = f"{count} anchors for {height} × {width} pixels"
-            raise ModelError(f"decode.anchors: {given}, but {spec.name!r} has {shape[1]}")
+            expected = f"{count} anchors for {height} × {width} pixels"
+            raise ModelError(f"decode.anchors: {expected}, but {spec.name!r} has {shape[1]}")
 
 
 @lru_cache(maxsize=_MOST_CACHED)

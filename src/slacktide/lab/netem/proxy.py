@@ -48,7 +48,7 @@ class LinkProxy:
         self._queues: dict[ProxyConnection, LinkQueue[ProxyConnection]] = {}
         """Queues of the open connections."""
         self._connections = self._unreachable = 0
-        self._there = self.back = 0
+        self._bytes_there = self.bytes_back = 0
         """Bytes carried so far."""
         self._lateness: deque[float] = deque(maxlen=_LATENESS_KEPT)
         self._whole = asyncio.Event()
@@ -99,7 +99,7 @@ class LinkProxy:
         """Return the counters up to now."""
         late = sorted(self._lateness)
         p99 = late[int(0.99 * len(late))] if late else 0.0
-        return Carried(self._connections, self._unreachable, self._there, self.back, p99)
+        return Carried(self._connections, self._unreachable, self._bytes_there, self.bytes_back, p99)
 
     # Calls from connections.
 
@@ -159,6 +159,6 @@ class LinkProxy:
         for piece in queue.take(now=now - self._origin):
             left_at = self._origin + piece.left_at
             self._lateness.append(now - left_at)
-            self._there += len(piece.data)
+            self._bytes_there += len(piece.data)
             piece.flow.passed(piece, left_at)
         self._wait_for(queue)

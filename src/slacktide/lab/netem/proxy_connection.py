@@ -151,7 +151,7 @@ class ProxyConnection(Flow):
             self._early_back.append(data)
             self.read_server()
             return
-        self._proxy.back += len(data)
+        self._proxy.bytes_back += len(data)
         self._proxy.later(time.monotonic(), lambda: self._write(self.client, data))
 
     def _server_lost(self) -> None:

@@ -89,7 +89,7 @@ class Ran:
 
     now: float
     batch: Batch
-    asked: ProposalRecord | None
+    proposal: ProposalRecord | None
     """None if the engine ran the batch without asking: quarantine, solo run, or unknown time."""
     rivals: tuple[ProposalRecord, ...]
     """Proposals of other pools for the lane."""
@@ -101,7 +101,7 @@ class Ran:
     @property
     def isolated(self) -> bool:
         """Whether the batch is one proposed request, run alone to learn its time."""
-        return self.asked is not None and len(self.batch.members) < len(self.asked.members)
+        return self.proposal is not None and len(self.batch.members) < len(self.proposal.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Waited:
     """A policy left a free lane idle, to wait for more requests."""
 
     now: float
-    asked: ProposalRecord
+    proposal: ProposalRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class PlacesChanged:
     """A plan has moved a model to other lanes, or a pipeline's stage to another device."""
 
     now: float
-    what: str
+    name: str
     """The model, or PIPELINE/STAGE."""
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -300,9 +300,9 @@ class Notes(Watcher):
     """Calls `tell` with every decision of a replay. The replay must use `pools`."""
 
     def __init__(self, tell: Callable[[Decision], None]) -> None:
-        self.pools = ObservedPools(lambda record: self._asked.append(record))
+        self.pools = ObservedPools(lambda record: self._proposals.append(record))
         self._tell = tell
-        self._asked: list[ProposalRecord] = []
+        self._proposals: list[ProposalRecord] = []
         self._requests: dict[int, Request | Notice] = {}
         self._running: dict[int, RunBatch] = {}
         """By id: batches that are not known to have finished."""
@@ -311,7 +311,7 @@ class Notes(Watcher):
         """Lanes by model, and device by stage, in the last plan."""
 
     def before(self, call: Call, engine: Engine) -> None:
-        self._asked.clear()
+        self._proposals.clear()
         for event in call.events:
             if isinstance(event, Submitted):
                 self._requests[event.request.id] = event.request
@@ -345,7 +345,7 @@ class Notes(Watcher):
                 kind = command.kind
                 if request is not None and kind not in (OutcomeKind.SERVED, OutcomeKind.LATE):
                     self._tell(self._ended(request, command, engine))
-        for record in self._asked:
+        for record in self._proposals:
             if record.wait_until is not None:
                 self._tell(Waited(call.now, record))
 
@@ -372,7 +372,7 @@ class Notes(Watcher):
     def _ran(self, command: RunBatch, because: tuple[str, ...], unmeasured: bool) -> Ran:
         batch = command.batch
         mine, rivals = None, []
-        for record in self._asked:
+        for record in self._proposals:
             if record.replica.lane != batch.replica.lane or record.chosen is None:
                 continue
             if record.replica.id == batch.replica.id:

@@ -56,10 +56,11 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
         yield at + _ran(decision)
         yield from (pad + line for line in _reasons(decision))
     elif isinstance(decision, Waited):
-        until = decision.asked.wait_until or 0.0
+        proposal = decision.proposal
+        wait_s = (proposal.wait_until or 0.0) - decision.now
         yield (
-            f"{at}lane {decision.asked.replica.lane} stays free for {_ms(until - decision.now)}: "
-            f"{decision.asked.pool} has {decision.asked.pending} waiting and expects more"
+            f"{at}lane {proposal.replica.lane} stays free for {_ms(wait_s)}: "
+            f"{proposal.pool} has {proposal.pending} waiting and expects more"
         )
     elif isinstance(decision, Finished):
         yield (
@@ -69,7 +70,7 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
     elif isinstance(decision, PlacesChanged):
         before, after = (", ".join(names) or "here" for names in (decision.before, decision.after))
         why = f": {decision.why}" if decision.why else ""
-        yield f"{at}{decision.what} moves from {before} to {after}{why}"
+        yield f"{at}{decision.name} moves from {before} to {after}{why}"
     elif isinstance(decision, ExitsChanged):
         yield at + _exits_changed(decision)
         if decision.rows:
@@ -79,7 +80,7 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
 
 
 def _ran(ran: Ran) -> str:
-    record, batch, lane = ran.asked, ran.batch, ran.batch.replica.lane
+    record, batch, lane = ran.proposal, ran.batch, ran.batch.replica.lane
     first = f"request {batch.members[0].id} alone"
     if record is None or record.chosen is None:
         why = "again, to learn its length" if batch.solo else "after a crash"
@@ -95,7 +96,7 @@ def _ran(ran: Ran) -> str:
 
 def _reasons(ran: Ran) -> Iterator[str]:
     yield f"now, because of {', '.join(ran.because)}"
-    record = ran.asked
+    record = ran.proposal
     if record is None or record.chosen is None:
         return
     yield (

@@ -88,7 +88,7 @@ class SimulatedClients:
         self.advise = advise or (lambda session: self._inputs.get(session))
         self._variant_of = variant_of or (lambda batch: batch.replica.pool.variant)
         self._inputs: Mapping[str, Advice] = {}
-        self._asked: dict[int, _Frame] = {}
+        self._open_frames: dict[int, _Frame] = {}
         """By request id: frames that have no outcome at the server yet."""
         self._ids = count(FIRST_ID)
         self._all = {client.id: _Acting(client, self) for client in clients}
@@ -116,13 +116,13 @@ class SimulatedClients:
         """Note the variant that a starting batch uses, for its frames."""
         variant = self._variant_of(batch)
         for member in batch.members:
-            frame = self._asked.get(member.id)
+            frame = self._open_frames.get(member.id)
             if frame is not None:
                 frame.record.variant = variant
 
     def answered(self, id: int, outcome: Outcome) -> None:
         """Pass on the outcome of a request if one of these clients sent it."""
-        frame = self._asked.pop(id, None)
+        frame = self._open_frames.pop(id, None)
         if frame is not None:
             frame.acting.answer(frame, outcome)
 
@@ -280,7 +280,7 @@ class _Acting:
         frame.begun = now
         if self._measured.network_time(nbytes, now=now) is not None:
             return ()  # this server learns of frames only when they are complete
-        self._all._asked[frame.request] = frame
+        self._all._open_frames[frame.request] = frame
         notice = Notice(
             id=frame.request,
             model=client.model,
@@ -313,11 +313,11 @@ class _Acting:
         late = measured.network_time(record.nbytes, now=now)
         if late is None:
             deadline = self._deadline(frame)
-            if frame.request not in self._all._asked:
+            if frame.request not in self._all._open_frames:
                 return events  # answered before the frame was complete
         else:
             deadline = now - late + client.slo
-            self._all._asked[frame.request] = frame
+            self._all._open_frames[frame.request] = frame
         request = Request(
             id=frame.request,
             model=client.model,

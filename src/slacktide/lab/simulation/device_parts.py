@@ -74,7 +74,7 @@ class DeviceParts:
         frame = frames.frames[part.parent or 0]
         to = self._devices.frames_on(command.device)
         link = self._devices.link(frames.name, command.device)
-        until = math.inf if part.best_effort else part.deadline - self._rest(part)
+        until = math.inf if part.best_effort else part.deadline - self._stage_p99(part)
         sent = SentPart(self, frame, part, to, frame.base(command.feeds[0]))
         self.open[part.id] = sent
         nbytes = float(part.nbytes)
@@ -84,11 +84,11 @@ class DeviceParts:
         self._offer(Sending(sent, nbytes, until), link, now)
 
     def _offer(self, sending: PartSending, link: DeviceLink, now: float) -> None:
-        self._on_links[sending.what.part.id] = _OnLink(sending, link)
+        self._on_links[sending.message.part.id] = _OnLink(sending, link)
         link.offer(sending, now=now)
         self._devices.link_changed(link, now=now)
 
-    def _rest(self, part: Frame) -> float:
+    def _stage_p99(self, part: Frame) -> float:
         """Return the p99 seconds that the plan states for the stage of `part`; 0 if none."""
         plan = self._frames.plan()
         if plan is not self._rests_of:
@@ -106,10 +106,10 @@ class DeviceParts:
         if on is not None:
             on.link.drop(on.sending, now=now)
             self._devices.link_changed(on.link, now=now)
-        if sent.there and sent.answer is None:
+        if sent.remote_id and sent.answer is None:
             at = self._devices.link(self._frames.name, sent.to.name).message_at(now=now)
             if at < math.inf:
-                sent.to.put(at, FrameCancelled(sent.there, command.reason))
+                sent.to.put(at, FrameCancelled(sent.remote_id, command.reason))
 
     def answer(self, sent: SentPart, frame: LocalFrame, command: AnswerFrame, now: float) -> None:
         """Send the answer to a part from the other device back to this one."""

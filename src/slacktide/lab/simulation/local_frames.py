@@ -60,7 +60,7 @@ class SentPart:
     to: DeviceFrames
     first: int
     """Index of the part's first row among its stage's rows."""
-    there: int = 0
+    remote_id: int = 0
     """The part's id on the other device; 0 while it is on its way."""
     answer: AnswerFrame | None = None
     """The answer, once it is on its way back; the next three fields describe it."""

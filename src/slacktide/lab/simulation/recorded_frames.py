@@ -104,7 +104,7 @@ class FrameInputsReader:
     def __init__(self) -> None:
         self.inputs = FrameInputs()
         self.ended: dict[int, Outcome] = {}
-        self.asked: dict[int, Request] = {}
+        self.requests: dict[int, Request] = {}
         """By id: frames that came after the beginning, as requests to their pipelines."""
         self.refused: set[int] = set()
         """Frames that the server itself turned away."""
@@ -188,11 +188,11 @@ class FrameInputsReader:
                 whole = {slot.name: getattr(frame, slot.name) for slot in fields(Frame)}
                 self._frames[id] = Frame(**(whole | notice_fields)), max(at, notice.complete_at)
             elif id not in self._frames:
-                self.asked[id] = _as_request(notice, notice.model)
+                self.requests[id] = _as_request(notice, notice.model)
         for id, (frame, at) in self._frames.items():
             if id in self.ended:
                 inputs.items.append(ExternalEvent(at, FrameArrived(frame)))
-                self.asked[id] = _as_request(frame, frame.pipeline)
+                self.requests[id] = _as_request(frame, frame.pipeline)
         return inputs
 
 

@@ -191,7 +191,7 @@ class _Reader:
         inputs.items += inputs.frames.items
         inputs.turned_away += len(frames.refused)
         inputs.open += len(frames.open)
-        for id, request in frames.asked.items():
+        for id, request in frames.requests.items():
             inputs.ended[id] = frames.ended[id]
             if id not in frames.refused:
                 inputs.scored[id] = request

@@ -232,7 +232,7 @@ def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iter
     inputs."""
     inputs = {spec.name: spec for spec in interface.inputs}
     outputs = {spec.name: spec for spec in interface.outputs}
-    tokenizer_inputs = () if settings.text is None else settings.text[1].given.values()
+    tokenizer_inputs = () if settings.text is None else settings.text[1].inputs_by_role.values()
     for name, section in settings.inputs.items():
         if section.pad is not None and name in inputs and name not in tokenizer_inputs:
             field = f"inputs.{name}.pad"

@@ -218,7 +218,7 @@ class InputSettings(Section):
     Default: only requests of equal shape share a batch."""
 
     @property
-    def given(self) -> dict[str, str]:
+    def inputs_by_role(self) -> dict[str, str]:
         """Inputs of the file by what a tokenizer makes of them, whether or not they exist."""
         return {role: role for role in ROLES} if self.gives is None else self.gives
 
@@ -484,9 +484,9 @@ class ModelSettings(Section):
         for key, function in (("before", self.before), ("after", self.after)):
             if function is None:
                 continue
-            for other in ("variants", "early_exit"):
-                if other in self.model_fields_set:
-                    raise OptionError((key, f"not allowed with {other!r}"))
+            for section in ("variants", "early_exit"):
+                if section in self.model_fields_set:
+                    raise OptionError((key, f"not allowed with {section!r}"))
             if self.executor == "in_process":
                 raise OptionError(("executor", f"expected 'worker' with {key!r}"))
         if self.before is not None and self.preprocessing is not None:
@@ -602,7 +602,7 @@ class ModelSettings(Section):
             return None
         mask = next(iter(self.masks), ROLES[1])
         if self.text is not None:
-            mask = self.text[1].given.get(ROLES[1], "")
+            mask = self.text[1].inputs_by_role.get(ROLES[1], "")
         return PoolingSource(self.pooling or "", self.normalize, mask)
 
     @property

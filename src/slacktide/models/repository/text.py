@@ -42,7 +42,7 @@ class DeclaredText:
         cls, name: str, section: InputSettings, facts: TokenizerFacts, path: Path, most_bytes: int
     ) -> DeclaredText:
         length = section.max_length or facts.max_length
-        stated, gives = section.gives is not None, section.given
+        stated, gives = section.gives is not None, section.inputs_by_role
         return cls(name, path, facts, gives, stated, length, section.pairs, most_bytes)
 
     @property

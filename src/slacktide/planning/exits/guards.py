@@ -196,17 +196,21 @@ class Applications:
         """Give an application a place, if need be that of one that is idle or has few rows."""
         if name not in self.budgets:
             if len(self.budgets) >= MOST_APPLICATIONS:
-                lacking = [other for other in self.budgets if not self.is_bounded(other)]
-                idle = [other for other, at in self._last_at.items() if now - at > IDLE_S]
-                leaving_one = min(lacking, key=lambda other: self.budgets[other].run, default=None)
+                lacking = [
+                    candidate for candidate in self.budgets if not self.is_bounded(candidate)
+                ]
+                idle = [candidate for candidate, at in self._last_at.items() if now - at > IDLE_S]
+                evicted = min(
+                    lacking, key=lambda candidate: self.budgets[candidate].run, default=None
+                )
                 if idle:
-                    leaving_one = min(idle, key=self._last_at.__getitem__)
-                if leaving_one is None:
+                    evicted = min(idle, key=self._last_at.__getitem__)
+                if evicted is None:
                     self.crowded += 1
                     return
-                del self.budgets[leaving_one], self._last_at[leaving_one]
-                self.admitted.discard(leaving_one)
-                self._counted.discard(leaving_one)
+                del self.budgets[evicted], self._last_at[evicted]
+                self.admitted.discard(evicted)
+                self._counted.discard(evicted)
             self.budgets[name] = AccuracyBudget(self._loss)
             self.budgets[name].forget(self._positions)
         self._last_at[name] = now
@@ -257,8 +261,8 @@ class Applications:
         self._counted.difference_update(idle)
         for name in self.admitted.intersection(idle):
             self.budgets[name].doubt()
-        left = self.admitted.difference(idle)
-        self.admitted, changed = left, left != self.admitted
+        active = self.admitted.difference(idle)
+        self.admitted, changed = active, active != self.admitted
         return changed
 
     @property

@@ -184,10 +184,10 @@ class PipelineEstimator(StageChoices):
                         served = low(served, 1.0 - crosses + crosses * passing)
                 began, share = high(began, over), low(share, served)
             wait = 0.0
-            for device, there in cost.on:
-                wait = wait + there * waits[device]
+            for device, presence in cost.on:
+                wait = wait + presence * waits[device]
                 if device in limits:
-                    share = low(share, 1.0 - there + there * limits[device])
+                    share = low(share, 1.0 - presence + presence * limits[device])
             over = began + cost.latency + high(cost.alone, wait)
             latencies.append(over)
             shares.append(share)
@@ -215,11 +215,11 @@ class PipelineEstimator(StageChoices):
         places = []
         for cost in costs:
             places.append(cost.on)
-            for device, there in cost.on:
-                busy[device] = busy[device] + there * cost.busy
-                squares[device] = squares[device] + there * cost.squares
-                utilisation[device] = utilisation[device] + there * cost.utilisation
-                memory[device] = memory[device] + there * cost.memory
+            for device, presence in cost.on:
+                busy[device] = busy[device] + presence * cost.busy
+                squares[device] = squares[device] + presence * cost.squares
+                utilisation[device] = utilisation[device] + presence * cost.utilisation
+                memory[device] = memory[device] + presence * cost.memory
         places.append(SOURCE)  # index −1: the camera
         crossings = []
         for begin, at, rate, size in self.hand_overs:
@@ -291,8 +291,8 @@ class PipelineEstimator(StageChoices):
         if self.rules.memory:
             running = [0.0] * len(self.devices)
             for cost in costs:
-                for device, there in cost.on:
-                    running[device] = arithmetic.high(running[device], there * cost.running)
+                for device, presence in cost.on:
+                    running[device] = arithmetic.high(running[device], presence * cost.running)
             for device_running in running:
                 work = work + device_running
         if self.rules.links:

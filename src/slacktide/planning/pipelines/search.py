@@ -284,7 +284,7 @@ class _Pipeline:
         for at, chosen in enumerate(picks):
             shape = tuple(-1 if at == axis else 1 for axis in range(len(picks)))
             columns = [column[chosen].reshape(shape) for column in self.table[at].values()]
-            there = [(device, row[chosen]) for device, row in enumerate(self.on[at])]
-            on = [(device, row.reshape(shape)) for device, row in there if row.any()]
+            places = [(device, row[chosen]) for device, row in enumerate(self.on[at])]
+            on = [(device, row.reshape(shape)) for device, row in places if row.any()]
             costs.append(StageCost._make([*columns, on]))
         return costs

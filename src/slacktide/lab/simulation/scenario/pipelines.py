@@ -68,7 +68,7 @@ class PipelinesWorld(CellReader):
         for name, spec in scenario.pipelines.items():  # find faults before the run
             self._camera(name, spec, 0)
         self._check_links()
-        self._asked(0)
+        self._question(0)
 
     def run(
         self, seed: int, provenance: Provenance, progress: Callable[[float], None] | None = None
@@ -82,7 +82,7 @@ class PipelinesWorld(CellReader):
             {ends: (link.trace, 0.5 * link.rtt, link.offset) for ends, link in self._links.items()},
             score=score,
         )
-        question = self._asked(seed)
+        question = self._question(seed)
         placement = scenario.placement
         policy = make_placement(placement.policy.name, placement.policy.stated())
         control = PlacementControl(question, policy, interval=placement.every)
@@ -250,7 +250,7 @@ class PipelinesWorld(CellReader):
         seconds = min(self._scenario.length, _DRAWN_S)
         return draw_object_counts(spec.objects, seconds, rng_for(seed, f"objects of {name}"))
 
-    def _asked(self, seed: int) -> PlacementQuestion:
+    def _question(self, seed: int) -> PlacementQuestion:
         """Return the question at the start, with mean object counts and link bandwidths."""
         scenario = self._scenario
         kinds = {device.speed: f"speed {device.speed:g}" for device in scenario.devices.values()}

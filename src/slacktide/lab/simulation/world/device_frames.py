@@ -189,7 +189,7 @@ class DeviceFrames:
     def take_part(self, sent: SentPart, at: float) -> None:
         """Take in a part that another device sent and that arrives at `at`."""
         self._next_id += 1
-        sent.there = id = self._next_id
+        sent.remote_id = id = self._next_id
         self.frames[id] = LocalFrame(id, sent.frame.picture, sent.first, sent)
         self.put(at, FrameArrived(replace(sent.part, id=id)))
 

@@ -21,10 +21,10 @@ Sent = TypeVar("Sent")
 class Sending(Generic[Sent]):
     """A message to send over a link."""
 
-    __slots__ = ("nbytes", "until", "what")
+    __slots__ = ("message", "nbytes", "until")
 
     def __init__(self, sent: Sent, nbytes: float, until: float) -> None:
-        self.what = sent
+        self.message = sent
         self.nbytes = nbytes
         self.until = until
         """Latest useful arrival in absolute seconds; infinite: no limit."""

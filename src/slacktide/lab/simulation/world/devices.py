@@ -164,7 +164,7 @@ class SimulatedDevices:
                     self.now = at
                     sending = link.take(now=at)
                     if sending is not None:
-                        sending.what.begin.arrived(sending.what, at + link.latency)
+                        sending.message.begin.arrived(sending.message, at + link.latency)
                     self.link_changed(link, now=at)
             else:
                 self.now = at
@@ -205,7 +205,7 @@ class SimulatedDevices:
     def link_changed(self, link: DeviceLink, *, now: float) -> None:
         """Handle messages that `link` gave up, and note when its moving message leaves."""
         if link.given_up:
-            lost: Iterable[SentPart] = [sending.what for sending in link.given_up]
+            lost: Iterable[SentPart] = [sending.message for sending in link.given_up]
             link.given_up.clear()
             for sent in lost:
                 sent.begin.given_up(sent, now)
