@@ -207,12 +207,14 @@ def test_pure_code_does_not_probe_for_attributes(package):
 PRONOUNS = {
     "each", "found", "one", "ones", "known", "wanted", "told", "other", "others", "own", "those",
     "them", "there", "here", "what", "which", "who", "it", "its", "that", "this", "given", "kept",
-    "seen", "asked", "made", "rest", "same", "such", "left", "taken", "due", "new", "old",
+    "seen", "asked", "made", "rest", "same", "such", "taken", "new", "old", "said",
 }
 # fmt: on
-"""Names that say nothing of what they hold."""
+"""Names that say nothing of what they hold. `left` is a side, and `due` a time."""
+MOST_PRONOUNS = {"domain": 1, "lab/load": 1, "lab/simulation": 1, "models": 1, "papers": 2}
+"""`each` of pipelines and scenarios, and keys of reports: fields that files name."""
 GENERIC = {"item", "value", "result", "data", "obj", "entry", "thing"}
-MOST_GENERIC = 1_280
+MOST_GENERIC = 1_204
 """Bound names of these, or of one letter: they are no better."""
 
 
@@ -225,12 +227,22 @@ def bound_names(path: Path) -> Iterator[str]:
             yield node.arg.strip("_")
 
 
+def member_names(path: Path) -> Iterator[str]:
+    """Functions, classes and assigned attributes of a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name.strip("_")
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr.strip("_")
+
+
 @pytest.mark.parametrize("package", [*CEILINGS, "papers"])
 def test_names_are_nouns(package):
     folder = PAPERS if package == "papers" else SOURCE / package
-    names = [name for path in folder.rglob("*.py") for name in bound_names(path)]
+    paths = list(folder.rglob("*.py"))
+    names = [name for path in paths for name in (*bound_names(path), *member_names(path))]
     pronouns = Counter(name for name in names if name in PRONOUNS)
-    assert pronouns.total() <= 0.02 * len(names), pronouns.most_common(5)
+    assert pronouns.total() <= MOST_PRONOUNS.get(package, 0), pronouns
 
 
 def test_generic_names_do_not_take_their_place():

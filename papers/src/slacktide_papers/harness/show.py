@@ -87,9 +87,8 @@ def _footing(result: Reproduction[Any, Any, Any]) -> str:
     origin = result.provenance
     commit = f", commit {origin.commit}" if origin.commit else ""
     return (
-        f"{result.cells} runs of {result.scope.size}, "
-        f"{result.stored_cells} of them stored earlier; "
-        f"{origin.started} on {origin.machine}{commit}"
+        f"{result.cells} runs of {result.scope.size}, {result.stored_cells} of them stored earlier"
+        f"; {origin.started} on {origin.machine}{commit}"
     )
 
 

@@ -244,9 +244,7 @@ class _PlayedCell:
 
     def _bound(self, now: float) -> None:
         """Compute the bound for the next `BOUND_S` seconds, from the true rates and links."""
-        links = tuple(
-            replace(link, bandwidth=self._mean(link, now)) for link in self.question.links
-        )
+        links = [replace(link, bandwidth=self._mean(link, now)) for link in self.question.links]
         pipelines = []
         for view in self.question.pipelines:
             camera = next(
@@ -264,7 +262,7 @@ class _PlayedCell:
                 for stage in view.stages
             )
             pipelines.append(replace(view, stages=stages))
-        question = replace(self.question, links=links, pipelines=tuple(pipelines))
+        question = replace(self.question, links=tuple(links), pipelines=tuple(pipelines))
         begin = process_time()
         try:
             bound = fluid_bound(question)

@@ -212,7 +212,7 @@ def _mapped(
     clients = []
     for split in splits:
         estimator, size = split.estimator, split.estimator.pipeline.stages[0].row_bytes
-        allowance, place = estimator.pipeline.slo - _rest(split), estimator.devices.index(server)
+        allowance, place = estimator.pipeline.slo - _path_s(split), estimator.devices.index(server)
         way = [estimator.transfer(0, place, size * choices[at].row_share) for at in order]
         budgets = tuple([allowance - delay for delay in way])
         clients.append(Client(estimator.pipeline.name, max(estimator.pipeline.rate, 1e-9), budgets))
@@ -224,7 +224,7 @@ def _mapped(
         yield max(replica, 0), PlacedStage(server.name, rows, 1, order[variant])
 
 
-def _rest(split: _Split) -> float:
+def _path_s(split: _Split) -> float:
     """Seconds of the longest path after the first stage (p99) and of the answer's way back."""
     estimator = split.estimator
     after = [0.0] * len(estimator.rates)

@@ -58,7 +58,7 @@ class HttpRequest:
 
     def parts(self, timeout_us: int | None) -> Sequence[bytes]:
         """Return the buffers to send. None is sent as timeout 0, which servers treat as none."""
-        return (self.head, *self._rest(timeout_us))
+        return (self.head, *self._trailing_buffers(timeout_us))
 
     def notice(self, timeout_us: int | None) -> Sequence[bytes]:
         """Return only the headers, extended by the facts that a server needs before the body
@@ -72,9 +72,9 @@ class HttpRequest:
 
     def body(self, timeout_us: int | None) -> Sequence[bytes]:
         """Return the buffers that follow the headers."""
-        return (self.head[self.body_at :], *self._rest(timeout_us))
+        return (self.head[self.body_at :], *self._trailing_buffers(timeout_us))
 
-    def _rest(self, timeout_us: int | None) -> Sequence[bytes]:
+    def _trailing_buffers(self, timeout_us: int | None) -> Sequence[bytes]:
         if not self.tail:
             return ()
         return (b"%*d" % (_WIDTH, min(timeout_us or 0, _LONGEST)), self.tail)

@@ -99,7 +99,9 @@ class LinkProxy:
         """Return the counters up to now."""
         late = sorted(self._lateness)
         p99 = late[int(0.99 * len(late))] if late else 0.0
-        return Carried(self._connections, self._unreachable, self._bytes_there, self.bytes_back, p99)
+        return Carried(
+            self._connections, self._unreachable, self._bytes_there, self.bytes_back, p99
+        )
 
     # Calls from connections.
 

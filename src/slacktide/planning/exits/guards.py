@@ -196,13 +196,9 @@ class Applications:
         """Give an application a place, if need be that of one that is idle or has few rows."""
         if name not in self.budgets:
             if len(self.budgets) >= MOST_APPLICATIONS:
-                lacking = [
-                    candidate for candidate in self.budgets if not self.is_bounded(candidate)
-                ]
-                idle = [candidate for candidate, at in self._last_at.items() if now - at > IDLE_S]
-                evicted = min(
-                    lacking, key=lambda candidate: self.budgets[candidate].run, default=None
-                )
+                lacking = [rival for rival in self.budgets if not self.is_bounded(rival)]
+                idle = [rival for rival, at in self._last_at.items() if now - at > IDLE_S]
+                evicted = min(lacking, key=lambda rival: self.budgets[rival].run, default=None)
                 if idle:
                     evicted = min(idle, key=self._last_at.__getitem__)
                 if evicted is None:

@@ -101,14 +101,14 @@ class DeviceSchedule:
         """(length, lane, start, window), ascending: the first that fits is the best."""
         for lane in self.lanes:
             self._add_free(lane.first)
-        self._taken: dict[Key, _Window] = {}
+        self._taken_windows: dict[Key, _Window] = {}
         self._placed: dict[Key, PlacedWindow] = {}
         """Taken windows, as given to callers."""
 
     def place(self, resident: Resident) -> PlacedWindow | None:
         """Give the resident the free window that fits it best; None if none fits. Raises ValueError
         if it already has one."""
-        if resident.key in self._taken:
+        if resident.key in self._taken_windows:
             raise ValueError(f"{resident.key} already has a window")
         begin = bisect_left(self._free, (resident.seconds,))
         for at in range(begin, len(self._free)):
@@ -123,7 +123,7 @@ class DeviceSchedule:
     def give_back(self, key: Key) -> None:
         """Free a replica's window, and merge it with free neighbours. Raises KeyError if it has
         none."""
-        window = self._taken.pop(key)
+        window = self._taken_windows.pop(key)
         resident, lane = window.resident, window.lane
         assert resident is not None
         window.resident = None
@@ -180,7 +180,7 @@ class DeviceSchedule:
         if end < window.end:
             self._split(window, end, window.end, left=False)
         window.start, window.end, window.resident = start, end, resident
-        self._taken[resident.key] = window
+        self._taken_windows[resident.key] = window
         self._placed[resident.key] = PlacedWindow(
             self.device.name, lane.number, start, end, lane.cycle, *resident.key
         )
