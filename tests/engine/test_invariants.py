@@ -43,7 +43,7 @@ def busy(make_world: Any) -> Any:
 
 
 BREAKS: dict[str, Callable[[Any], object]] = {
-    "a: 2 known": lambda state: state.request_table.counts["a"].__setattr__("known", 2),
+    "a: 2 requests": lambda state: state.request_table.counts["a"].__setattr__("requests", 2),
     "b: .* in the table": lambda state: state.request_table.entries.pop(2),
     "in the queues twice": lambda state: twice(state.pools[B]),
     "request 2 is .* in": lambda state: state.pools[B].scheduler.queue.pop(2),

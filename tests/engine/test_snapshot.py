@@ -89,7 +89,7 @@ def test_it_is_told_in_json(busy):
     assert (pool["id"], pool["states"]["queued"], pool["circuit"]) == ("m:1", 2, "closed")
     assert pool["seconds"] == {"1": [0.01, 0.01], "2": [0.01, 0.01], "4": [0.01, 0.01]}
     assert [request["id"] for request in pool["waiting"]] == [2, 3, 4]
-    assert plain["outcomes"]["m"] == {"known": 4, "in_flight": 4, "by_reason": {}, "rescued": 0}
+    assert plain["outcomes"]["m"] == {"requests": 4, "in_flight": 4, "by_reason": {}, "rescued": 0}
 
 
 def test_changes_of_lanes_are_counted(world):
