@@ -51,7 +51,7 @@ def outputs(plate: str = "A0X7") -> dict[str, Any]:
     }
 
 
-def test_what_was_said_of_each_box_stands_beside_what_is_so() -> None:
+def test_each_box_has_its_answers_and_the_truth() -> None:
     car, empty = judge(SCENE, ["brand", "plate"], outputs())
     assert car.answers == car.true == {"brand": BRANDS[2], "plate": "A0X7"}
     assert (car.kind, empty.kind) == (KINDS[0], KINDS[3])

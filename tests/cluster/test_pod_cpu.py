@@ -102,6 +102,6 @@ def test_whole_cores_are_written_without_a_unit():
         (lambda: read_pod(pod(cpu("two"), cpu("2")), "server"), "not a CPU quantity: 'two'"),
     ],
 )
-def test_what_cannot_be_is_named(call, message):
+def test_invalid_cpu_is_named(call, message):
     with pytest.raises(PodError, match=message):
         call()

@@ -247,7 +247,7 @@ class TestStopping:
     @pytest.mark.parametrize(
         "policy", [replace(AUTO, feedback=1.0), replace(AUTO, mode=ExitMode.RELEASE)]
     )
-    def test_what_is_judged_or_only_released_never_is(self, exiting, policy):
+    def test_judged_and_released_batches_are_never_aborted(self, exiting, policy):
         world = exiting(policy)
         world.submit(1)
         world.send(RowsReleased(0, (1,), 2))

@@ -86,20 +86,20 @@ def test_one_member_is_kept_and_runs_alone_when_it_has_been_earned(sampled):
     assert batch.id not in scheduler.left, "a policy must not hear of what it did not start"
 
 
-def test_what_runs_alone_anyway_is_not_run_again(sampled):
+def test_requests_that_ran_alone_are_not_run_again(sampled):
     world = sampled()
     world.submit(1)
     world.finish()
     assert world.freed == [1]
 
 
-def test_what_is_not_wanted_is_not_kept(sampled):
+def test_unwanted_requests_are_freed(sampled):
     world = sampled(wants=lambda request: False)
     run_pair(world, 1)
     assert sorted(world.freed) == [1, 2]
 
 
-def test_what_is_wanted_no_more_is_given_back(sampled):
+def test_held_requests_are_freed_once_unwanted(sampled):
     wanted = [True]
     world = sampled(wants=lambda request: wanted[0])
     run_pair(world, 1)

@@ -118,7 +118,7 @@ def removed(state: Any) -> None:
 
 
 @pytest.mark.parametrize("complaint", BREAKS)
-def test_what_is_broken_is_named(busy: Any, complaint: str) -> None:
+def test_broken_invariants_are_named(busy: Any, complaint: str) -> None:
     check_invariants(busy.engine)
     BREAKS[complaint](busy.engine.state)
     with pytest.raises(InvariantError, match=complaint):

@@ -188,7 +188,7 @@ def test_a_lane_that_somebody_else_resized_is_taken_as_it_is(world):
     assert world.batches[0].replica.cores == (0, 1, 2)
 
 
-def test_what_a_lane_was_to_have_stays_its_own_where_it_has_less(world):
+def test_a_lane_holds_its_target_cores_while_it_has_fewer(world):
     world.send(LaneResized("lane0", (0,)))
     lane = lane_of(world)
     assert (lane.usable, lane.target, lane.held) == ((0,), (0, 1), (0, 1))

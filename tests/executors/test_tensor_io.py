@@ -94,7 +94,7 @@ def test_a_single_aligned_member_is_not_copied_and_buffers_are_kept(arena: Arena
         ([TensorRef(1000, 800, (100, 2))], "outside"),
     ],
 )
-def test_what_does_not_fit_is_refused(refs: list[TensorRef], message: str) -> None:
+def test_tensors_that_do_not_fit_are_refused(refs: list[TensorRef], message: str) -> None:
     with pytest.raises(TensorError, match=message):
         InputGatherer(FLOATS).gather(refs, memoryview(bytes(1024)))
 

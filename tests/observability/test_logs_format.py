@@ -193,7 +193,7 @@ def test_configuring_again_replaces_ours_and_leaves_others() -> None:
 
 
 @pytest.mark.parametrize(("level", "format"), [("loud", "text"), ("info", "xml")])
-def test_what_is_unknown_is_refused_with_what_there_is(level: str, format: str) -> None:
+def test_unknown_levels_and_formats_are_refused_with_the_choices(level: str, format: str) -> None:
     with pytest.raises(ValueError, match=r"expected one of .*(debug|text).*, got"):
         configure(level, format)
 

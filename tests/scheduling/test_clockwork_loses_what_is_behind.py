@@ -64,7 +64,7 @@ def test_the_batch_behind_an_overrun_is_lost_and_the_one_after_it_runs(lab) -> N
     assert sorted(ids(scheduler.propose(lab.REPLICA, now=0.02))) == [2, 3, 4, 5, 6]
 
 
-def test_what_is_hopeless_anyway_is_not_what_is_lost(lab) -> None:
+def test_hopeless_requests_are_not_counted_as_lost(lab) -> None:
     scheduler = clockwork(lab, tolerance=0.5)
     for id, deadline in enumerate([0.015, 0.021, 0.9]):
         scheduler.add(lab.request(id, deadline), now=0.0)

@@ -181,7 +181,9 @@ def test_one_that_raises_at_the_door_refuses(lab, guarded: Make) -> None:
     ("kind", "sentence"),
     [(NamesOthers, "request 99 is not queued"), (AsksAgainAndAgain, "no request expired")],
 )
-def test_what_expires_is_checked_too(lab, guarded: Make, kind: type[Fifo], sentence: str) -> None:
+def test_expired_requests_are_checked_too(
+    lab, guarded: Make, kind: type[Fifo], sentence: str
+) -> None:
     scheduler, told = guarded(kind)
     scheduler.add(lab.request(0, 9.0), now=0.0)
     assert scheduler.expire(now=1.0) == ((0, Reason.UNAVAILABLE),)

@@ -112,7 +112,7 @@ class TestClasses:
             scheduler.add(lab.request(id, 0.2, application=name), now=0.0)
         assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
 
-    def test_what_is_learnt_later_sorts_those_who_wait_already(self, lab) -> None:
+    def test_new_predictions_reorder_waiting_requests(self, lab) -> None:
         scheduler, times = self.make(lab)
         for id, name in enumerate("abab"):
             scheduler.add(lab.request(id, 0.2, application=name), now=0.0)

@@ -418,7 +418,9 @@ def test_a_result_that_came_as_its_request_was_withdrawn_is_not_sent():
         ("m", "2", "model 'm' has no version '2'"),
     ],
 )
-async def test_what_is_not_there_is_named(model: str, version: str | None, message: str) -> None:
+async def test_missing_models_and_versions_are_named(
+    model: str, version: str | None, message: str
+) -> None:
     bench = Bench()
     answered = asyncio.Event()
 

@@ -1005,7 +1005,7 @@ async def test_a_sample_runs_like_a_batch_and_answers_nobody():
         assert solo.counts.run == 1
 
 
-async def test_what_is_kept_can_be_had_back_at_once():
+async def test_held_payloads_are_reclaimed_at_once():
     async with staged(SoloProfiling(lambda request: True, 1e-6)) as stage:
         ids = [stage.submit(), stage.submit()]
         await turn()

@@ -102,7 +102,7 @@ def test_observers_hear_of_every_answer_and_one_that_raises_is_removed(
         ({"cpu_allocator": "psychic"}, ValueError, "cpu_allocator: expected affinity or cgroup"),
     ],
 )
-def test_what_is_no_such_object_is_named(
+def test_parts_of_a_wrong_type_are_named(
     repository: Path, parts: Any, error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error) as refusal:

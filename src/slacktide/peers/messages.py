@@ -1,4 +1,4 @@
-"""What two servers tell each other, apart from requests and answers."""
+"""Messages between two servers, apart from requests and answers."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_end_well_is_refused_and_nothing_of_it_is_kept(case):
+def test_malformed_requests_are_refused_whole(case):
     raw, status = BAD[case]
     for pieces in ([raw], in_bytes(raw), (raw[i : i + 100] for i in range(0, len(raw), 100))):
         done = read(make(), pieces)

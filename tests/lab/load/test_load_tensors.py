@@ -90,7 +90,7 @@ def test_big_payloads_are_made_less_often(monkeypatch: pytest.MonkeyPatch) -> No
         ({"rows": (2,)}, PLAIN, "rows", "has no batch axis"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_inputs_that_do_not_fit_are_refused(
     fields: dict[str, Any], model: RemoteModel, flag: str, complaint: str
 ) -> None:
     with pytest.raises(LoadSpecError) as caught:

@@ -41,7 +41,7 @@ def test_the_deadline_counts_from_the_intended_send() -> None:
     assert book.latency().tolist() == pytest.approx([0.5, 0.5001, 98.0])
 
 
-def test_what_is_left_is_told_in_microseconds() -> None:
+def test_the_remaining_time_is_in_microseconds() -> None:
     book = ledger((1.0, 0.5), (1.0, np.inf))
     assert book.departed(0, now=1.125) == 375_000
     assert book.departed(0, now=1.6) == 1  # zero would mean: no deadline

@@ -17,7 +17,7 @@ def link(*rates: float, latency: float = 0.0) -> PartLink[str]:
     return PartLink(BandwidthTrace([float(at) for at in range(len(rates))], rates), latency)
 
 
-def test_what_comes_first_leaves_first() -> None:
+def test_messages_leave_in_order_of_arrival() -> None:
     wire = link(100.0)
     a, b = Sending("a", 50.0, math.inf), Sending("b", 25.0, math.inf)
     wire.offer(a, now=0.0)
@@ -30,7 +30,7 @@ def test_what_comes_first_leaves_first() -> None:
     assert (wire.leaves_at, len(wire), wire.carried) == (math.inf, 0, 75.0)
 
 
-def test_what_is_dropped_makes_room() -> None:
+def test_dropped_messages_make_room() -> None:
     wire = link(100.0)
     sent = [Sending(name, 50.0, math.inf) for name in "abc"]
     for sending in sent:

@@ -106,7 +106,7 @@ def test_a_batch_that_all_rows_have_left_ends_there():
         {"final": True},
     ],
 )
-def test_what_may_not_leave_is_judged_all_the_same(fields):
+def test_rows_that_may_not_leave_are_judged_too(fields):
     course = TableExits(small()).course(batch(0, 1, **fields), policy(0.5, 0.5), 2.0)
     assert course.released == ()
     assert course.report.left == (-1, -1)

@@ -207,7 +207,7 @@ class TestScenariosWithPlanners:
             ("models.m.latency.cores=[1, 2, 3]", "models.m.cores: the profile of 'm' "),
         ],
     )
-    def test_what_cannot_be_is_named(
+    def test_invalid_settings_are_named(
         self, tmp_path: Path, setting: str, message: str | None
     ) -> None:
         if message is None:

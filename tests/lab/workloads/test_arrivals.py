@@ -213,7 +213,7 @@ def test_traces_keep_their_own_copy() -> None:
         (lambda: Poisson(1e9).times(60.0, np.random.default_rng(0)), "rate"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(make: Callable[[], object], field: str) -> None:
+def test_invalid_fields_are_named(make: Callable[[], object], field: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         make()
     assert caught.value.field == field

@@ -93,7 +93,7 @@ def test_a_scenario_imports_only_where_it_may() -> None:
         ("pulsed:3", "unknown process 'pulsed'"),
     ],
 )
-def test_what_cannot_be_is_named(arrivals: str, complaint: str) -> None:
+def test_invalid_arrivals_are_named(arrivals: str, complaint: str) -> None:
     with pytest.raises(LoadSpecError) as refusal:
         build_spec("h", model="m", arrivals=arrivals)
     assert str(refusal.value).startswith("--arrivals: ")

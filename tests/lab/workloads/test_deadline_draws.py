@@ -54,7 +54,7 @@ def test_draws_one_after_another_are_those_of_one_draw(source: Deadlines) -> Non
         (lambda: Uniform(0.0, 0.1), "low"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(make: Callable[[], object], field: str) -> None:
+def test_invalid_fields_are_named(make: Callable[[], object], field: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         make()
     assert caught.value.field == field

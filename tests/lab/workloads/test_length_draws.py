@@ -96,7 +96,7 @@ def test_recorded_lengths_keep_their_applications() -> None:
         (lambda: Exponential(1.0).quantile(1.0), "level"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(make: Callable[[], object], field: str) -> None:
+def test_invalid_fields_are_named(make: Callable[[], object], field: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         make()
     assert caught.value.field == field

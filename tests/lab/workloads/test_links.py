@@ -39,7 +39,7 @@ def test_without_payload_the_body_is_complete_at_once() -> None:
 @pytest.mark.parametrize(
     ("bandwidth", "rtt", "field"), [(0.0, 0.0, "bandwidth"), (1.0, -1.0, "rtt")]
 )
-def test_what_cannot_be_is_refused_by_name(bandwidth: float, rtt: float, field: str) -> None:
+def test_invalid_fields_are_named(bandwidth: float, rtt: float, field: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         ConstantLink(bandwidth, rtt)
     assert caught.value.field == field

@@ -139,7 +139,7 @@ def test_a_family_of_one_is_a_family() -> None:
         (f"file: x.onnx\n{FILES}", "file: not allowed with 'variants.files', got 'x.onnx'"),
     ],
 )
-def test_what_cannot_be_is_named(text: str, message: str) -> None:
+def test_invalid_variants_are_named(text: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(text)
     assert message in str(caught.value)

@@ -23,7 +23,7 @@ from slacktide.planning.exits import StatedExits
         ("thresholds", {"thresholds": (0.5,)}),
     ],
 )
-def test_what_cannot_be_is_named(field: str, stated: dict[str, Any]) -> None:
+def test_invalid_fields_are_named(field: str, stated: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=field):
         StatedExits(**stated)
 

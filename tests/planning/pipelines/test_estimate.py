@@ -125,7 +125,7 @@ def test_between_budget_and_slo_ever_fewer_are_likely_to_be_in_time():
     assert any(0.0 < each < 89.0 for each in worth)
 
 
-def test_what_shares_lanes_waits_for_all_that_runs_there():
+def test_shared_lanes_wait_for_background_load():
     shared = estimator(rules=EstimateRules(budget=1.0))
     edge = shared.chosen([PlacedStage("edge")] + [PlacedStage("server")] * 2)
     load = Load(2)
@@ -159,7 +159,7 @@ def test_what_is_late_is_worth_a_little_the_less_the_later():
     assert worth[0] == pytest.approx(2.0 * worth[1])
 
 
-def test_what_others_take_is_not_there():
+def test_background_load_reduces_capacity():
     judge = estimator(question(replace(TRAFFIC, slo=9.0)))
     edge = judge.chosen([PlacedStage("edge"), PlacedStage("server"), PlacedStage("server")])
     load = Load(2)

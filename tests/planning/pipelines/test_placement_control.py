@@ -250,7 +250,7 @@ def test_repairs_that_hardly_serve_more_are_left_and_asked_for_ever_less():
     assert control.plans.answer == other
 
 
-def test_what_is_about_as_good_stays():
+def test_a_placement_about_as_good_stays():
     world = World("pipeline")
     world.runs(30)
     before = world.control.plans.answer

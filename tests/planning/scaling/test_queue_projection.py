@@ -134,7 +134,7 @@ def test_a_burst_comes_close_together():
     assert ahead.late([0.0], SECONDS, 1) == 1, "the second waits for 4.8 s"
 
 
-def test_what_no_plan_saves_is_left_out():
+def test_hopeless_requests_are_left_out():
     work = work_of(view_of([Waiting(0.0, 4.5), Waiting(0.0, 5.5)]))
     assert work.hopeless == 1
     assert work.late([0.0], SECONDS, 4) == 1

@@ -261,7 +261,7 @@ class TestWhatComesOfWishes:
         caps = {id.model: pool.placements[0].replica.max_batch for id, pool in pools.items()}
         assert caps == {"m": 3, "n": 5}
 
-    def test_what_is_not_scaled_stays_as_it_is(self):
+    def test_unscaled_models_keep_their_cores(self):
         world = ScriptedScaling()
         world.serve(base_plan("m", "fixed", cores=2), m=scaled())
         world.reach(m=ScalingTarget(1, 8, 1))

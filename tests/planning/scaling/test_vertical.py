@@ -66,7 +66,7 @@ def test_expected_arrivals_are_on_time_too():
     assert decide(view_of(rate=1.0, budget=0.4)).cores == 3
 
 
-def test_what_nobody_saves_costs_nothing():
+def test_hopeless_requests_get_no_cores():
     target = decide(view_of(0.01, 10.0))
     assert (target.cores, target.late) == (1, 1)
 

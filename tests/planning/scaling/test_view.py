@@ -43,7 +43,7 @@ class TestPressure:
         assert self.of(0.2, 0.04, 0.019) == pytest.approx(0.5)
         assert self.of(math.inf) == 0.0
 
-    def test_what_is_yet_to_come_counts_only_where_something_comes(self) -> None:
+    def test_future_arrivals_count_only_with_a_rate_and_a_deadline(self) -> None:
         assert self.of(rate=0.0) == 0.0
         assert self.of(rate=1.0) == pytest.approx(0.2)
         assert self.of(rate=1.0, budget=math.inf) == 0.0

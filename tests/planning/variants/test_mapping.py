@@ -66,7 +66,7 @@ def test_rates_that_share_no_step_are_rounded_on_the_safe_side() -> None:
         (lambda: Fleet(VARIANTS, [Client("c", 1.0, (0.1,))], 1), "budgets"),
     ],
 )
-def test_what_cannot_be_is_named(change: object, message: str) -> None:
+def test_invalid_fields_are_named(change: object, message: str) -> None:
     assert callable(change)
     with pytest.raises(ValueError, match=message):
         change()

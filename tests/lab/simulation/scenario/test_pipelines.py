@@ -165,7 +165,7 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
         ("scheduler=oracle_slack", "scheduler: oracle_slack needs a padded model"),
     ],
 )
-def test_what_cannot_be_is_named(read: Read, setting: str, message: str) -> None:
+def test_invalid_settings_are_named(read: Read, setting: str, message: str) -> None:
     if not message:  # it fits the server, whose memory is not stated; not once that is
         refusal = refused(read, setting, "devices.server.memory=50GB")
         assert "stage 'detector': fits no device (camera: needs" in refusal
