@@ -214,7 +214,7 @@ PRONOUNS = {
 MOST_PRONOUNS = {"domain": 1, "lab/load": 1, "lab/simulation": 1, "models": 1, "papers": 2}
 """`each` of pipelines and scenarios, and keys of reports: fields that files name."""
 GENERIC = {"item", "value", "result", "data", "obj", "entry", "thing"}
-MOST_GENERIC = 1_205
+MOST_GENERIC = 1_225
 """Bound names of these, or of one letter: they are no better."""
 
 
