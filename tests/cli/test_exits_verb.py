@@ -60,6 +60,7 @@ def test_a_model_that_states_no_early_exit_says_how(run: Run, mlp: Path, samples
     assert "set early_exit in slacktide.yaml" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_ramps_of_before_that_cannot_be_used_are_replaced(
     run: Run, mlp: Path, samples: Path
 ) -> None:
@@ -87,9 +88,13 @@ def bad_rows(path: Path, case: str) -> None:
     ("case", "sentence"),
     [
         ("few", "ramps need at least 256 rows, got 100"),
-        ("one class", r"the model answers the first 300 rows equally \(class \d\)"),
-        ("nan", r"infinite values in 150 of 300 rows"),
-        ("missing", "rows.npz has no array 'features'"),
+        pytest.param(
+            "one class",
+            r"the model answers the first 300 rows equally \(class \d\)",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("nan", r"infinite values in 150 of 300 rows", marks=pytest.mark.slow),
+        pytest.param("missing", "rows.npz has no array 'features'", marks=pytest.mark.slow),
         ("other", "no such input; the model has features"),
     ],
 )

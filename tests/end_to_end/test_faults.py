@@ -87,6 +87,7 @@ def test_a_request_whose_worker_is_killed_is_run_again(fragile: Any) -> None:
     fragile.good()
 
 
+@pytest.mark.slow
 def test_members_of_a_lost_batch_run_again_one_by_one(fragile: Any) -> None:
     with fragile.hold():
         call = fragile.spin_call(A_WHILE, report_timing=True)

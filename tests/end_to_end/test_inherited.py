@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-CLOSED = [(0,), (2,), (0, 1, 2)]
+CLOSED = [*(pytest.param((fd,), marks=pytest.mark.slow) for fd in (0, 2)), (0, 1, 2)]
 
 
 @contextlib.contextmanager

@@ -97,6 +97,7 @@ def test_a_second_signal_ends_it_at_once(program: Any, zoo: Any, common: Any) ->
         os.close(pidfd)
 
 
+@pytest.mark.slow
 def test_a_signal_while_models_load(program: Any, zoo: Any) -> None:
     for i in range(8):
         zoo.matmul(f"model{i}")
@@ -118,18 +119,7 @@ def test_a_signal_while_models_load(program: Any, zoo: Any) -> None:
         ),
         (("{repo}", "--token-file", "{missing}"), "token-file"),
         (("{repo}", "--tls-cert", "{missing}", "--tls-key", "{missing}"), "tls-cert"),
-        (("{repo}", "--allow-uploads"), "--allow-uploads: needs --control-port"),
-        (("{repo}", "--allow-control"), r"--allow-control: needs a token \(.*--control-port"),
-        (("{repo}", "--allowed-origins", "app.example"), "--allowed-origins: expected"),
-        (("{repo}", "--http-port", "70000"), "http.port"),
-        (("{repo}", "--scheduler", "slak"), "--scheduler: .* did you mean 'slack'"),
-        (
-            ("{repo}", "--scheduler", "slack", "--scheduler-option", "kapa=1"),
-            "--scheduler-option: .* did you mean 'kappa'",
-        ),
-        (("{repo}", "--header-timeout", "0s"), "--header-timeout: expected more than 0"),
         (("{repo}", "--host", "256.0.0.1"), r"--host 256\.0\.0\.1: "),
-        (("{repo}", "--drain-delay", "soon"), "drain-delay"),
     ],
 )
 def test_what_cannot_be_started_says_why_and_exits_2(
@@ -139,14 +129,37 @@ def test_what_cannot_be_started_says_why_and_exits_2(
     file = tmp_path / "file"
     file.write_text("")
     places = {"repo": zoo.root, "missing": tmp_path / "missing", "file": file}
-    free = [] if "--http-port" in words else [*FREE]
-    refused = program(*(word.format(**places) for word in words), *free)
+    refused = program(*(word.format(**places) for word in words), *FREE)
     assert refused.end() == 2
     text = "".join(refused.said)
     assert re.search(message, text), text
     assert "Traceback" not in text
     assert text.count("error: ") == 1
     assert "ready" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--allow-uploads"], "--allow-uploads: needs --control-port"),
+        (["--allow-control"], r"--allow-control: needs a token \(.*--control-port"),
+        (["--allowed-origins", "app.example"], "--allowed-origins: expected"),
+        (["--http-port", "70000"], "--http-port: expected"),
+        (["--scheduler", "slak"], "--scheduler: .* did you mean 'slack'"),
+        (
+            ["--scheduler", "slack", "--scheduler-option", "kapa=1"],
+            "--scheduler-option: .* did you mean 'kappa'",
+        ),
+        (["--header-timeout", "0s"], "--header-timeout: expected more than 0"),
+        (["--drain-delay", "soon"], "--drain-delay: expected a duration"),
+    ],
+)
+def test_bad_flags_are_refused_before_anything_starts(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(command_line, ["serve", str(tmp_path), *words])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert re.match(f"error: {message}", result.stderr), result.stderr
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,7 @@ def test_a_pipeline_is_unloaded_and_loaded_by_clients(house: Any) -> None:
     agree(outputs(ask_frame(house, IMAGE)), IMAGE)
 
 
+@pytest.mark.slow
 def test_a_live_run_replays_to_the_bit_and_is_predicted(
     tmp_path: Path, zoo: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

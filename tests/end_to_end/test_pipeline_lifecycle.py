@@ -160,6 +160,7 @@ def test_a_pipeline_that_names_no_model_is_told_which_was_meant(server: Any) -> 
     assert state(server) == (True, "READY", "")
 
 
+@pytest.mark.slow
 def test_frames_go_on_while_their_models_are_loaded_anew_again_and_again(
     zoo: Any, serve: Any
 ) -> None:

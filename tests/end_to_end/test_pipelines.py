@@ -180,6 +180,7 @@ def test_a_join_takes_what_belongs_together(server: Any) -> None:
         assert found["both.sum"] == pytest.approx(3 * wanted, abs=3e-2)
 
 
+@pytest.mark.slow
 def test_streams_of_frames_are_told_the_sizes_of_the_source(server: Any) -> None:
     told: Queue[bytes | None] = Queue()
     with grpc.insecure_channel(server.grpc) as channel:

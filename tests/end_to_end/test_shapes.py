@@ -100,6 +100,7 @@ def test_under_a_guarantee_a_new_shape_is_refused_but_learnt_without_a_deadline(
     assert house.infer("sure", timed).status == 200
 
 
+@pytest.mark.slow
 def test_shapes_by_the_thousand_push_out_each_other_and_not_those_in_use(shaped: Any):
     house = shaped
     for _ in range(10):
@@ -205,7 +206,15 @@ def test_it_is_written_on_unload_and_read_on_load(zoo: Any, serve: Callable[...,
             assert house.look(lambda app: times_of(app).export()) == before
 
 
-@pytest.mark.parametrize("change", ["profile", "model", "cut off", "of another kind"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "profile",
+        "cut off",
+        pytest.param("model", marks=pytest.mark.slow),
+        pytest.param("of another kind", marks=pytest.mark.slow),
+    ],
+)
 def test_what_no_longer_fits_does_not_count(
     zoo: Any, serve: Callable[..., Any], learnt: Any, change: str
 ):

@@ -115,10 +115,14 @@ def test_wild_numbers_give_no_boxes() -> None:
     assert np.isfinite(scores[scores < 2]).all()
 
 
-def overlap(left: NDArray[Any], right: NDArray[Any]) -> float:
-    low, high = np.maximum(left[:2], right[:2]), np.minimum(left[2:], right[2:])
-    shared = float(np.prod(np.maximum(high - low, 0)))
-    areas = sum(float(np.prod(box[2:] - box[:2])) for box in (left, right))
+Box = tuple[float, float, float, float]
+
+
+def overlap(left: Box, right: Box) -> float:
+    width = min(left[2], right[2]) - max(left[0], right[0])
+    height = min(left[3], right[3]) - max(left[1], right[1])
+    shared = max(width, 0.0) * max(height, 0.0)
+    areas = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (left, right))
     return shared / (areas - shared)
 
 
@@ -134,23 +138,25 @@ def test_a_batch_is_decoded_as_a_loop_over_rows_and_boxes_does(
     source = DecodeSource("yolo", confidence=0.8, iou=iou, max_detections=40, per_class=per_class)
     whole = decoded(source, raw, np.tile(WHOLE, (rows, 1)))
     for row in range(rows):
-        remaining = [at for at in range(300) if raw[row, 4:, at].max() >= np.float32(0.8)]
-        remaining.sort(key=lambda at: -raw[row, 4:, at].max())
-        expected: list[tuple[NDArray[Any], float, int]] = []
+        best = raw[row, 4:].max(axis=0)
+        remaining = [at for at in range(300) if best[at] >= np.float32(0.8)]
+        remaining.sort(key=lambda at: -best[at])
+        expected: list[tuple[Box, float, int]] = []
         for at in remaining:
-            x, y, width, height = raw[row, :4, at]
-            box = np.array([x - width / 2, y - height / 2, x + width / 2, y + height / 2])
+            x, y, width, height = raw[row, :4, at].tolist()
+            box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
             kind = int(raw[row, 4:, at].argmax())
             rivals = [other for other, _, same in expected if same == kind or not per_class]
-            if any(abs(overlap(other, box) - iou) < 1e-5 for other in rivals):
+            overlaps = [overlap(other, box) for other in rivals]
+            if any(abs(share - iou) < 1e-5 for share in overlaps):
                 return  # rounding decides
-            if all(overlap(other, box) <= iou for other in rivals):
-                expected.append((box, float(raw[row, 4:, at].max()), kind))
+            if all(share <= iou for share in overlaps):
+                expected.append((box, float(best[at]), kind))
         expected = expected[:40]
         boxes, scores, classes = (array[row] for array in whole)
         assert np.count_nonzero(scores) == len(expected)
         for place, (box, score, kind) in enumerate(expected):
-            np.testing.assert_allclose(boxes[place], (box / 64).clip(0, 1), atol=1e-5)
+            np.testing.assert_allclose(boxes[place], (np.array(box) / 64).clip(0, 1), atol=1e-5)
             assert (scores[place], classes[place]) == (np.float32(score), kind)
 
 

@@ -131,7 +131,10 @@ def test_a_stream_is_the_same_in_any_order_and_hardly_changes_between_frames(nam
     assert 0 < near < apart
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "day" else pytest.mark.slow) for name in STREAMS],
+)
 def test_road_users_of_most_kinds_come_and_go_in_a_stream(name: str) -> None:
     labels = [_VIDEOS[name].frame(number)[1] for number in range(0, STREAM_FRAMES, 90)]
     assert len(set(labels)) >= 7
