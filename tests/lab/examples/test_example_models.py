@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -192,15 +193,27 @@ def test_plates_are_read_whole_and_padding_says_nothing(open_session: Open) -> N
     np.testing.assert_allclose(session.run(["logits"], {"image": padded})[0], alone, atol=1e-4)
 
 
+@cache
+def drawn(stream: str) -> tuple[np.ndarray[Any, Any], list[int]]:
+    """Pictures from all over a stream, and their labels."""
+    video = Video(STREAMS[stream])
+    frames = [video.frame(number) for number in range(50, STREAM_FRAMES, 480)]
+    return np.stack([frame for frame, _ in frames]), [label for _, label in frames]
+
+
 @pytest.mark.parametrize("name", ["residual", "chained"])
-@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(stream, marks=() if stream in ("day", "night") else pytest.mark.slow)
+        for stream in STREAMS
+    ],
+)
 def test_classifiers_of_frames_name_what_they_see_in_streams(
     name: str, stream: str, open_session: Open
 ) -> None:
     """Where a road user is half in the frame, or half out, either answer would be fair."""
-    video = Video(STREAMS[stream])
-    drawn = [video.frame(number) for number in range(50, STREAM_FRAMES, 480)]
-    pictures, labels = np.stack([frame for frame, _ in drawn]), [label for _, label in drawn]
+    pictures, labels = drawn(stream)
     (logits,) = open_session(name).run(["logits"], {"frames": pictures})
     assert np.mean(logits.argmax(1) == labels) >= 0.75
 
