@@ -96,7 +96,7 @@ class PeerRequest(InferRequest):
             budget = max(0.0, budget - stream.rtt / 2)
         super().__init__(stream, "peer", stream.protocol.now, budget)
         context = self._context
-        context.client, context.connection = stream.machine, stream.address
+        context.client = stream.machine
         context.request_id, context.traceparent = head.request_id, head.traceparent
         self._stream = stream
         self.number = head.id
@@ -192,7 +192,7 @@ class PeerStream(StreamRpc):
         certificate = self.protocol.peer_certificate()
         verdict = self._access.judge(self.call_head.headers, self.protocol.client, certificate)
         if verdict is not Verdict.PASS:
-            _log_refusal(self.protocol.client, verdict.value)
+            _log_refusal(self._access, self.protocol.client, verdict.value)
             name = "UNAUTHENTICATED" if verdict.status == 401 else "PERMISSION_DENIED"
             raise Refusal(WireStatus(verdict.status, name), verdict.value)
         self._greet()
@@ -563,29 +563,33 @@ class PeerConnection(GrpcConnection):
             self._stream.headed(fields, ends)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        http2 = self.http2
-        if isinstance(http2, Http2Dialling):
-            http2.why = http2.why or (str(exc) if exc else "the peer closed the connection")
+        if isinstance(self.http2, Http2Dialling) and exc is not None:
+            self.http2.why = self.http2.why or str(exc)
         super().connection_lost(exc)
         self._stream = None
+
+    def disconnected(self) -> None:
+        http2 = self.http2
+        if isinstance(http2, Http2Dialling) and not http2.why:
+            http2.why = "the peer closed the connection"
+            if self._transport.get_extra_info("sslcontext") and not http2.settled:
+                http2.why += " after the TLS handshake: it may refuse this server's certificate"
+        super().disconnected()
 
 
 def peer_method(host: PeerHost, access: PeerAccess) -> GrpcMethod:
     """Peers/Connect for a server that is `host` to its links."""
 
     def make(protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> PeerStream:
-        return PeerStream(protocol, id, head, call_head, host, access, protocol.peer)
+        return PeerStream(protocol, id, head, call_head, host, access, protocol.client)
 
     return GrpcMethod(EndpointGroup.PEERS, make)
 
 
-_refusals: dict[tuple[str, str], None] = {}
-
-
-def _log_refusal(address: str, why: str) -> None:
+def _log_refusal(access: PeerAccess, address: str, why: str) -> None:
     """Log a refused link once, not at each attempt."""
-    if (address, why) not in _refusals:
-        if len(_refusals) >= _MOST_REFUSALS:
-            _refusals.clear()
-        _refusals[address, why] = None
+    if access.refusals.get(address) != why:
+        if len(access.refusals) >= _MOST_REFUSALS:
+            access.refusals.clear()
+        access.refusals[address] = why
         log.warning("a peer at %s is refused: %s", address, why)

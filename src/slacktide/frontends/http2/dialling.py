@@ -44,6 +44,11 @@ class Http2Dialling(Http2Connection):
         self.streams[stream.id] = stream
         self.out.append(f.frame(f.HEADERS, f.END_HEADERS, stream.id, f.header_block(None, fields)))
 
+    @property
+    def settled(self) -> bool:
+        """Whether the server has said anything."""
+        return not self.frames.is_new
+
     # ---------------------------------------------------------------- frames in
 
     def _take_head(self, id: int, block: bytes, ends: bool) -> None:

@@ -52,6 +52,11 @@ class Http2Reader:
         self._block_id = self._block_flags = self._continuations = 0
 
     @property
+    def is_new(self) -> bool:
+        """Whether no frame has been read."""
+        return self._first
+
+    @property
     def unfinished(self) -> bool:
         """Whether the preface, or the end of a frame or header block, is missing."""
         return self._first or self._block is not None or bool(self.pending)
