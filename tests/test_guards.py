@@ -25,7 +25,7 @@ CEILINGS = {
     "engine": 4_245,
     "executors": 12_985,
     "exits": 1_950,
-    "frontends": 8_070,
+    "frontends": 8_080,
     "models": 11_780,
     "observability": 1_930,
     "peers": 600,

@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.peers.members import ITSELF, LINKED, MAX_LINKS, MOST_WAIT_S, Admission, Members
+from slacktide.peers.members import ITSELF, LINKED, MAX_LINKS, MOST_WAIT_S, LinkVerdict, Members
 from slacktide.peers.messages import PeerHello
 
 
@@ -20,7 +20,7 @@ def hello(machine: str, instance: str | None = None, protocol: int = 1) -> PeerH
     return PeerHello(protocol, "0.1", machine, {}, instance or f"i-{machine}")
 
 
-def accept(of: Members, machine: str, link: object = None, **fields) -> Admission:
+def accept(of: Members, machine: str, link: object = None, **fields) -> LinkVerdict:
     return of.admit(hello(machine, **fields), link or object(), address="x", dialled=False)
 
 
@@ -49,7 +49,7 @@ def test_a_link_resets_the_wait_and_its_end_begins_it():
         assert a.to_dial(now=now)
         a.ended("b:1", "refused", now=now)
     a.to_dial(now=8.0)
-    assert a.admit(hello("b"), "l", address="b:1", dialled=True) == Admission()
+    assert a.admit(hello("b"), "l", address="b:1", dialled=True) == LinkVerdict()
     assert a.links() == ["l"]
     assert a.addresses() == [("b:1", "b", "")]
     assert a.left("l", "b")
@@ -86,7 +86,7 @@ def test_namesakes_are_not_used():
     a = members()
     sentence = "two servers are named 'a': give each its own --machine"
     assert accept(a, "a", instance="other").refusal == sentence
-    assert accept(a, "b", "l") == Admission()
+    assert accept(a, "b", "l") == LinkVerdict()
     assert "another server is linked" in accept(a, "b", instance="other").refusal
     assert a.links() == ["l"]
 
@@ -99,12 +99,12 @@ def test_the_link_dialled_by_the_smaller_name_stays():
     a, b = members("a"), members("b")
     a.listed(["b:1"])
     b.listed(["a:1"])
-    assert accept(a, "b", "dialled by b") == Admission()
+    assert accept(a, "b", "dialled by b") == LinkVerdict()
     link = "dialled by a"
     assert a.admit(hello("b"), link, address="b:1", dialled=True).replaced == "dialled by b"
     assert a.links() == [link]
     assert accept(a, "b", "dialled by b again").refusal == LINKED
-    assert b.admit(hello("a"), "dialled by b", address="a:1", dialled=True) == Admission()
+    assert b.admit(hello("a"), "dialled by b", address="a:1", dialled=True) == LinkVerdict()
     assert accept(b, "a", link).replaced == "dialled by b"
     assert b.admit(hello("a"), "again", address="a:1", dialled=True).refusal == LINKED
     assert a.admit(hello("b"), "again", address="b:2", dialled=True).refusal == LINKED
@@ -114,7 +114,7 @@ def test_a_machine_is_not_dialled_at_two_addresses_once_it_has_answered_at_both(
     a = members()
     a.listed(["b:1", "b:2"])
     assert sorted(a.to_dial(now=0.0)) == ["b:1", "b:2"]
-    assert a.admit(hello("b"), "l", address="b:1", dialled=True) == Admission()
+    assert a.admit(hello("b"), "l", address="b:1", dialled=True) == LinkVerdict()
     assert a.admit(hello("b"), "k", address="b:2", dialled=True).refusal == LINKED
     a.ended("b:2", LINKED, now=0.0)
     assert a.to_dial(now=99.0) == []
@@ -135,7 +135,7 @@ def test_of_many_addresses_a_random_sample_is_dialled(seed, count):
         assert dialled != addresses[: len(dialled)]
     for address in dialled:
         name = address.partition(":")[0]
-        assert a.admit(hello(name), object(), address=address, dialled=True) == Admission()
+        assert a.admit(hello(name), object(), address=address, dialled=True) == LinkVerdict()
     more = 0
     while not accept(a, f"guest{more}").refusal:
         more += 1
@@ -178,11 +178,11 @@ class Net:
             return
         server, dialled = self.servers[name], self.diallers[link] == name
         if kind == "hello":
-            admission = server.admit(hello(other), link, address=f"{other}:1", dialled=dialled)
-            if admission.refusal:
-                self.end(name, other, link, admission.refusal)
-            elif admission.replaced is not None:
-                self.end(name, other, admission.replaced, "replaced")
+            verdict = server.admit(hello(other), link, address=f"{other}:1", dialled=dialled)
+            if verdict.refusal:
+                self.end(name, other, link, verdict.refusal)
+            elif verdict.replaced is not None:
+                self.end(name, other, verdict.replaced, "replaced")
         else:
             server.left(link, other)
             self.end(name, other, link, "ended there")

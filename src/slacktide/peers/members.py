@@ -48,7 +48,7 @@ class _Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class LinkVerdict:
     """Whether a link is used."""
 
     refusal: str = ""
@@ -130,33 +130,33 @@ class Members:
 
     # ---------------------------------------------------------------- links
 
-    def admit(self, hello: PeerHello, link: object, *, address: str, dialled: bool) -> Admission:
+    def admit(self, hello: PeerHello, link: object, *, address: str, dialled: bool) -> LinkVerdict:
         """Judge a link by its first hello. `address`: as dialled."""
         machine, entry = hello.machine, self._addresses.get(address) if dialled else None
         if hello.protocol != PROTOCOL:
-            return Admission(
+            return LinkVerdict(
                 f"protocol {hello.protocol} of {machine!r} (release {hello.release}): "
                 f"{self._machine!r} speaks protocol {PROTOCOL}"
             )
         if hello.instance and hello.instance == self._instance:
-            return Admission(ITSELF)
+            return LinkVerdict(ITSELF)
         if machine == self._machine:
-            return Admission(f"two servers are named {machine!r}: give each its own --machine")
+            return LinkVerdict(f"two servers are named {machine!r}: give each its own --machine")
         if entry is not None:
             entry.machine = machine
         replaced, member = None, self._members.get(machine)
         if member is not None:
             if member.instance != hello.instance:
-                return Admission(f"another server is linked under the name {machine!r}")
+                return LinkVerdict(f"another server is linked under the name {machine!r}")
             if dialled == member.dialled or dialled != (self._machine < machine):
-                return Admission(LINKED)
+                return LinkVerdict(LINKED)
             replaced = member.link
         elif len(self._members) >= self._max_links:
-            return Admission(f"{self._machine!r} has {self._max_links} peers already")
+            return LinkVerdict(f"{self._machine!r} has {self._max_links} peers already")
         if entry is not None:
             entry.wait_s, entry.why = LEAST_WAIT_S, ""
         self._members[machine] = _Member(link, hello.instance, dialled)
-        return Admission(replaced=replaced)
+        return LinkVerdict(replaced=replaced)
 
     def holds(self, link: object, machine: str) -> bool:
         """Whether the link to a machine is used."""

@@ -71,6 +71,21 @@ async def test_round_trips_are_measured():
                 await asyncio.sleep(0.01)
 
 
+async def test_a_thousand_short_calls_that_are_cancelled_do_not_end_the_link():
+    a, b = FakeHost("a"), FakeHost("b")
+    b.data.holds = True
+    async with linked(a, b):
+        call = call_of(1, id="")
+        calls = [a.links[0].forward(call, CONTEXT, 1.0, print) for _ in range(peers.MAX_CALLS)]
+        assert not a.links[0].has_room(1)
+        await b.data.until(lambda: len(b.data.held) == len(calls))
+        for outgoing in calls:
+            outgoing.cancel()
+        await b.data.until(lambda: not b.data.held)
+        b.data.holds = False
+        assert (await forwarded(a, call_of(id="3"))).id == "3"
+
+
 @pytest.mark.parametrize("nbytes", [16, LONG])
 async def test_a_refusal_comes_back_whole(nbytes):
     a, b = FakeHost("a"), FakeHost("b")

@@ -280,6 +280,7 @@ class PeerStream(StreamRpc):
         elif kind == "cancel":
             request = self._requests.pop(content.cancel.id, None)
             if request is not None:
+                self.connection.patience += 1.0  # each call can be cancelled once
                 request.cancel(Reason.CLIENT_CANCELLED)
         elif kind == "call":  # with its fields in another order
             self._request(pm.head_of(content.call)).take(content.call.request.SerializeToString())
@@ -295,6 +296,7 @@ class PeerStream(StreamRpc):
         if len(self._requests) >= MAX_CALLS:
             raise BadField("call", f"at most {MAX_CALLS} unanswered calls", MAX_CALLS + 1)
         self._received += 1
+        self.connection.patience += 1.0  # its frame may be short
         request = self._requests[head.id] = PeerRequest(self, head)
         return request
 
@@ -438,7 +440,8 @@ class PeerStream(StreamRpc):
         else:
             if self._joined and now - self._pinged_at >= PING_S:
                 self._ping(now)
-            next_at = min(self._pinged_at + PING_S, heard_at + SILENT_S)
+            silent_at = heard_at + SILENT_S
+            next_at = min(self._pinged_at + PING_S, silent_at) if self._joined else silent_at
             delay = min(max(next_at - now, PING_S / 50), PING_S)
             self._timer = asyncio.get_running_loop().call_later(delay, self._beat)
 
@@ -548,6 +551,7 @@ class PeerConnection(GrpcConnection):
 
     def begin(self, peer: str, crowded: bool) -> None:
         self.peer = peer
+        self._now = self._reading_since = self.state.clock()  # connecting took a while
         state, most = self.state, self.state.settings.max_metadata_bytes
         head = Head(self._fields)
         call_head = CallHead(head, state.methods, most)

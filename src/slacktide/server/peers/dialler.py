@@ -120,14 +120,14 @@ class PeerDialler:
         if self.members.holds(link, hello.machine):  # it says hello again
             self._host.joined(link, hello)
             return
-        admission = self.members.admit(hello, link, address=link.address, dialled=link.dialled)
-        if admission.refusal:
-            if not link.dialled and admission.refusal not in (ITSELF, LINKED):
-                self._note(f"{hello.machine} at {link.address}", admission.refusal)
-            raise WireError(Reason.UNAVAILABLE, admission.refusal)
-        if admission.replaced is not None:
-            self._host.left(admission.replaced, "another link took its place")
-            admission.replaced.close("another link took its place")
+        verdict = self.members.admit(hello, link, address=link.address, dialled=link.dialled)
+        if verdict.refusal:
+            if not link.dialled and verdict.refusal not in (ITSELF, LINKED):
+                self._note(f"{hello.machine} at {link.address}", verdict.refusal)
+            raise WireError(Reason.UNAVAILABLE, verdict.refusal)
+        if verdict.replaced is not None:
+            self._host.left(verdict.replaced, "another link took its place")
+            verdict.replaced.close("another link took its place")
         try:
             self._host.joined(link, hello)
         except WireError as error:
