@@ -379,7 +379,7 @@ def test_every_route_asks_for_the_token(guarded: Any) -> None:
                     assert answer.status == 401, (route.method, path)
                     assert answer.headers["www-authenticate"] == "Bearer"
                     assert "token" in answer.error
-    assert seen == set(EndpointGroup)
+    assert seen == set(EndpointGroup) - {EndpointGroup.PEERS}
     right = {"Authorization": f"Bearer {TOKEN}"}
     assert guarded.ask(ends.port("http"), "GET", "/v2", None, right).status == 200
     assert guarded.ask(ends.port("metrics"), "GET", "/metrics", None, right).status == 200
@@ -391,8 +391,10 @@ def test_every_route_asks_for_the_token(guarded: Any) -> None:
 
 def test_every_method_asks_for_the_token(guarded: Any) -> None:
     methods = guarded.server.app.front_ends._servers["grpc"].methods
+    # Peers have a credential of their own (tests/frontends/grpc/test_peers.py).
     assert {method.group for method in methods.values()} == set(EndpointGroup) - {
-        EndpointGroup.METRICS
+        EndpointGroup.METRICS,
+        EndpointGroup.PEERS,
     }
     with grpc.insecure_channel(guarded.grpc) as channel:
         for name, method in methods.items():
