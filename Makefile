@@ -9,7 +9,7 @@ USERS := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.users)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow test-network test-lowest proxies fuzz mutants chaos check format bench picture clean wheels test-wheel test-compiled
+.PHONY: help setup demo serve test test-slow test-network test-lowest test-ray ray proxies fuzz mutants chaos check format bench picture clean wheels test-wheel test-compiled
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -50,6 +50,16 @@ test-lowest: ## run the tests with the oldest dependencies that pyproject.toml a
 	$(PYTHON) -m venv $(LOWEST)/uv
 	$(LOWEST)/uv/bin/python -m pip install --quiet uv
 	bash tests/lowest.sh $(LOWEST)
+
+RAY := .cache/ray
+ray: $(RAY)/.stamp ## make an environment with Ray for test-ray (600 MB)
+$(RAY)/.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' hypothesis pytest pytest-timeout
+	touch $@
+
+test-ray: ray ## run the tests of pools on Ray (two minutes)
+	timeout 240 $(RAY)/bin/python -m pytest -W default -m ray tests/ray_pools
 
 # Tests skip what is not there, with a line that names this target.
 proxies: ## install HAProxy, nghttpx and h2load for the tests that use them (Debian, Ubuntu; as root or by sudo)

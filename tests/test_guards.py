@@ -20,7 +20,7 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 CEILINGS = {
     "cli": 1_982,
     "client": 2_100,
-    "cluster": 1_461,
+    "cluster": 1_501,
     "domain": 3_110,
     "engine": 4_245,
     "executors": 12_985,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 80_600,
+    "serving": 80_645,
     "client": 2_100,
     "lab": 20_250,
     "testing": 400,
     "papers": 11_500,
-    "all": 114_795,
+    "all": 114_840,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

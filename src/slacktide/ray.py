@@ -29,6 +29,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from slacktide._datatypes import BY_NAME
+from slacktide._version import __version__
 from slacktide.cluster.file import (
     FIRST_PORT,
     POOL_STEP,
@@ -60,6 +61,9 @@ class ServerPool:
         start."""
         cluster = ClusterFile.model_validate_json(document)
         self._lock, command = _claim_place(cluster, index)
+        holder = command.holder()
+        if holder is not None and not command.is_current(holder, __version__):
+            await Supervisor(command).stop()
         self._supervisor = Supervisor(command)
         self._task = asyncio.get_running_loop().create_task(self._supervisor.run())
         self._session: aiohttp.ClientSession | None = None
@@ -86,7 +90,11 @@ class ServerPool:
         """Return the name, process and addresses of the server."""
         holder = self._supervisor.command.holder()
         document = {} if holder is None else dict(holder.document)
-        return {**document, "name": self._supervisor.command.name, "phase": self._supervisor.phase}
+        return {
+            **document,
+            "name": self._supervisor.command.name,
+            "phase": self._supervisor.phase.value,
+        }
 
     async def infer(
         self,

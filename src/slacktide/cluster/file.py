@@ -19,13 +19,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from slacktide.cluster.supervisor import ServerCommand
-from slacktide.models.repository import Section, read_bounded, validation_problems
 from slacktide.models.repository.errors import RepositoryError, SettingsError
-from slacktide.models.repository.fields import Name, ReplicaCount, number_to_replicas
-from slacktide.models.repository.settings_file import parse_document
+from slacktide.models.repository.paths import NAME_RULE, is_name, read_bounded
 
 MAX_BYTES = 1 << 18
 FIRST_PORT = 8000
@@ -58,7 +63,40 @@ ServeFlags = Annotated[Flags, BeforeValidator(_flags)]
 Port = Annotated[int, Field(ge=1, le=65535 - POOL_STEP)]
 
 
-class ClusterServer(Section):
+def _name(value: Any) -> Any:
+    if isinstance(value, str) and not is_name(value):
+        raise ValueError(f"expected {NAME_RULE}")
+    return value
+
+
+def _bounds(value: Any) -> Any:
+    return {"min": value, "max": value} if isinstance(value, int) else value
+
+
+Name = Annotated[str, BeforeValidator(_name)]
+Count = Annotated[int, Field(ge=1, le=256)]
+
+
+class ClusterSection(BaseModel):
+    """A section of the file. A supervisor reads it too, without loading what models need."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ServerCount(ClusterSection):
+    """Fewest and most servers of a pool."""
+
+    min: Count = 1
+    max: Count = 1
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ServerCount:
+        if self.max < self.min:
+            raise ValueError(f"expected min at most max, got min {self.min} and max {self.max}")
+        return self
+
+
+class ClusterServer(ClusterSection):
     """A server, or a pool of equal ones."""
 
     name: Name
@@ -71,7 +109,7 @@ class ClusterServer(Section):
     """HTTP port; gRPC and metrics have the next two. Default: free ports from 8000."""
     cores: Annotated[int, Field(ge=1)] | None = None
     """Cores for its models; on Ray, the CPUs that it reserves."""
-    replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
+    replicas: Annotated[ServerCount, BeforeValidator(_bounds)] = ServerCount()
     """Number of servers. Ray Serve scales between the bounds; `--local` runs the fewest."""
     per_node: Annotated[int, Field(ge=1, le=8)] = 1
     """Most of them on one Ray node."""
@@ -83,7 +121,7 @@ class ClusterServer(Section):
     """Further flags of `slacktide serve`, without dashes."""
 
 
-class ClusterFile(Section):
+class ClusterFile(ClusterSection):
     """The file of a cluster."""
 
     name: Name = "cluster"
@@ -163,6 +201,8 @@ class ClusterFile(Section):
 def read_cluster_file(path: Path) -> ClusterFile:
     """Read the file at `path`, with paths in it made absolute. Raises RepositoryError naming each
     wrong key."""
+    from slacktide.models.repository.settings_file import parse_document, validation_problems
+
     where = str(path)
     document = parse_document(read_bounded(path, MAX_BYTES, where=where), where=where)
     try:

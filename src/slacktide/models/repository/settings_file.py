@@ -1,7 +1,7 @@
 """Reads a slacktide.yaml into valid settings, or an error for each wrong key.
 
 Errors of pydantic are reworded for YAML files: the key, the expected value, the value found. This
-works for any file of `Section`s, such as scenarios of the simulator.
+works for any file of pydantic's models, such as scenarios of the simulator.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from itertools import chain
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from slacktide.domain.options import OptionError
 from slacktide.domain.suggestions import shown, suggestion
 from slacktide.models.repository.errors import ModelConfigError, Problem, SettingsError
-from slacktide.models.repository.fields import Section, name_to_section
+from slacktide.models.repository.fields import name_to_section
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.triton.translate import Translation
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml
@@ -130,6 +130,7 @@ _SHORT_FORMS = {
 }
 """Expected values of keys whose sections have a short form."""
 
+Model = type[BaseModel]
 Path = tuple[int | str, ...]
 """Place of a value in a document: keys and indices from the top."""
 
@@ -146,9 +147,7 @@ class ValidationProblem:
         return Problem(dotted(self.path), self.message)
 
 
-def validation_problems(
-    error: ValidationError, root: type[Section]
-) -> tuple[ValidationProblem, ...]:
+def validation_problems(error: ValidationError, root: Model) -> tuple[ValidationProblem, ...]:
     """Return all problems of a document that should be a `root`, without repetitions."""
     problems = (_problems(dict(details), root) for details in error.errors(include_url=False))
     return tuple(dict.fromkeys(chain.from_iterable(problems)))
@@ -162,7 +161,7 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def _problems(details: dict[str, Any], root: type[Section]) -> Iterable[ValidationProblem]:
+def _problems(details: dict[str, Any], root: Model) -> Iterable[ValidationProblem]:
     path: Path = tuple(part for part in details["loc"] if part != "[key]")
     error = details.get("ctx", {}).get("error")
     if not isinstance(error, OptionError):
@@ -171,7 +170,7 @@ def _problems(details: dict[str, Any], root: type[Section]) -> Iterable[Validati
     return (ValidationProblem((*path, *name.split(".")), text) for name, text in error.problems)
 
 
-def _problem(details: dict[str, Any], path: Path, root: type[Section]) -> ValidationProblem | None:
+def _problem(details: dict[str, Any], path: Path, root: Model) -> ValidationProblem | None:
     """Return the problem; None if another one covers it."""
     value, kind, context = details["input"], details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
@@ -205,7 +204,7 @@ def _problem(details: dict[str, Any], path: Path, root: type[Section]) -> Valida
     return ValidationProblem(path, f"expected {expected}, got {shown(value)}")
 
 
-def _keys(path: Path, root: type[Section]) -> tuple[str, ...]:
+def _keys(path: Path, root: Model) -> tuple[str, ...]:
     """Return the valid keys of the section in which the last key of `path` is unknown."""
     below: Any = root
     for part in path:
@@ -244,4 +243,4 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
 
 
 def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -1,0 +1,241 @@
+"""Pools of servers on a Ray cluster of this machine (`make test-ray`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from slacktide.cluster.folder_lock import LockHolder, holder_of
+
+pytest.importorskip("ray", reason="needs Ray: make test-ray")
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(230)]
+
+BIN = Path(sys.executable).parent
+POLL_S = 0.05
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
+
+
+class RayCluster:
+    """A head and a client, with folders of their own for all that they leave."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            **os.environ,
+            "HOME": str(folder),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "RAY_AUTH_MODE": "token",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+        }
+        self.address = f"127.0.0.1:{free_port()}"
+        self.environment["RAY_ADDRESS"] = self.address
+        subprocess.run(
+            [BIN / "ray", "get-auth-token", "--generate"],
+            env=self.environment, check=True, capture_output=True,
+        )  # fmt: skip
+        self.start_head()
+
+    def start_head(self) -> None:
+        command = [BIN / "ray", "start", "--head", "--block", "--port", self.address.split(":")[1]]
+        command += ["--node-ip-address", "127.0.0.1", "--include-dashboard", "false"]
+        command += ["--num-cpus", "8", "--temp-dir", str(self.folder / "r")]
+        self.head = subprocess.Popen(
+            command, env=self.environment, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self.client: subprocess.Popen[str] | None = None
+
+    def slacktide(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "slacktide", *words],
+            env=self.environment, cwd=self.folder, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def up(self) -> None:
+        """Run the cluster's file, once the head answers."""
+        while True:
+            with contextlib.suppress(AssertionError):
+                self.slacktide("cluster", "up", "shop.yaml")
+                return
+            assert self.head.poll() is None
+
+    def ask(self, command: str) -> object:
+        """Let the client do something."""
+        if self.client is None:
+            self.client = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("ray_client.py"))],
+                env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        self.client.stdin.write(f"{command}\n")
+        self.client.stdin.flush()
+        return json.loads(self.client.stdout.readline())["answer"]
+
+    def family(self) -> set[int]:
+        """The processes of the head, without servers."""
+        pids = [self.head.pid]
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return set(pids)
+
+    def kill_head(self) -> None:
+        """Kill every process of Ray at once."""
+        if self.client is not None:
+            self.client.kill()
+            self.client.communicate()
+        for pid in self.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.head.wait()
+
+    @property
+    def place(self) -> Path:
+        """The state folder of the pool's first server."""
+        return self.folder / "state/slacktide/clusters/shop/servers/pool-127.0.0.1-0"
+
+    def holder(self, lock: str, previous: int = 0) -> LockHolder:
+        """The holder of a lock in that folder, once it is another than `previous`."""
+        while True:
+            holder = holder_of(self.place / lock)
+            if holder is not None and holder.pid not in (0, previous):
+                return holder
+            time.sleep(POLL_S)
+
+    def await_ready(self, port: int) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                url = f"http://127.0.0.1:{port}/v2/health/ready"
+                with urllib.request.urlopen(url, timeout=5) as answer:
+                    assert answer.status == 200
+                return
+            time.sleep(POLL_S)
+
+
+def save_model(root: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])],
+    )
+    path = root / "neg" / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), str(path))
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    folder = tmp_path_factory.mktemp("ray")
+    save_model(folder / "models")
+    (folder / "shop.yaml").write_text(
+        "repository: models\nserve: {profile-budget: 200ms}\nservers:\n"
+        f"  - {{name: pool, port: {free_port()}, per_node: 2, replicas: {{min: 1, max: 2}}}}\n"
+    )
+    cluster = RayCluster(folder)
+    cluster.up()
+    yield cluster
+    cluster.kill_head()
+    for lock in (folder / "state").rglob("lock"):
+        if (holder := holder_of(lock)) is not None:
+            os.kill(holder.pid, signal.SIGKILL)
+
+
+def test_another_deployment_calls_the_pool(ray: RayCluster) -> None:
+    assert ray.ask("infer") == [-1.0, -2.0]
+    assert "unknown model 'nope'" in ray.ask("refused")
+    assert ray.ask("proxies") == []
+
+
+def test_a_killed_replica_leaves_its_server_to_the_next(ray: RayCluster) -> None:
+    server, replica = ray.holder("lock"), ray.holder("supervisor")
+    assert os.getsid(server.pid) not in (os.getsid(replica.pid), os.getsid(0))
+    os.kill(replica.pid, signal.SIGKILL)
+    assert ray.holder("supervisor", replica.pid).pid != server.pid
+    answer = ray.ask("server")
+    assert (answer["pid"], answer["phase"]) == (server.pid, "ready")
+
+
+def test_a_killed_server_is_started_again_by_its_replica(ray: RayCluster) -> None:
+    server, replica = ray.holder("lock"), ray.holder("supervisor")
+    os.kill(server.pid, signal.SIGKILL)
+    ray.holder("lock", server.pid)
+    ray.await_ready(server.document["ports"]["http"])
+    assert ray.holder("supervisor").pid == replica.pid
+
+
+def test_the_death_of_ray_is_not_that_of_servers(ray: RayCluster) -> None:
+    server = ray.holder("lock")
+    ray.kill_head()
+    while holder_of(ray.place / "supervisor") is not None:
+        time.sleep(POLL_S)
+    assert ray.holder("lock").pid == server.pid
+    ray.await_ready(server.document["ports"]["http"])
+    ray.start_head()
+    ray.up()
+    assert ray.ask("server")["pid"] == server.pid
+
+
+def test_down_stops_servers(ray: RayCluster) -> None:
+    shown = json.loads(ray.slacktide("cluster", "status", "--json"))
+    assert (shown["ready"], shown["pools"][0]["replicas"]) == (True, "1 running")
+    ray.slacktide("cluster", "down")
+    while holder_of(ray.place / "lock") is not None:
+        time.sleep(POLL_S)
+
+
+def test_the_policy_adds_up_shares() -> None:
+    from types import SimpleNamespace
+
+    from slacktide.ray import SHARE, SharePolicy
+
+    def ask(*shares: float, replicas: int, target: int) -> float:
+        series = {
+            str(number): [SimpleNamespace(value=9.0), SimpleNamespace(value=share)]
+            for number, share in enumerate(shares)
+        }
+        context = SimpleNamespace(
+            raw_metrics={SHARE: series}, current_num_replicas=replicas, target_num_replicas=target
+        )
+        return SharePolicy(0.8)(context)[0]
+
+    assert ask(0.7, replicas=1, target=1) == 1
+    assert ask(1.5, replicas=1, target=1) == 2
+    assert ask(0.9, 0.8, replicas=2, target=2) == 3
+    assert ask(0.1, 0.2, replicas=2, target=2) == 1
+    assert ask(0.1, replicas=2, target=2) == 2  # the other has not reported yet
+    assert ask(replicas=0, target=1) == 0
+
+
+def test_arrays_that_cannot_be_sent() -> None:
+    from slacktide.ray import _decode, _encode
+
+    with pytest.raises(RuntimeError, match="words: expected numbers, got object"):
+        _encode({"words": np.array(["a"], object)}, {})
+    head, body = _encode({"x": np.arange(6, dtype=">i8").reshape(2, 3)}, {"timeout": 5})
+    document = json.loads(head)
+    assert document["inputs"][0]["shape"] == [2, 3]
+    answer = json.dumps({"outputs": document["inputs"]}).encode()
+    assert _decode(answer + body, len(answer))["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
