@@ -33,6 +33,7 @@ BENCHMARKS = {
     "exits_cost": "a split model against the whole one: CPU time, memory; loop µs per release",
     "startup": "time from start to ready, import time, size of the core install",
     "grpc_front_end": "our gRPC front end against empty handlers of other gRPC stacks",
+    "peer_link": "forwarding to another server: CPU of both sides, against a stream of grpc.aio",
     "overhead": "tiny MLP through the whole server: requests/s, hop, p50, against other servers",
     "pipelines": "a pipeline on one core: hop, loop time, complete frames, clients that leave",
     "crops": "crops between two stages: loop µs, hop, ms to cut them",
