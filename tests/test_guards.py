@@ -25,8 +25,8 @@ CEILINGS = {
     "engine": 4_245,
     "executors": 12_985,
     "exits": 1_950,
-    "frontends": 8_080,
-    "models": 11_780,
+    "frontends": 8_160,
+    "models": 11_785,
     "observability": 1_930,
     "peers": 600,
     "pipelines": 1_200,
@@ -35,7 +35,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 6_140,
+    "server": 6_760,
     "wire": 2_730,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 80_645,
+    "serving": 81_680,
     "client": 2_100,
     "lab": 20_250,
     "testing": 400,
     "papers": 11_500,
-    "all": 114_840,
+    "all": 115_520,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -211,6 +211,9 @@ class FakeDataPlane:
 
     slo: bool = False
 
+    def offered_share(self) -> float:
+        return 0.75
+
     def has_slo(self, model: str, version: str | None) -> bool:
         return self.slo
 
@@ -330,6 +333,9 @@ class FakeControlPlane:
 
     def sessions(self) -> list[dict[str, Any]]:
         return [{"id": "s:1", "model": "m"}]
+
+    def peers(self) -> dict[str, Any]:
+        return {"machine": "a", "peers": []}
 
     async def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
         rows = [{"name": "m", "version": "1", "state": "READY", "reason": ""}]

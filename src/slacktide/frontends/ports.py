@@ -188,6 +188,10 @@ class DataPlane(Protocol):
     def call(self, model: str, version: str | None, context: CallContext) -> InferenceCall:
         """Begin a call whose headers have arrived. `version` None: the latest."""
 
+    def offered_share(self) -> float:
+        """Work that clients offer, as a share of what the lanes can do in time."""
+        ...
+
     def open_session(
         self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]
     ) -> FrameSession:
@@ -291,6 +295,10 @@ class ControlPlane(Protocol):
 
     def sessions(self) -> list[dict[str, Any]]:
         """One object for each client that streams frames."""
+
+    def peers(self) -> dict[str, Any]:
+        """`machine`, the server's name, and `peers`, an object for each server that it knows; empty
+        if it may have none."""
 
     async def repository_index(self, ready_only: bool) -> list[dict[str, str]]: ...
 

@@ -22,6 +22,8 @@ class FrontEndSettings:
     they start with the call's metadata. After that: 408 or CANCELLED."""
     triton_strict: bool = False
     """Answer overload and missed deadlines as Triton does: with 503 or UNAVAILABLE."""
+    load_reports: bool = False
+    """Put a load report into every answer to an inference request."""
     header_timeout_s: float = 10.0
     """Seconds from the first byte of a request to the end of its headers; after that, 408 or
     GOAWAY."""

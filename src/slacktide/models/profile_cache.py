@@ -371,7 +371,7 @@ def accuracy_key(definition: ModelDefinition) -> ProfileKey:
     outputs decoded, not on hardware. Reads files."""
     digest = model_hash(definition)
     files = [definition.of_variant(name) for name in definition.files] or [definition]
-    stated = [_around_model(file) for file in files]
+    stated = [around_model(file) for file in files]
     if any(stated):
         whole = f"{digest} {json.dumps(stated, sort_keys=True)}"
         digest = hashlib.sha256(whole.encode()).hexdigest()
@@ -417,10 +417,10 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
         content["outputs"] = sorted(definition.outputs)
     if definition.settings.expose:
         content["expose"] = sorted(definition.settings.expose)
-    return content | _around_model(definition)
+    return content | around_model(definition)
 
 
-def _around_model(definition: ModelDefinition) -> dict[str, Any]:
+def around_model(definition: ModelDefinition) -> dict[str, Any]:
     """Return what is stated about preparing images and decoding outputs."""
     content: dict[str, Any] = {}
     if (stated := definition.preprocessing) is not None:

@@ -13,9 +13,10 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from slacktide._version import __version__
 from slacktide.cluster import FolderLock, PodAllocator, PodClient, PodName
@@ -29,6 +30,7 @@ from slacktide.executors.in_process import InProcessExecutor, ProfiledExecutor
 from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
 from slacktide.frontends.common.security import Credentials
+from slacktide.frontends.ports import DataPlane, PeerHost
 from slacktide.models.exit_learner import RampLearner
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings
 from slacktide.models.plugins import warn_of_mismatches
@@ -40,6 +42,8 @@ from slacktide.models.repository.staging import Staging
 from slacktide.models.versions import Catalog
 from slacktide.observability.logs import AccessLogger
 from slacktide.observability.metrics import Metrics
+from slacktide.observability.metrics.families import MetricFamily
+from slacktide.observability.metrics.own import peer_families
 from slacktide.observability.observers import Observers, RequestObserver
 from slacktide.observability.tracing import RequestTracer, open_tracer
 from slacktide.planning import Planner
@@ -53,10 +57,14 @@ from slacktide.server.calls.data_plane import ClientLimits, ServerDataPlane
 from slacktide.server.calls.driver import Driver
 from slacktide.server.control_plane import ServerControlPlane
 from slacktide.server.front_ends import FrontEnds
+from slacktide.server.offered import OfferedShare
 from slacktide.server.pipelines import PipelineService
 from slacktide.server.quiet_profiler import QuietProfiler
 from slacktide.server.settings import ServerSettings
 from slacktide.wire.parameters import LOOK_ALIKES
+
+if TYPE_CHECKING:
+    from slacktide.server.peers.service import PeerService
 
 log = logging.getLogger("slacktide.server")
 
@@ -76,7 +84,12 @@ class App:
         self._parts = ServerParts() if parts is None else parts
         # Unusable files must be found before anything listens.
         self.repository = open_repository(repository, settings.state_dir)
-        self.credentials = Credentials(settings.token_file, settings.tls)
+        self.credentials = Credentials(
+            settings.token_file,
+            settings.tls_files,
+            settings.peer_token_file,
+            frozenset(name.lower() for name in settings.peer_names),
+        )
         self._folder = contextlib.ExitStack()
         self._watching: tuple[asyncio.Task[None], ...] = ()
         self._lock: FolderLock | None = None
@@ -176,6 +189,11 @@ class App:
             max_sessions=settings.max_sessions,
         )
         self.models.pipelines.host = PipelineService(self.catalog, self.driver.post)
+        self.offered = OfferedShare(
+            self.catalog, self.engine, self.driver.clock, self.data.loop.call_later
+        )
+        self.data.offered = self.offered.share
+        self._peers = open_peers(settings, self.data, self.credentials)
         self.control = ServerControlPlane(
             self.catalog,
             self.models,
@@ -184,6 +202,7 @@ class App:
             ready_when=settings.ready_when,
             staging=self._staging(),
             sessions=self.data.sessions.describe,
+            peers=self._peers.status,
             exits=self.exits.status,
             placement=None if self.placement is None else self.placement.status,
         )
@@ -200,19 +219,22 @@ class App:
             process_executor=worker if isinstance(worker, ProcessExecutor) else None,
             pod=core_access.pod,
             recorder=self.recorder,
+            offered=self.offered.share,
+            peers=self._peers.families,
         )
         access = None
         if settings.access_log or settings.access_log_health:
             access = AccessLogger(health=settings.access_log_health)
         self.front_ends = FrontEnds(
             settings,
-            self.data,
+            self._peers.plane,
             self.control,
             metrics,
             self.credentials,
             access,
             self.driver.coalescing.arrival_clock,
             budget,
+            self._peers.dialler,
         )
         if settings.exposed:
             log.warning(
@@ -238,6 +260,8 @@ class App:
             if self._lock is not None:
                 self._lock.write(**self._description())
             self._watching = (asyncio.create_task(self.credentials.watch()),)
+            self.offered.start()
+            await self._peers.start(self.front_ends)
             await self.models.load_all(self.repository)
         except Exception:
             await self.close()
@@ -295,6 +319,7 @@ class App:
     async def drain(self) -> None:
         """Fail readiness, stop listening, and answer requests in flight."""
         self.control.draining = True
+        self._peers.drain()
         await asyncio.sleep(self.settings.drain_delay_s)
         log.info("draining: %d requests in flight", self.driver.in_flight)
         await self.front_ends.drain(self.settings.drain_timeout_s)
@@ -313,6 +338,7 @@ class App:
         self.data.draining = True
         for task in self._watching:
             task.cancel()
+        await self._peers.close()
         await self.front_ends.close()
         await self._profiles.learnt.save(self.catalog.all())
         self.driver.close()
@@ -327,6 +353,38 @@ class App:
             await executor.close()
         if self._pod is not None:
             await self._pod.close()
+
+
+class NoPeers:
+    """Stands in for the `PeerService` of a server without peers."""
+
+    dialler: PeerHost | None = None
+
+    def __init__(self, plane: DataPlane) -> None:
+        self.plane = plane
+
+    async def start(self, front_ends: FrontEnds) -> None: ...
+
+    def drain(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def families(self) -> Iterable[MetricFamily]:
+        return peer_families()
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+
+def open_peers(
+    settings: ServerSettings, data: ServerDataPlane, credentials: Credentials
+) -> PeerService | NoPeers:
+    """Return what links the server to its peers. Without peers, nothing of it is loaded."""
+    if not settings.has_peers:
+        return NoPeers(data)
+    from slacktide.server.peers.service import PeerService
+
+    return PeerService(settings, data, credentials)
 
 
 def _report_unmapped(model: str, unmapped: int, sessions: int) -> None:

@@ -48,12 +48,14 @@ class ServerControlPlane:
         ready_when: ReadyWhen = "loaded",
         staging: Staging | None = None,
         sessions: Callable[[], list[dict[str, Any]]] = list,
+        peers: Callable[[], dict[str, Any]] = dict,
         exits: Callable[[], Mapping[PoolId, ExitsStatus]] = dict,
         placement: Callable[[], PlacementStatus] | None = None,
     ) -> None:
         """`broken`: set when the engine cannot go on. `staging`: holds models uploaded with load
-        calls; None refuses them. `sessions`, `exits` and `placement` return the status of frame
-        streams, early exits and placed pipelines. `placement` None: pipelines are not placed."""
+        calls; None refuses them. `sessions`, `peers`, `exits` and `placement` return the status of
+        frame streams, peers, early exits and placed pipelines. `placement` None: pipelines are
+        not placed."""
         self.draining = False
         self._ready_when = ready_when
         self._catalog = catalog
@@ -62,6 +64,7 @@ class ServerControlPlane:
         self._broken = broken
         self._staging = staging
         self._sessions = sessions
+        self._peers = peers
         self._exits = exits
         self._placement = placement
         self._listing: asyncio.Task[tuple[str, ...]] | None = None
@@ -140,6 +143,9 @@ class ServerControlPlane:
 
     def sessions(self) -> list[dict[str, Any]]:
         return self._sessions()
+
+    def peers(self) -> dict[str, Any]:
+        return self._peers()
 
     # ── repository ───────────────────────────────────────────────────────────────────────────
 

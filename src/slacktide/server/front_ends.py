@@ -15,7 +15,7 @@ from slacktide.frontends.common.security import Credentials, PortRules
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.http import HttpRoute, HttpServer, inference_routes
 from slacktide.frontends.listener import EVERY_ADDRESS
-from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup
+from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup, PeerHost
 from slacktide.frontends.settings import FrontEndSettings, GrpcSettings, HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.observability.metrics import Metrics, metrics_routes
@@ -38,8 +38,10 @@ class FrontEnds:
         access: AccessLog | None,
         clock: Callable[[], float],
         budget: MemoryBudget,
+        peers: PeerHost | None = None,
     ) -> None:
-        """`clock`: arrival time of what is read now, in monotonic seconds."""
+        """`clock`: arrival time of what is read now, in monotonic seconds. `peers`: serve links of
+        other servers for this host."""
         self._settings = settings
         self._credentials, gate = credentials, credentials.gate
         rules, for_control = settings.rules(), settings.rules(control_port=True)
@@ -71,6 +73,8 @@ class FrontEnds:
                 access_log=access,
                 clock=clock,
                 unpacker=unpacker,
+                peers=peers,
+                peer_access=credentials.peers,
             )
         if settings.metrics_port is not None:
             self._servers["metrics"] = http(metrics_routes(metrics), rules, None)
@@ -87,6 +91,13 @@ class FrontEnds:
                 await server.start(host, port, context)
             except OSError as error:
                 raise bind_error(error, name, host, port) from None
+
+    @property
+    def grpc_server(self) -> GrpcServer:
+        """The gRPC server. Raises KeyError if there is none."""
+        server = self._servers["grpc"]
+        assert isinstance(server, GrpcServer)
+        return server
 
     def port(self, name: str) -> int | None:
         """Port of `http`, `grpc`, `metrics` or `control`; None if it does not listen."""

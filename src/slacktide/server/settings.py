@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -29,7 +30,9 @@ _limit = partial(option, panel="Limits and timeouts")
 _size = partial(_limit, unit=BYTES, above=0)
 _time = partial(_limit, unit=SECONDS)
 _access = partial(option, panel="Access")
+_peer = partial(option, panel="Peers")
 _log_option = partial(option, panel="Logs, traces, recordings")
+_MACHINE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
 _PORT: Mapping[str, Any] = {"unit": PORT, "least": 0, "most": 65535}
 
 
@@ -167,8 +170,36 @@ class ServerSettings(Options):
         False,
         "Ignore look-alikes of request parameters, such as deadline_ms, instead of refusing them.",
     )
+    load_reports: bool = _model(
+        False, "Put a load report (ORCA) into every answer, not only when the client asks."
+    )
     token_file: Path | None = _access(None, "File with the bearer token that calls must send.")
     tls: TlsFiles | None = None
+    machine: str | None = _peer(
+        None,
+        "Name of this server among its peers; default: host name and gRPC port.",
+        metavar="NAME",
+    )
+    peers: tuple[str, ...] = _peer(
+        (),
+        "gRPC addresses of servers that answer for this one, and it for them, comma-separated; "
+        "dns:NAME:PORT: every address of a DNS name.",
+        metavar="ADDRESSES",
+    )
+    peer_token_file: Path | None = _peer(
+        None, "File with the bearer token that peers must send, and that they are sent."
+    )
+    peer_names: tuple[str, ...] = _peer(
+        (),
+        "Without --peer-token-file: names in the TLS certificates of peers, comma-separated.",
+        metavar="NAMES",
+    )
+    peer_ca: Path | None = _peer(
+        None, "CA that signs the certificates of peers (PEM); default: --tls-client-ca."
+    )
+    max_peers: int = _peer(
+        16, "Maximum number of peers; of more, a random sample is used.", least=1, most=16
+    )
     access_log: bool = _log_option(False, "Log a line for each request except health probes.")
     access_log_health: bool = _log_option(False, "Log a line for each request and health probe.")
     trace_endpoint: str | None = _log_option(
@@ -215,6 +246,47 @@ class ServerSettings(Options):
             list(map(checked_origin, self.allowed_origins))
         except ValueError as error:
             raise OptionError(("allowed_origins", str(error))) from None
+        if self.has_peers:
+            self._check_peers()
+
+    def _check_peers(self) -> None:
+        from slacktide.server.peers.service import remote_peer
+
+        if self.machine is not None and not _MACHINE.fullmatch(self.machine):
+            expected = "expected at most 128 letters, digits, '.', '_', '-' and ':'"
+            raise OptionError(("machine", f"{expected}, got {self.machine!r}"))
+        if self.grpc_port is None:
+            raise OptionError(("grpc_port", "peers need it"))
+        try:
+            remote = remote_peer(self.peers)
+        except ValueError as error:
+            raise OptionError(("peers", str(error))) from None
+        if remote is not None and self.peer_token_file is None and not self.peer_names:
+            message = (
+                f"{remote} may be another machine: needs a token that all peers share "
+                "(--peer-token-file FILE), or certificates (--peer-names NAMES with --tls-cert)"
+            )
+            raise OptionError(("peers", message))
+        for name in self.peer_names:
+            if not host_name(name):
+                expected = f"expected names such as host.example, got {name!r}"
+                raise OptionError(("peer_names", expected))
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The TLS files with `peer_ca`. Raises OptionError if peers need a certificate."""
+        if self.tls is None and (self.peer_names or self.peer_ca is not None):
+            name = "peer_names" if self.peer_names else "peer_ca"
+            raise OptionError((name, "needs --tls-cert and --tls-key"))
+        if self.tls is None or self.peer_ca is None:
+            return self.tls
+        return replace(self.tls, peer_ca=self.peer_ca)
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether this server may have peers, dialled by either side."""
+        stated = self.machine is not None or self.peer_token_file is not None
+        return stated or bool(self.peers or self.peer_names)
 
     def _check_choices(self) -> None:
         kinds = {"scheduler": None, "scaling_policy": None, "placement": "none"}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
 from slacktide.frontends.common.call_headers import context_of
+from slacktide.frontends.common.load_reports import FORMAT_HEADER, report_trailer
 from slacktide.frontends.common.refusals import Refusal, refusal_in, refusal_of
 from slacktide.frontends.grpc.call import GrpcCall
 from slacktide.frontends.grpc.intake import NOWHERE
@@ -48,6 +49,11 @@ class InferenceRpc(GrpcCall):
     @abstractmethod
     def turned_away(self, request: InferRequest, error: Exception) -> None:
         """Answer a request that ended with an error before it had a reply."""
+
+    def _end(self, trailers: bytes, status: str) -> None:
+        if self.state.limits.load_reports or FORMAT_HEADER in self.call_head.headers:
+            trailers += report_trailer(self.state.data.offered_share())
+        super()._end(trailers, status)
 
 
 class InferRequest:

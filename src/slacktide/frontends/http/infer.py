@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from slacktide.domain import Outcome, Reason
 from slacktide.frontends.common.call_headers import STEERING, read_steering
+from slacktide.frontends.common.load_reports import report_format, report_line
 from slacktide.frontends.common.refusals import refusal_in
 from slacktide.frontends.http.messages import (
     OCTETS,
@@ -50,6 +51,8 @@ class InferHead:
     budget_s: float | None = None
     boundary: bytes | None = None
     """Boundary of a form with a picture; empty: the body is the picture; None: neither."""
+    load_format: bytes = b""
+    """Format of the load report that answers have; empty: none."""
 
 
 class InferEndpoint:
@@ -90,6 +93,7 @@ class InferEndpoint:
                 self.refuse(request, Reason.BAD_INPUT, message)
                 return error_response(501, message, reason=Reason.BAD_INPUT, extra=SUPPORTED)
             head.encoding = encoding
+            head.load_format = report_format(headers, always=self._settings.load_reports)
             request.head.infer = head
         request.transport_budget_s = head.budget_s
         request.call = self._data.call(head.model, head.version, request)
@@ -261,6 +265,19 @@ class InferEndpoint:
     ) -> HttpResponse:
         """`written`: pieces of long outputs, by name; `answer` has a `PLACE` for each such output.
         Joining the pieces would take as long as writing them."""
+        response = self._without_report(request, reply, answer, written)
+        head = request.head.infer
+        if head is not None and head.load_format:
+            response.extra += report_line(head.load_format, self._data.offered_share())
+        return response
+
+    def _without_report(
+        self,
+        request: ClientRequest,
+        reply: InferReply,
+        answer: AnswerFormat,
+        written: Mapping[str, Sequence[bytes]],
+    ) -> HttpResponse:
         if reply.outputs is not None:
             document, buffers = format_reply(reply, answer)
             texts: tuple[bytes, ...] = (document,)

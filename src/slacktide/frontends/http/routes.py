@@ -80,6 +80,9 @@ class ControlHandlers:
     def sessions(self, request: ClientRequest) -> HttpResponse:
         return json_response({"sessions": self._control.sessions()})
 
+    def peers(self, request: ClientRequest) -> HttpResponse:
+        return json_response(self._control.peers())
+
     async def index(self, request: ClientRequest) -> HttpResponse:
         ready = _document(request).get("ready", False)
         if type(ready) is not bool:
@@ -199,6 +202,7 @@ def inference_routes(
         HttpRoute("GET", "/v2", handlers.server_metadata, EndpointGroup.METADATA),
         HttpRoute("GET", "/v2/models/stats", handlers.all_statistics, EndpointGroup.STATISTICS),
         HttpRoute("GET", "/v2/slacktide/sessions", handlers.sessions, EndpointGroup.STATISTICS),
+        HttpRoute("GET", "/v2/slacktide/peers", handlers.peers, EndpointGroup.STATISTICS),
         *_for_model("GET", "/ready", handlers.model_ready, EndpointGroup.HEALTH),
         *_for_model("GET", "", handlers.model_metadata, EndpointGroup.METADATA),
         *_for_model("GET", "/config", handlers.model_config, EndpointGroup.CONFIG),

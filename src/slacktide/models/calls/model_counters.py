@@ -85,6 +85,8 @@ class ModelCounters:
         """Seconds of failed requests, from arrival to answer."""
         self.compute = ComputeSeconds()
         """Batch times, each counted once per request with a result."""
+        self.rows_offered = 0
+        """Rows of all requests, whatever became of them."""
         self.rows_served = 0
         self.executions = 0
         self.by_rows: dict[int, ComputeSeconds] = {}
@@ -123,6 +125,7 @@ class ModelCounters:
     def answered(self, outcome: Outcome, rows: int, timing: BatchTiming | None) -> None:
         reason = outcome.reason
         self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
+        self.rows_offered += rows
         queue_s, compute_s = outcome.queue_s, outcome.compute_s
         kind = reason.kind
         if kind is not OutcomeKind.SERVED and kind is not OutcomeKind.LATE:

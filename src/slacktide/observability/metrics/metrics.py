@@ -15,7 +15,7 @@ from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog
 from slacktide.observability.metrics import own, stages, triton, usage
-from slacktide.observability.metrics.families import OLD_NAMES, MetricFamily, look, pieces
+from slacktide.observability.metrics.families import OLD_NAMES, MetricFamily, look, pieces, single
 from slacktide.observability.metrics.usage import Machine, Nvml, open_nvml
 from slacktide.planning.exits import ExitsPlanner
 from slacktide.planning.pipelines import ServerPipelinesPlanner
@@ -44,6 +44,10 @@ class Metrics:
     process_executor: ProcessExecutor | None = None
     pod: PodAllocator | None = None
     recorder: Recorder | None = None
+    offered: Callable[[], float] = float
+    """The offered share."""
+    peers: Callable[[], Iterable[MetricFamily]] = own.peer_families
+    """Families of peers."""
     machine: Machine = field(default_factory=Machine)
     nvml: Nvml | None = field(default_factory=open_nvml)
 
@@ -68,6 +72,8 @@ class Metrics:
             () if self.pod is None else own.pod_families(self.pod),
             own.server_families(snapshot, self.budget, usage.usage_of(self.process_executor)),
             own.recording_families(self.recorder),
+            (single("offered_share", self.offered()),),
+            self.peers(),
             own.log_families(),
             usage.process_families(),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from slacktide._version import __version__
 from slacktide.cluster import Hindrance, PodAllocator
@@ -36,6 +37,7 @@ from slacktide.planning.variants import VariantsStatus
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
 
+_NOTHING: Mapping[Any, Any] = {}
 _COUNTS: Mapping[str, Callable[[VersionView], float | None]] = {
     "crashes_total": lambda view: view.counters.crashes,
     "out_of_memory_total": lambda view: view.counters.out_of_memory,
@@ -107,6 +109,22 @@ def server_families(
     yield single("worker_processes", workers.processes)
     yield single("worker_cpu_seconds_total", workers.cpu_s)
     yield single("worker_memory_bytes", workers.memory_bytes)
+
+
+def peer_families(
+    states: Mapping[str, tuple[bool, float]] = _NOTHING,
+    forwarded: Mapping[tuple[str, str], int] = _NOTHING,
+) -> Iterable[MetricFamily]:
+    """Peers by name (whether each is used, and its round trip in seconds), and the numbers of
+    forwarded requests by model and direction."""
+    requests, up = family("forwarded_requests_total"), family("peer_up")
+    rtt = family("peer_rtt_seconds")
+    for (model, direction), count in sorted(forwarded.items()):
+        requests.add(count, model=model, direction=direction)
+    for peer, (is_used, seconds) in sorted(states.items()):
+        up.add(int(is_used), peer=peer)
+        rtt.add(seconds, peer=peer)
+    return requests, up, rtt
 
 
 def recording_families(recorder: Recorder | None) -> Iterable[MetricFamily]:

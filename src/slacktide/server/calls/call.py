@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from slacktide.domain import Outcome, OutcomeKind, Reason, Refused
+from slacktide.domain import Outcome, OutcomeKind, Reason, Refused, Request
 from slacktide.executors.hand_over.arena import Slot
 from slacktide.executors.ports import Payload
 from slacktide.models.calls.input_blocklist import BLOCK_S
@@ -276,7 +276,7 @@ class ServerCall(PendingRequest):
         self._early_until = (
             inf if request.best_effort else (request.arrival + request.deadline) / 2.0
         )
-        self._route.submit(request, self)
+        self._start(version, call, request)
 
     def refuse(self, reason: Reason, message: str) -> None:
         self._reply = None
@@ -289,16 +289,12 @@ class ServerCall(PendingRequest):
 
     def cancel(self, reason: Reason) -> None:
         if self.state in _IN_ENGINE:
-            version, driver = self._version, self._plane.driver
+            version = self._version
             assert version is not None
             if self.waits:
                 self.waits = False
                 self._route.cancel(self.id, reason)
-                if reason in _LEFT and driver.clock() < self._early_until:
-                    self._plane.limits.cancelled(self.context.client)
-                outcome = Outcome(reason, driver.clock())
-                version.counters.answered(outcome, self._rows, None)
-                self._observe(version, outcome, has_result=False)
+                self._cancelled(version, reason)
             else:  # an error came before the engine knew the call
                 self._free()
         self._reply = None
@@ -309,7 +305,7 @@ class ServerCall(PendingRequest):
     def answered(self, outcome: Outcome) -> None:
         version = self._version
         assert version is not None
-        version.counters.answered(outcome, self._rows, self.timing)
+        self._count(version, outcome)
         self._step(_ANSWER)
         kind = outcome.kind
         if kind is _SERVED:
@@ -347,6 +343,23 @@ class ServerCall(PendingRequest):
         if version:  # last: the payload memory may go with the version
             assert self._version is not None
             self._version.leave()
+
+    def _start(self, version: LoadedVersion, call: InferCall, request: Request) -> None:
+        """Have the request of a checked call, whose payload is stored, answered."""
+        self._route.submit(request, self)
+
+    def _cancelled(self, version: LoadedVersion, reason: Reason) -> None:
+        """Count the call as cancelled."""
+        now = self._plane.driver.clock()
+        if reason in _LEFT and now < self._early_until:
+            self._plane.limits.cancelled(self.context.client)
+        outcome = Outcome(reason, now)
+        self._count(version, outcome)
+        self._observe(version, outcome, has_result=False)
+
+    def _count(self, version: LoadedVersion, outcome: Outcome) -> None:
+        """Count the call's one outcome."""
+        version.counters.answered(outcome, self._rows, self.timing)
 
     def _find(self) -> LoadedVersion:
         """Return the version that answers. Raises WireError if there is none."""

@@ -153,6 +153,8 @@ class ServerDataPlane:
             catalog, driver.post, driver.clock, self.loop.call_soon, max_sessions
         )
         driver.on_plan = self.sessions.planned
+        self.offered: Callable[[], float] = float
+        """Returns the offered share. Set after construction."""
 
     def largest_body(self, model: str | None = None, version: str | None = None) -> int:
         if model is None:
@@ -166,6 +168,9 @@ class ServerDataPlane:
             return False
         settings = loaded.definition.settings
         return settings.slo is not None or settings.max_slo is not None
+
+    def offered_share(self) -> float:
+        return self.offered()
 
     def call(self, model: str, version: str | None, context: CallContext) -> ServerCall:
         return ServerCall(self, self.driver.new_id(), model, version, context)

@@ -1,1 +1,1 @@
-"""Links to other servers (see ../README.md)."""
+"""Servers that answer for each other: their links, and the calls that they share."""

@@ -1,0 +1,395 @@
+"""`ForwardingPlane`: the data plane of a server with peers, and the calls that it forwards.
+
+A call begins at home, where its limits apply and its payload gets its slot. When it is submitted, a
+rule compares the wait here with what peers have reported, and a peer that answers sooner gets it. A
+call that this server refuses for lack of time is forwarded once, if a peer has the time. The slot
+stays until the answer, so that a call whose peer is lost can be asked again, here or elsewhere.
+
+While a peer has a call, or between two attempts, the call is *outside*: the engine does not know
+it, and it keeps its slot. It then ends here as any other call does, with one outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Final
+
+from slacktide.domain import Outcome, OutcomeKind, Reason, Request
+from slacktide.domain.tensors import Datatype
+from slacktide.executors.jpeg_elements import is_bare
+from slacktide.executors.ports import OutputTensor
+from slacktide.frontends.ports import ForwardedCall, FrameSession, PeerLink
+from slacktide.models.versions import LoadedVersion
+from slacktide.peers import ForwardingRule, ModelLoad, PeerCall, PeerLoads
+from slacktide.server.calls.call import ServerCall
+from slacktide.server.calls.call_states import CallState, CallStep
+from slacktide.server.calls.data_plane import ServerDataPlane
+from slacktide.server.peers.host import ServerPeers
+from slacktide.wire.calls import (
+    CallContext,
+    InferCall,
+    InferReply,
+    InputTensor,
+    Parameter,
+    SessionTerms,
+    SizeAdvice,
+)
+
+MOST_ATTEMPTS: Final = 3
+"""Maximum number of peers that are asked for one call."""
+_ELSEWHERE: Final = frozenset(
+    (
+        Reason.SHORTER_THAN_ALONE, Reason.HOPELESS, Reason.CROWDED_OUT, Reason.BEHIND_OVERRUN,
+        Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.DRAINING, Reason.UNAVAILABLE,
+    )
+)  # fmt: skip
+"""Reasons for which this server refuses calls that a peer may still answer."""
+_FOR_LACK_OF_TIME: Final = (_ELSEWHERE - {Reason.DRAINING, Reason.UNAVAILABLE}) | {Reason.EXPIRED}
+_AT_HOME: Final = frozenset(("timeout", "network_us", "late", "report_timing"))
+"""Parameters that do not travel: the remaining time does, and the answer is made here."""
+
+
+class ForwardingPlane:
+    """The `DataPlane` of a server that has peers."""
+
+    def __init__(
+        self,
+        home: ServerDataPlane,
+        peers: ServerPeers,
+        loads: PeerLoads,
+        rule: ForwardingRule,
+    ) -> None:
+        """`home`: the server's own data plane, which answers the calls of peers."""
+        self.home = home
+        self.peers = peers
+        self.loads = loads
+        self._rule = rule
+        self._turn: dict[str, tuple[ModelLoad, int]] = {}
+        """Loads at the begin of this turn of the loop, by version, and the rows accepted since."""
+        self.largest_body = home.largest_body
+        self.has_slo = home.has_slo
+        self.offered_share = home.offered_share
+
+    def call(self, model: str, version: str | None, context: CallContext) -> ForwardingCall:
+        return ForwardingCall(self, self.home.driver.new_id(), model, version, context)
+
+    def open_session(
+        self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]
+    ) -> FrameSession:
+        return self.home.open_session(terms, address, advise)
+
+    def sooner(
+        self, version: LoadedVersion, request: Request, nbytes: int, *, now: float
+    ) -> PeerLink | None:
+        """The link to the peer that answers a new request sooner than this server; None: none
+        does, and the request counts as accepted here."""
+        load, rows = self._turn.get(version.pin, (None, 0))
+        if load is None:
+            if not self._turn:
+                self.home.loop.call_soon(self._turn.clear)
+            load = self.peers.home_load(version)
+        ahead = load
+        if rows:
+            wait_s = load.wait_s + rows * load.row_s
+            ahead = ModelLoad(load.model, wait_s, load.alone_s, load.row_s)
+        peer = self._rule.on_arrival(ahead, request.rows, nbytes, request.deadline - now, now=now)
+        link = None if peer is None else self.peers.link_to(peer, version, nbytes)
+        self._turn[version.pin] = load, rows + (request.rows if link is None else 0)
+        return link
+
+    def rescuer(
+        self,
+        version: LoadedVersion,
+        rows: int,
+        nbytes: int,
+        budget_s: float,
+        tried: Sequence[str],
+        *,
+        now: float,
+    ) -> PeerLink | None:
+        """The link to a peer that has the time for a request which this server has refused. Peers
+        in `tried` are left out."""
+        if budget_s <= 0.0 or len(tried) >= MOST_ATTEMPTS or not self.peers.serve(version):
+            return None
+        name = version.name
+        peer = self._rule.on_refusal(name, rows, nbytes, budget_s, now=now, tried=tried)
+        return None if peer is None else self.peers.link_to(peer, version, nbytes)
+
+
+class ForwardingCall(ServerCall):
+    """A call that a peer may answer."""
+
+    __slots__ = (
+        "_forwarding",
+        "_held",
+        "_output_names",
+        "_outside",
+        "_parameters",
+        "_peer_call",
+        "_refusal",
+        "_request",
+        "_sent",
+        "_tried",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        forwarding: ForwardingPlane,
+        id: int,
+        model: str,
+        version: str | None,
+        context: CallContext,
+    ) -> None:
+        super().__init__(forwarding.home, id, model, version, context)
+        self._forwarding = forwarding
+        self._outside = False
+        """Whether the call goes on although the engine does not know it."""
+        self._held = False
+        """Outside: whether the driver has yet to release the payload."""
+        self._refusal: Outcome | None = None
+        """The outcome with which this server has refused it, once it was forwarded for that."""
+        self._tried: tuple[str, ...] = ()
+        """Peers that it was sent to."""
+        self._sent: ForwardedCall | None = None
+        """The call at the peer that has it."""
+        self._peer_call: PeerCall | None = None
+        self._request: Request | None = None
+        """Set once it is submitted."""
+        self._output_names: list[str] = []
+        self._parameters: Mapping[str, Parameter] = {}
+
+    # ── where it goes ────────────────────────────────────────────────────────────────────────
+
+    def _start(self, version: LoadedVersion, call: InferCall, request: Request) -> None:
+        self._request, self._output_names = request, call.outputs
+        self._parameters = call.parameters
+        if request.best_effort or version.stages or self.context.session:
+            self._go_home()
+            return
+        forwarding, now = self._forwarding, self._plane.driver.clock()
+        if self._refusal is not None:  # as its body was arriving
+            link = self._rescuer(version, request.deadline - now)
+        elif forwarding.peers.serve(version):
+            link = forwarding.sooner(version, request, self._nbytes(), now=now)
+        else:
+            link = None
+        if link is None:
+            self._go_home()
+            return
+        if self.waits:  # the engine has its notice
+            self.waits = False
+            self._held = True
+            self._route.cancel(self.id, Reason.CLIENT_CANCELLED)
+        self._send(version, link)
+
+    def _go_home(self) -> None:
+        """Have the engine answer it."""
+        request = self._request
+        assert request is not None
+        if self._outside:  # the engine has seen its id before
+            self._outside = False
+            self.id = self._plane.driver.new_id()
+            request = self._request = replace(request, id=self.id)
+        self._route.submit(request, self)
+
+    def _send(self, version: LoadedVersion, link: PeerLink) -> None:
+        """Send it to a peer. Its payload stays here."""
+        request, now, nbytes = self._request, self._plane.driver.clock(), self._nbytes()
+        assert request is not None
+        self._outside = True
+        budget_s, peer = request.deadline - now, link.machine
+        self._tried += (peer,)
+        self._peer_call = self._forwarding.loads.sent(
+            peer, version.name, request.rows, now=now, nbytes=nbytes, budget_s=budget_s
+        )
+        call = InferCall(
+            version.name,
+            version.version,
+            self._call_id,
+            self._inputs(version),
+            self._output_names,
+            {
+                name: parameter
+                for name, parameter in self._parameters.items()
+                if name not in _AT_HOME
+            },
+        )
+        self._forwarding.peers.forwarded[version.name, "out"] += 1
+        self._sent = link.forward(call, self.context, budget_s, self._returned)
+
+    def _inputs(self, version: LoadedVersion) -> list[InputTensor]:
+        """The tensors in the payload, as a client would send them."""
+        tensors = []
+        for spec, (shape, data) in zip(
+            version.interface.inputs, self._tensors(version), strict=True
+        ):
+            datatype, values = spec.datatype, data
+            if len(shape) != len(spec.shape):  # pictures in place of pixels
+                datatype = Datatype.BYTES
+                if is_bare(data):
+                    values = memoryview(b"".join((len(data).to_bytes(4, "little"), data)))
+            elif not data and prod(shape) > 0:  # a mask that the client left out
+                continue
+            tensors.append(InputTensor(spec.name, datatype, shape, values))
+        return tensors
+
+    def _nbytes(self) -> int:
+        assert self.payload is not None
+        return sum([tensor.nbytes for tensor in self.payload.tensors])
+
+    def _rescuer(self, version: LoadedVersion, budget_s: float) -> PeerLink | None:
+        """A peer that has the time for it after this server has refused it."""
+        stored = self.payload is not None
+        return self._forwarding.rescuer(
+            version,
+            self._rows if stored else 1,
+            self._nbytes() if stored else self._length,
+            budget_s,
+            self._tried,
+            now=self._plane.driver.clock(),
+        )
+
+    # ── what becomes of it ───────────────────────────────────────────────────────────────────
+
+    def answered(self, outcome: Outcome) -> None:
+        if outcome.reason in _ELSEWHERE and self._refusal is None and self._rescued(outcome):
+            return
+        if self._options.report_timing and not self._outside:
+            self.details = {**self.details, "machine": self._forwarding.peers.machine}
+        super().answered(outcome)
+
+    def _rescued(self, outcome: Outcome) -> bool:
+        """Keep a call that this server refuses, for a peer that has the time for it. Returns False
+        if there is none."""
+        version, request, budget_s = self._version, self._request, outcome.budget_s
+        if request is not None:
+            budget_s = None if request.best_effort else request.deadline - outcome.at
+        if version is None or version.stages or self.context.session or budget_s is None:
+            return False
+        arrives = self.state is CallState.ANNOUNCED or self.state is CallState.RECEIVING
+        stored = self.state is CallState.SUBMITTED and self.payload is not None
+        if not arrives and not stored:
+            return False
+        link = self._rescuer(version, budget_s)
+        if link is None:
+            return False
+        self._refusal = outcome
+        self._outside = self._held = True
+        if not arrives:  # else it is sent when its body is here
+            self._send(version, link)
+        return True
+
+    def _returned(self, reply: InferReply | None) -> None:
+        """Called by the link: the peer has answered, or is lost."""
+        self._sent = None
+        version, request, peer_call = self._version, self._request, self._peer_call
+        assert version is not None
+        assert request is not None
+        now = self._plane.driver.clock()
+        if reply is not None:
+            outputs = None if reply.outputs is None else _outputs_of(reply, version)
+            reason = reply.outcome.reason
+            if peer_call is not None and (outputs is not None or reason in _FOR_LACK_OF_TIME):
+                in_time = outputs is not None and now <= request.deadline
+                self._forwarding.loads.answered(peer_call, in_time=in_time, now=now)
+            if outputs is not None or reason.kind is OutcomeKind.FAILED:
+                self.outputs, self.variant = outputs, reply.variant
+                self._end(_outcome_at_home(reply.outcome, request, now=now))
+                return
+            if reason is Reason.CRASHED_BEFORE:
+                self._end(replace(reply.outcome, at=now))
+                return
+        # Events of this turn, such as the withdrawal of its notice, come before another attempt.
+        self._plane.loop.call_soon(self._again, reply is None)
+
+    def _again(self, lost: bool) -> None:
+        """Ask again, after a peer was `lost` or has refused the call."""
+        if not self._outside or self._sent is not None:
+            return  # cancelled
+        version, request = self._version, self._request
+        assert version is not None
+        assert request is not None
+        now = self._plane.driver.clock()
+        budget_s = request.deadline - now
+        refusal = self._refusal
+        if self._plane.draining:
+            refusal = Outcome(Reason.DRAINING, now, now - request.arrival, budget_s=budget_s)
+        elif budget_s <= 0.0:
+            refusal = Outcome(Reason.EXPIRED, now, now - request.arrival, budget_s=budget_s)
+        elif refusal is None and not self._held:
+            self._go_home()
+            return
+        elif lost and (link := self._rescuer(version, budget_s)) is not None:
+            self._send(version, link)
+            return
+        assert refusal is not None
+        self._end(replace(refusal, at=now, budget_s=budget_s))
+
+    def _end(self, outcome: Outcome) -> None:
+        """End a call that is outside."""
+        if self._options.report_timing and self.outputs is not None:
+            self.details = {"machine": self._tried[-1]}
+        super().answered(outcome)
+        self._outside = False
+        if not self._held:
+            self._free()
+
+    def released(self) -> None:
+        if self._outside:
+            self._held = False
+        else:
+            super().released()
+
+    def _refuse(self, reason: Reason, message: str) -> None:
+        self._outside = False
+        super()._refuse(reason, message)
+
+    def cancel(self, reason: Reason) -> None:
+        if not self._outside:
+            super().cancel(reason)
+            return
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            sent.cancel()
+        version = self._version
+        assert version is not None
+        self._cancelled(version, reason)
+        self._outside, self._reply = False, None
+        self._step(CallStep.CANCEL)
+        if not self._held:
+            self._free()
+
+
+def _outputs_of(reply: InferReply, version: LoadedVersion) -> list[OutputTensor | None] | None:
+    """The outputs of a peer's reply in the model's order; None if they are not the model's."""
+    specs, places = version.interface.outputs, version.check.output_places
+    outputs: list[OutputTensor | None] = [None] * len(specs)
+    for output in reply.outputs or ():
+        index = places.get(output.name)
+        if index is None or output.datatype is not specs[index].datatype:
+            return None
+        outputs[index] = output.shape, memoryview(output.data)
+    return outputs
+
+
+def _outcome_at_home(remote: Outcome, request: Request, *, now: float) -> Outcome:
+    """The outcome of a call whose peer's answer is here now. The way there and back counts as
+    waiting."""
+    reason = remote.reason
+    if reason.kind is not OutcomeKind.FAILED:
+        if now > request.deadline:
+            reason = Reason.AFTER_DEADLINE
+        elif reason.kind is not OutcomeKind.SERVED:
+            reason = Reason.ON_TIME
+    took = max(0.0, now - request.arrival)
+    compute_s = min(took, remote.compute_s)
+    return replace(
+        remote,
+        reason=reason,
+        at=now,
+        queue_s=took - compute_s,
+        compute_s=compute_s,
+        budget_s=request.deadline - now,
+    )

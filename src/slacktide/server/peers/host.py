@@ -1,0 +1,337 @@
+"""`ServerPeers`: the server as its links see it, and the links as its calls see them.
+
+It greets peers with the digests of this server's models, compares theirs, tells them when it could
+start the next request of each model, and takes the calls that they forward. A peer is used for a
+version only if it serves the same files in the same way under the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Final
+
+from slacktide._version import __version__
+from slacktide.domain import Reason
+from slacktide.engine import next_start
+from slacktide.frontends.ports import InferenceCall, PeerLink
+from slacktide.models.profile_cache import around_model
+from slacktide.models.versions import LoadedVersion
+from slacktide.peers import LoadReport, ModelLoad, PeerHello, PeerLoads
+from slacktide.peers.messages import PROTOCOL
+from slacktide.server.calls.data_plane import ServerDataPlane
+from slacktide.server.peers.visiting import VisitingCall
+from slacktide.wire.calls import CallContext
+from slacktide.wire.errors import WireError
+
+log = logging.getLogger("slacktide.peers")
+
+REPORT_S: Final = 0.1
+"""Seconds between looks at whether loads or models have changed."""
+MOST_GONE: Final = 64
+"""Number of peers that are shown after they have left."""
+LEAST_CHANGE_S: Final = 0.0005
+"""Least change of a wait, in seconds, that is reported."""
+LEAST_CHANGE: Final = 0.1
+"""Least change that is reported, as a part of the model's time alone."""
+
+
+@dataclass(slots=True, eq=False)
+class JoinedPeer:
+    """A peer that has said hello."""
+
+    link: PeerLink
+    hello: PeerHello
+    usable: frozenset[str] = frozenset()
+    """Versions that either server may answer for the other, as `model:version`."""
+    models: frozenset[str] = frozenset()
+    """Models that have such a version."""
+    unlike: dict[str, str] = field(default_factory=dict)
+    """Why versions that both have are not usable."""
+    reported_at: float = -inf
+    """When its last report came."""
+    received: int = 0
+    """Number of calls that came on the link."""
+    reported_count: int = 0
+    """`received` in the last report to the peer."""
+    loads: dict[str, tuple[ModelLoad, float]] = field(default_factory=dict)
+    """What the peer was last told, and when, by model."""
+    reported_now: set[str] = field(default_factory=set)
+    """Models reported with an answer in this turn of the loop."""
+
+
+class ServerPeers:
+    """The `PeerHost` of a server. Belongs to the server's loop."""
+
+    def __init__(self, machine: str, plane: ServerDataPlane, loads: PeerLoads) -> None:
+        """`machine`: the server's name; `plane` answers the calls of peers."""
+        self.machine = machine
+        self.forwarded: Counter[tuple[str, str]] = Counter()
+        """Calls sent (`out`) and received (`in`), by model and direction."""
+        self._plane = plane
+        self._loads = loads
+        self._peers: dict[str, JoinedPeer] = {}
+        self._models: dict[str, str] = {}
+        """Digests of the last hello, by `model:version`."""
+        self._pins: dict[str, str] = {}
+        """Loads of the versions in the last hello."""
+        self._digests: dict[str, str] = {}
+        self._usable: frozenset[str] = frozenset()
+        """Versions for which any peer is usable."""
+        self._gone: dict[str, None] = {}
+        """Peers that have left, latest last."""
+        self._complained: set[tuple[str, str]] = set()
+        self._is_ticking = False
+        self.draining = False
+
+    # ── for links ────────────────────────────────────────────────────────────────────────────
+
+    def hello(self) -> PeerHello:
+        self._update()
+        return PeerHello(PROTOCOL, __version__, self.machine, self._models)
+
+    def joined(self, link: PeerLink, hello: PeerHello) -> None:
+        name = hello.machine
+        if name == self.machine:
+            raise WireError(
+                Reason.BAD_INPUT, f"machine: {name!r} is also this server's name; use --machine"
+            )
+        if hello.protocol != PROTOCOL:
+            raise WireError(
+                Reason.BAD_INPUT,
+                f"protocol: expected {PROTOCOL}, got {hello.protocol} of release {hello.release}",
+            )
+        self._greet()
+        now = self._plane.driver.clock()
+        peer = self._peers.get(name)
+        if peer is None or peer.link is not link:
+            peer = self._peers[name] = JoinedPeer(link, hello)
+            self._loads.joined(name, now=now)
+            self._gone.pop(name, None)
+            log.info("peer %s (%s) has joined, release %s", name, link.address, hello.release)
+        peer.hello = hello
+        self._compare(peer)
+        self._report(peer, peer.models)
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._plane.loop.call_later(REPORT_S, self._tick)
+
+    def reported(self, link: PeerLink, report: LoadReport) -> None:
+        peer = self._peers.get(link.machine)
+        if peer is None or peer.link is not link:
+            return
+        now = peer.reported_at = self._plane.driver.clock()
+        usable = tuple([load for load in report.loads if load.model in peer.models])
+        self._loads.measured(link.machine, rtt_s=link.rtt, bytes_per_s=inf)
+        self._loads.reported(link.machine, LoadReport(usable, report.received), now=now)
+
+    def call(
+        self, link: PeerLink, model: str, version: str | None, context: CallContext
+    ) -> InferenceCall:
+        context.connection = ""  # crashing inputs of one client must not block the whole peer
+        peer = self._peers.get(link.machine)
+        self.forwarded[model if model in self._plane.catalog.names() else "", "in"] += 1
+        if peer is not None:
+            peer.received += 1
+
+        def ended() -> None:  # the report goes with the answer
+            if peer is not None and model not in peer.reported_now:
+                if not peer.reported_now:
+                    self._plane.loop.call_soon(peer.reported_now.clear)
+                peer.reported_now.add(model)
+                self._report(peer, peer.models & {model})
+
+        plane = self._plane
+        return VisitingCall(plane, plane.driver.new_id(), model, version, context, ended)
+
+    def left(self, link: PeerLink, why: str) -> None:
+        peer = self._peers.get(link.machine)
+        if peer is not None and peer.link is link:
+            del self._peers[link.machine]
+            self._gone[link.machine] = None
+            if len(self._gone) > MOST_GONE:
+                del self._gone[next(iter(self._gone))]
+            self._loads.left(link.machine)
+            self._note_usable()
+            log.warning("peer %s (%s) has left: %s", link.machine, link.address, why)
+
+    # ── for calls ────────────────────────────────────────────────────────────────────────────
+
+    def serve(self, version: LoadedVersion) -> bool:
+        """Whether any peer may answer for this version."""
+        return _label(version) in self._usable
+
+    def link_to(self, machine: str, version: LoadedVersion, nbytes: int) -> PeerLink | None:
+        """The link to a peer that may take a call of this version now; None if it may not."""
+        peer = self._peers.get(machine)
+        if peer is None or _label(version) not in peer.usable or not peer.link.has_room(nbytes):
+            return None
+        return peer.link
+
+    def home_load(self, version: LoadedVersion) -> ModelLoad:
+        """This server's load of a version now."""
+        driver, model = self._plane.driver, version.name
+        now = max(driver.clock(), driver.engine.now)
+        start = next_start(driver.engine, model, version.pin, now=now)
+        return ModelLoad(model, start.wait_s, start.alone_s, start.row_s)
+
+    # ── for people ───────────────────────────────────────────────────────────────────────────
+
+    def status(self) -> list[dict[str, Any]]:
+        """One object for each peer that has said hello."""
+        now = self._plane.driver.clock()
+        return [
+            {
+                "machine": name,
+                "address": peer.link.address,
+                "state": "up" if peer.usable else "not used",
+                "release": peer.hello.release,
+                "rtt_us": round(peer.link.rtt * 1e6),
+                "last_report_ms": (
+                    None if peer.reported_at == -inf else round((now - peer.reported_at) * 1e3)
+                ),
+                "models": sorted(peer.usable),
+                "not_used": self._why_not(peer),
+            }
+            for name, peer in sorted(self._peers.items())
+        ]
+
+    def _why_not(self, peer: JoinedPeer) -> list[str]:
+        """Sentences on the versions for which a peer is not used."""
+        sentences = [f"{label}: {why}" for label, why in sorted(peer.unlike.items())]
+        sentences += [
+            f"{label}: the peer does not serve it"
+            for label in sorted(self._models.keys() - peer.hello.models.keys())
+        ]
+        return sentences
+
+    def states(self) -> dict[str, tuple[bool, float]]:
+        """Whether each peer is used, and its round trip in seconds, by name."""
+        states = {name: (bool(peer.usable), peer.link.rtt) for name, peer in self._peers.items()}
+        return states | dict.fromkeys(self._gone, (False, 0.0))
+
+    # ── its parts ────────────────────────────────────────────────────────────────────────────
+
+    def drain(self) -> None:
+        """Tell peers to forward no more: this server shuts down."""
+        self.draining = True
+        self._greet()
+
+    def _tick(self) -> None:
+        self._is_ticking = bool(self._peers)
+        if not self._peers:
+            return
+        self._plane.loop.call_later(REPORT_S, self._tick)
+        self._greet()
+        for peer in self._peers.values():
+            self._report(peer, peer.models)
+
+    def _greet(self) -> None:
+        """Say hello again if the models have changed."""
+        if self._update():
+            hello = self.hello()
+            for peer in self._peers.values():
+                peer.link.greet(hello)
+                self._compare(peer)
+
+    def _update(self) -> bool:
+        """Whether the versions that peers may use have changed."""
+        catalog = self._plane.catalog
+        versions = [
+            version
+            for name in (() if self.draining else catalog.names())
+            for version in catalog.serving(name).values()
+            if not version.stages
+        ]
+        pins = {_label(version): version.pin for version in versions}
+        if pins == self._pins:
+            return False
+        self._digests = {
+            version.pin + version.name: self._digests.get(version.pin + version.name)
+            or digest_of(version)
+            for version in versions
+        }
+        self._pins = pins
+        digests = {
+            _label(version): self._digests[version.pin + version.name] for version in versions
+        }
+        models = {label: digest for label, digest in digests.items() if digest}
+        changed, self._models = models != self._models, models
+        return changed
+
+    def _compare(self, peer: JoinedPeer) -> None:
+        """Decide for which versions a peer is used."""
+        theirs, peer.unlike = peer.hello.models, {}
+        shared = self._models.keys() & theirs.keys()
+        for label in sorted(shared):
+            if self._models[label] != theirs[label]:
+                peer.unlike[label] = "the peer serves other files or settings under this name"
+                if (peer.hello.machine, label) not in self._complained:
+                    self._complained.add((peer.hello.machine, label))
+                    log.warning(
+                        "peer %s is not used for %s: it serves other files or settings under this "
+                        "name",
+                        *(peer.hello.machine, label),
+                    )
+        peer.usable = frozenset(shared - peer.unlike.keys())
+        models = frozenset(label.rpartition(":")[0] for label in peer.usable)
+        gone = tuple([ModelLoad(model, inf, 0.0, 0.0) for model in peer.models - models])
+        if gone:
+            now = self._plane.driver.clock()
+            self._loads.reported(peer.hello.machine, LoadReport(gone, 0), now=now)
+        for model in models - peer.models:
+            peer.loads.pop(model, None)  # the peer may have ignored what it was told
+        peer.models = models
+        self._note_usable()
+
+    def _note_usable(self) -> None:
+        self._usable = frozenset().union(*[peer.usable for peer in self._peers.values()])
+
+    def _report(self, peer: JoinedPeer, models: frozenset[str]) -> None:
+        """Tell a peer the loads of these models that have changed, if any."""
+        now, loads = self._plane.driver.clock(), []
+        for model in models:
+            version = self._plane.catalog.find(model, None)
+            load = ModelLoad(model, inf, 0.0, 0.0) if version is None else self.home_load(version)
+            last = peer.loads.get(model)
+            if last is None or has_changed(*last, load, now=now):
+                peer.loads[model] = load, now
+                loads.append(load)
+        if loads or peer.received != peer.reported_count:
+            peer.reported_count = peer.received
+            peer.link.report(LoadReport(tuple(loads), peer.received))
+
+
+def has_changed(last: ModelLoad, at: float, load: ModelLoad, *, now: float) -> bool:
+    """Whether a peer that was told `last` at `at`, and lets it age, now assumes another load."""
+    if (last.wait_s == inf) != (load.wait_s == inf):
+        return True
+    least = max(LEAST_CHANGE_S, LEAST_CHANGE * load.alone_s)
+    if load.wait_s < inf and abs(max(0.0, last.wait_s - (now - at)) - load.wait_s) > least:
+        return True
+    rows = abs(last.row_s - load.row_s) > LEAST_CHANGE * load.row_s
+    return rows or abs(last.alone_s - load.alone_s) > LEAST_CHANGE * load.alone_s
+
+
+def digest_of(version: LoadedVersion) -> str:
+    """The hash of a version's files and of the settings that decide its answers; empty if its files
+    were not hashed."""
+    if any(pool.profile is None or pool.profile.key is None for pool in version.pools):
+        return ""
+    files = [
+        (pool.variant, pool.profile.key.model_hash, around_model(pool.definition))
+        for pool in version.pools
+        if pool.profile is not None and pool.profile.key is not None
+    ]
+    interface = version.interface.to_dict()
+    del interface["max_batch"]
+    whole = json.dumps([interface, files], sort_keys=True, default=str)
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _label(version: LoadedVersion) -> str:
+    return f"{version.name}:{version.version}"

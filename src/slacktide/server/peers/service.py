@@ -1,0 +1,90 @@
+"""`PeerService`: everything that a server with peers has in addition."""
+
+from __future__ import annotations
+
+import random
+import re
+import secrets
+import socket
+from collections.abc import Iterable
+from typing import Any, Final
+
+from slacktide.frontends.common.security import Credentials, is_loopback
+from slacktide.observability.metrics.families import MetricFamily
+from slacktide.observability.metrics.own import peer_families
+from slacktide.peers import ForwardingRule, PeerLoads
+from slacktide.server.calls.data_plane import ServerDataPlane
+from slacktide.server.front_ends import FrontEnds
+from slacktide.server.peers.dialler import DNS, PeerDialler
+from slacktide.server.peers.forwarding import ForwardingPlane
+from slacktide.server.peers.host import ServerPeers
+from slacktide.server.settings import ServerSettings
+
+DEFAULT_PORT: Final = 8001
+"""gRPC port of an address without one."""
+_ADDRESS: Final = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*))(?::(?P<port>\d{1,5}))?"
+)
+
+
+class PeerService:
+    """Starts and ends the links of a server. Belongs to the server's loop."""
+
+    def __init__(
+        self, settings: ServerSettings, home: ServerDataPlane, credentials: Credentials
+    ) -> None:
+        machine = settings.machine or machine_name(settings.grpc_port)
+        loads = PeerLoads()
+        rule = ForwardingRule(loads, random.Random())
+        self.host = ServerPeers(machine, home, loads)
+        self.plane = ForwardingPlane(home, self.host, loads, rule)
+        """The data plane for clients."""
+        self.dialler = PeerDialler(
+            self.host, machine, settings.peers, credentials, default_port=DEFAULT_PORT
+        )
+        """The host to give to the gRPC port."""
+
+    async def start(self, front_ends: FrontEnds) -> None:
+        """Begin to dial. The links belong to the gRPC port, which listens."""
+        await self.dialler.start(front_ends.grpc_server)
+
+    def drain(self) -> None:
+        """Take no more calls of peers: this server shuts down."""
+        self.host.drain()
+
+    async def close(self) -> None:
+        """Dial no more."""
+        await self.dialler.close()
+
+    def families(self) -> Iterable[MetricFamily]:
+        """Metrics of peers and of forwarded requests."""
+        return peer_families(self.host.states(), self.host.forwarded)
+
+    def status(self) -> dict[str, Any]:
+        """This server's name, the peers that are linked, and what became of each address."""
+        status = self.dialler.status()
+        return {
+            "machine": self.host.machine,
+            "peers": self.host.status(),
+            "addresses": status["addresses"],
+            "notes": status["notes"],
+        }
+
+
+def machine_name(grpc_port: int | None) -> str:
+    """The default name: host name and gRPC port, or random text if the port is not fixed."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).strip(".-")[:100] or "server"
+    return f"{host}:{grpc_port or secrets.token_hex(3)}"
+
+
+def remote_peer(peers: tuple[str, ...]) -> str | None:
+    """The first of these peers that may be on another machine. Raises ValueError for a bad
+    address."""
+    for peer in peers:
+        match = _ADDRESS.fullmatch(peer.removeprefix(DNS))
+        if match is None or not 0 < int(match["port"] or DEFAULT_PORT) < 65_536:
+            raise ValueError(f"expected an address such as 10.0.0.2:8001 or dns:NAME, got {peer!r}")
+        host = match["v6"] or match["host"]
+        if peer.startswith(DNS) or not (host == "localhost" or is_loopback(host)):
+            return peer
+    return None

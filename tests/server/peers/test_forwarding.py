@@ -1,0 +1,543 @@
+"""Calls that peers may answer: over links in memory, whatever happens to call, link and peer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.test_data_plane import ROW, Bench, NotingDriver, call
+
+from slacktide.domain import Outcome, OutcomeKind, Reason
+from slacktide.domain.tensors import Datatype
+from slacktide.peers import ForwardingRule, LoadReport, ModelLoad, PeerHello, PeerLoads
+from slacktide.peers.messages import PROTOCOL
+from slacktide.server.calls.call_states import STEPS, CallState
+from slacktide.server.peers import host
+from slacktide.server.peers.forwarding import ForwardingPlane
+from slacktide.server.peers.host import ServerPeers
+from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue
+
+BUDGET_S = 10.0
+
+
+class SentCall:
+    def __init__(self, call: InferCall, budget_s: float | None, done: Callable[..., None]) -> None:
+        self.call, self.budget_s, self.done = call, budget_s, done
+        self.payload = [bytes(tensor.data) for tensor in call.inputs]
+        self.cancelled = self.ended = False
+
+    def cancel(self) -> None:
+        assert not self.ended
+        self.cancelled = True
+
+    def end(self, reply: InferReply | None) -> None:
+        assert not self.ended
+        self.ended = True
+        if not self.cancelled:
+            # The slot has kept the payload until now.
+            assert [bytes(tensor.data) for tensor in self.call.inputs] == self.payload
+            self.done(reply)
+
+
+class FakeLink:
+    """A link to a peer that answers when it is told to."""
+
+    address = "10.0.0.2:8001"
+    dialled = True
+    rtt = 0.0
+
+    def __init__(self, machine: str = "b") -> None:
+        self.machine = machine
+        self.sent: list[SentCall] = []
+        self.reports: list[LoadReport] = []
+        self.hellos: list[PeerHello] = []
+        self.room = True
+
+    def has_room(self, nbytes: int) -> bool:
+        return self.room
+
+    def forward(
+        self,
+        call: InferCall,
+        context: CallContext,
+        budget_s: float | None,
+        done: Callable[[InferReply | None], None],
+    ) -> SentCall:
+        self.sent.append(SentCall(call, budget_s, done))
+        return self.sent[-1]
+
+    def report(self, report: LoadReport) -> None:
+        self.reports.append(report)
+
+    def greet(self, hello: PeerHello) -> None:
+        self.hellos.append(hello)
+
+    def close(self, why: str) -> None: ...
+
+    @property
+    def waiting(self) -> list[SentCall]:
+        return [sent for sent in self.sent if not (sent.ended or sent.cancelled)]
+
+
+class LateDriver(NotingDriver):
+    """Frees the slot of a withdrawn request at the end of the turn, as the real one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.withdrawn: list[int] = []
+
+    def cancel(self, id: int, reason: Reason) -> None:
+        if self.open[id].waits:
+            super().cancel(id, reason)
+        else:
+            del self.open[id]
+            self.withdrawn.append(id)
+
+    def end(self, id: int, reason: Reason, outputs: Any = None, ramp: int | None = None) -> None:
+        ended = self.open.pop(id)
+        ended.waits, ended.outputs = False, outputs
+        ended.answered(Outcome(reason, self.now, budget_s=0.5 + BUDGET_S - self.now))
+        self.release(id)
+
+    def flush(self) -> None:
+        withdrawn, self.withdrawn = self.withdrawn, []
+        for id in withdrawn:
+            self.release(id)
+
+
+class Home:
+    """A server whose wait is `wait_s`, with peers `b` and `c` that start at once."""
+
+    def __init__(self, wait_s: float = 1.0, peers: str = "bc", **limits: Any) -> None:
+        self.bench = bench = Bench(**limits)
+        bench.plane.driver = bench.driver = LateDriver()
+        self.loads = PeerLoads()
+        self.peers = ServerPeers("a", bench.plane, self.loads)
+        self.wait_s = wait_s
+        self.peers.home_load = lambda version: ModelLoad("m", self.wait_s, 0.01, 0.001)  # type: ignore[method-assign]
+        rule = ForwardingRule(self.loads, random.Random(1))
+        self.plane = ForwardingPlane(bench.plane, self.peers, self.loads, rule)
+        self.links: dict[str, FakeLink] = {}
+        for machine in peers:
+            self.join(machine)
+
+    def join(self, machine: str, wait_s: float = 0.0) -> FakeLink:
+        link = self.links[machine] = FakeLink(machine)
+        self.peers.joined(link, PeerHello(PROTOCOL, "1", machine, {"m:1": "same"}))
+        self.report(machine, wait_s)
+        return link
+
+    def report(self, machine: str, wait_s: float) -> None:
+        report = LoadReport((ModelLoad("m", wait_s, 0.01, 0.001),), 0)
+        self.peers.reported(self.links[machine], report)
+
+    def lose(self, machine: str) -> None:
+        link = self.links.pop(machine, None)
+        if link is not None:
+            self.peers.left(link, "gone")
+            for sent in link.sent:
+                if not sent.ended:
+                    sent.end(None)
+
+    def open(self) -> Any:
+        return self.plane.call("m", None, CallContext(0.5, "client", "http"))
+
+    def submit(self, **parameters: Any) -> tuple[Any, list[InferReply]]:
+        replies: list[InferReply] = []
+        opened = self.open()
+        parameters.setdefault("timeout", int(BUDGET_S * 1e6))
+        opened.submit(call(ROW, **parameters), replies.append)
+        return opened, replies
+
+    @property
+    def away(self) -> list[SentCall]:
+        return [sent for link in self.links.values() for sent in link.waiting]
+
+    def turn(self) -> None:
+        self.bench.driver.flush()
+
+    def counts(self) -> dict[Reason, int]:
+        return self.bench.version.counters.by_reason
+
+    def check_empty(self) -> None:
+        assert self.bench.plane.limits.clients == frozenset()
+        assert self.bench.version.in_flight == 0
+        assert self.bench.arena.bytes_in_use == 0
+        assert self.bench.driver.open == self.bench.driver.named == {}
+
+
+@pytest.fixture(autouse=True)
+def _digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "digest_of", lambda version: "same")
+
+
+def served(reason: Reason = Reason.ON_TIME, datatype: Datatype = Datatype.FP32) -> InferReply:
+    outputs = [OutputValue("x", datatype, (1, 4), ROW)]
+    outcome = Outcome(reason, 77.0, 0.1, 0.2, 3, 5.0)
+    return InferReply(outcome, "m", "1", "", outputs, variant="")
+
+
+def refused(reason: Reason) -> InferReply:
+    return InferReply(Outcome(reason, 77.0), "m", "1", "", None, "no")
+
+
+DEEDS = (
+    "announce", "submit", "refuse", "cancel", "drop", "busy", "serve", "fail", "answer", "late",
+    "turned away", "crashed", "lose b", "lose c", "join b", "turn", "loop", "idle", "drain",
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(DEEDS)), max_size=25),
+    st.sampled_from((0.0, 1.0, inf)),
+)
+def test_whatever_happens_a_call_has_one_outcome_and_gives_everything_back(deeds, wait_s):
+    async def play() -> None:
+        home = Home(wait_s, requests=3, arriving=48)
+        driver, plane = home.bench.driver, home.bench.plane
+        calls: list[Any] = [home.open() for _ in range(3)]
+        replies: list[list[Any]] = [[], [], []]
+        cancelled: dict[int, list[Any]] = {}
+        begun: set[int] = set()
+
+        def in_engine(number: int) -> bool:
+            return driver.open.get(calls[number].id) is calls[number]
+
+        async def act(number: int, deed: str) -> None:
+            opened = calls[number]
+            after_submit = number in begun and "submit" in done[number]
+            match deed:
+                case "announce" if opened.state is CallState.OPEN and not after_submit:
+                    begun.add(number)
+                    place = opened.announce(len(ROW), {"timeout": int(BUDGET_S * 1e6)})
+                    if isinstance(place, InferReply):
+                        replies[number].append(place)
+                    else:
+                        place[:] = ROW
+                        places[number] = place
+                case "submit" if deed in STEPS[opened.state] and not after_submit:
+                    begun.add(number)
+                    done[number].add("submit")
+                    infer = call(places.get(number, ROW), timeout=int(BUDGET_S * 1e6))
+                    opened.submit(infer, replies[number].append)
+                case "refuse" if deed in STEPS[opened.state] and not after_submit:
+                    begun.add(number)
+                    done[number].add("submit")
+                    opened.refuse(Reason.BAD_INPUT, "bad")
+                    cancelled.setdefault(number, list(replies[number]))
+                case "cancel":
+                    opened.cancel(Reason.DISCONNECTED)
+                    cancelled.setdefault(number, list(replies[number]))
+                case "drop" if in_engine(number):
+                    driver.end(opened.id, Reason.EXPIRED)
+                case "busy" if in_engine(number):
+                    driver.end(opened.id, Reason.BEHIND_WORK)
+                case "serve" if in_engine(number) and opened.state is CallState.SUBMITTED:
+                    driver.end(opened.id, Reason.ON_TIME, (((1, 4), ROW),))
+                case "fail" if in_engine(number) and opened.state is CallState.SUBMITTED:
+                    driver.end(opened.id, Reason.RUNTIME_ERROR)
+                case "answer" if home.away:
+                    home.away[0].end(served())
+                case "late" if home.away:
+                    home.away[-1].end(served(Reason.AFTER_DEADLINE))
+                case "turned away" if home.away:
+                    home.away[0].end(refused(Reason.BEHIND_WORK))
+                case "crashed" if home.away:
+                    home.away[0].end(refused(Reason.RUNTIME_ERROR))
+                case "lose b" | "lose c":
+                    home.lose(deed[-1])
+                case "join b" if "b" not in home.links:
+                    home.join("b")
+                case "turn":
+                    home.turn()
+                case "loop":
+                    await asyncio.sleep(0)
+                case "idle":
+                    home.wait_s = 0.0
+                case "drain":
+                    plane.draining = True
+
+        done: list[set[str]] = [set(), set(), set()]
+        places: dict[int, Any] = {}
+        for number, deed in deeds:
+            await act(number, deed)
+            home.bench.arena.check_invariants()
+        for number in range(3):  # to the end
+            if "submit" not in done[number]:
+                await act(number, "cancel")
+        while True:
+            home.turn()
+            await asyncio.sleep(0)
+            if home.away:
+                home.away[0].end(served())
+            elif driver.open:
+                id = next(iter(driver.open))
+                driver.end(id, Reason.ON_TIME, (((1, 4), ROW),))
+            else:
+                home.turn()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                if not (home.away or driver.open):
+                    break
+        for number, got in enumerate(replies):
+            if number in cancelled:
+                assert got == cancelled[number]
+            else:
+                assert len(got) == 1
+        assert sum(home.counts().values()) == len(begun)
+        home.check_empty()
+
+    asyncio.run(play())
+
+
+def run(test: Callable[[], Any]) -> None:
+    async def main() -> None:
+        test()
+
+    asyncio.run(main())
+
+
+def test_a_call_goes_to_the_peer_that_answers_sooner_and_is_answered_once_here():
+    def test() -> None:
+        home = Home(wait_s=1.0, peers="b")
+        _, replies = home.submit(report_timing=True, priority=1, network_us=1000)
+        (sent,) = home.away
+        assert not home.bench.driver.open
+        assert (sent.call.model, sent.call.version) == ("m", "1")
+        assert bytes(sent.call.inputs[0].data) == ROW
+        assert sent.call.parameters == {"priority": 1}
+        assert sent.budget_s == pytest.approx(0.5 + BUDGET_S - 0.001 - 1.0)
+        home.bench.driver.now = 2.0
+        sent.end(served())
+        (reply,) = replies
+        assert reply.outputs is not None
+        assert bytes(reply.outputs[0].data) == ROW
+        assert reply.outcome.reason is Reason.ON_TIME
+        assert reply.outcome.queue_s + reply.outcome.compute_s == pytest.approx(1.5)
+        assert reply.parameters["machine"] == "b"
+        assert home.counts() == {Reason.ON_TIME: 1}
+        assert home.peers.forwarded == {("m", "out"): 1}
+        home.check_empty()
+
+    run(test)
+
+
+def test_an_answer_that_comes_back_too_late_is_late_whatever_the_peer_says():
+    def test() -> None:
+        home = Home(wait_s=1.0)
+        _, replies = home.submit()
+        home.bench.driver.now = 0.5 + BUDGET_S + 0.1
+        home.away[0].end(served())
+        assert replies[0].outcome.reason is Reason.AFTER_DEADLINE
+        assert replies[0].outcome.budget_s == pytest.approx(-0.1)
+
+    run(test)
+
+
+def test_a_server_that_is_free_answers_itself_and_says_so():
+    def test() -> None:
+        home = Home(wait_s=0.0)
+        opened, replies = home.submit(report_timing=True)
+        assert not home.away
+        home.bench.driver.end(opened.id, Reason.ON_TIME, (((1, 4), ROW),))
+        assert replies[0].parameters["machine"] == "a"
+
+    run(test)
+
+
+def test_requests_of_one_turn_see_each_other():
+    def test() -> None:
+        home = Home(wait_s=0.0)
+        for _ in range(100):
+            home.submit()
+        # Each delays the next by 1 ms here as at the peers: a third goes to either.
+        assert 20 < len(home.bench.driver.open) < 50
+        assert 20 < len(home.links["b"].sent) < 50
+
+    run(test)
+
+
+def test_best_effort_stays_at_home():
+    def test() -> None:
+        home = Home(wait_s=inf)
+        opened, _ = home.submit(timeout=0)
+        assert not home.away
+        home.bench.driver.end(opened.id, Reason.UNAVAILABLE)
+        assert home.counts() == {Reason.UNAVAILABLE: 1}
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("reason", "forwarded"),
+    [
+        (Reason.BEHIND_WORK, True),
+        (Reason.QUEUE_FULL, True),
+        (Reason.UNAVAILABLE, True),
+        (Reason.DRAINING, True),
+        (Reason.EXPIRED, False),
+        (Reason.CRASHED, False),
+        (Reason.UNMEASURED, False),
+    ],
+)
+def test_a_refused_call_is_forwarded_if_a_peer_has_the_time(reason, forwarded):
+    def test() -> None:
+        home = Home(wait_s=0.0)
+        opened, replies = home.submit()
+        home.bench.driver.end(opened.id, reason)
+        assert len(home.away) == forwarded
+        assert len(replies) == 1 - forwarded
+        home = Home(wait_s=0.0)
+        for machine in "bc":
+            home.report(machine, BUDGET_S)
+        opened, replies = home.submit()
+        home.bench.driver.end(opened.id, reason)
+        assert not home.away
+        assert len(replies) == 1
+
+    run(test)
+
+
+def test_what_both_refuse_is_refused_with_the_reason_of_this_server():
+    async def main() -> None:
+        home = Home(wait_s=0.0)
+        opened, replies = home.submit()
+        home.bench.driver.end(opened.id, Reason.QUEUE_FULL)
+        home.away[0].end(refused(Reason.BEHIND_WORK))
+        await asyncio.sleep(0)
+        assert [reply.outcome.reason for reply in replies] == [Reason.QUEUE_FULL]
+        assert not home.away
+        home.check_empty()
+
+    asyncio.run(main())
+
+
+def test_a_call_whose_peer_is_lost_or_refuses_is_asked_again_at_home():
+    async def main() -> None:
+        for end in (None, refused(Reason.BEHIND_WORK), refused(Reason.NOT_FOUND)):
+            home = Home(wait_s=1.0, peers="b")
+            opened, replies = home.submit()
+            before = opened.id
+            if end is None:
+                home.lose("b")
+            else:
+                home.away[0].end(end)
+            await asyncio.sleep(0)
+            assert home.bench.driver.open == {opened.id: opened}
+            assert opened.id != before
+            home.bench.driver.end(opened.id, Reason.ON_TIME, (((1, 4), ROW),))
+            assert len(replies) == 1
+            assert home.counts() == {Reason.ON_TIME: 1}
+            home.check_empty()
+
+    asyncio.run(main())
+
+
+def test_a_call_that_was_refused_here_goes_elsewhere_when_its_peer_is_lost():
+    async def main() -> None:
+        home = Home(wait_s=0.0)
+        opened, replies = home.submit()
+        home.bench.driver.end(opened.id, Reason.BEHIND_WORK)
+        (first,) = [machine for machine, link in home.links.items() if link.waiting]
+        home.lose(first)
+        await asyncio.sleep(0)
+        (sent,) = home.away
+        sent.end(served())
+        assert len(replies) == 1
+        home.check_empty()
+
+    asyncio.run(main())
+
+
+def test_a_call_without_time_left_is_not_asked_again():
+    async def main() -> None:
+        home = Home(wait_s=1.0, peers="b")
+        _, replies = home.submit()
+        home.bench.driver.now = 0.5 + BUDGET_S + 1.0
+        home.lose("b")
+        await asyncio.sleep(0)
+        assert [reply.outcome.reason for reply in replies] == [Reason.EXPIRED]
+        home.check_empty()
+
+    asyncio.run(main())
+
+
+def test_cancellations_travel_and_count_here():
+    def test() -> None:
+        home = Home(wait_s=1.0)
+        opened, replies = home.submit()
+        (sent,) = home.away
+        opened.cancel(Reason.DISCONNECTED)
+        assert sent.cancelled
+        assert not replies
+        assert home.counts() == {Reason.DISCONNECTED: 1}
+        home.check_empty()
+
+    run(test)
+
+
+def test_limits_of_this_server_apply_while_a_peer_has_the_call():
+    def test() -> None:
+        home = Home(wait_s=1.0, requests=1)
+        home.submit()
+        _, replies = home.submit()
+        assert [reply.outcome.reason for reply in replies] == [Reason.CLIENT_LIMIT]
+        assert len(home.away) == 1
+
+    run(test)
+
+
+def test_an_announced_call_that_is_refused_here_gets_its_body_and_then_a_peer():
+    def test() -> None:
+        home = Home(wait_s=0.0)
+        opened = home.open()
+        place = opened.announce(len(ROW), {"timeout": int(BUDGET_S * 1e6)})
+        home.bench.driver.end(opened.id, Reason.BEHIND_WORK)
+        assert opened.state is CallState.RECEIVING
+        place[:] = ROW
+        replies: list[InferReply] = []
+        opened.submit(call(place, timeout=int(BUDGET_S * 1e6)), replies.append)
+        (sent,) = home.away
+        assert sent.payload == [ROW]
+        sent.end(served())
+        assert replies[0].outcome.kind is OutcomeKind.SERVED
+        home.check_empty()
+
+    run(test)
+
+
+def test_an_answer_that_does_not_fit_the_model_counts_as_none():
+    async def main() -> None:
+        home = Home(wait_s=1.0, peers="b")
+        opened, replies = home.submit()
+        home.away[0].end(served(datatype=Datatype.INT64))
+        await asyncio.sleep(0)
+        assert not replies
+        assert list(home.bench.driver.open) == [opened.id]
+
+    asyncio.run(main())
+
+
+def test_a_crash_at_a_peer_blocks_its_input_here():
+    def test() -> None:
+        home = Home(wait_s=1.0, peers="b")
+        home.submit()
+        home.away[0].end(refused(Reason.CRASHED))
+        _, replies = home.submit()
+        assert [reply.outcome.reason for reply in replies] == [Reason.CRASHED_BEFORE]
+        assert not home.away
+        other: list[InferReply] = []
+        home.open().submit(
+            call(np.full(4, 7.0, "<f4").tobytes(), timeout=int(BUDGET_S * 1e6)), other.append
+        )
+        assert len(home.away) == 1
+
+    run(test)
