@@ -35,7 +35,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 6_760,
+    "server": 6_770,
     "wire": 2_730,
     "lab/cli": 2_100,
     "lab/examples": 2_480,

@@ -27,7 +27,7 @@ from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.grpc.peers import PeerConnection
 from slacktide.frontends.listener import Callbacks
 from slacktide.frontends.ports import InferenceCall, PeerHost, PeerLink
-from slacktide.peers.members import ITSELF, LINKED, Members
+from slacktide.peers.members import ITSELF, LINKED, MAX_LINKS, Members
 from slacktide.peers.messages import LoadReport, PeerHello
 from slacktide.wire.calls import CallContext
 from slacktide.wire.errors import WireError
@@ -54,6 +54,7 @@ class PeerDialler:
         credentials: Credentials,
         *,
         default_port: int,
+        max_links: int = MAX_LINKS,
         rng: random.Random | None = None,
     ) -> None:
         """`host` hears of the links that are used. `peers`: addresses, or `dns:NAME` for all that a
@@ -72,7 +73,7 @@ class PeerDialler:
         self._resolved: dict[str, list[str]] = {}
         """Addresses by name, as of the last look-up that worked."""
         self._instance = secrets.token_hex(8)
-        self.members = Members(machine, self._instance, rng or random.Random())
+        self.members = Members(machine, self._instance, rng or random.Random(), max_links=max_links)
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sentences: dict[str, str] = {}

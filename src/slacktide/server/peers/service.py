@@ -40,7 +40,12 @@ class PeerService:
         self.plane = ForwardingPlane(home, self.host, loads, rule)
         """The data plane for clients."""
         self.dialler = PeerDialler(
-            self.host, machine, settings.peers, credentials, default_port=DEFAULT_PORT
+            self.host,
+            machine,
+            settings.peers,
+            credentials,
+            default_port=DEFAULT_PORT,
+            max_links=settings.max_peers,
         )
         """The host to give to the gRPC port."""
 

@@ -1,0 +1,137 @@
+"""What links see of a server: hellos, digests, reports, and peers that must not be used."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+from tests.server.peers.test_forwarding import FakeLink, Home, _digests, run  # noqa: F401
+from tests.server.test_data_plane import ROW, call
+
+from slacktide.domain import Reason
+from slacktide.peers import LoadReport, ModelLoad, PeerHello
+from slacktide.peers.messages import PROTOCOL
+from slacktide.server.peers import host
+from slacktide.server.peers.service import machine_name, remote_peer
+from slacktide.server.settings import ServerSettings
+from slacktide.wire.calls import CallContext, InferReply
+from slacktide.wire.errors import WireError
+
+
+@pytest.mark.parametrize(
+    ("hello", "names"),
+    [
+        (PeerHello(PROTOCOL, "1", "a", {}), "--machine"),
+        (PeerHello(PROTOCOL + 1, "9.9", "b", {}), "release 9.9"),
+    ],
+)
+def test_a_namesake_and_another_protocol_are_refused_in_a_sentence(hello: Any, names: str) -> None:
+    def test() -> None:
+        home = Home(peers="")
+        with pytest.raises(WireError, match=names):
+            home.peers.joined(FakeLink(hello.machine), hello)
+        assert home.peers.status() == []
+
+    run(test)
+
+
+def test_a_peer_with_other_files_under_a_name_is_not_used_for_it(caplog: Any) -> None:
+    def test() -> None:
+        home = Home(wait_s=inf, peers="")
+        link = FakeLink("b")
+        home.links["b"] = link
+        for _ in range(2):
+            home.peers.joined(link, PeerHello(PROTOCOL, "1", "b", {"m:1": "other", "n:1": "x"}))
+            home.report("b", 0.0)
+        home.submit()
+        assert not home.away
+        (status,) = home.peers.status()
+        assert status["state"] == "not used"
+        assert status["not_used"] == [
+            "m:1: the peer serves other files or settings under this name"
+        ]
+        assert sum("not used for m:1" in record.message for record in caplog.records) == 1
+        home.peers.joined(link, PeerHello(PROTOCOL, "1", "b", {"m:1": "same"}))  # it has reloaded
+        home.report("b", 0.0)
+        home.submit()
+        assert len(home.away) == 1
+
+    run(test)
+
+
+def test_reports_say_what_has_changed_and_how_many_calls_were_received() -> None:
+    def test() -> None:
+        home = Home(wait_s=0.0, peers="b")
+        link = home.links["b"]
+        assert link.reports == [LoadReport((ModelLoad("m", 0.0, 0.01, 0.001),), 0)]
+        home.peers._tick()
+        assert len(link.reports) == 1  # nothing has changed
+        replies: list[InferReply] = []
+        context = CallContext(1.0, "b", "peer", 5.0)
+        visiting = home.peers.call(link, "m", "1", context)
+        visiting.submit(call(ROW), replies.append)
+        home.wait_s = 0.5
+        home.bench.driver.end(visiting.id, Reason.ON_TIME, (((1, 4), ROW),))  # type: ignore[attr-defined]
+        assert link.reports[1:] == [LoadReport((ModelLoad("m", 0.5, 0.01, 0.001),), 1)]
+        assert len(replies) == 1
+        # The server that it came to counts it.
+        assert home.counts() == {}
+        assert home.peers.forwarded == {("m", "in"): 1}
+        home.check_empty()
+
+    run(test)
+
+
+def test_a_server_that_shuts_down_is_not_chosen() -> None:
+    def test() -> None:
+        home = Home(wait_s=inf, peers="b")
+        home.peers.drain()
+        assert home.links["b"].hellos[-1].models == {}
+        peer = Home(wait_s=inf, peers="b")
+        peer.peers.joined(peer.links["b"], PeerHello(PROTOCOL, "1", "b", {}))
+        peer.submit()
+        assert not peer.away
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("last", "after_s", "now", "changed"),
+    [
+        (0.1, 0.1, 0.0, False),  # it has aged
+        (0.1, 0.0, 0.0, True),
+        (0.0, 9.0, 0.0005, False),
+        (inf, 1.0, inf, False),
+        (inf, 1.0, 0.0, True),
+    ],
+)
+def test_a_wait_that_has_only_aged_is_not_reported(
+    last: float, after_s: float, now: float, changed: bool
+) -> None:
+    before, load = ModelLoad("m", last, 0.01, 0.001), ModelLoad("m", now, 0.01, 0.001)
+    assert host.has_changed(before, 5.0, load, now=5.0 + after_s) is changed
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"peers": ("10.0.0.1:8001",)}, "--peer-token-file"),
+        ({"peers": ("dns:slack",)}, "--peer-token-file"),
+        ({"peers": ("127.0.0.1:99999",)}, "expected an address"),
+        ({"peers": ("[::1",)}, "expected an address"),
+        ({"machine": "two words"}, "letters, digits"),
+        ({"machine": "a", "grpc_port": None}, "grpc_port"),
+        ({"machine": "a", "max_peers": 17}, "max_peers"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(settings: Any, names: str) -> None:
+    with pytest.raises(ValueError, match=names):
+        ServerSettings(**settings)
+
+
+def test_peers_on_this_machine_need_no_credentials() -> None:
+    assert remote_peer(("localhost", "127.0.0.1:8001", "[::1]:9")) is None
+    assert remote_peer(("localhost", "h.example:1")) == "h.example:1"
+    assert machine_name(8001).endswith(":8001")
+    assert machine_name(0) != machine_name(0)
