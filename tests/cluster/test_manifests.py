@@ -139,7 +139,7 @@ def test_the_servers_find_their_peers_by_the_headless_service():
     pod = _of_kind("Deployment", PEERS)["spec"]["template"]
     service = _of_kind("Service", PEERS)
     (container,) = pod["spec"]["containers"]
-    assert f"--peers=dns:{service['metadata']['name']}" in container["args"]
+    assert f"--peers=dns:{service['metadata']['name']}:8001" in container["args"]
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}

@@ -49,7 +49,7 @@ def up(
     ] = False,
     timeout: Annotated[
         str, typer.Option(help="Maximum wait for the servers to be ready.", metavar="TIME")
-    ] = "2m",
+    ] = "5m",
     as_json: Json = False,
 ) -> None:
     """Start the servers of a file, or change those that run, and wait until they are ready. Exits 1
