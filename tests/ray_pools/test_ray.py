@@ -12,12 +12,14 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.cluster.folder_lock import LockHolder, holder_of
 
@@ -133,14 +135,15 @@ class RayCluster:
             time.sleep(POLL_S)
 
 
-def save_model(root: Path) -> None:
+def save_model(root: Path, name: str, width: int, *steps: onnx.NodeProto, **weights: Any) -> None:
     graph = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["y"])],
+        steps,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", width])],
+        [numpy_helper.from_array(array, key) for key, array in weights.items()],
     )
-    path = root / "neg" / "1" / "model.onnx"
+    path = root / name / "1" / "model.onnx"
     path.parent.mkdir(parents=True)
     opset = helper.make_opsetid("", 17)
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), str(path))
@@ -149,7 +152,11 @@ def save_model(root: Path) -> None:
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     folder = tmp_path_factory.mktemp("ray")
-    save_model(folder / "models")
+    save_model(folder / "models", "neg", 2, helper.make_node("Neg", ["x"], ["y"]))
+    names = ["x", *(f"h{step}" for step in range(49)), "y"]
+    steps = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in pairwise(names)]
+    save_model(folder / "models", "slow", 1024, *steps, w=np.eye(1024, dtype=np.float32))
+    (folder / "models" / "slow" / "slacktide.yaml").write_text("max_batch: 1\nslo: 200ms\n")
     (folder / "shop.yaml").write_text(
         "repository: models\nserve: {profile-budget: 200ms}\nservers:\n"
         f"  - {{name: pool, port: {free_port()}, per_node: 2, replicas: {{min: 1, max: 2}}}}\n"
@@ -186,6 +193,20 @@ def test_a_killed_server_is_started_again_by_its_replica(ray: RayCluster) -> Non
     assert ray.holder("supervisor").pid == replica.pid
 
 
+def test_another_server_is_asked_for_when_more_is_offered_than_one_can_do(ray: RayCluster) -> None:
+    port = ray.holder("lock").document["ports"]["http"]
+    command = [sys.executable, "-m", "slacktide", "load", f"127.0.0.1:{port}", "--model", "slow"]
+    load = subprocess.Popen(
+        [*command, "--arrivals", "poisson:300", "--duration", "60s"],
+        env=ray.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while ray.ask("asked_for") != 2:
+        assert load.poll() is None
+        time.sleep(POLL_S)
+    load.terminate()
+    load.wait()
+
+
 def test_the_death_of_ray_is_not_that_of_servers(ray: RayCluster) -> None:
     server = ray.holder("lock")
     ray.kill_head()
@@ -200,7 +221,7 @@ def test_the_death_of_ray_is_not_that_of_servers(ray: RayCluster) -> None:
 
 def test_down_stops_servers(ray: RayCluster) -> None:
     shown = json.loads(ray.slacktide("cluster", "status", "--json"))
-    assert (shown["ready"], shown["pools"][0]["replicas"]) == (True, "1 running")
+    assert shown["ready"]
     ray.slacktide("cluster", "down")
     while holder_of(ray.place / "lock") is not None:
         time.sleep(POLL_S)
