@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -103,12 +104,19 @@ def answers(server: dict) -> bool:
         return bool((client.infer("neg", [x]).as_numpy("y") == [[-1.0, -2.0]]).all())
 
 
+def linked_peers(server: dict) -> set[str]:
+    url = f"http://{server['host']}:{server['ports']['metrics']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as page:
+        return set(re.findall(r'^slacktide_peer_up{peer="(\w+)"} 1$', page.read().decode(), re.M))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_servers_are_kept_whatever_is_killed(cluster):
     assert "a: ready; b: ready" in cluster.up()
     servers = cluster.servers()
     assert all(map(answers, servers.values()))
+    assert linked_peers(cluster.until(lambda now: "b" in linked_peers(now["a"]))["a"]) == {"b"}
     supervisor = supervisor_of(cluster.state).pid
 
     # A server: another takes its place, at its address.

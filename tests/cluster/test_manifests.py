@@ -126,9 +126,10 @@ RAY, RUNTIME = DEPLOY / "ray" / "slacktide.yaml", DEPLOY / "kserve" / "slacktide
     "container",
     [
         _of_kind("Deployment")["spec"]["template"]["spec"]["containers"][0],
+        _of_kind("Deployment", PEERS)["spec"]["template"]["spec"]["containers"][0],
         _of_kind("ServingRuntime", RUNTIME)["spec"]["containers"][0],
     ],
-    ids=["resized", "kserve"],
+    ids=["resized", "peers", "kserve"],
 )
 def test_the_containers_use_options_that_there_are(container):
     for argument in container["args"]:

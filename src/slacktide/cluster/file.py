@@ -45,9 +45,6 @@ _SET_BY = {
 }  # fmt: skip
 """Flags that the file sets in another way."""
 
-PEERS = False
-"""Whether `slacktide serve` has flags for peers."""
-
 Flags = dict[str, Any]
 
 
@@ -160,10 +157,9 @@ class ClusterFile(ClusterSection):
         flags |= {flag: port + distance for flag, distance in PORTS.items()}
         if server.cores is not None:
             flags["cores"] = server.cores
-        if PEERS:
-            flags["machine"] = name
-            if self.peer_token_file is not None:
-                flags["peer-token-file"] = self.peer_token_file
+        flags["machine"] = name
+        if self.peer_token_file is not None:
+            flags["peer-token-file"] = self.peer_token_file
         return flags
 
     def command(
@@ -193,7 +189,7 @@ class ClusterFile(ClusterSection):
             name,
             (*command, repository, *state),
             folder,
-            tuple(peers) if PEERS else (),
+            tuple(peers),
             processors,
         )
 

@@ -310,6 +310,7 @@ class App:
         settings = self.settings
         return {
             "release": __version__,
+            "machine": settings.machine,
             "host": self.front_ends.local_host,
             "ports": self.front_ends.ports(),
             "tls": settings.tls is not None,
