@@ -53,8 +53,8 @@ EXPORTS = {
         shown suggestion
     """,
     "slacktide.engine": """
-        Engine EngineSettings Idle LaneSnapshot PoolParts PoolView Proposal ServedBy
-        Snapshot SoloCounts WaitUntil check_invariants
+        Engine EngineSettings Idle LaneSnapshot NextStart PoolParts PoolView Proposal ServedBy
+        Snapshot SoloCounts WaitUntil check_invariants next_start
     """,
     "slacktide.lab.examples": """
         ExamplesError FRAME_RATE MODELS PIPELINES Samples example make_inputs make_repository
@@ -63,6 +63,9 @@ EXPORTS = {
     "slacktide.lab.load.report": """
         Ending Percentiles Provenance Report ReportError SCHEMA StreamReport StreamScore Window
         gather percentiles
+    """,
+    "slacktide.peers": """
+        ForwardingRule LoadReport ModelLoad PeerCall PeerHello PeerLoads
     """,
     "slacktide.pipelines": """
         BOX Edge Pipeline PipelineStage
