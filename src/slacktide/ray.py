@@ -47,7 +47,7 @@ SHARE = "offered_share"
 _LOOK_S = 0.05
 _STOP_S = 120.0
 """Time that Ray Serve gives a replica to let its server drain."""
-_METRICS_S = 0.5
+_METRICS_S = 0.25
 
 
 class ServerPool:
@@ -170,7 +170,7 @@ def application(cluster: ClusterFile) -> serve.Application:
                 "max_replicas": server.replicas.max,
                 "metrics_interval_s": _METRICS_S,
                 "look_back_period_s": 4 * _METRICS_S,
-                "upscale_delay_s": _METRICS_S,
+                "upscale_delay_s": 0.0,  # the share is a mean already
                 "downscale_delay_s": 60.0,
                 "policy": policy,
             },
