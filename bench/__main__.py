@@ -45,6 +45,7 @@ BENCHMARKS = {
     "memory": "a minute at ten times capacity: memory, and whether every request is answered",
     "hostile": "a canary client during attacks: its latency, and memory",
     "depth_switches": "live switches between depths of one file: ms per switch",
+    "cluster_live": "three servers that answer for each other: gain, cost, faults",
     "faults": "kill -9 during a batch: seconds until noticed, and until the model is ready",
     "resize": "cores moved between running workers: delay, effect and cost",
     "priority": "a worker's policy, niceness and slice: beside a busy process, on the loop's core",
