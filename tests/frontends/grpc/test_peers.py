@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from math import inf
@@ -61,6 +62,13 @@ async def test_the_budget_loses_half_of_the_round_trip_and_may_be_missing():
             b.links[0].rtt = 0.5
             await forwarded(a, call_of(), budget)
             assert b.data.calls[-1].context.transport_budget_s == expected
+
+
+async def test_both_sides_of_a_link_know_the_address_of_the_other():
+    a, b = FakeHost("a"), FakeHost("b")
+    async with linked(a, b) as (_, second, _):
+        assert a.links[0].address == f"127.0.0.1:{second.port}"
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", b.links[0].address)
 
 
 async def test_round_trips_are_measured():

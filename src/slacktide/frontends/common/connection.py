@@ -153,14 +153,17 @@ class FrontEndConnection(ABC):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self.client = str(peer[0]).removeprefix("::ffff:")
+        name, peer = transport.get_extra_info("peername"), ""
+        if isinstance(name, tuple):
+            self.client = str(name[0]).removeprefix("::ffff:")
+            peer = (
+                f"[{self.client}]:{name[1]}" if ":" in self.client else f"{self.client}:{name[1]}"
+            )
         shared = self._shared
         # asyncio and uvloop both set TCP_NODELAY on every TCP connection.
         self._transport.set_write_buffer_limits(high=shared.limits.write_high_bytes)
         shared.add(self)
-        self.begin(str(peer or ""), len(shared.connections) > shared.limits.max_connections)
+        self.begin(peer, len(shared.connections) > shared.limits.max_connections)
 
     @abstractmethod
     def get_buffer(self, sizehint: int) -> memoryview:
