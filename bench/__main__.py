@@ -62,6 +62,7 @@ BENCHMARKS = {
     "texts": "all-MiniLM-L6-v2 behind its tokenizer: vectors, µs, short texts beside long ones",
     "exits_of_others": "early exits of four public models: agreement, and cost of stages",
     "rare_exits": "early exits: rare answers, and an application of little traffic",
+    "cluster": "several servers in virtual time: the forwarding rule against other balancers",
     "shaped_link": "cores that follow a network: violations against one core, cost against two",
     "goodput": "answers in time under load and overload, against yardsticks and other servers",
 }

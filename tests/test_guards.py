@@ -28,7 +28,7 @@ CEILINGS = {
     "frontends": 8_160,
     "models": 11_785,
     "observability": 1_930,
-    "peers": 600,
+    "peers": 776,
     "pipelines": 1_200,
     "planning": 11_740,
     "profiles": 4_750,
@@ -43,7 +43,7 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 7_750,
+    "lab/simulation": 7_795,
     "lab/workloads": 2_000,
     "testing": 400,
 }
@@ -52,7 +52,7 @@ that needs it, by no more than its own budget."""
 TOTALS = {
     "serving": 81_680,
     "client": 2_100,
-    "lab": 20_250,
+    "lab": 20_499,
     "testing": 400,
     "papers": 11_500,
     "all": 115_520,

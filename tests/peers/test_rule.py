@@ -33,7 +33,7 @@ def test_a_request_goes_to_the_peer_that_can_start_it_sooner():
 
 
 def test_a_request_stays_at_home_within_the_margin():
-    rule = rule_of(loads_of({"a": 0.0265}))
+    rule = rule_of(loads_of({"a": 0.0295}))
     assert rule.on_arrival(HOME, 1, 0, 0.05, now=0.0) is None
     assert rule.on_arrival(HOME, 1, 0, 0.05, now=0.001) == "a"  # the report has aged
 

@@ -4,9 +4,15 @@ A peer reports for each model when the next request would start. Between reports
 carried forward: it comes closer as time passes, and moves away by the time per row of each call
 that was sent and that the report does not know of yet.
 
-A report may be wrong: old, or a lie. So each answer is compared with what the reports promised when
-the call was sent. The excess, a moving average per peer and model, is added to later estimates, and
-decays so that a peer is tried again.
+A report may be wrong: old, lost, or a lie. Four things help:
+
+- It says how many calls had come when it was made, which dates it: it was made before the first of
+  the others came. So it is carried forward from there, and a report that was overtaken is dropped.
+- Drift: by how much waits are longer, when they are reported, than was expected, since others send
+  there as well. It is added as a report ages.
+- Own calls without an answer wait there, whatever was reported long ago.
+- Excess: calls that were refused or late, although the reports promised an answer in time, add to
+  later estimates. It decays, so that a peer is tried again.
 """
 
 from __future__ import annotations
@@ -16,16 +22,22 @@ from collections import deque
 
 from slacktide.peers.messages import LoadReport, ModelLoad
 
-EXCESS_GAIN = 0.3
+EXCESS_GAIN = 0.1
 """Weight of the newest answer in the excess of a peer's answers over its promises."""
 EXCESS_DECAY_S = 1.0
 """Seconds within which the excess falls to 1 / e while nothing is sent."""
+DRIFT_GAIN = 0.1
+"""Weight of the newest report in the drift."""
+UNREPORTED_MOST = 1_024
+"""Calls that are remembered for a peer that does not report."""
+OLD_S = 0.1
+"""Age of a report from which own calls without an answer count in full."""
 
 
 class PeerCall:
     """A call that was sent to a peer, and the answer that was promised for it."""
 
-    __slots__ = ("budget_s", "model", "number", "peer", "promised_s", "rows", "sent_at")
+    __slots__ = ("budget_s", "link", "model", "number", "peer", "promised_s", "rows", "sent_at")
 
     def __init__(
         self,
@@ -36,8 +48,11 @@ class PeerCall:
         sent_at: float,
         promised_s: float,
         budget_s: float,
+        link: object,
     ) -> None:
         self.peer = peer
+        self.link = link
+        """The link's own record; calls of an earlier link are not counted off a later one."""
         self.model = model
         self.rows = rows
         self.number = number
@@ -52,7 +67,10 @@ class PeerCall:
 class _Reported:
     """The last report of one model by one peer."""
 
-    __slots__ = ("alone_s", "excess_at", "excess_s", "free_at", "reported_free_at", "row_s")
+    __slots__ = (
+        "alone_s", "drift_age_s", "drift_s", "excess_at", "excess_s", "free_at", "made_at",
+        "outstanding", "reported_free_at", "row_s",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.alone_s = self.row_s = 0.0
@@ -62,6 +80,13 @@ class _Reported:
         """The same with these calls."""
         self.excess_s = 0.0
         self.excess_at = -math.inf
+        self.made_at = -math.inf
+        self.drift_s = 0.0
+        """Moving average of the reported wait beyond what was expected at that time."""
+        self.drift_age_s = 0.01
+        """Moving average of the seconds between two reports."""
+        self.outstanding = 0
+        """Rows of own calls that have no answer yet."""
 
     def excess(self, now: float) -> float:
         if not self.excess_s:
@@ -69,8 +94,11 @@ class _Reported:
         return self.excess_s * math.exp((self.excess_at - now) / EXCESS_DECAY_S)
 
     def add(self, rows: int, at: float) -> None:
-        """Count a call of `rows` rows that was sent at `at`."""
-        self.free_at = max(self.free_at, at) + rows * self.row_s
+        """Count a call of `rows` rows that is there at `at`."""
+        if self.free_at <= at:  # it runs alone at once
+            self.free_at = at + self.alone_s + (rows - 1) * self.row_s
+        else:
+            self.free_at += rows * self.row_s
 
 
 class _Peer:
@@ -82,7 +110,7 @@ class _Peer:
         self.sent = 0
         """Number of calls sent since it joined."""
         self.received = 0
-        self.unreported: deque[PeerCall] = deque()
+        self.unreported: deque[PeerCall] = deque(maxlen=UNREPORTED_MOST)
         """Calls that its last report did not know of."""
         self.models: dict[str, _Reported] = {}
 
@@ -118,12 +146,17 @@ class PeerLoads:
         link = self._peers.get(peer)
         if link is None:
             return
+        received = min(report.received, link.sent)
+        if received < link.received:
+            return  # a later report has overtaken it
+        link.received = received
         changed = set()
-        unreported = link.unreported
-        link.received = max(link.received, min(report.received, link.sent))
-        while unreported and unreported[0].number < link.received:
+        unreported, hop = link.unreported, 0.5 * link.rtt_s
+        while unreported and unreported[0].number < received:
             changed.add(unreported.popleft().model)
-        made_at = now - 0.5 * link.rtt_s
+        made_at = now - hop
+        if unreported:  # it was made before the first of these had come
+            made_at = min(made_at, unreported[0].sent_at + hop)
         for load in report.loads:
             changed.add(load.model)
             self._note(peer, link, load, made_at)
@@ -133,16 +166,27 @@ class PeerLoads:
                 reported.free_at = reported.reported_free_at
         for call in unreported:
             if call.model in changed and call.model in link.models:
-                link.models[call.model].add(call.rows, call.sent_at)
+                link.models[call.model].add(call.rows, call.sent_at + hop)
 
     def _note(self, peer: str, link: _Peer, load: ModelLoad, made_at: float) -> None:
         reported = link.models.get(load.model)
+        is_first = reported is None
         if reported is None:
             reported = link.models[load.model] = _Reported()
         reported.alone_s, reported.row_s = max(0.0, load.alone_s), max(0.0, load.row_s)
-        reported.reported_free_at = made_at + max(0.0, load.wait_s)
+        wait = max(0.0, load.wait_s)
+        if reported.alone_s == math.inf or reported.row_s == math.inf:
+            reported.alone_s = reported.row_s = 0.0
+            wait = math.inf  # it says nothing that could be used
+        if not is_first and wait < math.inf and reported.free_at < math.inf:
+            error = wait - max(0.0, reported.free_at - made_at)
+            age = max(0.0, made_at - reported.made_at)
+            reported.drift_s += DRIFT_GAIN * (error - reported.drift_s)
+            reported.drift_age_s += DRIFT_GAIN * (max(age, 0.001) - reported.drift_age_s)
+        reported.reported_free_at = made_at + wait
+        reported.made_at = made_at
         serving = self._serving.setdefault(load.model, [])
-        if (load.wait_s < math.inf) != (peer in serving):
+        if (wait < math.inf) != (peer in serving):
             if peer in serving:
                 serving.remove(peer)
             else:
@@ -160,9 +204,26 @@ class PeerLoads:
         reported = None if link is None else link.models.get(model)
         if link is None or reported is None:
             return math.inf
-        wait = max(0.0, reported.free_at - now)
-        work = reported.alone_s + (rows - 1) * reported.row_s
-        return wait + work + link.rtt_s + nbytes / link.bytes_per_s + reported.excess(now)
+        hop = 0.5 * link.rtt_s
+        arrives = hop + nbytes / link.bytes_per_s
+        starts = reported.free_at - now  # work goes on there while the call is on its way
+        age = now - reported.made_at
+        if starts < 0.0:
+            starts = 0.0
+        # Others may send there as well, or it has more lanes than one.
+        starts += max(0.0, reported.drift_s) * min(1.0, age / reported.drift_age_s)
+        least = reported.outstanding * reported.row_s * min(1.0, age / OLD_S) - link.rtt_s
+        if starts < least:  # own calls wait there, whatever was reported
+            starts = least
+        if starts < arrives:
+            starts = arrives
+        return starts + reported.alone_s + (rows - 1) * reported.row_s + hop + reported.excess(now)
+
+    def age(self, peer: str, model: str, *, now: float) -> float:
+        """Seconds since the report by which `answer_in` judges; infinite if there is none."""
+        link = self._peers.get(peer)
+        reported = None if link is None else link.models.get(model)
+        return math.inf if reported is None else now - reported.made_at
 
     def sent(
         self,
@@ -179,27 +240,33 @@ class PeerLoads:
         promised = self.answer_in(peer, model, rows, nbytes, now=now)
         link = self._peers.get(peer)
         if link is None:
-            return PeerCall(peer, model, rows, -1, now, promised, budget_s)
+            return PeerCall(peer, model, rows, -1, now, promised, budget_s, None)
         reported = link.models.get(model)
         if reported is not None:
             promised -= reported.excess(now)
-            reported.add(rows, now)
-        call = PeerCall(peer, model, rows, link.sent, now, promised, budget_s)
+            reported.add(rows, now + 0.5 * link.rtt_s)
+            reported.outstanding += rows
+        call = PeerCall(peer, model, rows, link.sent, now, promised, budget_s, link)
         link.sent += 1
         link.unreported.append(call)
         return call
 
-    def answered(self, call: PeerCall, *, in_time: bool, now: float) -> None:
-        """Learn from the end of a call. `in_time`: whether it was served before its deadline. Do
-        not report calls that were cancelled here or failed for another reason than time."""
+    def answered(self, call: PeerCall, *, in_time: bool | None, now: float) -> None:
+        """Count off a call that has ended, and learn from it. `in_time`: whether it was served
+        before its deadline; None: it was cancelled here, or failed for another reason than time."""
         link = self._peers.get(call.peer)
         reported = None if link is None else link.models.get(call.model)
-        if reported is None or call.promised_s == math.inf:
+        if reported is None or link is not call.link or call.promised_s == math.inf:
             return
-        took = now - call.sent_at
-        if not in_time and call.budget_s < math.inf:
-            took = max(took, call.budget_s)  # refused: it would have taken longer than that
-        excess = max(0.0, took - call.promised_s)
+        reported.outstanding -= call.rows
+        if in_time is None:
+            return
+        excess = 0.0
+        if not in_time:
+            latest = now - call.sent_at
+            if call.budget_s < math.inf:
+                latest = max(latest, call.budget_s)  # refused: it would have taken longer
+            excess = max(0.0, latest - call.promised_s)
         before = reported.excess(now)
         reported.excess_s = before + EXCESS_GAIN * (excess - before)
         reported.excess_at = now

@@ -17,7 +17,9 @@ from typing import Protocol
 from slacktide.peers.loads import PeerLoads
 from slacktide.peers.messages import ModelLoad
 
-MARGIN_MIN_S, MARGIN_MAX_S = 0.001, 0.010
+MARGIN_MIN_S, MARGIN_MAX_S = 0.0005, 0.010
+DOUBT, OLD_S = 0.1, 0.1
+"""The margin grows by DOUBT × the age of the report, up to OLD_S."""
 
 
 class Chance(Protocol):
@@ -36,7 +38,7 @@ class ForwardingRule:
         rng: Chance,
         *,
         sample: int = 2,
-        margin: float = 0.5,
+        margin: float = 0.1,
         theta: float = 0.0,
     ) -> None:
         """`sample`: number of peers that are compared. `margin`: how much sooner a peer must
@@ -56,11 +58,15 @@ class ForwardingRule:
         if home.wait_s <= self._theta * budget_s:
             return None
         answer_s = home.wait_s + home.alone_s + (rows - 1) * home.row_s
-        margin = min(max(self._margin * home.alone_s, MARGIN_MIN_S), MARGIN_MAX_S)
-        latest = min(budget_s, answer_s - margin)
+        model = home.model
+        peer, peer_s = self._soonest(model, rows, nbytes, (), now)
+        if peer is None or peer_s > budget_s:
+            return None
         if answer_s > budget_s:  # it would be refused here
-            latest = budget_s
-        return self._soonest(home.model, rows, nbytes, latest, (), now)
+            return peer
+        doubt = DOUBT * min(self._loads.age(peer, model, now=now), OLD_S)
+        margin = min(max(self._margin * home.alone_s, MARGIN_MIN_S), MARGIN_MAX_S)
+        return peer if peer_s + margin + doubt <= answer_s else None
 
     def on_refusal(
         self,
@@ -74,25 +80,25 @@ class ForwardingRule:
     ) -> str | None:
         """The peer that can answer a request which this server has refused; None: none can. Peers
         in `tried` are left out."""
-        return self._soonest(model, rows, nbytes, budget_s, tried, now)
+        peer, peer_s = self._soonest(model, rows, nbytes, tried, now)
+        return peer if peer_s <= budget_s else None
 
     def _soonest(
         self,
         model: str,
         rows: int,
         nbytes: int,
-        latest: float,
         tried: Collection[str],
         now: float,
-    ) -> str | None:
-        """The soonest of the sampled peers, if its answer is here within `latest` seconds."""
+    ) -> tuple[str | None, float]:
+        """The soonest of the sampled peers, and the seconds until its answer is here."""
         loads = self._loads
         best, soonest = None, math.inf
         for peer in self._sampled(loads.serving(model), tried):
             seconds = loads.answer_in(peer, model, rows, nbytes, now=now)
             if seconds < soonest:
                 best, soonest = peer, seconds
-        return best if soonest <= latest else None
+        return best, soonest
 
     def _sampled(self, peers: Collection[str], tried: Collection[str]) -> list[str]:
         """At most `sample` of `peers`, drawn without replacement."""

@@ -1,0 +1,1 @@
+"""Several servers with plain models in virtual time, and requests forwarded between them."""

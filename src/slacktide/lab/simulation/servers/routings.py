@@ -1,0 +1,141 @@
+"""How the servers of a simulation choose: the rule of `peers`, and what it is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from slacktide.domain import Request
+from slacktide.lab.simulation.servers.world import Routing, ServerState, SimulatedServers
+from slacktide.peers import ForwardingRule, LoadReport, PeerCall, PeerLoads
+
+
+class Alone(Routing):
+    """Every request stays where it came. Base of the others."""
+
+    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
+        self.servers, self.name = servers, name
+        self.random = Random(f"{name} chooses")
+        self.up: list[str] = []
+        """Peers that are there."""
+
+    def on_arrival(self, request: Request, *, now: float) -> str | None:
+        return None
+
+    def on_refusal(self, request: Request, tried: Sequence[str], *, now: float) -> str | None:
+        return None
+
+    def sent(self, request: Request, server: str, *, now: float) -> None:
+        pass
+
+    def answered(self, request: Request, server: str, *, in_time: bool | None, now: float) -> None:
+        pass
+
+    def joined(self, server: str, *, now: float) -> None:
+        self.up.append(server)
+
+    def left(self, server: str, *, now: float) -> None:
+        if server in self.up:
+            self.up.remove(server)
+
+    def reported(self, server: str, report: LoadReport, state: ServerState, *, now: float) -> None:
+        pass
+
+
+class ByRule(Alone):
+    """The server's own rule. Options: those of `ForwardingRule`."""
+
+    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
+        super().__init__(servers, name)
+        self.loads = PeerLoads()
+        self.rule = ForwardingRule(self.loads, self.random, **options)
+        self._calls: dict[tuple[int, str], PeerCall] = {}
+
+    def on_arrival(self, request: Request, *, now: float) -> str | None:
+        home = self.servers.load(self.name, request.model, now=now)
+        nbytes = self.servers.hop.request_bytes
+        return self.rule.on_arrival(home, request.rows, nbytes, request.deadline - now, now=now)
+
+    def on_refusal(self, request: Request, tried: Sequence[str], *, now: float) -> str | None:
+        budget, nbytes = request.deadline - now, self.servers.hop.request_bytes
+        if self.name not in tried:
+            home = self.servers.load(self.name, request.model, now=now)
+            if home.wait_s + home.alone_s <= budget:
+                return self.name
+        return self.rule.on_refusal(
+            request.model, request.rows, nbytes, budget, now=now, tried=tried
+        )
+
+    def sent(self, request: Request, server: str, *, now: float) -> None:
+        if server != self.name:
+            self._calls[request.id, server] = self.loads.sent(
+                server,
+                request.model,
+                request.rows,
+                now=now,
+                nbytes=self.servers.hop.request_bytes,
+                budget_s=request.deadline - now,
+            )
+
+    def answered(self, request: Request, server: str, *, in_time: bool | None, now: float) -> None:
+        call = self._calls.pop((request.id, server), None)
+        if call is not None:
+            self.loads.answered(call, in_time=in_time, now=now)
+
+    def joined(self, server: str, *, now: float) -> None:
+        super().joined(server, now=now)
+        hop = self.servers.hop
+        self.loads.joined(server, now=now)
+        self.loads.measured(server, rtt_s=2.0 * hop.seconds, bytes_per_s=hop.bytes_per_s)
+
+    def left(self, server: str, *, now: float) -> None:
+        super().left(server, now=now)
+        self.loads.left(server)
+
+    def reported(self, server: str, report: LoadReport, state: ServerState, *, now: float) -> None:
+        self.loads.reported(server, report, now=now)
+
+
+class OnRefusal(ByRule):
+    """Only what was refused is forwarded."""
+
+    def on_arrival(self, request: Request, *, now: float) -> str | None:
+        return None
+
+
+class Oracle(Alone):
+    """Sends each request to the server that truly starts it soonest, calls on their way included,
+    and asks one more after a refusal. It pays for the hops."""
+
+    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
+        super().__init__(servers, name)
+        self._sent = servers.under_way
+
+    def _seconds(self, server: str, request: Request, now: float) -> float:
+        load = self.servers.load(server, request.model, now=now)
+        wait = load.wait_s + load.row_s * sum(
+            1 for target, at in self._sent.values() if target == server and at > now
+        )
+        if server == self.name:
+            return wait + load.alone_s
+        hop = self.servers.hop
+        return max(wait, hop.request_s) + hop.seconds + load.alone_s
+
+    def _soonest(self, request: Request, tried: Sequence[str], now: float) -> str | None:
+        servers = [self.name, *self.up]
+        left = [server for server in servers if server not in tried and self.servers.alive(server)]
+        return min(left, key=lambda server: self._seconds(server, request, now), default=None)
+
+    def on_arrival(self, request: Request, *, now: float) -> str | None:
+        return self._soonest(request, (), now)
+
+    def on_refusal(self, request: Request, tried: Sequence[str], *, now: float) -> str | None:
+        return self._soonest(request, tried, now)
+
+    def sent(self, request: Request, server: str, *, now: float) -> None:
+        for key, (_, at) in list(self._sent.items()):
+            if at <= now:
+                del self._sent[key]
+        if server != self.name:
+            self._sent[request.id, server] = server, now + self.servers.hop.request_s

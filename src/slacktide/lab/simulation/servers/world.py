@@ -1,0 +1,454 @@
+"""`SimulatedServers`: several servers that forward requests to each other, in virtual time.
+
+Each server is a `Simulation` of its own: engine, runtime, scheduler, lanes. One heap holds messages
+on their way, reports and deaths; the next event of that heap and of all simulations comes
+next. A `Routing` of each server decides where its requests go. A request has one outcome, which the
+server that it came to (its home) notes. A server that has been sent a request never sends it on; if
+it refuses, the request may be tried once more, at home or elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from heapq import heappop, heappush
+from typing import Protocol
+
+from slacktide.domain import Notice, Outcome, OutcomeKind, Request, Submitted
+from slacktide.engine import Engine, next_start
+from slacktide.lab.simulation.items import SimulationError, rng_for
+from slacktide.lab.simulation.world.driver import Answered, Simulation
+from slacktide.peers import LoadReport, LoadReporter, ModelLoad
+
+REPORT_EVERY_S = 0.1
+AVERAGED_S = 1.0
+"""Time constant of moving averages."""
+
+
+@dataclass(frozen=True, slots=True)
+class HopTerms:
+    """The way between any two servers."""
+
+    seconds: float = 0.0003
+    """One way, of an empty message."""
+    bytes_per_s: float = math.inf
+    request_bytes: int = 0
+
+    @property
+    def request_s(self) -> float:
+        """Seconds until a request is there."""
+        return self.seconds + self.request_bytes / self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTerms:
+    """How true what servers report is."""
+
+    delay_s: float = 0.0
+    """Each report comes up to so much later, uniformly."""
+    loss: float = 0.0
+    """Share of the reports that never come."""
+    liars: frozenset[str] = frozenset()
+    """Servers that report to be free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A server dies at `at`; it is empty and up again at `back`."""
+
+    server: str
+    at: float
+    back: float = math.inf
+    silent_s: float = 0.0
+    """How long peers wait for it before they notice, beyond a hop."""
+
+
+@dataclass(slots=True)
+class ServerState:
+    """Facts about a server that it reports, apart from its loads; baselines use them."""
+
+    in_flight: int = 0
+    recent: list[tuple[int, float]] = field(default_factory=list)
+    """(in flight at arrival, latency in seconds) of its last requests."""
+    rate: float = 0.0
+    """Requests ended per second, a moving average, like the next two."""
+    errors: float = 0.0
+    """Requests refused or dropped per second."""
+    utilisation: float = 0.0
+    """Offered work divided by what lanes can do."""
+    at: float = 0.0
+
+    def age(self, now: float) -> None:
+        """Let the moving averages fall until `now`."""
+        decay = math.exp((self.at - now) / AVERAGED_S)
+        self.at = now
+        self.rate, self.errors = self.rate * decay, self.errors * decay
+        self.utilisation *= decay
+
+
+class Routing(Protocol):
+    """Decides where the requests of one server go."""
+
+    def on_arrival(self, request: Request, *, now: float) -> str | None:
+        """The server that gets `request`; None: it stays."""
+
+    def on_refusal(self, request: Request, tried: Sequence[str], *, now: float) -> str | None:
+        """The server that is tried next, which may be this one; None: none."""
+
+    def sent(self, request: Request, server: str, *, now: float) -> None: ...
+
+    def answered(self, request: Request, server: str, *, in_time: bool | None, now: float) -> None:
+        """A request that was sent has its answer; `in_time` None: it was lost."""
+
+    def joined(self, server: str, *, now: float) -> None: ...
+
+    def left(self, server: str, *, now: float) -> None: ...
+
+    def reported(self, server: str, report: LoadReport, state: ServerState, *, now: float) -> None:
+        """A report has come."""
+
+
+@dataclass(slots=True)
+class ServersScore:
+    """The outcomes of a run."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Number of requests by outcome: the kinds of `OutcomeKind`, and `lost` with a server."""
+    in_time: Counter[str] = field(default_factory=Counter)
+    """Requests served in time, by model."""
+    requests: Counter[str] = field(default_factory=Counter)
+    """Requests by model."""
+    forwarded: int = 0
+    """Requests that were sent to a peer at least once."""
+
+    @property
+    def goodput(self) -> float:
+        """Share of all requests that was served in time."""
+        return sum(self.in_time.values()) / max(1, sum(self.requests.values()))
+
+
+class _Server:
+    __slots__ = (
+        "alive", "due", "held", "name", "received", "reporters", "routing", "simulation", "state"
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.due = math.inf
+        """Instant of its next event."""
+        self.simulation: Simulation
+        self.routing: Routing
+        self.state = ServerState()
+        self.held: dict[int, tuple[_Attempt, int, float]] = {}
+        """By id: (attempt, in flight at arrival, arrival) of the requests in its engine."""
+        self.received: Counter[str] = Counter()
+        """Calls received, by peer."""
+        self.reporters: dict[str, LoadReporter] = {}
+
+
+class _Attempt:
+    """A request that has no outcome yet."""
+
+    __slots__ = ("home", "request", "target", "tried")
+
+    def __init__(self, request: Request, home: str) -> None:
+        self.request, self.home = request, home
+        self.target = home
+        self.tried: list[str] = []
+
+
+class SimulatedServers:
+    """All servers of one run. Use an instance for one run only."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        simulation: Callable[[str, Answered, float], Simulation],
+        routing: Callable[[SimulatedServers, str], Routing],
+        *,
+        models: Sequence[str],
+        hop: HopTerms | None = None,
+        reports: ReportTerms | None = None,
+        tries: int = 2,
+        seed: int = 0,
+        ended: Callable[[Request, str], None] | None = None,
+    ) -> None:
+        """`simulation`: (server, answered, begin) -> its simulation. `tries`: most servers that a
+        request is sent to. `ended` is called with each outcome, as in `ServersScore.outcomes`."""
+        self.names, self.models = tuple(names), tuple(models)
+        self.hop, self.terms = hop or HopTerms(), reports or ReportTerms()
+        self.now = 0.0
+        self.under_way: dict[tuple[int, str], tuple[str, float]] = {}
+        """Calls on their way, for routings that know everything: (server, arrival there)."""
+        self.score = ServersScore()
+        self._make, self._tries, self._ended = simulation, tries, ended
+        self._random = rng_for(seed, "reports between servers")
+        self._heap: list[tuple[float, int, Callable[[float], None]]] = []
+        self._put_down = 0
+        self._open: dict[int, _Attempt] = {}
+        self._servers = {name: _Server(name) for name in names}
+        self._due: list[tuple[float, str]] = []
+        for server in self._servers.values():
+            self._start(server, 0.0)
+        for server in self._servers.values():
+            server.routing = routing(self, server.name)
+            for peer in names:
+                if peer != server.name:
+                    server.routing.joined(peer, now=0.0)
+        pairs = [(name, peer) for name in names for peer in names if name != peer]
+        phases = self._random.random(len(pairs)).tolist()
+        for (name, peer), phase in zip(pairs, phases, strict=True):
+            for at in (0.0, REPORT_EVERY_S * phase):
+                self._put(at, partial(self._tick, name, peer, at > 0.0))
+
+    # ── for routings ─────────────────────────────────────────────────────────────────────────
+
+    def engine(self, name: str) -> Engine:
+        """The engine of a server."""
+        return self._servers[name].simulation.engine
+
+    def alive(self, name: str) -> bool:
+        """Whether a server is up."""
+        return self._servers[name].alive
+
+    def state(self, name: str) -> ServerState:
+        """What a server has counted."""
+        return self._servers[name].state
+
+    def load(self, name: str, model: str, *, now: float) -> ModelLoad:
+        """The true load of a server."""
+        start = next_start(self.engine(name), model, now=now)
+        return ModelLoad(model, start.wait_s, start.alone_s, start.row_s)
+
+    def probe(self, name: str, done: Callable[[ServerState, float], None], *, now: float) -> None:
+        """Ask a server for its state; `done` is called when the answer is here, if it comes."""
+        at = self._delayed(now + 2.0 * self.hop.seconds)
+        if at is not None and self._servers[name].alive:
+            state = self._reported_state(name)
+            self._put(at, lambda now: done(state, now))
+
+    # ── the run ──────────────────────────────────────────────────────────────────────────────
+
+    def run(self, arrivals: Iterable[tuple[str, Request]], deaths: Sequence[Death] = ()) -> None:
+        """Let (home, request) arrive, in order of arrival, and go on until all have an outcome.
+        Raises SimulationError if one never gets any."""
+        for death in deaths:
+            self._put(death.at, lambda now, death=death: self._die(death, now))  # type: ignore[misc]
+        coming = iter(arrivals)
+        arrival = next(coming, None)
+        while True:
+            at = arrival[1].arrival if arrival is not None else math.inf
+            if arrival is None and not self._open:
+                return
+            event_at = self._heap[0][0] if self._heap else math.inf
+            while self._due and self._due[0][0] != self._servers[self._due[0][1]].due:
+                heappop(self._due)
+            server_at = self._due[0][0] if self._due else math.inf
+            first = min(at, event_at, server_at)
+            if first == math.inf:
+                raise SimulationError(f"{len(self._open)} requests have no outcome")
+            self.now = first
+            if server_at == first:
+                server = self._servers[heappop(self._due)[1]]
+                server.simulation.turn(first)
+                self._next_turn(server)
+            elif event_at == first:
+                heappop(self._heap)[2](first)
+            elif arrival is not None:
+                self._arrive(*arrival, first)
+                arrival = next(coming, None)
+
+    def _next_turn(self, server: _Server) -> None:
+        server.due = math.inf
+        self._due_at(server, max(server.simulation.next_at(more=True), self.now))
+
+    def _due_at(self, server: _Server, at: float) -> None:
+        if at < server.due:
+            server.due = at
+            heappush(self._due, (at, server.name))
+
+    def _put(self, at: float, call: Callable[[float], None]) -> None:
+        self._put_down += 1
+        heappush(self._heap, (at, self._put_down, call))
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────
+
+    def _arrive(self, home: str, request: Request, now: float) -> None:
+        attempt = self._open[request.id] = _Attempt(request, home)
+        self.score.requests[request.model] += 1
+        server = self._servers[home]
+        if not server.alive:
+            self._end(attempt, "lost")
+            return
+        peer = server.routing.on_arrival(request, now=now)
+        self.score.forwarded += peer not in (None, home)
+        self._send(attempt, peer or home, now)
+
+    def _send(self, attempt: _Attempt, target: str, now: float) -> None:
+        request, home = attempt.request, attempt.home
+        attempt.target = target
+        attempt.tried.append(target)
+        self._servers[home].routing.sent(request, target, now=now)
+        if target == home:
+            self._submit(attempt, request, now)
+            return
+        back = replace(request, deadline=request.deadline - self.hop.seconds)
+        at = now + self.hop.request_s
+        self._put(at, lambda now: self._submit(attempt, back, now))
+
+    def _submit(self, attempt: _Attempt, request: Request, now: float) -> None:
+        """A request is at the server that it was sent to."""
+        server, home = self._servers[attempt.target], attempt.home
+        if self._open.get(request.id) is not attempt:
+            return
+        if server.name != home:
+            server.received[home] += 1
+        if not server.alive:
+            self._put(now + self.hop.seconds, lambda now: self._answered(attempt, None, now))
+            return
+        server.held[request.id] = attempt, server.state.in_flight, now
+        server.state.in_flight += 1
+        state = server.state
+        state.age(now)
+        state.utilisation += self.load(server.name, request.model, now=now).row_s / AVERAGED_S
+        server.simulation.put(now, Submitted(request))
+        self._due_at(server, now)
+
+    def _start(self, server: _Server, begin: float) -> None:
+        name = server.name
+        server.alive, server.state = True, ServerState()
+        server.held, server.received = {}, Counter()
+        server.reporters = {peer: LoadReporter() for peer in self.names if peer != name}
+
+        def answered(request: Request | Notice, outcome: Outcome) -> None:
+            if server.simulation is simulation:
+                self._done(server, request.id, outcome, outcome.at)
+
+        simulation = server.simulation = self._make(name, answered, begin)
+        simulation.begin(())
+        self._next_turn(server)
+
+    def _done(self, server: _Server, id: int, outcome: Outcome, now: float) -> None:
+        attempt, in_flight, arrival = server.held.pop(id)
+        home = attempt.home
+        state = server.state
+        state.in_flight -= 1
+        served = outcome.reason.kind is OutcomeKind.SERVED
+        budget = attempt.request.deadline - attempt.request.arrival
+        state.recent.append((in_flight, now - arrival if served else budget))
+        del state.recent[:-48]
+        state.age(now)
+        state.rate += 1.0 / AVERAGED_S
+        state.errors += (not served) / AVERAGED_S
+        if home == server.name:
+            self._answered(attempt, outcome, now)
+            return
+        self._put(now + self.hop.seconds, lambda now: self._answered(attempt, outcome, now))
+        self._report(server, home, now, answering=True)
+
+    def _answered(self, attempt: _Attempt, outcome: Outcome | None, now: float) -> None:
+        """A request's answer is at home; None: the server that had it is gone."""
+        request, home = attempt.request, self._servers[attempt.home]
+        if self._open.get(request.id) is not attempt:
+            return
+        served = outcome is not None and outcome.reason.kind is OutcomeKind.SERVED
+        if home.name != attempt.target or outcome is not None:
+            in_time = None if outcome is None else served and now <= request.deadline
+            home.routing.answered(request, attempt.target, in_time=in_time, now=now)
+        if served:
+            self._end(attempt, "served" if now <= request.deadline else "late")
+            return
+        # What was lost is asked again even if it has been tried as often as is allowed.
+        if len(attempt.tried) < self._tries or (outcome is None and attempt.target != home.name):
+            target = home.routing.on_refusal(request, attempt.tried, now=now)
+            if target is not None and target not in attempt.tried:
+                first = all(tried == home.name for tried in attempt.tried)
+                self.score.forwarded += first and target != home.name
+                self._send(attempt, target, now)
+                return
+        self._end(attempt, "lost" if outcome is None else outcome.reason.kind.value)
+
+    def _end(self, attempt: _Attempt, name: str) -> None:
+        request = attempt.request
+        if self._open.pop(request.id, None) is None:
+            raise SimulationError(f"request {request.id} has a second outcome")
+        self.score.outcomes[name] += 1
+        if name == "served":
+            self.score.in_time[request.model] += 1
+        if self._ended is not None:
+            self._ended(request, name)
+
+    # ── reports ──────────────────────────────────────────────────────────────────────────────
+
+    def _tick(self, name: str, peer: str, again: bool, now: float) -> None:
+        server = self._servers[name]
+        if server.alive:
+            self._report(server, peer, now)
+        if again:
+            self._put(now + REPORT_EVERY_S, partial(self._tick, name, peer, True))
+
+    def _report(self, server: _Server, peer: str, now: float, *, answering: bool = False) -> None:
+        loads = [self.load(server.name, model, now=now) for model in self.models]
+        if server.name in self.terms.liars:
+            loads = [replace(load, wait_s=0.0) for load in loads]
+        received = server.received[peer]
+        reporter = server.reporters[peer]
+        report = reporter.report(loads, received, now=now, answering=answering)
+        at: float | None = now + self.hop.seconds
+        if not (now == 0.0 and self.now == 0.0):  # the first comes with the handshake
+            at = self._delayed(now + self.hop.seconds)
+        if report is None or at is None:
+            return
+        state = self._reported_state(server.name)
+        self._put(at, lambda now: self._reported(server, peer, report, state, now))
+
+    def _reported(
+        self, server: _Server, peer: str, report: LoadReport, state: ServerState, now: float
+    ) -> None:
+        if server.alive and self._servers[peer].alive:
+            self._servers[peer].routing.reported(server.name, report, state, now=now)
+
+    def _reported_state(self, name: str) -> ServerState:
+        state = self._servers[name].state
+        if name in self.terms.liars:
+            return ServerState(0, [(0, 0.0)], state.rate, 0.0, 0.01)
+        return replace(state, recent=list(state.recent))
+
+    def _delayed(self, at: float) -> float | None:
+        """When a report is there; None: it is lost."""
+        terms = self.terms
+        if terms.loss and self._random.random() < terms.loss:
+            return None
+        return at + terms.delay_s * self._random.random() if terms.delay_s else at
+
+    # ── deaths ───────────────────────────────────────────────────────────────────────────────
+
+    def _die(self, death: Death, now: float) -> None:
+        server = self._servers[death.server]
+        held, server.held, server.alive, server.due = server.held, {}, False, math.inf
+        noticed = now + self.hop.seconds + death.silent_s
+        for attempt, _, _ in held.values():
+            if attempt.home != server.name:
+                lost = attempt
+                self._put(noticed, lambda now, lost=lost: self._answered(lost, None, now))  # type: ignore[misc]
+        for attempt in [a for a in self._open.values() if a.home == server.name]:
+            self._end(attempt, "lost")
+        for peer in self._servers.values():
+            if peer is not server:
+                self._put(noticed, lambda now, peer=peer: peer.routing.left(server.name, now=now))  # type: ignore[misc]
+        if death.back < math.inf:
+            self._put(death.back, lambda now: self._return(server, now))
+
+    def _return(self, server: _Server, now: float) -> None:
+        self._start(server, now)
+        for peer in self._servers.values():
+            if peer is not server:
+                peer.reporters[server.name] = LoadReporter()
+                peer.received[server.name] = 0
+                peer.routing.joined(server.name, now=now)
+                server.routing.left(peer.name, now=now)
+                server.routing.joined(peer.name, now=now)

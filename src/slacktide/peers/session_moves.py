@@ -1,0 +1,83 @@
+"""`SessionMoves`: which session should move to a peer.
+
+Frames of a session are not forwarded one by one; a session moves as a whole, and rarely. The wait
+at home and the answers that peers promise are averaged. If a peer has promised to answer sooner by
+a part of the budget for a while, one session moves. Then the averages get time to show the effect,
+and a session that has come stays for longer, so that none goes back and forth.
+"""
+
+from __future__ import annotations
+
+import math
+
+from slacktide.peers.loads import PeerLoads
+from slacktide.peers.messages import ModelLoad
+
+AVERAGED_S = 1.0
+"""Time constant of the averages."""
+GAIN = 0.05
+"""Least gain, as a part of the budget, for which a session moves."""
+HOLD_S = 0.5
+"""How long a peer must have been sooner."""
+PAUSE_S = 0.5
+"""Seconds between two moves away from this server."""
+STAY_S = 5.0
+"""Seconds that a session stays after it has come."""
+
+
+class SessionMoves:
+    """The rule of one server. Call `advise` a few times a second."""
+
+    def __init__(self, loads: PeerLoads) -> None:
+        self._loads = loads
+        self._since: dict[str, float] = {}
+        """When each session came."""
+        self._averages: dict[tuple[str, str], float] = {}
+        """Seconds until an answer, by (server, model); "" is this server."""
+        self._at: dict[str, float] = {}
+        """By model: time of the last call of `advise`."""
+        self._sooner_since: dict[str, float] = {}
+        """By model: since when a peer has been sooner."""
+        self._moved_at = -math.inf
+
+    def came(self, session: str, *, now: float) -> None:
+        """A session has begun here or moved here."""
+        self._since[session] = now
+
+    def ended(self, session: str) -> None:
+        """A session has ended or moved away."""
+        self._since.pop(session, None)
+
+    def advise(
+        self, home: ModelLoad, sessions: list[str], nbytes: int, budget_s: float, *, now: float
+    ) -> tuple[str, str] | None:
+        """A session of this model that should move, and the peer; None: all stay. `sessions`: those
+        that may move, the first choice first. `nbytes`: of a frame."""
+        model = home.model
+        weight = 1.0 - math.exp((self._at.get(model, now) - now) / AVERAGED_S)
+        self._at[model] = now
+        here = self._average("", model, min(home.wait_s + home.alone_s, 2.0 * budget_s), weight)
+        best, soonest = None, math.inf
+        for peer in self._loads.serving(model):
+            seconds = self._loads.answer_in(peer, model, 1, nbytes, now=now)
+            average = self._average(peer, model, min(seconds, 2.0 * budget_s), weight)
+            if average < soonest:
+                best, soonest = peer, average
+        if best is None or soonest > budget_s or here - soonest < GAIN * budget_s:
+            self._sooner_since.pop(model, None)
+            return None
+        since = self._sooner_since.setdefault(model, now)
+        if now - since < HOLD_S or now - self._moved_at < PAUSE_S:
+            return None
+        for session in sessions:
+            if now - self._since.get(session, -math.inf) >= STAY_S:
+                self._moved_at = now
+                return session, best
+        return None
+
+    def _average(self, server: str, model: str, seconds: float, weight: float) -> float:
+        key = (server, model)
+        average = self._averages.get(key, seconds)
+        average += weight * (seconds - average)
+        self._averages[key] = average
+        return average
