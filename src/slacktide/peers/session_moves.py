@@ -56,14 +56,14 @@ class SessionMoves:
         model = home.model
         weight = 1.0 - math.exp((self._at.get(model, now) - now) / AVERAGED_S)
         self._at[model] = now
-        here = self._average("", model, min(home.wait_s + home.alone_s, 2.0 * budget_s), weight)
+        home_s = self._average("", model, min(home.wait_s + home.alone_s, 2.0 * budget_s), weight)
         best, soonest = None, math.inf
         for peer in self._loads.serving(model):
             seconds = self._loads.answer_in(peer, model, 1, nbytes, now=now)
             average = self._average(peer, model, min(seconds, 2.0 * budget_s), weight)
             if average < soonest:
                 best, soonest = peer, average
-        if best is None or soonest > budget_s or here - soonest < GAIN * budget_s:
+        if best is None or soonest > budget_s or home_s - soonest < GAIN * budget_s:
             self._sooner_since.pop(model, None)
             return None
         since = self._sooner_since.setdefault(model, now)
