@@ -55,7 +55,7 @@ TOTALS = {
     "lab": 20_499,
     "testing": 400,
     "papers": 11_500,
-    "all": 115_520,
+    "all": 116_306,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
