@@ -146,9 +146,12 @@ class PeerLoads:
         link = self._peers.get(peer)
         if link is None:
             return
-        received = min(report.received, link.sent)
-        if received < link.received:
-            return  # a later report has overtaken it
+        received, loads = min(report.received, link.sent), report.loads
+        if (
+            received < link.received
+        ):  # a later report has overtaken it, or the host withdraws models
+            received = link.received
+            loads = tuple([load for load in loads if load.wait_s == math.inf])
         link.received = received
         changed = set()
         unreported, hop = link.unreported, 0.5 * link.rtt_s
@@ -157,7 +160,7 @@ class PeerLoads:
         made_at = now - hop
         if unreported:  # it was made before the first of these had come
             made_at = min(made_at, unreported[0].sent_at + hop)
-        for load in report.loads:
+        for load in loads:
             changed.add(load.model)
             self._note(peer, link, load, made_at)
         for model in changed:
