@@ -50,7 +50,7 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 81_855,
+    "serving": 81_861,
     "client": 2_100,
     "lab": 20_499,
     "testing": 400,
