@@ -145,3 +145,10 @@ def test_reports_without_finite_times_make_no_choice_of_the_peer(loads, load):
     loads.reported("a", LoadReport((load,), 0), now=0.1)
     assert loads.serving("m") == []
     assert loads.answer_in("a", "m", 1, 0, now=0.1) == math.inf
+
+
+def test_calls_whose_deadline_is_past_count_no_more(loads):
+    for _ in range(10):
+        loads.sent("a", "m", 1, now=0.1, budget_s=0.5)
+    assert wait(loads, 0.5) == pytest.approx(0.040)
+    assert wait(loads, 0.7) == 0.0

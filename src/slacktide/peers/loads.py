@@ -37,7 +37,17 @@ OLD_S = 0.1
 class PeerCall:
     """A call that was sent to a peer, and the answer that was promised for it."""
 
-    __slots__ = ("budget_s", "link", "model", "number", "peer", "promised_s", "rows", "sent_at")
+    __slots__ = (
+        "budget_s",
+        "ended",
+        "link",
+        "model",
+        "number",
+        "peer",
+        "promised_s",
+        "rows",
+        "sent_at",
+    )
 
     def __init__(
         self,
@@ -62,6 +72,7 @@ class PeerCall:
         """Seconds from `sent_at` within which the answer was expected by the reports alone."""
         self.budget_s = budget_s
         """Seconds from `sent_at` until its deadline."""
+        self.ended = False
 
 
 class _Reported:
@@ -69,7 +80,7 @@ class _Reported:
 
     __slots__ = (
         "alone_s", "drift_age_s", "drift_s", "excess_at", "excess_s", "free_at", "made_at",
-        "outstanding", "reported_free_at", "row_s",
+        "calls", "outstanding", "reported_free_at", "row_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -86,12 +97,26 @@ class _Reported:
         self.drift_age_s = 0.01
         """Moving average of the seconds between two reports."""
         self.outstanding = 0
-        """Rows of own calls that have no answer yet."""
+        """Rows of own calls that have no answer yet, and whose deadlines are not past."""
+        self.calls: deque[PeerCall] = deque()
+        """These calls, and some that have ended."""
 
     def excess(self, now: float) -> float:
         if not self.excess_s:
             return 0.0
         return self.excess_s * math.exp((self.excess_at - now) / EXCESS_DECAY_S)
+
+    def forget_past(self, now: float) -> None:
+        """Count off calls that have ended, or whose deadline is past."""
+        calls = self.calls
+        while calls and (calls[0].ended or calls[0].sent_at + calls[0].budget_s < now):
+            self.end(calls.popleft())
+
+    def end(self, call: PeerCall) -> None:
+        """Count off a call, once."""
+        if not call.ended:
+            call.ended = True
+            self.outstanding -= call.rows
 
     def add(self, rows: int, at: float) -> None:
         """Count a call of `rows` rows that is there at `at`."""
@@ -147,9 +172,7 @@ class PeerLoads:
         if link is None:
             return
         received, loads = min(report.received, link.sent), report.loads
-        if (
-            received < link.received
-        ):  # a later report has overtaken it, or the host withdraws models
+        if received < link.received:  # overtaken, or the host withdraws models
             received = link.received
             loads = tuple([load for load in loads if load.wait_s == math.inf])
         link.received = received
@@ -215,6 +238,8 @@ class PeerLoads:
             starts = 0.0
         # Others may send there as well, or it has more lanes than one.
         starts += max(0.0, reported.drift_s) * min(1.0, age / reported.drift_age_s)
+        if reported.calls:
+            reported.forget_past(now)
         least = reported.outstanding * reported.row_s * min(1.0, age / OLD_S) - link.rtt_s
         if starts < least:  # own calls wait there, whatever was reported
             starts = least
@@ -250,6 +275,8 @@ class PeerLoads:
             reported.add(rows, now + 0.5 * link.rtt_s)
             reported.outstanding += rows
         call = PeerCall(peer, model, rows, link.sent, now, promised, budget_s, link)
+        if reported is not None:
+            reported.calls.append(call)
         link.sent += 1
         link.unreported.append(call)
         return call
@@ -261,7 +288,7 @@ class PeerLoads:
         reported = None if link is None else link.models.get(call.model)
         if reported is None or link is not call.link or call.promised_s == math.inf:
             return
-        reported.outstanding -= call.rows
+        reported.end(call)
         if in_time is None:
             return
         excess = 0.0
