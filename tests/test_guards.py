@@ -28,7 +28,7 @@ CEILINGS = {
     "frontends": 8_160,
     "models": 11_785,
     "observability": 1_930,
-    "peers": 776,
+    "peers": 803,
     "pipelines": 1_200,
     "planning": 11_740,
     "profiles": 4_750,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 81_861,
+    "serving": 81_888,
     "client": 2_100,
     "lab": 20_499,
     "testing": 400,
     "papers": 11_500,
-    "all": 116_306,
+    "all": 116_324,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
