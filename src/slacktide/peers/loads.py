@@ -79,8 +79,8 @@ class _Reported:
     """The last report of one model by one peer."""
 
     __slots__ = (
-        "alone_s", "drift_age_s", "drift_s", "excess_at", "excess_s", "free_at", "made_at",
-        "calls", "outstanding", "reported_free_at", "row_s",
+        "alone_s", "calls", "drift_age_s", "drift_s", "excess_at", "excess_s", "free_at",
+        "made_at", "outstanding", "reported_free_at", "row_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
