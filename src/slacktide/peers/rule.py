@@ -106,7 +106,7 @@ class ForwardingRule:
         size = len(drawn)
         if size <= self._sample:
             return drawn
-        for i in range(self._sample):
-            j = i + int(self._rng.random() * (size - i))
-            drawn[i], drawn[j] = drawn[j], drawn[i]
+        for place in range(self._sample):
+            other = place + int(self._rng.random() * (size - place))
+            drawn[place], drawn[other] = drawn[other], drawn[place]
         return drawn[: self._sample]
