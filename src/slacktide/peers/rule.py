@@ -107,6 +107,6 @@ class ForwardingRule:
         if size <= self._sample:
             return drawn
         for place in range(self._sample):
-            other = place + int(self._rng.random() * (size - place))
-            drawn[place], drawn[other] = drawn[other], drawn[place]
+            partner = place + int(self._rng.random() * (size - place))
+            drawn[place], drawn[partner] = drawn[partner], drawn[place]
         return drawn[: self._sample]
