@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from math import inf
@@ -68,7 +67,7 @@ async def test_both_sides_of_a_link_know_the_address_of_the_other():
     a, b = FakeHost("a"), FakeHost("b")
     async with linked(a, b) as (_, second, _):
         assert a.links[0].address == f"127.0.0.1:{second.port}"
-        assert re.fullmatch(r"127\.0\.0\.1:\d+", b.links[0].address)
+        assert b.links[0].address == "127.0.0.1"
 
 
 async def test_round_trips_are_measured():
