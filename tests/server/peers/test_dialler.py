@@ -148,6 +148,17 @@ async def test_a_name_is_looked_up_again(monkeypatch):
                 assert "127.0.0.1" not in str(a.dialler.status()["addresses"])
 
 
+async def test_a_name_that_cannot_be_one_is_said_and_others_are_dialled(tmp_path):
+    credentials = Credentials(None, None, token_file(tmp_path, TOKEN))
+    async with peering("b", credentials=credentials) as b:
+        peers = "dns:a..b", "c..d", b.address
+        async with peering("a", *peers, credentials=credentials) as a:
+            await a.until(lambda: a.host.links)
+            await a.until_said("dns:a..b")
+            await a.until(lambda: all(a.whys()[:1]))
+            assert "label" in a.whys()[0]
+
+
 async def test_two_machines_of_one_name_are_not_linked(caplog):
     async with peering("a") as first, peering("a", first.address) as second:
         await second.until_said("two servers are named 'a': give each its own --machine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -17,12 +18,14 @@ from tests.server.test_data_plane import ROW, Bench, NotingDriver, call
 from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.peers import ForwardingRule, LoadReport, ModelLoad, PeerHello, PeerLoads
+from slacktide.models.versions import LoadedVersion
 from slacktide.peers.messages import PROTOCOL
 from slacktide.server.calls.call_states import STEPS, CallState
 from slacktide.server.peers import host
 from slacktide.server.peers.forwarding import ForwardingPlane
 from slacktide.server.peers.host import ServerPeers
-from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue
+from slacktide.wire.calls import CallContext, InferCall, InferReply, InputTensor, OutputValue
+from slacktide.wire.errors import WireError
 
 BUDGET_S = 10.0
 
@@ -178,8 +181,12 @@ def _digests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "digest_of", lambda version: "same")
 
 
-def served(reason: Reason = Reason.ON_TIME, datatype: Datatype = Datatype.FP32) -> InferReply:
-    outputs = [OutputValue("x", datatype, (1, 4), ROW)]
+def served(
+    reason: Reason = Reason.ON_TIME,
+    datatype: Datatype = Datatype.FP32,
+    shape: tuple[int, ...] = (1, 4),
+) -> InferReply:
+    outputs = [OutputValue("x", datatype, shape, ROW)]
     outcome = Outcome(reason, 77.0, 0.1, 0.2, 3, 5.0)
     return InferReply(outcome, "m", "1", "", outputs, variant="")
 
@@ -514,14 +521,93 @@ def test_an_announced_call_that_is_refused_here_gets_its_body_and_then_a_peer():
     run(test)
 
 
-def test_an_answer_that_does_not_fit_the_model_counts_as_none():
+@pytest.mark.parametrize(
+    "reply",
+    [
+        served(datatype=Datatype.INT64),
+        served(shape=(4,)),
+        served(shape=(1, 2, 2)),
+        served(shape=(2, 2)),
+        served(shape=(4, 1)),
+        replace(served(), outputs=[]),
+        replace(served(), outputs=[OutputValue("y", Datatype.FP32, (1, 4), ROW)]),
+    ],
+)
+def test_an_answer_that_does_not_fit_the_model_counts_as_none(reply):
     async def main() -> None:
         home = Home(wait_s=1.0, peers="b")
         opened, replies = home.submit()
-        home.away[0].end(served(datatype=Datatype.INT64))
+        home.away[0].end(reply)
         await asyncio.sleep(0)
         assert not replies
         assert list(home.bench.driver.open) == [opened.id]
+
+    asyncio.run(main())
+
+
+def test_numbers_and_names_that_a_peer_makes_up_are_not_counted():
+    def test() -> None:
+        home = Home(wait_s=1.0, peers="b")
+        _, replies = home.submit(report_timing=True)
+        outcome = Outcome(Reason.EARLY_EXIT, 77.0, -inf, -5.0, 3, 5.0, ramp=4_000_000_000)
+        home.bench.driver.now = 2.0
+        home.away[0].end(replace(served(), outcome=outcome, variant="made up"))
+        (reply,) = replies
+        assert (reply.outcome.queue_s, reply.outcome.compute_s) == (1.5, 0.0)
+        assert reply.outcome.ramp is None
+        assert reply.variant == ""
+        assert not home.bench.version.counters.exits
+
+    run(test)
+
+
+def test_an_announced_call_of_several_batches_leaves_no_notice_behind():
+    async def main() -> None:
+        home = Home(wait_s=1.0, peers="b")
+        rows = 2 * home.bench.version.interface.max_batch
+        opened = home.open()
+        place = opened.announce(rows * len(ROW), {"timeout": int(BUDGET_S * 1e6)})
+        tensor = InputTensor("x", Datatype.FP32, (rows, 4), place)
+        replies: list[InferReply] = []
+        parameters = {"timeout": int(BUDGET_S * 1e6)}
+        opened.submit(InferCall("m", None, "", [tensor], [], parameters), replies.append)
+        home.turn()
+        assert not home.bench.driver.open
+        home.away[0].end(refused(Reason.BEHIND_WORK))
+        await asyncio.sleep(0)
+        assert len(home.bench.driver.open) == 2  # both parts, at home
+        for id in list(home.bench.driver.open):
+            home.bench.driver.end(
+                id, Reason.ON_TIME, (((rows // 2, 4), bytes(place)[: len(place) // 2]),)
+            )
+        assert len(replies) == 1
+        home.check_empty()
+
+    asyncio.run(main())
+
+
+def test_a_model_that_was_reloaded_is_not_the_one_that_peers_know():
+    async def main() -> None:
+        home = Home(wait_s=1.0, peers="b")
+        before, catalog = home.bench.version, home.bench.plane.catalog
+        opened, replies = home.submit()  # checked against the earlier load
+        again = LoadedVersion(
+            "m", "1", 1, before.definition, before.interface, before.arena, before.check,
+            before.counters,
+        )  # fmt: skip
+        again.add_pool(None, before.pool.times)  # type: ignore[arg-type]
+        catalog.serve("m", {"1": again})
+        home.submit()
+        assert len(home.away) == 1
+        with pytest.raises(WireError, match="not the one"):
+            home.peers.call(home.links["b"], "m", "1", CallContext(1.0, "b", "peer", 5.0))
+        home.away[0].end(refused(Reason.BEHIND_WORK))
+        await asyncio.sleep(0)
+        home.bench.driver.end(opened.id, Reason.UNAVAILABLE)
+        assert [reply.outcome.reason for reply in replies] == [Reason.UNAVAILABLE]
+        home.peers._tick()
+        assert home.peers.serve(again)
+        assert not home.peers.serve(before)
 
     asyncio.run(main())
 

@@ -63,7 +63,7 @@ def classified(
     strings = []
     for row_values, row_classes in zip(values.tolist(), classes.tolist(), strict=True):
         row = []
-        for value, number in zip(row_values, row_classes, strict=True):
+        for value, number in zip(row_values, row_classes, strict=False):
             text = f"{style % value}:{number}"
             row.append(f"{text}:{names[number]}" if 0 <= number < len(names) else text)
         strings.append(row)

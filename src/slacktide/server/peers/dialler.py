@@ -181,8 +181,9 @@ class PeerDialler:
         host, port = split_address(name, self._default_port)
         try:
             rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            self._note(DNS + name, f"the name cannot be resolved: {error.strerror or error}")
+        except (OSError, UnicodeError) as error:  # UnicodeError: an empty or too long label
+            why = getattr(error, "strerror", None) or error
+            self._note(DNS + name, f"the name cannot be resolved: {why}")
             return
         self._sentences.pop(DNS + name, None)
         places = {join_address(str(row[4][0]), port): str(row[4][0]) for row in rows}
@@ -217,7 +218,7 @@ class PeerDialler:
             ended(f"TLS failed: {error.reason or error}")
         except OSError as error:
             ended(error.strerror or str(error))
-        except SecurityError as error:
+        except (SecurityError, UnicodeError) as error:
             ended(str(error))
 
     def _ended(self, address: str, why: str) -> None:

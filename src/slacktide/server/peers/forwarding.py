@@ -163,7 +163,9 @@ class ForwardingCall(ServerCall):
     # ── where it goes ────────────────────────────────────────────────────────────────────────
 
     def _start(self, version: LoadedVersion, call: InferCall, request: Request) -> None:
-        self._request, self._output_names = request, call.outputs
+        # Classes of scores may be in an output that was not requested.
+        self._request = request
+        self._output_names = call.outputs if self._classification is None else []
         self._parameters = call.parameters
         if request.best_effort or version.stages or self.context.session:
             self._go_home()
@@ -181,7 +183,8 @@ class ForwardingCall(ServerCall):
         if self.waits:  # the engine has its notice
             self.waits = False
             self._held = True
-            self._route.cancel(self.id, Reason.CLIENT_CANCELLED)
+            # Not by its route: that of a call that is split cancels only parts.
+            self._plane.driver.cancel(self.id, Reason.CLIENT_CANCELLED)
         self._send(version, link)
 
     def _go_home(self) -> None:
@@ -289,14 +292,16 @@ class ForwardingCall(ServerCall):
         assert request is not None
         now = self._plane.driver.clock()
         if reply is not None:
-            outputs = None if reply.outputs is None else _outputs_of(reply, version)
+            outputs = _outputs_of(reply, version, request.rows, self._output_indices)
             reason = reply.outcome.reason
             if peer_call is not None and (outputs is not None or reason in _FOR_LACK_OF_TIME):
                 in_time = outputs is not None and now <= request.deadline
                 self._forwarding.loads.answered(peer_call, in_time=in_time, now=now)
             if outputs is not None or reason.kind is OutcomeKind.FAILED:
-                self.outputs, self.variant = outputs, reply.variant
-                self._end(_outcome_at_home(reply.outcome, request, now=now))
+                variants = [pool.variant for pool in version.pools]
+                self.outputs = outputs
+                self.variant = reply.variant if reply.variant in variants else ""
+                self._end(_outcome_at_home(reply.outcome, version, request, now=now))
                 return
             if reason is Reason.CRASHED_BEFORE:
                 self._end(replace(reply.outcome, at=now))
@@ -362,19 +367,37 @@ class ForwardingCall(ServerCall):
             self._free()
 
 
-def _outputs_of(reply: InferReply, version: LoadedVersion) -> list[OutputTensor | None] | None:
-    """The outputs of a peer's reply in the model's order; None if they are not the model's."""
-    specs, places = version.interface.outputs, version.check.output_places
-    outputs: list[OutputTensor | None] = [None] * len(specs)
-    for output in reply.outputs or ():
+def _outputs_of(
+    reply: InferReply, version: LoadedVersion, rows: int, requested: Sequence[int]
+) -> list[OutputTensor | None] | None:
+    """The outputs of a peer's reply in the model's order; None unless they are those of the model
+    for `rows` rows, and all that are `requested` (indices) are among them."""
+    if reply.outputs is None:
+        return None
+    interface, places = version.interface, version.check.output_places
+    outputs: list[OutputTensor | None] = [None] * len(interface.outputs)
+    for output in reply.outputs:
         index = places.get(output.name)
-        if index is None or output.datatype is not specs[index].datatype:
+        if index is None:
             return None
-        outputs[index] = output.shape, memoryview(output.data)
-    return outputs
+        spec, shape = interface.outputs[index], output.shape
+        axes = spec.shape
+        if interface.batches and not version.definition.settings.expands:
+            axes = (rows, *axes[1:])
+        fits = len(shape) == len(axes) and all(map(_is_axis, shape, axes))
+        if not fits or output.datatype is not spec.datatype:
+            return None
+        outputs[index] = shape, memoryview(output.data)
+    return outputs if all(outputs[index] is not None for index in requested) else None
 
 
-def _outcome_at_home(remote: Outcome, request: Request, *, now: float) -> Outcome:
+def _is_axis(length: int, axis: int) -> bool:
+    return length == axis or axis < 0
+
+
+def _outcome_at_home(
+    remote: Outcome, version: LoadedVersion, request: Request, *, now: float
+) -> Outcome:
     """The outcome of a call whose peer's answer is here now. The way there and back counts as
     waiting."""
     reason = remote.reason
@@ -384,7 +407,8 @@ def _outcome_at_home(remote: Outcome, request: Request, *, now: float) -> Outcom
         elif reason.kind is not OutcomeKind.SERVED:
             reason = Reason.ON_TIME
     took = max(0.0, now - request.arrival)
-    compute_s = min(took, remote.compute_s)
+    compute_s = min(took, max(0.0, remote.compute_s))
+    exits = () if version.exits is None else version.exits.names
     return replace(
         remote,
         reason=reason,
@@ -392,4 +416,5 @@ def _outcome_at_home(remote: Outcome, request: Request, *, now: float) -> Outcom
         queue_s=took - compute_s,
         compute_s=compute_s,
         budget_s=request.deadline - now,
+        ramp=remote.ramp if (remote.ramp or 0) < len(exits) else None,
     )

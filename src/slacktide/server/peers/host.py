@@ -78,13 +78,12 @@ class ServerPeers:
         self._models: dict[str, str] = {}
         """Digests of the last hello, by `model:version`."""
         self._pins: dict[str, str] = {}
-        """Loads of the versions in the last hello."""
+        """The load (`LoadedVersion.pin`) of each version in the last hello."""
         self._digests: dict[str, str] = {}
         self._usable: frozenset[str] = frozenset()
         """Versions for which any peer is usable."""
         self._gone: dict[str, None] = {}
         """Peers that have left, latest last."""
-        self._complained: set[tuple[str, str]] = set()
         self._is_ticking = False
         self.draining = False
 
@@ -133,6 +132,9 @@ class ServerPeers:
         self, link: PeerLink, model: str, version: str | None, context: CallContext
     ) -> InferenceCall:
         context.connection = ""  # crashing inputs of one client must not block the whole peer
+        loaded = self._plane.catalog.find(model, version)
+        if loaded is not None and not self._is_current(loaded) and not self.draining:
+            raise WireError(Reason.UNAVAILABLE, f"model {model!r} is not the one that peers know")
         peer = self._peers.get(link.machine)
         self.forwarded[model if model in self._plane.catalog.names() else "", "in"] += 1
         if peer is not None:
@@ -163,14 +165,14 @@ class ServerPeers:
 
     def serve(self, version: LoadedVersion) -> bool:
         """Whether any peer may answer for this version."""
-        return _label(version) in self._usable
+        return _label(version) in self._usable and self._is_current(version)
 
     def link_to(self, machine: str, version: LoadedVersion, nbytes: int) -> PeerLink | None:
         """The link to a peer that may take a call of this version now; None if it may not."""
         peer = self._peers.get(machine)
-        if peer is None or _label(version) not in peer.usable or not peer.link.has_room(nbytes):
+        if peer is None or _label(version) not in peer.usable or not self._is_current(version):
             return None
-        return peer.link
+        return peer.link if peer.link.has_room(nbytes) else None
 
     def home_load(self, version: LoadedVersion) -> ModelLoad:
         """This server's load of a version now."""
@@ -221,6 +223,10 @@ class ServerPeers:
         self.draining = True
         self._greet()
 
+    def _is_current(self, version: LoadedVersion) -> bool:
+        """Whether peers were told of this load of the version, and not of an earlier one."""
+        return self._pins.get(_label(version)) == version.pin
+
     def _tick(self) -> None:
         self._is_ticking = bool(self._peers)
         if not self._peers:
@@ -265,18 +271,14 @@ class ServerPeers:
 
     def _compare(self, peer: JoinedPeer) -> None:
         """Decide for which versions a peer is used."""
-        theirs, peer.unlike = peer.hello.models, {}
+        theirs, unlike_before, peer.unlike = peer.hello.models, peer.unlike, {}
         shared = self._models.keys() & theirs.keys()
         for label in sorted(shared):
             if self._models[label] != theirs[label]:
                 peer.unlike[label] = "the peer serves other files or settings under this name"
-                if (peer.hello.machine, label) not in self._complained:
-                    self._complained.add((peer.hello.machine, label))
-                    log.warning(
-                        "peer %s is not used for %s: it serves other files or settings under this "
-                        "name",
-                        *(peer.hello.machine, label),
-                    )
+                if label not in unlike_before:
+                    why = peer.unlike[label]
+                    log.warning("peer %s is not used for %s: %s", peer.hello.machine, label, why)
         peer.usable = frozenset(shared - peer.unlike.keys())
         models = frozenset(label.rpartition(":")[0] for label in peer.usable)
         gone = tuple([ModelLoad(model, inf, 0.0, 0.0) for model in peer.models - models])
