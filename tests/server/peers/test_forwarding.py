@@ -17,8 +17,8 @@ from tests.server.test_data_plane import ROW, Bench, NotingDriver, call
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.peers import ForwardingRule, LoadReport, ModelLoad, PeerHello, PeerLoads
 from slacktide.models.versions import LoadedVersion
+from slacktide.peers import ForwardingRule, LoadReport, ModelLoad, PeerHello, PeerLoads
 from slacktide.peers.messages import PROTOCOL
 from slacktide.server.calls.call_states import STEPS, CallState
 from slacktide.server.peers import host
