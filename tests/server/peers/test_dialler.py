@@ -92,8 +92,8 @@ async def test_servers_that_dial_each_other_keep_the_link_of_the_smaller_name(ca
             assert reply.outputs
             assert other.host.data.calls[-1].context.client == peer.host.machine
             assert len(peer.host.links) == 1
-            link = peer.dialler.status()["links"][0]
-            assert (link["machine"], link["dialled"]) == (other.host.machine, peer is a)
+            (link,) = peer.dialler.members.links()
+            assert (link.machine, link.dialled) == (other.host.machine, peer is a)
             assert peer.whys() == [""]
 
 
@@ -165,14 +165,6 @@ async def test_two_machines_of_one_name_are_not_linked(caplog):
         await first.until_said("two servers are named 'a': give each its own --machine")
         assert first.host.links == second.host.links == []
         assert caplog.text.count("two servers are named 'a'") == 2
-
-
-async def test_a_host_that_refuses_a_peer_is_said_why():
-    async with peering("b") as b:
-        b.host.refuses = "other models"
-        async with peering("a", b.address) as a:
-            await a.until_said("other models")
-            assert b.dialler.status()["links"] == []
 
 
 async def test_beyond_this_machine_peers_need_credentials():

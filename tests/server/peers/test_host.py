@@ -16,24 +16,6 @@ from slacktide.server.peers import host
 from slacktide.server.peers.service import machine_name, remote_peer
 from slacktide.server.settings import ServerSettings
 from slacktide.wire.calls import CallContext, InferReply
-from slacktide.wire.errors import WireError
-
-
-@pytest.mark.parametrize(
-    ("hello", "names"),
-    [
-        (PeerHello(PROTOCOL, "1", "a", {}), "--machine"),
-        (PeerHello(PROTOCOL + 1, "9.9", "b", {}), "release 9.9"),
-    ],
-)
-def test_a_namesake_and_another_protocol_are_refused_in_a_sentence(hello: Any, names: str) -> None:
-    def test() -> None:
-        home = Home(peers="")
-        with pytest.raises(WireError, match=names):
-            home.peers.joined(FakeLink(hello.machine), hello)
-        assert home.peers.status() == []
-
-    run(test)
 
 
 def test_a_peer_with_other_files_under_a_name_is_not_used_for_it(caplog: Any) -> None:

@@ -93,18 +93,8 @@ class PeerDialler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def status(self) -> dict[str, Any]:
-        """The links, the addresses without one, and what is wrong with them."""
+        """Each address, what is linked there or why nothing is, and what is wrong with peers."""
         return {
-            "machine": self._machine,
-            "links": [
-                {
-                    "machine": link.machine,
-                    "address": link.address,
-                    "dialled": link.dialled,
-                    "rtt_ms": round(link.rtt * 1e3, 3),
-                }
-                for link in self.members.links()
-            ],
             "addresses": [
                 {"address": address, "machine": machine, "why": why}
                 for address, machine, why in self.members.addresses()
@@ -129,12 +119,7 @@ class PeerDialler:
         if verdict.replaced is not None:
             self._host.left(verdict.replaced, "another link took its place")
             verdict.replaced.close("another link took its place")
-        try:
-            self._host.joined(link, hello)
-        except WireError as error:
-            self.members.left(link, hello.machine)
-            self._note(hello.machine, str(error))
-            raise
+        self._host.joined(link, hello)
         self._sentences.pop(hello.machine, None)
         self._sentences.pop(link.address, None)
         log.info("peer %s is linked (%s)", hello.machine, link.address)

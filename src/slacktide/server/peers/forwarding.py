@@ -384,15 +384,11 @@ def _outputs_of(
         axes = spec.shape
         if interface.batches and not version.definition.settings.expands:
             axes = (rows, *axes[1:])
-        fits = len(shape) == len(axes) and all(map(_is_axis, shape, axes))
-        if not fits or output.datatype is not spec.datatype:
+        fits = len(shape) == len(axes) and output.datatype is spec.datatype
+        if not fits or any(length != axis >= 0 for length, axis in zip(shape, axes, strict=True)):
             return None
         outputs[index] = shape, memoryview(output.data)
     return outputs if all(outputs[index] is not None for index in requested) else None
-
-
-def _is_axis(length: int, axis: int) -> bool:
-    return length == axis or axis < 0
 
 
 def _outcome_at_home(

@@ -95,15 +95,6 @@ class ServerPeers:
 
     def joined(self, link: PeerLink, hello: PeerHello) -> None:
         name = hello.machine
-        if name == self.machine:
-            raise WireError(
-                Reason.BAD_INPUT, f"machine: {name!r} is also this server's name; use --machine"
-            )
-        if hello.protocol != PROTOCOL:
-            raise WireError(
-                Reason.BAD_INPUT,
-                f"protocol: expected {PROTOCOL}, got {hello.protocol} of release {hello.release}",
-            )
         self._greet()
         now = self._plane.driver.clock()
         peer = self._peers.get(name)
