@@ -114,5 +114,5 @@ class GrpcSettings(FrontEndSettings):
     keepalive_timeout_s: float = 20.0
     health_poll_s: float = 0.5
     """Seconds between Health/Watch's checks for a changed status."""
-    receive_bytes: int = 64 * KIB
-    """Size of the receive buffer: a few frames, which have at most 16 KiB each."""
+    receive_bytes: int = 256 * KIB
+    """Size of the receive buffer: most messages, with the heads of their frames."""

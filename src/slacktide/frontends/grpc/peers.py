@@ -195,6 +195,7 @@ class PeerStream(StreamRpc):
             _log_refusal(self._access, self.protocol.client, verdict.value)
             name = "UNAUTHENTICATED" if verdict.status == 401 else "PERMISSION_DENIED"
             raise Refusal(WireStatus(verdict.status, name), verdict.value)
+        self.connection.widen(self)
         self._greet()
 
     def dial(self, connection: Http2Dialling, fields: list[tuple[bytes, bytes]]) -> None:
@@ -202,6 +203,7 @@ class PeerStream(StreamRpc):
         self.state.calls += 1
         self._answering = True  # the request's head takes the place of an answer's
         connection.open(self, fields)
+        connection.widen(self)  # the settings follow the head, which tells whom they are for
         self._greet()
 
     def _greet(self) -> None:

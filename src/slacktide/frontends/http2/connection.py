@@ -20,12 +20,13 @@ from slacktide.frontends.http2.frames import ErrorCode, Http2Error, expect
 from slacktide.frontends.http2.heads import Head, HeadReader
 from slacktide.frontends.http2.reading import Buffer, Http2Reader
 from slacktide.frontends.http2.sending import (
-    MOST_FRAME,
     NOTHING,
     PATIENCE,
     PATIENCE_PER_S,
     RTT_PING,
     STREAM_WINDOW,
+    WIDE_FRAME,
+    WIDE_WINDOW,
     Http2Stream,
     SendingHalf,
 )
@@ -183,6 +184,14 @@ class Http2Connection(SendingHalf):
             stream.credit += stream.owed
             stream.owed = 0
 
+    def widen(self, stream: Http2Stream) -> None:
+        """Send and accept messages of up to a megabyte in one frame, without waiting for a window.
+        For a connection with one long stream, since other streams would wait behind it."""
+        self._most_frame = self.frames.longest_data = WIDE_FRAME
+        self.out.append(f.settings(((f.MAX_FRAME, WIDE_FRAME),)))
+        self.out.append(f.window_update(stream.id, WIDE_WINDOW - stream.credit))
+        stream.credit = WIDE_WINDOW
+
     def _grant_connection(self) -> None:
         self.out.append(f.window_update(0, CONNECTION_WINDOW - self._credit))
         self._credit = CONNECTION_WINDOW
@@ -284,7 +293,7 @@ class Http2Connection(SendingHalf):
                 window = value
             elif name == f.MAX_FRAME:
                 expect(f.FRAME_BYTES <= value <= f.LARGEST_FRAME, "SETTINGS: invalid frame size")
-                self._max_frame = min(value, MOST_FRAME)
+                self._max_frame = min(value, self._most_frame)
             elif name == f.ENABLE_PUSH:
                 expect(value <= 1, "SETTINGS: ENABLE_PUSH is not 0 or 1")
             elif name == f.TABLE_SIZE:

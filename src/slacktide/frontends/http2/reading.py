@@ -27,7 +27,7 @@ class Http2Reader:
     __slots__ = (
         "_at", "_block", "_block_flags", "_block_id", "_continuations", "_first", "_missing",
         "_padding", "_prefaced", "_view", "flags", "id", "is_first", "is_last", "kind", "length",
-        "payload", "pending", "size",
+        "longest_data", "payload", "pending", "size",
     )  # fmt: skip
 
     def __init__(self, *, prefaced: bool = False) -> None:
@@ -41,6 +41,8 @@ class Http2Reader:
         """Whether the piece is the first, and the last, of its frame."""
         self.pending = b""
         """Bytes kept for the next `feed`."""
+        self.longest_data = f.FRAME_BYTES
+        """Longest payload of data that is accepted."""
         self._view, self._at = _NOTHING, 0
         self._prefaced = prefaced
         self._first = True
@@ -89,7 +91,7 @@ class Http2Reader:
             word, flags, id = _unpack(view, at)
             kind, length, id = word & 0xFF, word >> 8, id & 0x7FFFFFFF
             at += f.HEAD_BYTES
-            if length > f.FRAME_BYTES:
+            if length > f.FRAME_BYTES and (kind != f.DATA or length > self.longest_data):
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
             if self._first:
                 expect(kind == f.SETTINGS, "expected SETTINGS as the first frame")

@@ -25,7 +25,10 @@ SEND_AT_ONCE: Final = 256 * 1024
 """Bytes that one call of `pump` sends."""
 MOST_FRAME = 4 * f.FRAME_BYTES
 """Longest frame that we send, even if the client accepts longer ones: other streams wait for its
-end."""
+end. A connection that carries one long stream has a limit of its own (`widen`)."""
+WIDE_FRAME: Final = 1 << 20
+WIDE_WINDOW: Final = 1 << 23
+"""Longest frame, and window, of a stream that was widened."""
 PATIENCE: Final = 1000.0
 PATIENCE_PER_S: Final = 33.0
 """Frames without progress allowed in a burst, and per second (nghttp2's limits on resets)."""
@@ -109,7 +112,7 @@ class SendingHalf:
         self._rtts: deque[float] = deque(maxlen=8)
         self._rtt_asked, self._rtt_asked_at = False, -inf
         self.initial_window = self.send_window = f.WINDOW
-        self._max_frame = f.FRAME_BYTES
+        self._max_frame, self._most_frame = f.FRAME_BYTES, MOST_FRAME
         self._table_prefix = b""
         """Prefix of the next header block."""
         self.blocked: deque[Http2Stream] = deque()
