@@ -167,14 +167,16 @@ async def rounds(options: Options, peer: subprocess.Popen[str]) -> Result:
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{ports[1]}", most)
     stream = channel.stream_stream(CONNECT)()
 
+    codec = GrpcCodec()
+
     def ours(call: InferCall) -> Awaitable[object]:
         future: asyncio.Future[object] = loop.create_future()
         link.forward(call, CONTEXT, 1.0, future.set_result)
         return future
 
     async def stock(call: InferCall) -> object:
-        await stream.write(b"".join(pm.forwarded_pieces(1, call, CONTEXT, 1.0)))
-        return pm.read_answer(await stream.read(), now=0.0)
+        await stream.write(b"".join(pm.forwarded_pieces(1, codec.call_pieces(call), CONTEXT, 1.0)))
+        return pm.read_answer(await stream.read(), codec, now=0.0)
 
     def peer_cpu() -> float:
         print(file=peer.stdin, flush=True)

@@ -19,6 +19,9 @@ from slacktide.wire.errors import WireError
 from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.proto import messages as m
 
+CODEC = GrpcCodec()
+"""Its caches are used by all tests, as by all links."""
+
 NAMES = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)
 SECONDS = st.floats(0.0, 1e9)
 MAYBE_SECONDS = st.none() | st.floats(allow_nan=False)
@@ -92,7 +95,7 @@ def test_a_call_is_read_as_it_was_written_by_us_and_by_the_runtime(call, id, bud
     if classes and call.outputs:
         call.classification = {call.outputs[0]: 3}
     context = CallContext(0.0, "", "grpc", request_id=name, traceparent=name)
-    message = b"".join(pm.forwarded_pieces(id, call, context, budget))
+    message = b"".join(pm.forwarded_pieces(id, CODEC.call_pieces(call), context, budget))
     reserialized = m.PeerMessage.FromString(message).SerializeToString()
     for raw in (message, reserialized):
         head = pm.forwarded_head(raw, len(raw))
@@ -105,7 +108,7 @@ def test_a_call_is_read_as_it_was_written_by_us_and_by_the_runtime(call, id, bud
 @given(CALLS, st.data())
 def test_a_piece_of_a_call_or_other_bytes_are_no_call(call, data):
     context = CallContext(0.0, "", "grpc")
-    message = b"".join(pm.forwarded_pieces(3, call, context, 1.0))
+    message = b"".join(pm.forwarded_pieces(3, CODEC.call_pieces(call), context, 1.0))
     start = pm.forwarded_head(message, len(message)).start
     cut = data.draw(st.integers(0, start - 1))
     assert pm.forwarded_head(message[:cut], len(message)) is None
@@ -116,7 +119,7 @@ def test_a_piece_of_a_call_or_other_bytes_are_no_call(call, data):
 def test_bytes_of_anything_raise_nothing_but_wire_errors(raw):
     pm.forwarded_head(raw, len(raw))
     pm.forwarded_head(b"\x2a" + raw, len(raw) + 1)
-    for read in (pm.read_peer_message, lambda raw: pm.read_answer(raw, now=0.0)):
+    for read in (pm.read_peer_message, lambda raw: pm.read_answer(raw, CODEC, now=0.0)):
         for message in (raw, b"\x32" + bytes((len(raw) % 128,)) + raw):
             with contextlib.suppress(WireError):
                 read(message)
@@ -129,7 +132,7 @@ def test_an_answer_is_read_as_it_was_written_by_us_and_by_the_runtime(reply, id,
     reserialized = m.PeerMessage.FromString(message).SerializeToString()
     for raw in (message, reserialized):
         assert pm.is_answer(raw)
-        assert pm.read_answer(raw, now=7.0) == (id, reply, report)
+        assert pm.read_answer(raw, CODEC, now=7.0) == (id, reply, report)
 
 
 def hello(**fields) -> m.HelloPeer:
@@ -181,11 +184,11 @@ def test_an_answer_out_of_bounds_is_refused(changes, field):
     for name, number in changes.items():
         setattr(message.answer, name, number)
     with pytest.raises(WireError, match=f"^{field}"):
-        pm.read_answer(message.SerializeToString(), now=0.0)
+        pm.read_answer(message.SerializeToString(), CODEC, now=0.0)
 
 
 def test_outputs_that_do_not_fit_their_shape_are_refused():
     short = replace(REPLY, outputs=[OutputValue("y", Datatype.FP32, (3,), bytes(8))])
     raw = b"".join(pm.reply_pieces(1, short, GrpcCodec().reply_pieces(short)))
     with pytest.raises(WireError, match="raw_output_contents"):
-        pm.read_answer(raw, now=0.0)
+        pm.read_answer(raw, CODEC, now=0.0)

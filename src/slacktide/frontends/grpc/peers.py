@@ -303,7 +303,7 @@ class PeerStream(StreamRpc):
         return request
 
     def _take_answer(self, message: Buffer) -> None:
-        answer = pm.read_answer(message, now=self.protocol.now)
+        answer = pm.read_answer(message, self.state.codec, now=self.protocol.now)
         if answer.report is not None and self._joined:
             self.host.reported(self, answer.report)
         call = self._calls.pop(answer.id, None)
@@ -363,7 +363,8 @@ class PeerStream(StreamRpc):
             asyncio.get_running_loop().call_soon(outgoing.finish, None)
         else:
             self._calls[outgoing.id] = outgoing
-            self.write(pm.forwarded_pieces(outgoing.id, call, context, budget_s))
+            request = self.state.codec.call_pieces(call)
+            self.write(pm.forwarded_pieces(outgoing.id, request, context, budget_s))
         return outgoing
 
     def withdraw(self, id: int) -> None:
