@@ -315,7 +315,9 @@ def run(test: Callable[[], Any]) -> None:
 def test_a_call_goes_to_the_peer_that_answers_sooner_and_is_answered_once_here():
     def test() -> None:
         home = Home(wait_s=1.0, peers="b")
-        _, replies = home.submit(report_timing=True, priority=1, network_us=1000)
+        _, replies = home.submit(
+            report_timing=True, priority=1, network_us=1000, binary_data_output=True
+        )
         (sent,) = home.away
         assert not home.bench.driver.open
         assert (sent.call.model, sent.call.version) == ("m", "1")

@@ -47,7 +47,9 @@ _ELSEWHERE: Final = frozenset(
 )  # fmt: skip
 """Reasons for which this server refuses calls that a peer may still answer."""
 _FOR_LACK_OF_TIME: Final = (_ELSEWHERE - {Reason.DRAINING, Reason.UNAVAILABLE}) | {Reason.EXPIRED}
-_AT_HOME: Final = frozenset(("timeout", "network_us", "late", "report_timing"))
+_AT_HOME: Final = frozenset(
+    ("timeout", "network_us", "late", "report_timing", "binary_data_output")
+)
 """Parameters that do not travel: the remaining time does, and the answer is made here."""
 
 
