@@ -368,7 +368,9 @@ def message(**content) -> bytes:
 
 
 def raw_call(id: int, nbytes: int = 16) -> bytes:
-    return framed(b"".join(pm.forwarded_pieces(id, GrpcCodec().call_pieces(call_of(nbytes)), CONTEXT, 1.0)))
+    return framed(
+        b"".join(pm.forwarded_pieces(id, GrpcCodec().call_pieces(call_of(nbytes)), CONTEXT, 1.0))
+    )
 
 
 @asynccontextmanager
