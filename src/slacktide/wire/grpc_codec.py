@@ -41,8 +41,8 @@ MAX_ENTRIES = 1024
 MAX_HEAD = 2048
 """Longest cached head in bytes. With `MAX_ENTRIES`, this bounds the memory an attacker can take."""
 
-K = TypeVar("K")
-V = TypeVar("V")
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
 
 _ID_TAG = encode_varint(ID << 3 | 2)
 _RAW_TAG = encode_varint(RAW_OUTPUT_CONTENTS << 3 | 2)
@@ -224,10 +224,10 @@ class IncomingRequest:
         )
 
 
-def _put(table: dict[K, V], key: K, value: V) -> None:
+def _put(table: dict[Key, Entry], key: Key, entry: Entry) -> None:
     if len(table) >= MAX_ENTRIES:
         table.clear()
-    table[key] = value
+    table[key] = entry
 
 
 def _reply_parts(head: bytes) -> ReplyParts:

@@ -523,6 +523,29 @@ def test_an_announced_call_that_is_refused_here_gets_its_body_and_then_a_peer():
     run(test)
 
 
+def test_the_engine_is_told_of_a_body_for_a_peer_only_if_it_takes_its_time():
+    async def main() -> None:
+        home = Home(wait_s=1.0, peers="b")
+        for takes_time in (False, True):
+            opened, replies = home.open(), []
+            place = opened.announce(len(ROW), {"timeout": int(BUDGET_S * 1e6)})
+            assert not home.bench.driver.open
+            if takes_time:
+                while not home.bench.driver.open:
+                    await asyncio.sleep(0)
+            place[:] = ROW
+            opened.submit(call(place, timeout=int(BUDGET_S * 1e6)), replies.append)
+            await asyncio.sleep(0)
+            (sent,) = home.away
+            assert not home.bench.driver.open
+            sent.end(served())
+            assert replies[0].outcome.kind is OutcomeKind.SERVED
+            home.turn()
+            home.check_empty()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "reply",
     [

@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from slacktide.domain import Outcome, OutcomeKind, Reason, Refused, Request
+from slacktide.domain import Notice, Outcome, OutcomeKind, Reason, Refused, Request
 from slacktide.executors.hand_over.arena import Slot
 from slacktide.executors.ports import Payload
 from slacktide.models.calls.input_blocklist import BLOCK_S
@@ -172,7 +172,7 @@ class ServerCall(PendingRequest):
                     client, length, now=now
                 )
             notice = notice_of(self.id, context, version, length, complete_at, options)
-            self._route.announce(notice, self)
+            self._expect(version, notice)
         except WireError as error:
             self._refuse(error.reason, error.message)
         plane.driver.flush()
@@ -343,6 +343,10 @@ class ServerCall(PendingRequest):
         if version:  # last: the payload memory may go with the version
             assert self._version is not None
             self._version.leave()
+
+    def _expect(self, version: LoadedVersion, notice: Notice) -> None:
+        """Tell the engine of a request whose body is arriving."""
+        self._route.announce(notice, self)
 
     def _start(self, version: LoadedVersion, call: InferCall, request: Request) -> None:
         """Have the request of a checked call, whose payload is stored, answered."""

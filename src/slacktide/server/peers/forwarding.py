@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
-from slacktide.domain import Outcome, OutcomeKind, Reason, Request
+from slacktide.domain import Notice, Outcome, OutcomeKind, Reason, Request
 from slacktide.domain.tensors import Datatype
 from slacktide.executors.jpeg_elements import is_bare
 from slacktide.executors.ports import OutputTensor
@@ -39,6 +39,8 @@ from slacktide.wire.calls import (
 
 MOST_ATTEMPTS: Final = 3
 """Maximum number of peers that are asked for one call."""
+PATIENCE_S: Final = 0.005
+"""Seconds after which the engine is told of an arriving request that may be forwarded."""
 _ELSEWHERE: Final = frozenset(
     (
         Reason.SHORTER_THAN_ALONE, Reason.HOPELESS, Reason.CROWDED_OUT, Reason.BEHIND_OVERRUN,
@@ -83,22 +85,28 @@ class ForwardingPlane:
         return self.home.open_session(terms, address, advise)
 
     def sooner(
-        self, version: LoadedVersion, request: Request, nbytes: int, *, now: float
+        self,
+        version: LoadedVersion,
+        request: Request | Notice,
+        rows: int,
+        nbytes: int,
+        *,
+        now: float,
     ) -> PeerLink | None:
-        """The link to the peer that answers a new request sooner than this server; None: none
-        does, and the request counts as accepted here."""
-        load, rows = self._turn.get(version.pin, (None, 0))
+        """The link to the peer that answers a new request of `rows` rows sooner than this server;
+        None: none does, and the rows count as accepted here."""
+        load, accepted = self._turn.get(version.pin, (None, 0))
         if load is None:
             if not self._turn:
                 self.home.loop.call_soon(self._turn.clear)
             load = self.peers.home_load(version)
         ahead = load
-        if rows:
-            wait_s = load.wait_s + rows * load.row_s
+        if accepted:
+            wait_s = load.wait_s + accepted * load.row_s
             ahead = ModelLoad(load.model, wait_s, load.alone_s, load.row_s)
-        peer = self._rule.on_arrival(ahead, request.rows, nbytes, request.deadline - now, now=now)
+        peer = self._rule.on_arrival(ahead, rows, nbytes, request.deadline - now, now=now)
         link = None if peer is None else self.peers.link_to(peer, version, nbytes)
-        self._turn[version.pin] = load, rows + (request.rows if link is None else 0)
+        self._turn[version.pin] = load, accepted + (rows if link is None else 0)
         return link
 
     def rescuer(
@@ -164,6 +172,27 @@ class ForwardingCall(ServerCall):
 
     # ── where it goes ────────────────────────────────────────────────────────────────────────
 
+    def _expect(self, version: LoadedVersion, notice: Notice) -> None:
+        forwarding, now = self._forwarding, self._plane.driver.clock()
+        if (
+            notice.best_effort
+            or version.stages
+            or self.context.session
+            or not forwarding.peers.serve(version)
+            or forwarding.sooner(version, notice, 0, self._length, now=now) is None
+        ):
+            super()._expect(version, notice)
+        else:  # the engine would only learn of it to forget it
+            self._outside = True
+            self._plane.loop.call_later(PATIENCE_S, self._expect_late, notice)
+
+    def _expect_late(self, notice: Notice) -> None:
+        """Tell the engine of a body that takes its time."""
+        if self._outside and self.state is CallState.RECEIVING and self._refusal is None:
+            self._outside = False
+            self.id = self._plane.driver.new_id()
+            self._route.announce(replace(notice, id=self.id), self)
+
     def _start(self, version: LoadedVersion, call: InferCall, request: Request) -> None:
         # Classes of scores may be in an output that was not requested.
         self._request = request
@@ -176,7 +205,7 @@ class ForwardingCall(ServerCall):
         if self._refusal is not None:  # as its body was arriving
             link = self._rescuer(version, request.deadline - now)
         elif forwarding.peers.serve(version):
-            link = forwarding.sooner(version, request, self._nbytes(), now=now)
+            link = forwarding.sooner(version, request, self._rows, self._nbytes(), now=now)
         else:
             link = None
         if link is None:
