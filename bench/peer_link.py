@@ -176,7 +176,7 @@ async def rounds(options: Options, peer: subprocess.Popen[str]) -> Result:
 
     async def stock(call: InferCall) -> object:
         await stream.write(b"".join(pm.forwarded_pieces(1, codec.call_pieces(call), CONTEXT, 1.0)))
-        return pm.read_answer(await stream.read(), codec, now=0.0)
+        return pm.read_answer(await stream.read(), now=0.0)
 
     def peer_cpu() -> float:
         print(file=peer.stdin, flush=True)

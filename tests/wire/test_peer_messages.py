@@ -119,7 +119,7 @@ def test_a_piece_of_a_call_or_other_bytes_are_no_call(call, data):
 def test_bytes_of_anything_raise_nothing_but_wire_errors(raw):
     pm.forwarded_head(raw, len(raw))
     pm.forwarded_head(b"\x2a" + raw, len(raw) + 1)
-    for read in (pm.read_peer_message, lambda raw: pm.read_answer(raw, CODEC, now=0.0)):
+    for read in (pm.read_peer_message, lambda raw: pm.read_answer(raw, now=0.0)):
         for message in (raw, b"\x32" + bytes((len(raw) % 128,)) + raw):
             with contextlib.suppress(WireError):
                 read(message)
@@ -132,7 +132,7 @@ def test_an_answer_is_read_as_it_was_written_by_us_and_by_the_runtime(reply, id,
     reserialized = m.PeerMessage.FromString(message).SerializeToString()
     for raw in (message, reserialized):
         assert pm.is_answer(raw)
-        assert pm.read_answer(raw, CODEC, now=7.0) == (id, reply, report)
+        assert pm.read_answer(raw, now=7.0) == (id, reply, report)
 
 
 def hello(**fields) -> m.HelloPeer:
@@ -184,11 +184,11 @@ def test_an_answer_out_of_bounds_is_refused(changes, field):
     for name, number in changes.items():
         setattr(message.answer, name, number)
     with pytest.raises(WireError, match=f"^{field}"):
-        pm.read_answer(message.SerializeToString(), CODEC, now=0.0)
+        pm.read_answer(message.SerializeToString(), now=0.0)
 
 
 def test_outputs_that_do_not_fit_their_shape_are_refused():
     short = replace(REPLY, outputs=[OutputValue("y", Datatype.FP32, (3,), bytes(8))])
     raw = b"".join(pm.reply_pieces(1, short, GrpcCodec().reply_pieces(short)))
     with pytest.raises(WireError, match="raw_output_contents"):
-        pm.read_answer(raw, CODEC, now=0.0)
+        pm.read_answer(raw, now=0.0)

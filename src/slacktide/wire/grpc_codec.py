@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.wire.bulk_fields import encode_varint, take_bulk
-from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, OutputValue, Parameter
-from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, Parameter
+from slacktide.wire.errors import WireError
 from slacktide.wire.grpc_messages import (
     FINAL_RESPONSE,
     ID,
@@ -33,16 +32,12 @@ from slacktide.wire.grpc_messages import (
     read_parameters,
     reply_head,
 )
-from slacktide.wire.oip_json import MAX_ID, MAX_TENSORS
-from slacktide.wire.proto.messages import ModelInferResponse
-from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of
+from slacktide.wire.oip_json import MAX_ID
+from slacktide.wire.raw_tensors import check_raw
 
 MAX_ENTRIES = 1024
 MAX_HEAD = 2048
 """Longest cached head in bytes. With `MAX_ENTRIES`, this bounds the memory an attacker can take."""
-
-Key = TypeVar("Key")
-Entry = TypeVar("Entry")
 
 _ID_TAG = encode_varint(ID << 3 | 2)
 _RAW_TAG = encode_varint(RAW_OUTPUT_CONTENTS << 3 | 2)
@@ -61,16 +56,6 @@ class _Meaning:
     classification: Mapping[str, int] | None
 
 
-class ReplyParts(NamedTuple):
-    """A ModelInferResponse."""
-
-    model: str
-    version: str
-    id: str
-    outputs: list[OutputValue]
-    parameters: dict[str, Parameter]
-
-
 class GrpcCodec:
     """Reads requests and writes answers, with caches. Each server has its own."""
 
@@ -78,8 +63,6 @@ class GrpcCodec:
         self._meanings: dict[bytes, _Meaning] = {}
         self._reply_heads: dict[tuple[object, ...], tuple[bytes, tuple[bytes, ...]]] = {}
         self._call_heads: dict[tuple[object, ...], bytes] = {}
-        self._replies: dict[bytes, ReplyParts] = {}
-        """Replies without ids, whose outputs have no data, by head."""
 
     def read(self, message: Buffer) -> IncomingRequest:
         """Read a serialized ModelInferRequest. Raises WireError."""
@@ -110,33 +93,17 @@ class GrpcCodec:
         head = self._call_heads.get(tuple(key))
         if head is None:
             head = bytes(call_pieces(replace(call, id=""))[0])
+            if len(self._call_heads) >= MAX_ENTRIES:
+                self._call_heads.clear()
             if len(head) <= MAX_HEAD:
-                _put(self._call_heads, tuple(key), head)
+                self._call_heads[tuple(key)] = head
+        id = call.id.encode()
         pieces: list[Buffer] = [head]
-        if call.id:
-            id = call.id.encode()
-            pieces[0] = b"".join((head, _ID_TAG, encode_varint(len(id)), id))
+        if id:
+            pieces += _ID_TAG, encode_varint(len(id)), id
         for tensor in call.inputs:
             pieces += _RAW_INPUT_TAG + encode_varint(len(tensor.data)), tensor.data
         return pieces
-
-    def read_reply(self, message: Buffer) -> ReplyParts:
-        """Read a serialized ModelInferResponse. Its tensors are views into it. Raises WireError,
-        and DecodeError."""
-        head, raw, id_bytes = take_bulk(message, RAW_OUTPUT_CONTENTS, ID)
-        parts = self._replies.get(head)
-        if parts is None:
-            parts = _reply_parts(head)
-            if len(head) <= MAX_HEAD and not parts.parameters:  # timing differs each time
-                _put(self._replies, head, parts)
-        if len(raw) != len(parts.outputs):
-            expected = f"one entry for each of {len(parts.outputs)} outputs"
-            raise BadField("raw_output_contents", expected, len(raw))
-        outputs = []
-        for output, data in zip(parts.outputs, raw, strict=True):
-            check_raw(data, output.datatype, output.shape, "raw_output_contents")
-            outputs.append(OutputValue(output.name, output.datatype, output.shape, data))
-        return parts._replace(id="" if id_bytes is None else _text(id_bytes), outputs=outputs)
 
     def learn(self, head: bytes, request: RequestMessage, call: InferCall) -> None:
         """Cache the meaning of `head`. Heads with typed contents are not cached, as all differ."""
@@ -157,7 +124,9 @@ class GrpcCodec:
                 read_parameters(request.head.parameters),
                 call.classification,
             )
-            _put(self._meanings, head, meaning)
+            if len(self._meanings) >= MAX_ENTRIES:
+                self._meanings.clear()
+            self._meanings[head] = meaning
 
     def _pieces(
         self, reply: InferReply, requested: Sequence[str], parameters: dict[str, Parameter]
@@ -173,8 +142,9 @@ class GrpcCodec:
         if cached_head is None:
             head = reply_head(replace(reply, id="", parameters=parameters), outputs)
             tags = tuple(_RAW_TAG + encode_varint(len(output.data)) for output in outputs)
-            cached_head = head, tags
-            _put(self._reply_heads, tuple(key), cached_head)
+            if len(self._reply_heads) >= MAX_ENTRIES:
+                self._reply_heads.clear()
+            self._reply_heads[tuple(key)] = cached_head = head, tags
         head, tags = cached_head
         pieces: list[Buffer] = [head]
         if reply.id:
@@ -222,27 +192,6 @@ class IncomingRequest:
             {**from_metadata, **meaning.parameters},
             meaning.classification,
         )
-
-
-def _put(table: dict[Key, Entry], key: Key, entry: Entry) -> None:
-    if len(table) >= MAX_ENTRIES:
-        table.clear()
-    table[key] = entry
-
-
-def _reply_parts(head: bytes) -> ReplyParts:
-    """Parse a ModelInferResponse without tensors."""
-    response = ModelInferResponse.FromString(head)
-    if len(response.outputs) > MAX_TENSORS:
-        raise BadField("outputs", f"at most {MAX_TENSORS}", len(response.outputs))
-    outputs = []
-    for index, tensor in enumerate(response.outputs):
-        where = f"outputs[{index}]"
-        datatype = datatype_of(tensor.datatype, f"{where}.datatype")
-        shape = check_shape(list(tensor.shape), f"{where}.shape")
-        outputs.append(OutputValue(tensor.name, datatype, shape, b""))
-    parameters = read_parameters(response.parameters)
-    return ReplyParts(response.model_name, response.model_version, "", outputs, parameters)
 
 
 def _text(data: memoryview) -> str:

@@ -16,10 +16,12 @@ from google.protobuf.message import DecodeError
 from slacktide.domain import Outcome, Reason
 from slacktide.peers.messages import LoadReport, ModelLoad, PeerHello
 from slacktide.wire.bulk_fields import encode_varint, read_varint, take_bulk
-from slacktide.wire.calls import Buffer, CallContext, InferReply
+from slacktide.wire.calls import Buffer, CallContext, InferReply, OutputValue
 from slacktide.wire.errors import BadField, WireError
-from slacktide.wire.grpc_codec import GrpcCodec
+from slacktide.wire.grpc_messages import RAW_OUTPUT_CONTENTS, read_parameters
+from slacktide.wire.oip_json import MAX_TENSORS
 from slacktide.wire.proto import messages as m
+from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of
 from slacktide.wire.status import microseconds
 
 MAX_MODELS: Final = 1024
@@ -131,7 +133,6 @@ def forwarded_pieces(
     id: int, request: Sequence[Buffer], context: CallContext, budget_s: float | None
 ) -> list[Buffer]:
     """The message of a call, in pieces. `request`: the call as a ModelInferRequest."""
-    request_size = sum(map(len, request))
     head = bytes((_ID,)) + encode_varint(id)
     if budget_s is not None:
         head += bytes((_BUDGET,)) + encode_varint(max(0, microseconds(budget_s)))
@@ -139,8 +140,9 @@ def forwarded_pieces(
         if text:
             encoded = text[:MAX_SENTENCE].encode("utf-8", "replace")
             head += bytes((tag,)) + encode_varint(len(encoded)) + encoded
-    head += bytes((_REQUEST,)) + encode_varint(request_size)
-    return [bytes((_CALL,)) + encode_varint(len(head) + request_size) + head, *request]
+    head += bytes((_REQUEST,)) + encode_varint(sum(map(len, request)))
+    size = len(head) + sum(map(len, request))
+    return [bytes((_CALL,)) + encode_varint(size) + head, *request]
 
 
 def forwarded_head(beginning: Buffer, length: int) -> ForwardedHead | None:
@@ -205,9 +207,9 @@ def reply_pieces(
         variant=reply.variant[:MAX_PEER_NAME],
         loads=None if report is None else loads_message(report),
     )
-    response_size = sum(map(len, response))
-    head = answer.SerializeToString() + _RESPONSE_TAG + encode_varint(response_size)
-    return [bytes((_ANSWER,)) + encode_varint(len(head) + response_size) + head, *response]
+    head = answer.SerializeToString() + _RESPONSE_TAG + encode_varint(sum(map(len, response)))
+    size = len(head) + sum(map(len, response))
+    return [bytes((_ANSWER,)) + encode_varint(size) + head, *response]
 
 
 def is_answer(message: Buffer) -> bool:
@@ -215,14 +217,15 @@ def is_answer(message: Buffer) -> bool:
     return len(message) > 0 and memoryview(message)[0] == _ANSWER
 
 
-def read_answer(message: Buffer, codec: GrpcCodec, *, now: float) -> ForwardedAnswer:
+def read_answer(message: Buffer, *, now: float) -> ForwardedAnswer:
     """Parse the message of an answer that came at `now`. Its tensors are views into it. Raises
     WireError."""
     try:
         answers = take_bulk(message, _ANSWER >> 3)[1]
         head, responses, _ = take_bulk(answers[-1], _RESPONSE)
         answer = m.AnswerOfPeer.FromString(head)
-        response = codec.read_reply(responses[-1] if responses else b"")
+        head, raw, _ = take_bulk(responses[-1] if responses else b"", RAW_OUTPUT_CONTENTS)
+        response = m.ModelInferResponse.FromString(head)
     except (DecodeError, IndexError):
         raise WireError(Reason.BAD_INPUT, "message: not an answer") from None
     reason = _REASONS.get(answer.reason)
@@ -248,17 +251,32 @@ def read_answer(message: Buffer, codec: GrpcCodec, *, now: float) -> ForwardedAn
     )
     reply = InferReply(
         outcome,
-        response.model,
-        response.version,
+        response.model_name,
+        response.model_version,
         response.id,
-        None if answer.refused else response.outputs,
+        None if answer.refused else _outputs(response, raw),
         answer.message,
-        response.parameters,
+        read_parameters(response.parameters),
         _seconds(answer, "retry_after_s"),
         answer.variant,
     )
     report = report_of(answer.loads) if answer.HasField("loads") else None
     return ForwardedAnswer(answer.id, reply, report)
+
+
+def _outputs(response: m.ModelInferResponse, raw: Sequence[memoryview]) -> list[OutputValue]:
+    count = len(response.outputs)
+    if count > MAX_TENSORS or len(raw) != count:
+        expected = f"one entry for each of {count} outputs, at most {MAX_TENSORS}"
+        raise BadField("raw_output_contents", expected, len(raw))
+    outputs = []
+    for index, (tensor, data) in enumerate(zip(response.outputs, raw, strict=True)):
+        where = f"outputs[{index}]"
+        datatype = datatype_of(tensor.datatype, f"{where}.datatype")
+        shape = check_shape(list(tensor.shape), f"{where}.shape")
+        check_raw(data, datatype, shape, f"raw_output_contents[{index}]")
+        outputs.append(OutputValue(tensor.name, datatype, shape, data))
+    return outputs
 
 
 def _seconds(answer: m.AnswerOfPeer, field: str) -> float | None:

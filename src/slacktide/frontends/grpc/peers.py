@@ -303,7 +303,7 @@ class PeerStream(StreamRpc):
         return request
 
     def _take_answer(self, message: Buffer) -> None:
-        answer = pm.read_answer(message, self.state.codec, now=self.protocol.now)
+        answer = pm.read_answer(message, now=self.protocol.now)
         if answer.report is not None and self._joined:
             self.host.reported(self, answer.report)
         call = self._calls.pop(answer.id, None)

@@ -85,13 +85,7 @@ class ForwardingPlane:
         return self.home.open_session(terms, address, advise)
 
     def sooner(
-        self,
-        version: LoadedVersion,
-        request: Request | Notice,
-        rows: int,
-        nbytes: int,
-        *,
-        now: float,
+        self, version: LoadedVersion, deadline: float, rows: int, nbytes: int, *, now: float
     ) -> PeerLink | None:
         """The link to the peer that answers a new request of `rows` rows sooner than this server;
         None: none does, and the rows count as accepted here."""
@@ -104,7 +98,7 @@ class ForwardingPlane:
         if accepted:
             wait_s = load.wait_s + accepted * load.row_s
             ahead = ModelLoad(load.model, wait_s, load.alone_s, load.row_s)
-        peer = self._rule.on_arrival(ahead, rows, nbytes, request.deadline - now, now=now)
+        peer = self._rule.on_arrival(ahead, rows, nbytes, deadline - now, now=now)
         link = None if peer is None else self.peers.link_to(peer, version, nbytes)
         self._turn[version.pin] = load, accepted + (rows if link is None else 0)
         return link
@@ -179,7 +173,7 @@ class ForwardingCall(ServerCall):
             or version.stages
             or self.context.session
             or not forwarding.peers.serve(version)
-            or forwarding.sooner(version, notice, 0, self._length, now=now) is None
+            or forwarding.sooner(version, notice.deadline, 0, self._length, now=now) is None
         ):
             super()._expect(version, notice)
         else:  # the engine would only learn of it to forget it
@@ -205,7 +199,7 @@ class ForwardingCall(ServerCall):
         if self._refusal is not None:  # as its body was arriving
             link = self._rescuer(version, request.deadline - now)
         elif forwarding.peers.serve(version):
-            link = forwarding.sooner(version, request, self._rows, self._nbytes(), now=now)
+            link = forwarding.sooner(version, request.deadline, self._rows, self._nbytes(), now=now)
         else:
             link = None
         if link is None:
