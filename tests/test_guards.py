@@ -25,7 +25,7 @@ CEILINGS = {
     "engine": 4_245,
     "executors": 12_985,
     "exits": 1_950,
-    "frontends": 8_175,
+    "frontends": 8_170,
     "models": 11_785,
     "observability": 1_930,
     "peers": 803,
@@ -35,8 +35,8 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 6_794,
-    "wire": 2_748,
+    "server": 6_791,
+    "wire": 2_746,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
     "lab/load": 3_700,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 81_956,
+    "serving": 81_946,
     "client": 2_100,
     "lab": 20_499,
     "testing": 400,
     "papers": 11_500,
-    "all": 116_392,
+    "all": 116_382,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

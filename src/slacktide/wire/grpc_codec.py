@@ -98,9 +98,7 @@ class GrpcCodec:
             if len(head) <= MAX_HEAD:
                 self._call_heads[tuple(key)] = head
         id = call.id.encode()
-        pieces: list[Buffer] = [head]
-        if id:
-            pieces += _ID_TAG, encode_varint(len(id)), id
+        pieces: list[Buffer] = [head, _ID_TAG, encode_varint(len(id)), id] if id else [head]
         for tensor in call.inputs:
             pieces += _RAW_INPUT_TAG + encode_varint(len(tensor.data)), tensor.data
         return pieces

@@ -25,8 +25,6 @@ from slacktide.frontends.http2.sending import (
     PATIENCE_PER_S,
     RTT_PING,
     STREAM_WINDOW,
-    WIDE_FRAME,
-    WIDE_WINDOW,
     Http2Stream,
     SendingHalf,
 )
@@ -187,10 +185,10 @@ class Http2Connection(SendingHalf):
     def widen(self, stream: Http2Stream) -> None:
         """Send and accept messages of up to a megabyte in one frame, without waiting for a window.
         For a connection with one long stream, since other streams would wait behind it."""
-        self._most_frame = self.frames.longest_data = WIDE_FRAME
-        self.out.append(f.settings(((f.MAX_FRAME, WIDE_FRAME),)))
-        self.out.append(f.window_update(stream.id, WIDE_WINDOW - stream.credit))
-        stream.credit = WIDE_WINDOW
+        self._most_frame = self.frames.longest_data = STREAM_WINDOW
+        self.out.append(f.settings(((f.MAX_FRAME, STREAM_WINDOW),)))
+        self.out.append(f.window_update(stream.id, STREAM_WINDOW))
+        stream.credit += STREAM_WINDOW
 
     def _grant_connection(self) -> None:
         self.out.append(f.window_update(0, CONNECTION_WINDOW - self._credit))

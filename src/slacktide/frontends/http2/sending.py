@@ -25,10 +25,7 @@ SEND_AT_ONCE: Final = 256 * 1024
 """Bytes that one call of `pump` sends."""
 MOST_FRAME = 4 * f.FRAME_BYTES
 """Longest frame that we send, even if the client accepts longer ones: other streams wait for its
-end. A connection that carries one long stream has a limit of its own (`widen`)."""
-WIDE_FRAME: Final = 1 << 20
-WIDE_WINDOW: Final = 1 << 21
-"""Longest frame, and window, of a stream that was widened."""
+end."""
 PATIENCE: Final = 1000.0
 PATIENCE_PER_S: Final = 33.0
 """Frames without progress allowed in a burst, and per second (nghttp2's limits on resets)."""

@@ -167,14 +167,11 @@ class ForwardingCall(ServerCall):
     # ── where it goes ────────────────────────────────────────────────────────────────────────
 
     def _expect(self, version: LoadedVersion, notice: Notice) -> None:
-        forwarding, now = self._forwarding, self._plane.driver.clock()
-        if (
-            notice.best_effort
-            or version.stages
-            or self.context.session
-            or not forwarding.peers.serve(version)
-            or forwarding.sooner(version, notice.deadline, 0, self._length, now=now) is None
-        ):
+        plane, now, link = self._forwarding, self._plane.driver.clock(), None
+        stays = notice.best_effort or version.stages or self.context.session
+        if not stays and plane.peers.serve(version):
+            link = plane.sooner(version, notice.deadline, 0, self._length, now=now)
+        if link is None:
             super()._expect(version, notice)
         else:  # the engine would only learn of it to forget it
             self._outside = True
