@@ -467,6 +467,16 @@ async def test_half_a_message_before_a_reset_gives_the_slot_back():
         assert host.data.announced[0].steps == ["announce", "cancel disconnected"]
 
 
+async def test_a_message_may_come_in_one_frame():
+    host = FakeHost()
+    async with raw_peer(host) as client:
+        client.give(1, HELLO, ends=False)
+        await host.data.until(lambda: host.links)
+        client.send(f.frame(f.DATA, 0, 1, raw_call(1, 500_000)))
+        await host.data.until(lambda: host.data.announced)
+        await client.until(lambda: b"on_time" in client.data.get(1, b""))
+
+
 async def test_answers_and_cancels_of_unknown_ids_are_ignored():
     host = FakeHost()
     async with raw_peer(host) as client:
