@@ -8,7 +8,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -297,3 +297,11 @@ async def test_a_peer_without_tls_is_said(tmp_path):
     of_a = certified(authority.issue("a", "127.0.0.1", "peers.lan"))
     async with peering("b") as b, peering("a", b.address, credentials=of_a) as a:
         await a.until_said("TLS failed")
+
+
+def test_certificates_of_peers_are_trusted_on_the_grpc_port_alone(tmp_path):
+    (tmp_path / "clients").mkdir()
+    files = Authority(tmp_path).issue("a", "127.0.0.1")
+    credentials = certified(replace(files, client_ca=Authority(tmp_path / "clients").pem))
+    assert len(credentials.context.get_ca_certs()) == 1
+    assert len(credentials.http2_context.get_ca_certs()) == 2

@@ -268,7 +268,7 @@ class TlsFiles:
         if self.client_ca is not None:
             _trust(context, "tls-client-ca", self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-        if self.peer_ca is not None:
+        if self.peer_ca is not None and "h2" in protocols:  # peers link on the gRPC port alone
             _trust(context, "peer-ca", self.peer_ca)
             context.verify_mode = max(context.verify_mode, ssl.CERT_OPTIONAL)
         return context
