@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from slacktide.peers import LoadReporter, ModelLoad
 
 
@@ -40,3 +42,27 @@ def test_what_does_not_change_is_repeated_now_and_then():
     assert reporter.report([never], 0, now=0.0) is not None
     assert reporter.report([never], 0, now=0.2) is None
     assert reporter.report([never], 0, now=0.5) is not None
+
+
+@pytest.mark.parametrize(
+    ("last", "after_s", "wait_s", "changed"),
+    [
+        (0.1, 0.1, 0.0, False),  # it has aged
+        (0.2, 0.1, 0.0, True),
+        (0.0, 0.2, 0.0005, False),
+        (math.inf, 0.2, math.inf, False),
+        (math.inf, 0.2, 0.0, True),
+    ],
+)
+def test_a_wait_that_has_only_aged_is_not_reported(last, after_s, wait_s, changed):
+    reporter = LoadReporter()
+    reporter.report([load(last)], 0, now=5.0)
+    report = reporter.report([load(wait_s)], 0, now=5.0 + after_s)
+    assert (report is not None) is changed
+
+
+def test_a_model_that_is_forgotten_is_reported_again():
+    reporter = LoadReporter()
+    reporter.report([load(0.0)], 0, now=0.0)
+    reporter.forget("m")
+    assert reporter.report([load(0.0)], 0, now=0.2) is not None

@@ -43,6 +43,10 @@ class LoadReporter:
         self._received, self._at = received, now
         return LoadReport(changed, received)
 
+    def forget(self, model: str) -> None:
+        """Report a model anew: the peer may have ignored what it was told."""
+        self._reported.pop(model, None)
+
     def _has_changed(self, load: ModelLoad, now: float) -> bool:
         if load.model not in self._reported:
             return True

@@ -174,6 +174,8 @@ class Home:
         assert self.bench.version.in_flight == 0
         assert self.bench.arena.bytes_in_use == 0
         assert self.bench.driver.open == self.bench.driver.named == {}
+        reported = [peer.models for peer in self.loads._peers.values()]
+        assert all(model.outstanding == 0 for models in reported for model in models.values())
 
 
 @pytest.fixture(autouse=True)

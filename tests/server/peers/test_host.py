@@ -12,7 +12,6 @@ from tests.server.test_data_plane import ROW, call
 from slacktide.domain import Reason
 from slacktide.peers import LoadReport, ModelLoad, PeerHello
 from slacktide.peers.messages import PROTOCOL
-from slacktide.server.peers import host
 from slacktide.server.peers.service import machine_name, remote_peer
 from slacktide.server.settings import ServerSettings
 from slacktide.wire.calls import CallContext, InferReply
@@ -76,23 +75,6 @@ def test_a_server_that_shuts_down_is_not_chosen() -> None:
         assert not peer.away
 
     run(test)
-
-
-@pytest.mark.parametrize(
-    ("last", "after_s", "now", "changed"),
-    [
-        (0.1, 0.1, 0.0, False),  # it has aged
-        (0.1, 0.0, 0.0, True),
-        (0.0, 9.0, 0.0005, False),
-        (inf, 1.0, inf, False),
-        (inf, 1.0, 0.0, True),
-    ],
-)
-def test_a_wait_that_has_only_aged_is_not_reported(
-    last: float, after_s: float, now: float, changed: bool
-) -> None:
-    before, load = ModelLoad("m", last, 0.01, 0.001), ModelLoad("m", now, 0.01, 0.001)
-    assert host.has_changed(before, 5.0, load, now=5.0 + after_s) is changed
 
 
 @pytest.mark.parametrize(

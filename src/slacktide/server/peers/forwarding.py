@@ -312,13 +312,16 @@ class ForwardingCall(ServerCall):
         version, request, peer_call = self._version, self._request, self._peer_call
         assert version is not None
         assert request is not None
-        now = self._plane.driver.clock()
-        if reply is not None:
+        assert peer_call is not None
+        now, loads = self._plane.driver.clock(), self._forwarding.loads
+        if reply is None:
+            loads.answered(peer_call, in_time=None, now=now)
+        else:
             outputs = _outputs_of(reply, version, request.rows, self._output_indices)
-            reason = reply.outcome.reason
-            if peer_call is not None and (outputs is not None or reason in _FOR_LACK_OF_TIME):
+            reason, in_time = reply.outcome.reason, None
+            if outputs is not None or reason in _FOR_LACK_OF_TIME:
                 in_time = outputs is not None and now <= request.deadline
-                self._forwarding.loads.answered(peer_call, in_time=in_time, now=now)
+            loads.answered(peer_call, in_time=in_time, now=now)
             if outputs is not None or reason.kind is OutcomeKind.FAILED:
                 variants = [pool.variant for pool in version.pools]
                 self.outputs = outputs
@@ -380,6 +383,9 @@ class ForwardingCall(ServerCall):
         sent, self._sent = self._sent, None
         if sent is not None:
             sent.cancel()
+            assert self._peer_call is not None
+            now = self._plane.driver.clock()
+            self._forwarding.loads.answered(self._peer_call, in_time=None, now=now)
         version = self._version
         assert version is not None
         self._cancelled(version, reason)

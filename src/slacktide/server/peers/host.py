@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
@@ -21,7 +22,7 @@ from slacktide.engine import next_start
 from slacktide.frontends.ports import InferenceCall, PeerLink
 from slacktide.models.profile_cache import around_model
 from slacktide.models.versions import LoadedVersion
-from slacktide.peers import LoadReport, ModelLoad, PeerHello, PeerLoads
+from slacktide.peers import LoadReport, LoadReporter, ModelLoad, PeerHello, PeerLoads
 from slacktide.peers.messages import PROTOCOL
 from slacktide.server.calls.data_plane import ServerDataPlane
 from slacktide.server.peers.visiting import VisitingCall
@@ -31,13 +32,9 @@ from slacktide.wire.errors import WireError
 log = logging.getLogger("slacktide.peers")
 
 REPORT_S: Final = 0.1
-"""Seconds between looks at whether loads or models have changed."""
+"""Seconds of a round, in which models, and then the loads for each peer, are looked at once."""
 MOST_GONE: Final = 64
 """Number of peers that are shown after they have left."""
-LEAST_CHANGE_S: Final = 0.0005
-"""Least change of a wait, in seconds, that is reported."""
-LEAST_CHANGE: Final = 0.1
-"""Least change that is reported, as a part of the model's time alone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,12 +53,12 @@ class JoinedPeer:
     """When its last report came."""
     received: int = 0
     """Number of calls that came on the link."""
-    reported_count: int = 0
-    """`received` in the last report to the peer."""
-    loads: dict[str, tuple[ModelLoad, float]] = field(default_factory=dict)
-    """What the peer was last told, and when, by model."""
-    reported_now: set[str] = field(default_factory=set)
-    """Models reported with an answer in this turn of the loop."""
+    called: set[str] = field(default_factory=set)
+    """Models of the calls that came since the last report."""
+    reporter: LoadReporter = field(default_factory=LoadReporter)
+    """What the peer was told."""
+    has_reported: bool = False
+    """Whether a report went with an answer in this turn of the loop."""
 
 
 class ServerPeers:
@@ -85,6 +82,8 @@ class ServerPeers:
         self._gone: dict[str, None] = {}
         """Peers that have left, latest last."""
         self._is_ticking = False
+        self._waiting: list[str] = []
+        """Peers whose turn to get a report is still to come in this round."""
         self.draining = False
 
     # ── for links ────────────────────────────────────────────────────────────────────────────
@@ -130,13 +129,14 @@ class ServerPeers:
         self.forwarded[model if model in self._plane.catalog.names() else "", "in"] += 1
         if peer is not None:
             peer.received += 1
+            if model in peer.models:
+                peer.called.add(model)
 
         def ended() -> None:  # the report goes with the answer
-            if peer is not None and model not in peer.reported_now:
-                if not peer.reported_now:
-                    self._plane.loop.call_soon(peer.reported_now.clear)
-                peer.reported_now.add(model)
-                self._report(peer, peer.models & {model})
+            if peer is not None and not peer.has_reported:
+                peer.has_reported = True
+                self._plane.loop.call_soon(setattr, peer, "has_reported", False)
+                self._report(peer, peer.called | (peer.models & {model}), answering=True)
 
         plane = self._plane
         return VisitingCall(plane, plane.driver.new_id(), model, version, context, ended)
@@ -222,9 +222,13 @@ class ServerPeers:
         self._is_ticking = bool(self._peers)
         if not self._peers:
             return
-        self._plane.loop.call_later(REPORT_S, self._tick)
-        self._greet()
-        for peer in self._peers.values():
+        # One peer after the other: peers that hear at once all send to the same free server.
+        if not self._waiting:
+            self._greet()
+            self._waiting = list(self._peers)
+        self._plane.loop.call_later(REPORT_S / len(self._peers), self._tick)
+        peer = self._peers.get(self._waiting.pop())
+        if peer is not None:
             self._report(peer, peer.models)
 
     def _greet(self) -> None:
@@ -277,37 +281,28 @@ class ServerPeers:
             now = self._plane.driver.clock()
             self._loads.reported(peer.hello.machine, LoadReport(gone, 0), now=now)
         for model in models - peer.models:
-            peer.loads.pop(model, None)  # the peer may have ignored what it was told
+            peer.reporter.forget(model)  # the peer may have ignored what it was told
         peer.models = models
         self._note_usable()
 
     def _note_usable(self) -> None:
         self._usable = frozenset().union(*[peer.usable for peer in self._peers.values()])
 
-    def _report(self, peer: JoinedPeer, models: frozenset[str]) -> None:
+    def _report(
+        self, peer: JoinedPeer, models: Collection[str], *, answering: bool = False
+    ) -> None:
         """Tell a peer the loads of these models that have changed, if any."""
-        now, loads = self._plane.driver.clock(), []
+        find, loads = self._plane.catalog.find, []
         for model in models:
-            version = self._plane.catalog.find(model, None)
-            load = ModelLoad(model, inf, 0.0, 0.0) if version is None else self.home_load(version)
-            last = peer.loads.get(model)
-            if last is None or has_changed(*last, load, now=now):
-                peer.loads[model] = load, now
-                loads.append(load)
-        if loads or peer.received != peer.reported_count:
-            peer.reported_count = peer.received
-            peer.link.report(LoadReport(tuple(loads), peer.received))
-
-
-def has_changed(last: ModelLoad, at: float, load: ModelLoad, *, now: float) -> bool:
-    """Whether a peer that was told `last` at `at`, and lets it age, now assumes another load."""
-    if (last.wait_s == inf) != (load.wait_s == inf):
-        return True
-    least = max(LEAST_CHANGE_S, LEAST_CHANGE * load.alone_s)
-    if load.wait_s < inf and abs(max(0.0, last.wait_s - (now - at)) - load.wait_s) > least:
-        return True
-    rows = abs(last.row_s - load.row_s) > LEAST_CHANGE * load.row_s
-    return rows or abs(last.alone_s - load.alone_s) > LEAST_CHANGE * load.alone_s
+            version = find(model, None)
+            loads.append(
+                ModelLoad(model, inf, 0.0, 0.0) if version is None else self.home_load(version)
+            )
+        now = self._plane.driver.clock()
+        report = peer.reporter.report(loads, peer.received, now=now, answering=answering)
+        if report is not None:
+            peer.called.clear()
+            peer.link.report(report)
 
 
 def digest_of(version: LoadedVersion) -> str:
