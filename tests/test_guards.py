@@ -28,7 +28,7 @@ CEILINGS = {
     "frontends": 8_170,
     "models": 11_785,
     "observability": 1_930,
-    "peers": 803,
+    "peers": 805,
     "pipelines": 1_200,
     "planning": 11_740,
     "profiles": 4_750,
