@@ -114,3 +114,26 @@ def test_no_child_keeps_the_lock(tmp_path):
 def test_a_folder_that_cannot_be_written(tmp_path):
     with pytest.raises(FileNotFoundError):
         FolderLock(tmp_path / "none" / "lock").acquire()
+
+
+def test_a_reader_never_sees_half_a_description(tmp_path, monkeypatch):
+    path = tmp_path / "lock"
+    lock = FolderLock(path)
+    lock.acquire(machine="a" * 500)
+    write = os.pwrite
+
+    def watched(*words):
+        assert holder_of(path).pid == os.getpid()
+        return write(*words)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", watched)
+    lock.write(machine="b")
+    assert holder_of(path).document["machine"] == "b"
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space"):
+        lock.write(machine="c")
+    assert holder_of(path).document["machine"] == "b"
+    lock.release()

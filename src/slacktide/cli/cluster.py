@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import io
 import json
+import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slacktide._version import __version__
 from slacktide.cli.output import FELL_SHORT, console, fail, print_json
 
 if TYPE_CHECKING:
@@ -74,39 +77,47 @@ def up(
         fail("\nerror: ".join(f"{error.where}: {problem}" for problem in error.problems))
     _check_flags(file, document)
     folder = here.clusters_folder() / document.name
+    if not local and here.supervisor_of(folder) is not None:
+        fail(f"{document.name} runs on this machine: add --local, or end it with cluster down")
     if not local:
         _ray(lambda ray: ray.deploy(document))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _ON_RAY).touch()
         _show(folder, as_json=as_json)
         return
-    (folder / _ON_RAY).unlink(missing_ok=True)
     try:
-        plan = here.place(document, folder)
+        (folder / _ON_RAY).unlink(missing_ok=True)
+        here.place(document, folder)
+        holder = here.supervisor_of(folder)
+        if holder is not None and holder.pid and holder.document.get("release") != __version__:
+            os.kill(holder.pid, signal.SIGKILL)  # servers go on; one of this release follows
+        _await_ready(folder, patience, shown=not as_json)
     except OSError as error:
         fail(f"{folder}: {error.strerror or error}")
-    if here.supervisor_of(folder) is None:
-        here.start_supervisor(folder)
-    _await_ready(folder, plan.revision, patience, shown=not as_json)
     _show(folder, as_json=as_json)
 
 
-def _await_ready(folder: Path, revision: str, patience: float, *, shown: bool) -> None:
-    """Return when a plan has been carried out and all servers are ready. Ends the program if one
-    fails, or after `patience` seconds."""
-    from slacktide.cluster.local import server_states, supervisor_of
+def _await_ready(folder: Path, patience: float, *, shown: bool) -> None:
+    """Start a supervisor if there is none, and return when the newest plan has been carried out and
+    all servers are ready. Ends the program if one fails, or after `patience` seconds."""
+    from slacktide.cluster.local import read_plan, server_states, start_supervisor, supervisor_of
 
     began, text = time.monotonic(), ""
+    started_at: float | None = None
     while True:
         supervisor, elapsed = supervisor_of(folder), time.monotonic() - began
-        if supervisor is None and elapsed > _SUPERVISOR_S:
-            fail(f"the supervisor ended; its log is {folder / 'log'}", FELL_SHORT)
+        if supervisor is None:  # also if it has just ended, as for `cluster down`
+            if started_at is None:
+                start_supervisor(folder)
+                started_at = elapsed
+            elif elapsed > started_at + _SUPERVISOR_S:
+                fail(f"the supervisor ended; its log is {folder / 'log'}", FELL_SHORT)
         report = {} if supervisor is None else supervisor.document
         states, update = list(server_states(folder)), str(report.get("update", ""))
         now = "; ".join(filter(None, (update, *(f"{s['name']}: {s['state']}" for s in states))))
         if shown and now != text:
             typer.echo(now, err=True)
-        text, is_settled = now, report.get("revision") == revision
+        text, is_settled = now, report.get("revision") == read_plan(folder).revision
         if is_settled and all(state["state"] == "ready" for state in states):
             return
         errors = [f"{state['name']}: {state['message']}" for state in states if state["failed"]]
@@ -194,7 +205,7 @@ def _folder(file: Path | None) -> Path:
     """Return the folder of the cluster of `file`, or of the only one. Ends the program if there is
     none, or several."""
     from slacktide.cluster.file import read_cluster_file
-    from slacktide.cluster.local import PLAN, clusters_folder
+    from slacktide.cluster.local import PLAN, clusters_folder, supervisor_of
     from slacktide.models.repository.errors import RepositoryError
 
     parent = clusters_folder()
@@ -207,6 +218,8 @@ def _folder(file: Path | None) -> Path:
         folders = sorted(
             {path.parent for name in (PLAN, _ON_RAY) for path in parent.glob(f"*/{name}")}
         )
+    if len(folders) > 1:
+        folders = [path for path in folders if supervisor_of(path) is not None] or folders
     if len(folders) > 1:
         names = ", ".join(folder.name for folder in folders)
         fail(f"there are several clusters here ({names}): state the file")

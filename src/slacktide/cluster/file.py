@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -33,6 +33,7 @@ from slacktide.models.repository.errors import RepositoryError, SettingsError
 from slacktide.models.repository.paths import NAME_RULE, is_name, read_bounded
 
 MAX_BYTES = 1 << 18
+Section = TypeVar("Section", "ClusterFile", "ClusterServer")
 FIRST_PORT = 8000
 PORTS = {"http-port": 0, "grpc-port": 1, "metrics-port": 2}
 """Flags of ports, and their distance from a server's `port`."""
@@ -44,6 +45,9 @@ _SET_BY = {
     "peers": "servers", "peer-token-file": "peer_token_file", "state-dir": "the cluster",
 }  # fmt: skip
 """Flags that the file sets in another way."""
+
+PATHS = {"token-file", "tls-cert", "tls-key", "tls-client-ca", "peer-ca", "record"}
+"""Flags of files, relative to the cluster's file."""
 
 Flags = dict[str, Any]
 
@@ -178,9 +182,7 @@ class ClusterFile(ClusterSection):
         text = json.dumps(flags, indent=2, sort_keys=True)  # JSON is YAML
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / f"serve-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
-        if not config.exists():
-            for stale in folder.glob("serve-*.yaml"):
-                stale.unlink()
+        if not config.exists():  # earlier ones stay, for servers that are not yet replaced
             config.write_text(text)
         command = (sys.executable, "-P", "-m", "slacktide", "serve")
         repository = str(server.repository or self.repository)
@@ -209,16 +211,18 @@ def read_cluster_file(path: Path) -> ClusterFile:
     except RecursionError:
         raise RepositoryError(f"{where}: nested too deeply") from None
 
-    def absolute(name: str | None) -> str | None:
-        return None if name is None else str((path.parent / name).resolve())
+    def absolute(section: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+        return {
+            name: str((path.parent / value).resolve())
+            for name, value in section.items()
+            if name in names and isinstance(value, str)
+        }
 
-    servers = tuple(
-        server.model_copy(update={"repository": absolute(server.repository)})
-        for server in cluster.servers
-    )
-    update = {
-        "repository": absolute(cluster.repository),
-        "peer_token_file": absolute(cluster.peer_token_file),
-        "servers": servers,
-    }
-    return cluster.model_copy(update=update)
+    def resolved(section: Section) -> Section:
+        update = absolute(dict(section), ("repository", "peer_token_file"))
+        return section.model_copy(
+            update={**update, "serve": {**section.serve, **absolute(section.serve, PATHS)}}
+        )
+
+    servers = tuple(map(resolved, cluster.servers))
+    return resolved(cluster).model_copy(update={"servers": servers})

@@ -63,8 +63,9 @@ class FolderLock:
             return
         pid = os.getpid()
         text = json.dumps({"pid": pid, "started": _start_ticks(pid), **document}, default=str)
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, text.encode(), 0)
+        # In one call: a reader never sees half of it, and a full disk leaves the earlier text.
+        length = os.fstat(self._descriptor).st_size
+        os.pwrite(self._descriptor, text.encode().ljust(length), 0)
 
     def release(self) -> None:
         """Unlock, also for forks of this process. Safe to repeat."""

@@ -58,12 +58,11 @@ def clusters_folder() -> Path:
     return Path(base) / "slacktide" / "clusters"
 
 
-def place(cluster: ClusterFile, folder: Path) -> ClusterPlan:
+def place(cluster: ClusterFile, folder: Path) -> None:
     """Write the commands for a cluster into its folder. A server keeps the ports that it had.
     Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as sockets:
-        addresses = _addresses(cluster, folder, sockets)
+    addresses = _addresses(cluster, folder)
     processors, first = sorted(os.sched_getaffinity(0)), 0
     commands = []
     for name, server in cluster.members():
@@ -91,9 +90,9 @@ def place(cluster: ClusterFile, folder: Path) -> ClusterPlan:
     text = json.dumps(
         {"written": time.time_ns(), "ports": ports, "servers": plan}, indent=1, default=str
     )
-    (folder / f"{PLAN}.part").write_text(text)
-    (folder / f"{PLAN}.part").rename(folder / PLAN)
-    return read_plan(folder)
+    part = folder / f"{PLAN}.{os.getpid()}"
+    part.write_text(text)
+    part.rename(folder / PLAN)
 
 
 def read_plan(folder: Path) -> ClusterPlan:
@@ -113,33 +112,37 @@ def read_plan(folder: Path) -> ClusterPlan:
     return ClusterPlan(hashlib.sha256(data).hexdigest()[:12], commands)
 
 
-def _addresses(
-    cluster: ClusterFile, folder: Path, sockets: ExitStack
-) -> Mapping[str, tuple[str, int]]:
-    """Choose host and HTTP port of each server, and keep the chosen ports occupied meanwhile."""
+def _addresses(cluster: ClusterFile, folder: Path) -> Mapping[str, tuple[str, int]]:
+    """Choose host and HTTP port of each server."""
     earlier: Mapping[str, int] = {}
     with suppress(OSError, ValueError, KeyError):
         earlier = json.loads((folder / PLAN).read_text())["ports"]
-    addresses = {}
-    stated = {server.port for _, server in cluster.members()}
+    ports: dict[str, int] = {}
     for name, server in cluster.members():
-        host = server.host or "127.0.0.1"
-        port = server.port
-        if port is not None and server.replicas.min > 1:
-            port += STEP * (int(name.rpartition("-")[2]) - 1)
-        port = port or earlier.get(name) or _free_port(host, {*stated, *earlier.values()}, sockets)
-        addresses[name] = host, port
-    return addresses
+        if server.port is not None:
+            number = int(name.rpartition("-")[2]) if server.replicas.min > 1 else 1
+            ports[name] = server.port + STEP * (number - 1)
+    hosts = {name: server.host or "127.0.0.1" for name, server in cluster.members()}
+    for name in hosts.keys() & earlier.keys() - ports.keys():
+        if _is_apart(earlier[name], ports.values()):
+            ports[name] = earlier[name]
+    for name, host in hosts.items():
+        if name not in ports:
+            ports[name] = _free_port(host, {*ports.values(), *earlier.values()})
+    return {name: (host, ports[name]) for name, host in hosts.items()}
 
 
-def _free_port(host: str, excluded: Collection[int | None], sockets: ExitStack) -> int:
+def _is_apart(port: int, others: Collection[int]) -> bool:
+    return all(abs(port - other) >= len(PORTS) for other in others)
+
+
+def _free_port(host: str, excluded: Collection[int]) -> int:
     """Return a port that is free like the next ones, below those of outgoing connections."""
     for port in range(FIRST_PORT, 32_000, STEP):
-        if port not in excluded:
+        if _is_apart(port, excluded):
             with suppress(OSError), ExitStack() as attempt:
                 for distance in PORTS.values():
                     attempt.enter_context(socket.create_server((host, port + distance)))
-                sockets.enter_context(attempt.pop_all())
                 return port
     raise OSError(f"no free ports on {host}")
 
@@ -151,8 +154,10 @@ def supervisor_of(folder: Path) -> LockHolder | None:
 
 async def stop_all(folder: Path) -> None:
     """Stop a cluster's supervisor and all its servers, and return when they have ended."""
-    if (holder := supervisor_of(folder)) is not None and holder.pid:
-        await end_process(holder.pid, math.inf)
+    while (holder := supervisor_of(folder)) is not None:
+        if holder.pid:
+            await end_process(holder.pid, math.inf)
+        await asyncio.sleep(_LOOK_S / 10)
     await asyncio.gather(*(_stop(path) for path in (folder / "servers").iterdir()))
 
 
@@ -178,7 +183,7 @@ class LocalCluster:
         self._update = ""
         """The state of an update in words."""
         self._lock = FolderLock(folder / LOCK)
-        self._lock.acquire()
+        self._lock.acquire(release=__version__)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep servers running until `stop`, then drain and stop them. A cancellation leaves them
@@ -210,20 +215,21 @@ class LocalCluster:
                 await _stop(folder)
         outdated = []
         for name, command in commands.items():
+            if name in self._supervisors and self._supervisors[name][0].phase is ServerPhase.PAUSED:
+                await self._end(name)  # it need not wait any longer
+            supervised = self._supervisors[name][0] if name in self._supervisors else None
             holder = command.holder()
-            is_current = holder is None or command.is_current(holder, __version__)
-            if name in self._supervisors and is_current:
-                self._supervisors[name][0].command = command  # it may have other peers now
-                continue
-            if is_current:
-                self._begin(command)
-            else:
+            if (holder is not None and not command.is_current(holder, __version__)) or (
+                supervised is not None and supervised.command.arguments != command.arguments
+            ):
                 outdated.append(command)
+            elif supervised is not None:
+                supervised.command = command  # it may have other peers now
+            if supervised is None:
+                self._begin(command)
         for command in outdated:
             self._update = f"replacing {command.name}"
             self._report()
-            if command.name not in self._supervisors:
-                self._begin(command)
             await self._end(command.name)
             supervisor = self._begin(command)
             with suppress(TimeoutError):
@@ -260,7 +266,13 @@ class LocalCluster:
             }
             for name, (supervisor, _) in self._supervisors.items()
         }
-        self._lock.write(revision=self._revision, update=self._update, servers=servers)
+        with suppress(OSError):  # a full disk must not end the supervisor
+            self._lock.write(
+                release=__version__,
+                revision=self._revision,
+                update=self._update,
+                servers=servers,
+            )
 
 
 def server_states(folder: Path) -> Iterator[dict[str, Any]]:

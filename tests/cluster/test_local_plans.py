@@ -1,0 +1,202 @@
+"""Plans of local clusters: ports, paths, and how a supervisor carries a plan out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cluster.test_folder_lock import HOLD
+from typer.testing import CliRunner
+
+from slacktide.cli.cluster import _await_ready
+from slacktide.cli.main import app, load_verb
+from slacktide.cluster import FolderLock, local
+from slacktide.cluster.file import PATHS, read_cluster_file
+from slacktide.cluster.local import PLAN, LocalCluster, place, read_plan, server_states
+
+SERVER = str(Path(__file__).with_name("stand_in_server.py"))
+
+
+def cluster_file(folder: Path, **document):
+    path = folder / "shop.yaml"
+    path.write_text(yaml.safe_dump({"repository": "models", **document}))
+    return read_cluster_file(path)
+
+
+def ports(folder: Path) -> dict[str, int]:
+    return json.loads((folder / PLAN).read_text())["ports"]
+
+
+def test_free_ports_are_apart_from_those_of_a_pool(tmp_path):
+    pool = {"name": "pool", "replicas": 2, "port": 8000}
+    place(cluster_file(tmp_path, servers=[{"name": "a"}, pool]), tmp_path)
+    assert ports(tmp_path)["pool-2"] == 8010
+    assert ports(tmp_path)["a"] >= 8020
+
+
+def test_a_server_gives_up_its_port_to_one_that_states_it(tmp_path):
+    place(cluster_file(tmp_path, servers=[{"name": "a"}]), tmp_path)
+    port = ports(tmp_path)["a"]
+    servers = [{"name": "a"}, {"name": "b", "port": port + 1}]
+    place(cluster_file(tmp_path, servers=servers), tmp_path)
+    assert ports(tmp_path)["b"] == port + 1
+    assert abs(ports(tmp_path)["a"] - port - 1) > 2
+
+
+def test_flags_of_files_are_relative_to_the_clusters_file(tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    cluster = cluster_file(
+        tmp_path, serve={"tls_cert": "c.pem"}, servers=[{"name": "a", "serve": {"record": "r"}}]
+    )
+    assert cluster.serve == {"tls-cert": str(tmp_path / "c.pem")}
+    assert cluster.servers[0].serve == {"record": str(tmp_path / "r")}
+    files = {
+        parameter.opts[0].removeprefix("--")
+        for parameter in load_verb("serve").params
+        if getattr(parameter, "metavar", None) == "FILE"
+    }
+    assert files - {"peer-token-file"} == PATHS
+
+
+def test_a_running_server_keeps_the_file_of_its_flags(tmp_path):
+    place(cluster_file(tmp_path, servers=[{"name": "a"}]), tmp_path)
+    earlier = read_plan(tmp_path).commands[0].arguments
+    place(cluster_file(tmp_path, servers=[{"name": "a", "cores": 1}]), tmp_path)
+    assert read_plan(tmp_path).commands[0].arguments != earlier
+    assert Path(earlier[earlier.index("--config") + 1]).exists()
+
+
+def write_plan(folder: Path, **behaviours: str) -> None:
+    """Plan stand-ins for servers, by name."""
+    servers = []
+    for name, behaviour in behaviours.items():
+        state = folder / "servers" / name
+        state.mkdir(parents=True, exist_ok=True)
+        arguments = [sys.executable, SERVER, behaviour, "--state-dir", str(state)]
+        server = {"name": name, "arguments": arguments, "folder": str(state)}
+        servers.append({**server, "peers": [], "processors": []})
+    (folder / f"{PLAN}.part").write_text(json.dumps({"ports": {}, "servers": servers}))
+    (folder / f"{PLAN}.part").rename(folder / PLAN)
+
+
+async def until(folder: Path, condition) -> dict[str, dict]:
+    async with asyncio.timeout(60):
+        while not condition(servers := {s["name"]: s for s in server_states(folder)}):
+            await asyncio.sleep(0.02)
+    return servers
+
+
+@contextlib.asynccontextmanager
+async def supervised(folder: Path):
+    """A supervisor in this process, which dies at the end; servers go on."""
+    cluster = LocalCluster(folder)
+    task = asyncio.create_task(cluster.run(asyncio.Event()))
+    try:
+        yield
+    finally:
+        tasks = [task, *(task for _, task in cluster._supervisors.values())]
+        for pending in tasks:
+            pending.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        cluster._lock.release()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "__version__", "1")  # the stand-ins'
+    yield tmp_path
+    for server in server_states(tmp_path):
+        if server["pid"]:
+            os.kill(server["pid"], signal.SIGKILL)
+
+
+@pytest.fixture
+def run():
+    """Runs a test on asyncio's own loop, which the supervising process uses."""
+    return asyncio.run
+
+
+async def test_a_mended_server_does_not_wait_for_the_end_of_its_pause(folder, run, monkeypatch):
+    monkeypatch.setattr("slacktide.cluster.supervisor._FIRST_PAUSE_S", 1000.0)
+    monkeypatch.setattr("slacktide.cluster.supervisor._LONGEST_PAUSE_S", 1000.0)
+    write_plan(folder, a="fails")
+    async with supervised(folder):
+        await until(folder, lambda servers: servers["a"]["failed"])
+        write_plan(folder, a="serves")
+        await until(folder, lambda servers: servers["a"]["state"] == "ready")
+
+
+async def test_after_a_halted_update_every_server_is_supervised(folder, run, monkeypatch):
+    write_plan(folder, a="serves", b="serves")
+    async with supervised(folder):
+        await until(folder, lambda servers: {s["state"] for s in servers.values()} == {"ready"})
+    write_plan(folder, a="fails", b="serves2")
+    async with supervised(folder):
+        servers = await until(
+            folder, lambda servers: servers["a"]["failed"] and servers["b"]["state"] == "ready"
+        )
+        os.kill(first := servers["b"]["pid"], signal.SIGKILL)
+        await until(folder, lambda servers: servers["b"]["pid"] not in (None, 0, first))
+
+
+def test_up_waits_for_the_newest_plan(tmp_path, monkeypatch):
+    """Another `up` may write one meanwhile; the supervisor carries out only that."""
+    write_plan(tmp_path, a="serves")
+    lock = FolderLock(tmp_path / "lock")
+    lock.acquire(revision="earlier")
+    states = [{"name": "a", "state": "ready", "failed": False}]
+
+    def server_states(_):
+        yield from states
+        write_plan(tmp_path, b="serves")
+        lock.write(revision=read_plan(tmp_path).revision)
+
+    monkeypatch.setattr(local, "server_states", server_states)
+    _await_ready(tmp_path, 60.0, shown=False)
+    lock.release()
+
+
+@pytest.mark.slow
+def test_the_supervisor_of_an_earlier_release_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    state = tmp_path / "slacktide" / "clusters" / "shop"
+    state.mkdir(parents=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(state / "lock")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as earlier:  # fmt: skip
+        assert earlier.stdout.readline() == "held\n"
+        cluster_file(tmp_path, servers=[{"name": "a"}])
+        words = ["cluster", "up", str(tmp_path / "shop.yaml"), "--local"]
+        assert CliRunner().invoke(app, words).exit_code == 1  # there are no models
+        assert earlier.poll() == -signal.SIGKILL
+    assert CliRunner().invoke(app, ["cluster", "down"]).exit_code == 0
+
+
+def test_a_state_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    cluster_file(tmp_path, servers=[{"name": "a"}])
+    done = CliRunner().invoke(app, ["cluster", "up", str(tmp_path / "shop.yaml"), "--local"])
+    assert done.exit_code == 2
+    assert f"{tmp_path}/file/slacktide/clusters/shop: Not a directory" in done.stderr
+
+
+def test_a_cluster_that_was_stopped_does_not_hide_the_one_that_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in ("one", "two"):
+        (tmp_path / "slacktide" / "clusters" / name).mkdir(parents=True)
+        write_plan(tmp_path / "slacktide" / "clusters" / name)
+    lock = FolderLock(tmp_path / "slacktide" / "clusters" / "two" / "lock")
+    lock.acquire()
+    done = CliRunner().invoke(app, ["cluster", "status", "--json"])
+    lock.release()
+    assert json.loads(done.stdout)["name"] == "two"
