@@ -35,11 +35,12 @@ def ports(folder: Path) -> dict[str, int]:
     return json.loads((folder / PLAN).read_text())["ports"]
 
 
-def test_free_ports_are_apart_from_those_of_a_pool(tmp_path):
-    pool = {"name": "pool", "replicas": 2, "port": 8000}
+def test_free_ports_are_apart_from_those_of_a_pool(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "FIRST_PORT", 21_000)
+    pool = {"name": "pool", "replicas": 2, "port": 21_000}
     place(cluster_file(tmp_path, servers=[{"name": "a"}, pool]), tmp_path)
-    assert ports(tmp_path)["pool-2"] == 8010
-    assert ports(tmp_path)["a"] >= 8020
+    assert ports(tmp_path)["pool-2"] == 21_010
+    assert ports(tmp_path)["a"] >= 21_020
 
 
 def test_a_server_gives_up_its_port_to_one_that_states_it(tmp_path):

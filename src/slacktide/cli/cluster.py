@@ -39,11 +39,6 @@ StatedFile = Annotated[
 ]
 
 
-@cluster.callback()
-def _group() -> None:
-    """Keep several servers running, as one."""
-
-
 @cluster.command()
 def up(
     file: Annotated[Path, typer.Argument(help="YAML file with the servers.")],

@@ -182,18 +182,12 @@ class ClusterFile(ClusterSection):
         text = json.dumps(flags, indent=2, sort_keys=True)  # JSON is YAML
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / f"serve-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
-        if not config.exists():  # earlier ones stay, for servers that are not yet replaced
-            config.write_text(text)
+        config.write_text(text)  # earlier ones stay, for servers that are not yet replaced
         command = (sys.executable, "-P", "-m", "slacktide", "serve")
         repository = str(server.repository or self.repository)
         state = ("--config", str(config), "--state-dir", str(folder))
-        return ServerCommand(
-            name,
-            (*command, repository, *state),
-            folder,
-            tuple(peers),
-            processors,
-        )
+        arguments = (*command, repository, *state)
+        return ServerCommand(name, arguments, folder, tuple(peers), processors)
 
 
 def read_cluster_file(path: Path) -> ClusterFile:

@@ -76,38 +76,26 @@ def place(cluster: ClusterFile, folder: Path) -> None:
             for peer, (host, port) in addresses.items()
             if peer != name
         ]
+        state, address = folder / "servers" / name, addresses[name]
         command = cluster.command(
-            server,
-            folder / "servers" / name,
-            name=name,
-            address=addresses[name],
-            peers=peers,
-            processors=chosen,
+            server, state, name=name, address=address, peers=peers, processors=chosen
         )
-        commands.append(command)
-    plan = [asdict(command) for command in commands]
+        commands.append(asdict(command))
     ports = {name: port for name, (_, port) in addresses.items()}
-    text = json.dumps(
-        {"written": time.time_ns(), "ports": ports, "servers": plan}, indent=1, default=str
-    )
+    plan = {"written": time.time_ns(), "ports": ports, "servers": commands}
     part = folder / f"{PLAN}.{os.getpid()}"
-    part.write_text(text)
+    part.write_text(json.dumps(plan, indent=1, default=str))
     part.rename(folder / PLAN)
 
 
 def read_plan(folder: Path) -> ClusterPlan:
     """Read what `place` wrote. Raises OSError."""
     data = (folder / PLAN).read_bytes()
-    servers = json.loads(data)["servers"]
     commands = tuple(
-        ServerCommand(
-            server["name"],
-            tuple(server["arguments"]),
-            Path(server["folder"]),
-            tuple(server["peers"]),
-            tuple(server["processors"]),
+        ServerCommand(name, tuple(arguments), Path(state), tuple(peers), tuple(processors))
+        for name, arguments, state, peers, processors in map(
+            dict.values, json.loads(data)["servers"]
         )
-        for server in servers
     )
     return ClusterPlan(hashlib.sha256(data).hexdigest()[:12], commands)
 
@@ -234,11 +222,7 @@ class LocalCluster:
             supervisor = self._begin(command)
             with suppress(TimeoutError):
                 async with asyncio.timeout(READY_S):
-                    while supervisor.phase in (
-                        ServerPhase.STARTING,
-                        ServerPhase.UNREADY,
-                        ServerPhase.STOPPED,
-                    ):
+                    while supervisor.phase not in (ServerPhase.READY, ServerPhase.PAUSED):
                         await asyncio.sleep(_LOOK_S / 4)
             if supervisor.phase is not ServerPhase.READY:
                 self._update = f"halted: {command.name} did not become ready"
@@ -259,20 +243,12 @@ class LocalCluster:
 
     def _report(self) -> None:
         servers = {
-            name: {
-                "phase": supervisor.phase,
-                "restarts": supervisor.restarts,
-                "message": supervisor.message,
-            }
+            name: {key: getattr(supervisor, key) for key in ("phase", "restarts", "message")}
             for name, (supervisor, _) in self._supervisors.items()
         }
+        state = {"revision": self._revision, "update": self._update, "servers": servers}
         with suppress(OSError):  # a full disk must not end the supervisor
-            self._lock.write(
-                release=__version__,
-                revision=self._revision,
-                update=self._update,
-                servers=servers,
-            )
+            self._lock.write(release=__version__, **state)
 
 
 def server_states(folder: Path) -> Iterator[dict[str, Any]]:
