@@ -120,8 +120,8 @@ def _addresses(cluster: ClusterFile, folder: Path) -> Mapping[str, tuple[str, in
     return {name: (host, ports[name]) for name, host in hosts.items()}
 
 
-def _is_apart(port: int, others: Collection[int]) -> bool:
-    return all(abs(port - other) >= len(PORTS) for other in others)
+def _is_apart(port: int, excluded: Collection[int]) -> bool:
+    return all(abs(port - neighbour) >= len(PORTS) for neighbour in excluded)
 
 
 def _free_port(host: str, excluded: Collection[int]) -> int:
