@@ -106,3 +106,22 @@ def test_the_rows_of_refused_frames_count_for_the_stages():
     assert scene.offered.share() > 0.0
     seconds = scene.now - scene.offered._samples[0][0]
     assert scene.offered.share() * seconds == pytest.approx(60 * 0.0025)
+
+
+def test_frames_that_are_dropped_after_a_stage_count_once():
+    scene = Scene(a="x")
+    stage = scene.versions["a"]
+    pipeline = SimpleNamespace(
+        name="p", pin="1.1", stages={"s": stage}, counters=ModelCounters(), pool=None,
+        definition=stage.definition,
+    )  # fmt: skip
+    scene.versions["p"] = pipeline
+    scene.pass_time(TICK_S * WINDOW_TICKS)
+    pipeline.counters.answered(Outcome(Reason.ON_TIME, 0.0), 1, None)
+    for _ in range(99):
+        pipeline.counters.answered(Outcome(Reason.EXPIRED, 0.0), 1, None)
+    stage.counters.batch_rows.add(100.0)
+    scene.now += TICK_S
+    scene.later.pop()()
+    seconds = scene.now - scene.offered._samples[0][0]
+    assert scene.offered.share() * seconds == pytest.approx(100 * 0.0025)

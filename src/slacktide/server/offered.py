@@ -6,7 +6,7 @@ The rows of the last seconds count, whether they were answered, refused or forwa
 that peers have forwarded count at the servers they came to. A row takes its part of the best batch
 whose p99 is within the model's slo. Lanes that share no model are apart; the busiest group counts.
 
-A pipeline's work is what its stages have run, times the frames offered per frame answered. Requests
+A pipeline's work is what its stages have run, times the frames offered per frame admitted. Requests
 count when they end. No request pays for this: the counters are read twice a second.
 """
 
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from slacktide.domain import Reason
+from slacktide.domain import OutcomeKind, Reason
 from slacktide.engine import Engine
 from slacktide.engine.snapshot import PoolSnapshot
 from slacktide.models.versions import Catalog, LoadedVersion
@@ -32,14 +32,14 @@ class RowCounts(NamedTuple):
     """Rows of one version so far."""
 
     offered: int
+    admitted: int
+    """Those that were not refused at once. Requests of one row, as frames are, count exactly."""
     served: int
     run: float
     """Rows in executed batches, for clients, stages of pipelines and peers."""
 
     def since(self, before: RowCounts) -> RowCounts:
-        return RowCounts(
-            self.offered - before.offered, self.served - before.served, self.run - before.run
-        )
+        return RowCounts(*[count - past for count, past in zip(self, before, strict=True)])
 
 
 class OfferedShare:
@@ -84,7 +84,7 @@ class OfferedShare:
         if now - since < TICK_S / 2:
             return 0.0
         versions = {f"{version.name}:{version.pin}": version for version in self._catalog.all()}
-        nothing = RowCounts(0, 0, 0.0)
+        nothing = RowCounts(0, 0, 0, 0.0)
         rows = _offered_rows(
             versions, {key: row.since(before.get(key, nothing)) for key, row in counts.items()}
         )
@@ -132,9 +132,14 @@ def lane_groups(pools: Iterable[Iterable[str]]) -> list[set[str]]:
 def _rows_of(version: LoadedVersion) -> RowCounts:
     counters = version.counters
     invalid = sum([counters.by_reason.get(reason, 0) for reason in _INVALID])
-    return RowCounts(
-        counters.rows_offered - invalid, counters.rows_served, counters.batch_rows.total
-    )
+    rejected = sum([count for reason, count in counters.by_reason.items() if _is_refusal(reason)])
+    offered = counters.rows_offered
+    run = counters.batch_rows.total
+    return RowCounts(offered - invalid, max(0, offered - rejected), counters.rows_served, run)
+
+
+def _is_refusal(reason: Reason) -> bool:
+    return reason.kind is OutcomeKind.REJECTED
 
 
 def _offered_rows(
@@ -144,21 +149,24 @@ def _offered_rows(
     rows = {
         key: float(deltas[key].offered) for key, version in versions.items() if not version.stages
     }
-    for stage, (offered, served) in _frames(versions, deltas).items():
+    for stage, (offered, admitted) in _frames(versions, deltas).items():
         run = max(0.0, deltas[stage].run - deltas[stage].served)
-        # Without a frame answered, each takes one row.
-        rows[stage] += offered * (run / served if served else 1.0)
+        # Without a frame admitted, each takes one row.
+        rows[stage] += offered * (run / admitted if admitted else 1.0)
     return rows
 
 
 def _frames(
     versions: Mapping[str, LoadedVersion], deltas: Mapping[str, RowCounts]
 ) -> dict[str, tuple[int, int]]:
-    """Frames offered and answered that needed a version as a stage, by version."""
+    """Frames offered and admitted that needed a version as a stage, by version."""
     frames: dict[str, tuple[int, int]] = {}
     for key, pipeline in versions.items():
         for stage in {f"{version.name}:{version.pin}" for version in pipeline.stages.values()}:
             if stage in versions and deltas[key].offered:
-                offered, served = frames.get(stage, (0, 0))
-                frames[stage] = offered + deltas[key].offered, served + deltas[key].served
+                offered, admitted = frames.get(stage, (0, 0))
+                frames[stage] = (
+                    offered + deltas[key].offered,
+                    admitted + deltas[key].admitted,
+                )
     return frames
