@@ -35,7 +35,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 6_800,
+    "server": 6_805,
     "wire": 2_746,
     "lab/cli": 2_100,
     "lab/examples": 2_480,

@@ -39,7 +39,12 @@ class RowCounts(NamedTuple):
     """Rows in executed batches, for clients, stages of pipelines and peers."""
 
     def since(self, before: RowCounts) -> RowCounts:
-        return RowCounts(*[count - past for count, past in zip(self, before, strict=True)])
+        return RowCounts(
+            self.offered - before.offered,
+            self.admitted - before.admitted,
+            self.served - before.served,
+            self.run - before.run,
+        )
 
 
 class OfferedShare:
