@@ -65,7 +65,7 @@ EXPORTS = {
         gather percentiles
     """,
     "slacktide.peers": """
-        ForwardingRule LoadReport ModelLoad PeerCall PeerHello PeerLoads
+        ForwardingRule LoadReport LoadReporter ModelLoad PeerCall PeerHello PeerLoads SessionMoves
     """,
     "slacktide.pipelines": """
         BOX Edge Pipeline PipelineStage
