@@ -59,7 +59,7 @@ $(RAY)/.stamp: pyproject.toml constraints.txt
 	touch $@
 
 test-ray: ray ## run the tests of pools on Ray (two minutes)
-	timeout 240 $(RAY)/bin/python -m pytest -W default -m ray tests/ray_pools
+	timeout 600 $(RAY)/bin/python -m pytest -W default -m ray tests/ray_pools
 
 # Tests skip what is not there, with a line that names this target.
 proxies: ## install HAProxy, nghttpx and h2load for the tests that use them (Debian, Ubuntu; as root or by sudo)
