@@ -512,6 +512,7 @@ async def test_a_silent_peer_is_gone_within_one_and_a_half_seconds():
         await client.end()
 
 
+@pytest.mark.replaces_parts
 async def test_a_peer_that_never_reads_is_gone(monkeypatch):
     monkeypatch.setattr(peers, "UNREAD_S", 0.3)
     monkeypatch.setattr(peers, "PING_S", 0.1)
