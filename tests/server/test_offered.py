@@ -88,7 +88,8 @@ def test_the_busiest_group_of_lanes_counts():
     assert lane_groups(["xy", "y", "z", "zw"]) == [{"x", "y"}, {"z", "w"}]
 
 
-def test_the_rows_of_refused_frames_count_for_the_stages():
+def scene_of_a_pipeline() -> tuple[Scene, Any, Any]:
+    """A scene, its only model, and a pipeline whose stage that is."""
     scene = Scene(a="x")
     stage = scene.versions["a"]
     pipeline = SimpleNamespace(
@@ -97,6 +98,11 @@ def test_the_rows_of_refused_frames_count_for_the_stages():
     )  # fmt: skip
     scene.versions["p"] = pipeline
     scene.pass_time(TICK_S * WINDOW_TICKS)
+    return scene, stage, pipeline
+
+
+def test_the_rows_of_refused_frames_count_for_the_stages():
+    scene, stage, pipeline = scene_of_a_pipeline()
     for _ in range(10):
         pipeline.counters.answered(Outcome(Reason.ON_TIME, 0.0), 1, None)
         pipeline.counters.answered(Outcome(Reason.BEHIND_WORK, 0.0), 1, None)
@@ -109,14 +115,7 @@ def test_the_rows_of_refused_frames_count_for_the_stages():
 
 
 def test_frames_that_are_dropped_after_a_stage_count_once():
-    scene = Scene(a="x")
-    stage = scene.versions["a"]
-    pipeline = SimpleNamespace(
-        name="p", pin="1.1", stages={"s": stage}, counters=ModelCounters(), pool=None,
-        definition=stage.definition,
-    )  # fmt: skip
-    scene.versions["p"] = pipeline
-    scene.pass_time(TICK_S * WINDOW_TICKS)
+    scene, stage, pipeline = scene_of_a_pipeline()
     pipeline.counters.answered(Outcome(Reason.ON_TIME, 0.0), 1, None)
     for _ in range(99):
         pipeline.counters.answered(Outcome(Reason.EXPIRED, 0.0), 1, None)

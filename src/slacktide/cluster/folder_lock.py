@@ -30,7 +30,7 @@ class LockHolder:
     pid: int
     """0: it has not yet said who it is."""
     document: Mapping[str, Any]
-    """What it has written about itself."""
+    """The JSON that the holder has written into the lock."""
 
 
 class FolderLock:

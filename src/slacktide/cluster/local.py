@@ -45,7 +45,7 @@ READY_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What should run."""
+    """The servers that should run."""
 
     revision: str
     """Differs from that of every other time that it was written."""
@@ -167,7 +167,7 @@ class LocalCluster:
         self._folder = folder
         self._supervisors: dict[str, tuple[Supervisor, asyncio.Task[None]]] = {}
         self._revision = ""
-        """What has been carried out."""
+        """The plan that has been carried out."""
         self._update = ""
         """The state of an update in words."""
         self._lock = FolderLock(folder / LOCK)

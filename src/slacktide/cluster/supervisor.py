@@ -45,7 +45,7 @@ _CLOSE_S = 20.0
 
 
 class ServerPhase(StrEnum):
-    """What a supervised server is doing."""
+    """The phases of a supervised server."""
 
     STARTING = "starting"
     READY = "ready"

@@ -214,7 +214,7 @@ class PeerLink(Protocol):
     """The peer's name."""
     address: str
     dialled: bool
-    """Whether this server dialled."""
+    """True if this server dialled the link, False if the peer did."""
     rtt: float
     """Round-trip time of an empty message; 0: not measured yet."""
 

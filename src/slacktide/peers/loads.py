@@ -88,7 +88,7 @@ class _Reported:
         self.reported_free_at = math.inf
         """When a lane is free for the next request, without calls that the report did not know."""
         self.free_at = math.inf
-        """The same with these calls."""
+        """`reported_free_at`, moved by the calls that the report did not know."""
         self.excess_s = 0.0
         self.excess_at = -math.inf
         self.made_at = -math.inf

@@ -33,7 +33,7 @@ class RowCounts(NamedTuple):
 
     offered: int
     admitted: int
-    """Those that were not refused at once. Requests of one row, as frames are, count exactly."""
+    """Rows that were not refused at once; exact for requests of one row, such as frames."""
     served: int
     run: float
     """Rows in executed batches, for clients, stages of pipelines and peers."""

@@ -216,7 +216,7 @@ class SimulatedServers:
         return self._servers[name].alive
 
     def state(self, name: str) -> ServerState:
-        """What a server has counted."""
+        """The counters of a server."""
         return self._servers[name].state
 
     def load(self, name: str, model: str, *, now: float) -> ModelLoad:
