@@ -280,6 +280,11 @@ class ServerSettings(Options):
             raise OptionError((name, "needs --tls-cert and --tls-key"))
         if self.tls is None or self.peer_ca is None:
             return self.tls
+        if self.tls.client_ca is not None and self.peer_token_file is None:
+            message = (
+                "beside --tls-client-ca it needs --peer-token-file: clients could pass as peers"
+            )
+            raise OptionError(("peer_ca", message))
         return replace(self.tls, peer_ca=self.peer_ca)
 
     @property
