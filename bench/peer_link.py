@@ -159,7 +159,7 @@ async def rounds(options: Options, peer: subprocess.Popen[str]) -> Result:
     server = bare_server(host)
     await server.start("127.0.0.1", 0)
     target = f"127.0.0.1:{ports[0]}"
-    connection = PeerConnection(server.state, host, target, None, print)
+    connection = PeerConnection(server.state, host, target, None)
     loop = asyncio.get_running_loop()
     await loop.create_connection(lambda: Callbacks(connection), "127.0.0.1", ports[0])
     link = await host.link

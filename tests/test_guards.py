@@ -25,7 +25,7 @@ CEILINGS = {
     "engine": 4_245,
     "executors": 12_985,
     "exits": 1_950,
-    "frontends": 8_170,
+    "frontends": 8_163,
     "models": 11_785,
     "observability": 1_930,
     "peers": 805,
@@ -35,8 +35,8 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 6_810,
-    "wire": 2_746,
+    "server": 6_806,
+    "wire": 2_709,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
     "lab/load": 3_700,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 81_964,
+    "serving": 81_916,
     "client": 2_100,
     "lab": 20_499,
     "testing": 400,
     "papers": 11_500,
-    "all": 116_400,
+    "all": 116_352,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

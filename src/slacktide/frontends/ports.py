@@ -203,8 +203,7 @@ class ForwardedCall(Protocol):
     """A call that was sent to a peer."""
 
     def cancel(self) -> None:
-        """Tell the peer that nobody waits for the answer. Its answer is then ignored. The call's
-        tensors may change from now on, even if the link has yet to send some of their bytes."""
+        """Tell the peer that nobody waits for the answer. Its answer is then ignored."""
 
 
 class PeerLink(Protocol):
@@ -229,10 +228,9 @@ class PeerLink(Protocol):
         budget_s: float | None,
         done: Callable[[InferReply | None], None],
     ) -> ForwardedCall:
-        """Send a call, whose tensors must not change until `done`. `budget_s`: seconds left until
-        its deadline at this server; None: best effort. `done` is called once, unless the call is
-        cancelled: with the peer's reply, or with None if the link ended first. It is never called
-        from inside this method."""
+        """Send a copy of a call. `budget_s`: seconds left until its deadline at this server; None:
+        best effort. `done` is called once, unless the call is cancelled: with the peer's reply, or
+        with None if the link ended first. It is never called from inside this method."""
 
     def report(self, report: LoadReport) -> None:
         """Send a report. Nothing happens if the link has ended."""
@@ -269,7 +267,7 @@ class PeerHost(Protocol):
         ...
 
     def left(self, link: PeerLink, why: str) -> None:
-        """A link that had joined has ended. Called before `done` of its calls."""
+        """A link has ended, or was refused. Called once, before `done` of its calls."""
 
 
 class ControlPlane(Protocol):

@@ -35,22 +35,10 @@ CALL_HEAD_BYTES: Final = 4 * (2 * MAX_SENTENCE) + 64
 """Maximum bytes of a call's message before its request."""
 
 _CALL, _ANSWER = 5 << 3 | 2, 6 << 3 | 2  # of PeerMessage
-_ID, _BUDGET, _REQUEST_ID, _TRACE, _REQUEST = 1 << 3, 2 << 3, 3 << 3 | 2, 4 << 3 | 2, 15 << 3 | 2
+_REQUEST = 15 << 3 | 2  # CallOfPeer.request
 _RESPONSE = 16  # AnswerOfPeer.response
 _RESPONSE_TAG = encode_varint(_RESPONSE << 3 | 2)
 _REASONS = {reason.label: reason for reason in Reason}
-
-
-class ForwardedHead(NamedTuple):
-    """The fields before a call's request."""
-
-    id: int
-    budget_s: float | None
-    """Seconds left until the deadline when the call was sent; None: best effort."""
-    request_id: str
-    traceparent: str | None
-    start: int
-    """Offset of the ModelInferRequest in the message."""
 
 
 class ForwardedAnswer(NamedTuple):
@@ -133,53 +121,35 @@ def forwarded_pieces(
     id: int, request: Sequence[Buffer], context: CallContext, budget_s: float | None
 ) -> list[Buffer]:
     """The message of a call, in pieces. `request`: the call as a ModelInferRequest."""
-    head = bytes((_ID,)) + encode_varint(id)
-    if budget_s is not None:
-        head += bytes((_BUDGET,)) + encode_varint(max(0, microseconds(budget_s)))
-    for tag, text in ((_REQUEST_ID, context.request_id), (_TRACE, context.traceparent)):
-        if text:
-            encoded = text[:MAX_SENTENCE].encode("utf-8", "replace")
-            head += bytes((tag,)) + encode_varint(len(encoded)) + encoded
-    head += bytes((_REQUEST,)) + encode_varint(sum(map(len, request)))
-    size = len(head) + sum(map(len, request))
-    return [bytes((_CALL,)) + encode_varint(size) + head, *request]
+    call = m.CallOfPeer(
+        id=id,
+        budget_us=None if budget_s is None else max(0, microseconds(budget_s)),
+        request_id=context.request_id[:MAX_SENTENCE],
+        traceparent=(context.traceparent or "")[:MAX_SENTENCE],
+    )
+    length = sum(map(len, request))
+    head = call.SerializeToString() + bytes((_REQUEST,)) + encode_varint(length)
+    return [bytes((_CALL,)) + encode_varint(len(head) + length) + head, *request]
 
 
-def forwarded_head(beginning: Buffer, length: int) -> ForwardedHead | None:
-    """Parse the `beginning` of a message of `length` bytes. None if it is too short, or the message
-    is not a call that ends with its request."""
+def forwarded_head(beginning: Buffer, length: int) -> tuple[m.CallOfPeer, int] | None:
+    """Parse the `beginning` of a message of `length` bytes. Returns a call without its request,
+    whose offset follows; None if the beginning is too short, or the message is not a call that ends
+    with its request."""
     view = memoryview(beginning)[:CALL_HEAD_BYTES]
-    id, budget_s, texts = 0, None, {}
     try:
         if view[0] != _CALL:
             return None
-        size, at = read_varint(view, 1)
-        if at + size != length:
-            return None
+        size, start = read_varint(view, 1)
+        at, end = start, start + size
         while (tag := view[at]) != _REQUEST:
             number, at = read_varint(view, at + 1)
-            if tag == _ID:
-                id = number
-            elif tag == _BUDGET:
-                budget_s = number * 1e-6
-            elif tag in (_REQUEST_ID, _TRACE) and at + number <= len(view):
-                texts[tag] = str(view[at : at + number], "utf-8", "replace")[:MAX_SENTENCE]
-                at += number
-            else:
-                return None
+            at += number if tag & 7 == 2 else 0
+        call = m.CallOfPeer.FromString(bytes(view[start:at]))
         size, at = read_varint(view, at + 1)
-    except (IndexError, WireError):
+    except (IndexError, WireError, DecodeError):
         return None
-    if at + size != length:
-        return None
-    return ForwardedHead(id, budget_s, texts.get(_REQUEST_ID, ""), texts.get(_TRACE), at)
-
-
-def head_of(call: m.CallOfPeer) -> ForwardedHead:
-    """The head of a call whose fields came in another order; its request is apart."""
-    budget_s = call.budget_us * 1e-6 if call.HasField("budget_us") else None
-    trace = call.traceparent[:MAX_SENTENCE] or None
-    return ForwardedHead(call.id, budget_s, call.request_id[:MAX_SENTENCE], trace, 0)
+    return (call, at) if at + size == end == length else None
 
 
 # -------------------------------------------------------------------- answers
@@ -231,12 +201,6 @@ def read_answer(message: Buffer, *, now: float) -> ForwardedAnswer:
     reason = _REASONS.get(answer.reason)
     if reason is None:
         raise BadField("reason", "a known reason", answer.reason)
-    for field, text, most in (
-        ("detail", answer.detail, MAX_SENTENCE),
-        ("message", answer.message, MAX_SENTENCE),
-        ("variant", answer.variant, MAX_PEER_NAME),
-    ):
-        _check_text(text, field, most, printable=False)
     outcome = Outcome(
         reason,
         now,
@@ -244,7 +208,7 @@ def read_answer(message: Buffer, *, now: float) -> ForwardedAnswer:
         _seconds(answer, "compute_s") or 0.0,
         answer.batch_rows,
         _seconds(answer, "budget_s"),
-        answer.detail,
+        answer.detail[:MAX_SENTENCE],
         _seconds(answer, "needed_s"),
         _seconds(answer, "wait_s"),
         answer.ramp if answer.HasField("ramp") else None,
@@ -255,10 +219,10 @@ def read_answer(message: Buffer, *, now: float) -> ForwardedAnswer:
         response.model_version,
         response.id,
         None if answer.refused else _outputs(response, raw),
-        answer.message,
+        answer.message[:MAX_SENTENCE],
         read_parameters(response.parameters),
         _seconds(answer, "retry_after_s"),
-        answer.variant,
+        answer.variant[:MAX_PEER_NAME],
     )
     report = report_of(answer.loads) if answer.HasField("loads") else None
     return ForwardedAnswer(answer.id, reply, report)
@@ -289,7 +253,6 @@ def _seconds(answer: m.AnswerOfPeer, field: str) -> float | None:
     return seconds
 
 
-def _check_text(text: str, field: str, most: int, *, printable: bool = True) -> None:
-    if len(text) > most or (printable and not text.isprintable()):
-        kind = "printable characters" if printable else "characters"
-        raise BadField(field, f"at most {most} {kind}", text)
+def _check_text(text: str, field: str, most: int) -> None:
+    if len(text) > most or not text.isprintable():
+        raise BadField(field, f"at most {most} printable characters", text)

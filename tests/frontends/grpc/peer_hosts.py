@@ -57,7 +57,8 @@ class FakeHost:
         return self.data.call(model, version, context)
 
     def left(self, link: PeerStream, why: str) -> None:
-        self.links.remove(link)
+        if link in self.links:
+            self.links.remove(link)
         self.gone.append(why)
         self.data.changed.set()
 
@@ -78,19 +79,12 @@ async def hosting(
 async def dial(
     server: GrpcServer, host: FakeHost, port: int, token: str | None = None
 ) -> list[str]:
-    """Dial a link for `host`. The list gets the sentence with which it ends."""
-    ends: list[str] = []
-
-    def ended(why: str) -> None:
-        ends.append(why)
-        host.data.changed.set()
-
-    target = f"127.0.0.1:{port}"
-    connection = PeerConnection(server.state, host, target, token, ended)
+    """Dial a link for `host`. Returns the list that gets the sentence with which it ends."""
+    connection = PeerConnection(server.state, host, f"127.0.0.1:{port}", token)
     await asyncio.get_running_loop().create_connection(
         lambda: Callbacks(connection), "127.0.0.1", port
     )
-    return ends
+    return host.gone
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from tests.frontends.grpc.peer_hosts import FakeHost, call_of, dial, forwarded, 
 from slacktide.domain import Outcome, Reason
 from slacktide.frontends.common.security import Gate, PeerAccess, PortRules
 from slacktide.frontends.grpc import peers
+from slacktide.frontends.grpc.peer_calls import MAX_CALLS
 from slacktide.frontends.http2 import ErrorCode
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.settings import GrpcSettings
@@ -83,7 +84,7 @@ async def test_a_thousand_short_calls_that_are_cancelled_do_not_end_the_link():
     b.data.holds = True
     async with linked(a, b):
         call = call_of(1, id="")
-        calls = [a.links[0].forward(call, CONTEXT, 1.0, print) for _ in range(peers.MAX_CALLS)]
+        calls = [a.links[0].forward(call, CONTEXT, 1.0, print) for _ in range(MAX_CALLS)]
         assert not a.links[0].has_room(1)
         await b.data.until(lambda: len(b.data.held) == len(calls))
         for outgoing in calls:
@@ -142,16 +143,38 @@ async def test_a_cancelled_call_is_cancelled_there_and_its_answer_is_ignored():
         assert replies == []
 
 
-async def test_tensors_of_a_cancelled_call_may_change():
+@pytest.mark.parametrize("nbytes", [16, LONG, 4_000_000])
+async def test_tensors_may_change_once_a_call_is_forwarded(nbytes):
+    """A cancelled call gives its slot to another while some of its bytes wait to be sent."""
     a, b = FakeHost("a"), FakeHost("b")
     async with linked(a, b):
-        call = call_of(4_000_000, id="1")
-        memory = bytearray(call.inputs[0].data)
+        call = call_of(nbytes, id="1")
+        tensor = bytes(call.inputs[0].data)
+        memory = bytearray(tensor)
         call.inputs[0].data = memoryview(memory)
-        a.links[0].forward(call, CONTEXT, 1.0, lambda reply: None).cancel()
-        memory[:] = bytes(len(memory))
+        replies: list[InferReply | None] = []
+        a.links[0].forward(call, CONTEXT, 1.0, replies.append)
+        memory[:] = bytes(nbytes)
         assert (await forwarded(a, call_of(id="3"))).id == "3"
-        assert b.data.announced[0].memory.count(0) < len(memory) / 100
+        assert replies[0].outputs[0].data == tensor
+
+
+async def test_calls_that_cross_a_hello_with_other_models_are_refused():
+    host = FakeHost()
+    async with raw_peer(host) as client:
+        client.give(1, HELLO, ends=False)
+        await host.data.until(lambda: host.links)
+        host.links[0].greet(PeerHello(1, "0.1", "a", {"m:1": "other"}))
+        client.give(1, raw_call(1) + raw_call(2, LONG), ends=False)
+        await client.until(lambda: bytes(client.data.get(1, b"")).count(b"unavailable") == 2)
+        assert host.data.calls == []
+        for ping in range(1, 3):  # of both hellos
+            client.give(1, message(pong=m.PeerPing(id=ping)), ends=False)
+        client.give(1, raw_call(3), ends=False)
+        await host.data.until(lambda: host.data.calls)
+        host.links[0].greet(PeerHello(1, "0.1", "a", {}))  # it shuts down
+        client.give(1, raw_call(4), ends=False)
+        await host.data.until(lambda: len(host.data.calls) == 2)
 
 
 async def test_reports_are_merged_and_ride_with_an_answer():
@@ -197,7 +220,7 @@ async def test_a_link_that_is_closed_answers_what_is_under_way(dialler_ends):
         assert [reply.id for reply in await asyncio.gather(*tasks)] == ["1", "1"]
         await a.data.until(lambda: ends)
         await b.data.until(lambda: b.gone)
-        assert (a.gone, b.gone, ends) == (["enough"], ["enough"], ["enough"])
+        assert a.gone == b.gone == ["enough"]
         assert not any(link.has_room(1) for link in links)
         replies: list[InferReply | None] = []
         links[0].forward(call_of(), CONTEXT, 1.0, replies.append)
@@ -255,7 +278,7 @@ async def test_a_link_has_room_for_what_windows_and_the_peer_let_through():
         replies: list[InferReply | None] = []
         while link.has_room(LONG):
             link.forward(call_of(LONG), CONTEXT, 1.0, replies.append)
-            assert len(replies) < peers.MAX_CALLS
+            assert len(replies) < MAX_CALLS
         await b.data.until(lambda: len(b.data.calls) >= 20)
         async with asyncio.timeout(10):
             while not link.has_room(LONG):
@@ -281,8 +304,7 @@ async def test_a_refused_hello_ends_the_link_with_its_sentence():
     async with hosting(a) as first, hosting(b) as second:
         ends = await dial(first, a, second.port)
         await a.data.until(lambda: ends)
-        assert ends == ["two servers are named 'a'"]
-        assert b.gone == []
+        assert ends == b.gone == ["two servers are named 'a'"]
 
 
 # -------------------------------------------------------------------- credentials
@@ -291,21 +313,20 @@ async def test_a_refused_hello_ends_the_link_with_its_sentence():
 @pytest.mark.parametrize(
     ("token", "sentence"),
     [
-        (None, "a bearer token is required (UNAUTHENTICATED)"),
-        ("clients-know-this-token", "the bearer token is not valid (UNAUTHENTICATED)"),
+        (None, "a bearer token is required"),
+        ("clients-know-this-token", "the bearer token is not valid"),
         (TOKEN, None),
     ],
 )
-async def test_peers_show_a_token_of_their_own(token, sentence, caplog):
+async def test_peers_show_a_token_of_their_own(token, sentence):
     a, b = FakeHost("a"), FakeHost("b")
     gate = Gate("clients-know-this-token").on(PortRules())
     options = {"authorize": gate, "peer_access": PeerAccess(TOKEN)}
     async with hosting(a) as first, hosting(b, **options) as second:
         ends = await dial(first, a, second.port, token)
         await a.data.until(lambda: ends or a.links)
-        assert ends == ([] if sentence is None else [sentence])
+        assert ends == b.gone == ([] if sentence is None else [sentence])
         assert b.links == [] or sentence is None
-        assert (sentence is None) or sentence.partition(" (")[0] in caplog.text
 
 
 async def test_the_token_of_peers_opens_nothing_else():
@@ -354,7 +375,7 @@ async def test_without_peers_there_is_no_such_method():
     async with hosting(a) as first, serving_clients() as second:
         ends = await dial(first, a, second.port)
         await a.data.until(lambda: ends)
-        assert ends == ["unknown method /slacktide.v1.Peers/Connect (UNIMPLEMENTED)"]
+        assert ends == ["unknown method /slacktide.v1.Peers/Connect"]
 
 
 # -------------------------------------------------------------------- raw peers
@@ -398,6 +419,8 @@ def goodbye(client: RawClient) -> str:
     return why
 
 
+SWAPPED = b"\x2a\x04\x7a\x00\x08\x09"
+"""A call whose id comes after its request."""
 MANY = m.HelloPeer(machine="raw", models={str(i): "d" for i in range(10_000)})
 ANSWER = b"".join(
     pm.reply_pieces(1, InferReply(Outcome(Reason.ON_TIME, 0.0), "m", "1", "", []), [b""])
@@ -415,6 +438,7 @@ ANSWER = b"".join(
         ([HELLO, message(hello=m.HelloPeer(machine="x"))], "machine: expected 'raw', as before"),
         ([HELLO, framed(b"\xff\xff")], "message: not a PeerMessage"),
         ([HELLO, framed(b"")], "message: expected one of protocol 1"),
+        ([HELLO, framed(SWAPPED)], "message: expected one of protocol 1, a call's request last"),
         ([HELLO, framed(b"\x32\x02\x08\x01")], "reason: expected a known reason"),
         ([HELLO, framed(bytes(70_000), flag=2)], "message: expected 0 or 1"),
         ([HELLO, framed(b"x", flag=1)], "message: compressed, but grpc-encoding"),
@@ -487,17 +511,6 @@ async def test_answers_and_cancels_of_unknown_ids_are_ignored():
         expected = m.PeerMessage(pong=m.PeerPing(id=78)).SerializeToString()
         await client.until(lambda: expected in client.data.get(1, b""))
         assert host.gone == []
-
-
-async def test_a_call_with_its_fields_in_another_order_is_answered():
-    host = FakeHost()
-    async with raw_peer(host) as client:
-        ordered = m.PeerMessage.FromString(raw_call(1)[5:]).call
-        request = ordered.request.SerializeToString()
-        swapped = b"\x7a" + bytes((len(request),)) + request + b"\x08\x09"
-        client.give(1, HELLO + framed(b"\x2a" + bytes((len(swapped),)) + swapped), ends=False)
-        await host.data.until(lambda: host.data.calls)
-        await client.until(lambda: b"on_time" in client.data.get(1, b""))
 
 
 async def test_a_silent_peer_is_gone_within_one_and_a_half_seconds():

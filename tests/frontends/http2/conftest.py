@@ -28,12 +28,16 @@ TRAILERS = f.header_block(None, ((b"end", b"1"),))
 class Noted(Http2Stream):
     """Keeps its body; answers when told to."""
 
-    __slots__ = ("body", "lost", "whole")
+    __slots__ = ("body", "heads", "lost", "whole")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.body = bytearray()
+        self.heads: list[tuple[dict[bytes, bytes], bool]] = []
         self.whole = self.lost = False
+
+    def headed(self, fields: dict[bytes, bytes], ends: bool) -> None:
+        self.heads.append((fields, ends))
 
     def received(self, data: memoryview) -> None:
         self.body += data

@@ -28,10 +28,7 @@ class Dialled:
     """A connection with its only stream, and what it noted."""
 
     def __init__(self, noted_stream) -> None:
-        self.heads: list[tuple[dict[bytes, bytes], bool]] = []
-        self.connection = Http2Dialling(
-            lambda fields, ends: self.heads.append((fields, ends)), max_list=4096, now=0.0
-        )
+        self.connection = Http2Dialling(max_list=4096, now=0.0)
         self.stream = noted_stream(self.connection, STREAM, Head(REQUEST))
         self.connection.open(self.stream, REQUEST)
 
@@ -82,7 +79,7 @@ def test_bodies_go_both_ways_to_our_server_however_bytes_are_cut(http2, ours, th
             break
     assert bytes(server.streams[0].body) == b"".join(ours)
     assert bytes(client.stream.body) == b"".join(theirs)
-    assert client.heads[0][0][b":status"] == b"200"
+    assert client.stream.heads[0][0][b":status"] == b"200"
     assert not client.stream.ended
     assert not client.connection.closed
     assert not server.connection.closed
@@ -133,7 +130,7 @@ def test_bodies_go_both_ways_to_a_stock_server(http2, ours, theirs, window, cuts
     assert bytes(client.stream.body) == b"".join(theirs)
     server.send_headers(STREAM, [(b"grpc-status", b"0")], end_stream=True)
     client.take(server.data_to_send())
-    assert client.heads[-1] == ({b"grpc-status": b"0"}, True)
+    assert client.stream.heads[-1] == ({b"grpc-status": b"0"}, True)
     assert client.stream.ended
     assert client.stream.whole
 

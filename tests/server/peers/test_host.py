@@ -6,13 +6,14 @@ from math import inf
 from typing import Any
 
 import pytest
-from tests.server.peers.test_forwarding import FakeLink, Home, _digests, run  # noqa: F401
+from tests.server.peers.homes import FakeLink, Home, run
 from tests.server.test_data_plane import ROW, call
 
 from slacktide.domain import Reason
 from slacktide.peers import LoadReport, ModelLoad, PeerHello
 from slacktide.peers.messages import PROTOCOL
-from slacktide.server.peers.service import machine_name, remote_peer
+from slacktide.server.peers.dialler import remote_peer
+from slacktide.server.peers.service import machine_name
 from slacktide.server.settings import ServerSettings
 from slacktide.wire.calls import CallContext, InferReply
 

@@ -150,8 +150,6 @@ class PeerAccess:
         token, a peer's verified certificate must contain one of them. `local`: without either,
         whether programs on this machine may open links."""
         self.token, self.names, self.local = token, names, local
-        self.refusals: dict[str, str] = {}
-        """Why the last link from an address was refused."""
 
     @property
     def is_remote(self) -> bool:

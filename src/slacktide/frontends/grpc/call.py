@@ -85,10 +85,7 @@ class GrpcCall(MessageIntake):
             if method is not None and state.authorize is not None:
                 # Browsers do not speak gRPC, so `:authority` does not name a page; calls through a
                 # proxy carry the page's Origin. Content types of pages are refused above.
-                verdict = state.authorize(method.group, call_head.headers)
-                if verdict is not Verdict.PASS:
-                    name = "UNAUTHENTICATED" if verdict.status == 401 else "PERMISSION_DENIED"
-                    raise Refusal(WireStatus(verdict.status, name), verdict.value)
+                require_pass(state.authorize(method.group, call_head.headers))
             if state.calls > state.settings.max_calls:
                 message = "too many concurrent calls"
                 raise Refusal(status_of(Reason.CLIENT_LIMIT), message, Reason.CLIENT_LIMIT)
@@ -218,3 +215,10 @@ class GrpcCall(MessageIntake):
                 "grpc", client, name, model, status, seconds, id, None, "", self.outcome, health
             )
         )
+
+
+def require_pass(verdict: Verdict) -> None:
+    """Raise Refusal unless credentials pass."""
+    if verdict is not Verdict.PASS:
+        name = "UNAUTHENTICATED" if verdict.status == 401 else "PERMISSION_DENIED"
+        raise Refusal(WireStatus(verdict.status, name), verdict.value)

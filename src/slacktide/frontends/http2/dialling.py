@@ -7,7 +7,7 @@ stream's request has no end until `finish`, and its answer may begin before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from slacktide.frontends.http2 import frames as f
@@ -18,8 +18,6 @@ from slacktide.frontends.http2.heads import LEAST_LIST, Head
 from slacktide.frontends.http2.reading import Http2Reader
 from slacktide.frontends.http2.sending import Http2Stream
 
-Headed = Callable[[dict[bytes, bytes], bool], None]
-"""Gets the fields of the answer's head, or of its trailers, and whether the answer ends."""
 STREAM: Final = 1
 """Id of the stream."""
 _MOST_TEXT: Final = 256
@@ -28,13 +26,12 @@ _MOST_TEXT: Final = 256
 class Http2Dialling(Http2Connection):
     """A connection that was dialled. `out` begins with the preface."""
 
-    def __init__(self, headed: Headed, *, max_list: int, now: float) -> None:
+    def __init__(self, *, max_list: int, now: float) -> None:
         """`max_list`: maximum bytes of the fields of a head."""
         super().__init__(_open_none, max_streams=1, max_list=max_list, now=now)
         self.out.insert(0, f.PREFACE + f.settings(((f.ENABLE_PUSH, 0),)))
         self.frames = Http2Reader(prefaced=True)
         self._decoder = BlockDecoder(max(LEAST_LIST, 2 * max_list))
-        self._headed = headed
         self.why = ""
         """Why the connection or the stream ended, if this end or the server said so."""
 
@@ -61,7 +58,7 @@ class Http2Dialling(Http2Connection):
             return
         expect(ends or b":status" in fields, "HEADERS in the middle of an answer")
         expect(not stream.ended, "HEADERS after the end of an answer")
-        self._headed(fields, ends)
+        stream.headed(fields, ends)
         if ends:
             self._finish_body(stream)
 
@@ -93,17 +90,9 @@ class Http2Dialling(Http2Connection):
         self.why = self.why or message
         super().end(code, message)
 
-    def lose(self) -> None:
-        super().lose()
-        self._headed = _ignore_head  # it refers to the owner, which refers to this connection
-
 
 def _open_none(id: int, head: Head) -> Http2Stream:
     raise Http2Error(ErrorCode.REFUSED_STREAM, "a server cannot open streams")
-
-
-def _ignore_head(fields: dict[bytes, bytes], ends: bool) -> None:
-    pass
 
 
 def _code(payload: memoryview) -> str:

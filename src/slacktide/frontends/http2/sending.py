@@ -76,6 +76,9 @@ class Http2Stream:
     def opened(self) -> None:
         """Called when the header section has arrived."""
 
+    def headed(self, fields: dict[bytes, bytes], ends: bool) -> None:
+        """Process the head of the answer to a stream that was dialled, or its trailers."""
+
     def received(self, data: memoryview) -> None:
         """Process a piece of the body, which is only valid until this returns."""
 

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import secrets
 import socket
 import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -35,12 +35,19 @@ from slacktide.wire.errors import WireError
 log = logging.getLogger("slacktide.server")
 
 DNS: Final = "dns:"
+DEFAULT_PORT: Final = 8001
+"""gRPC port of an address without one."""
 RESOLVE_S: Final = 5.0
 """Seconds between look-ups of the names after `dns:`."""
 DIAL_S: Final = 2.0
 """Seconds that connecting may take, TLS included."""
 LOCAL_ONLY: Final = "peers on other machines need --peer-token-file, or certificates that name them"
 _MOST_SENTENCES: Final = 256
+_ADDRESS: Final = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9][\w.-]*))(?::(?P<port>\d{1,5}))?", re.A
+)
+Place = tuple[str, int, str]
+"""Host and port of an address, and the name that its certificate must have."""
 
 
 class PeerDialler:
@@ -53,7 +60,6 @@ class PeerDialler:
         peers: Sequence[str],
         credentials: Credentials,
         *,
-        default_port: int,
         max_links: int = MAX_LINKS,
         rng: random.Random | None = None,
     ) -> None:
@@ -61,17 +67,20 @@ class PeerDialler:
         name stands for, each with an optional port. Raises ValueError for others."""
         self._host, self._machine = host, machine
         self._credentials = credentials
-        self._names = [peer.removeprefix(DNS) for peer in peers if peer.startswith(DNS)]
-        self._listed = [peer for peer in peers if not peer.startswith(DNS)]
-        self._default_port = default_port
-        self._places = {peer: split_address(peer, default_port) for peer in self._listed}
-        """Host and port by address."""
-        for name in self._names:
-            split_address(name, default_port)
-        self._tls_names: dict[str, str] = {}
-        """Name that the certificate of an address must have, if it is another than its host."""
-        self._resolved: dict[str, list[str]] = {}
-        """Addresses by name, as of the last look-up that worked."""
+        self._names = {
+            peer.removeprefix(DNS): split_address(peer.removeprefix(DNS))
+            for peer in peers
+            if peer.startswith(DNS)
+        }
+        self._listed: dict[str, Place] = {
+            peer: (*split_address(peer), split_address(peer)[0])
+            for peer in peers
+            if not peer.startswith(DNS)
+        }
+        self._resolved: dict[str, dict[str, Place]] = {}
+        """Addresses of each name, as of the last look-up that worked."""
+        self._places: dict[str, Place] = {}
+        """All addresses to dial."""
         self._instance = secrets.token_hex(8)
         self.members = Members(machine, self._instance, rng or random.Random(), max_links=max_links)
         self._changed = asyncio.Event()
@@ -113,12 +122,10 @@ class PeerDialler:
             return
         verdict = self.members.admit(hello, link, address=link.address, dialled=link.dialled)
         if verdict.refusal:
-            if not link.dialled and verdict.refusal not in (ITSELF, LINKED):
-                self._note(f"{hello.machine} at {link.address}", verdict.refusal)
             raise WireError(Reason.UNAVAILABLE, verdict.refusal)
         if verdict.replaced is not None:
-            self._host.left(verdict.replaced, "another link took its place")
-            verdict.replaced.close("another link took its place")
+            self._host.left(verdict.replaced, LINKED)
+            verdict.replaced.close(LINKED)
         self._host.joined(link, hello)
         self._sentences.pop(hello.machine, None)
         self._sentences.pop(link.address, None)
@@ -135,35 +142,36 @@ class PeerDialler:
 
     def left(self, link: PeerLink, why: str) -> None:
         if self.members.left(link, link.machine):
-            if not link.dialled:  # else `_ended` says so
-                self._note(link.machine, why)
             self._host.left(link, why)
+        if link.dialled:
+            self._ended(link.address, why)
+        else:
+            self._note(link.machine or link.address, why)
             self._changed.set()
 
     # ---------------------------------------------------------------- dialling
 
     async def _run(self) -> None:
         resolve_at = -inf
-        while self._server is not None:
-            now = time.monotonic()
-            if now >= resolve_at and (self._names or resolve_at < 0.0):
+        while True:
+            if time.monotonic() >= resolve_at:
                 await asyncio.gather(*map(self._resolve, self._names))
-                now = time.monotonic()
-                resolve_at = now + RESOLVE_S
-                addresses = [a for name in self._names for a in self._resolved.get(name, ())]
-                self.members.listed(dict.fromkeys([*self._listed, *addresses]))
+                resolve_at = time.monotonic() + RESOLVE_S if self._names else inf
+                self._places = dict(self._listed)
+                for places in self._resolved.values():
+                    self._places.update(places)
+                self.members.listed(self._places)
             self._changed.clear()
-            for address in self.members.to_dial(now=now):
+            for address in self.members.to_dial(now=time.monotonic()):
                 self._begin(self._dial(address))
             wakeup = self.members.next_wakeup()
-            moments = [resolve_at] if self._names else []
-            moments += [] if wakeup is None else [wakeup]
-            delay = max(0.01, min(moments) - time.monotonic()) if moments else None
+            delay = min(resolve_at, inf if wakeup is None else wakeup) - time.monotonic()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), delay)
+                async with asyncio.timeout(None if delay == inf else max(0.01, delay)):
+                    await self._changed.wait()
 
     async def _resolve(self, name: str) -> None:
-        host, port = split_address(name, self._default_port)
+        host, port = self._names[name]
         try:
             rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:  # UnicodeError: an empty or too long label
@@ -171,51 +179,51 @@ class PeerDialler:
             self._note(DNS + name, f"the name cannot be resolved: {why}")
             return
         self._sentences.pop(DNS + name, None)
-        places = {join_address(str(row[4][0]), port): str(row[4][0]) for row in rows}
-        self._resolved[name] = sorted(places)
-        for address, place in places.items():
-            self._places[address], self._tls_names[address] = (place, port), host
+        hosts = sorted({str(row[4][0]) for row in rows})
+        self._resolved[name] = {join_address(place, port): (place, port, host) for place in hosts}
 
     async def _dial(self, address: str) -> None:
-        server, (host, port) = self._server, self._places[address]
+        server, (host, port, name) = self._server, self._places[address]
         peers = self._credentials.peers
-        ended = partial(self._ended, address)
+        why = ""
         try:
             if not (peers.is_remote or is_loopback(host)):
                 raise SecurityError(LOCAL_ONLY)
             context = await asyncio.to_thread(self._credentials.dialling_context)
             if server is None or server.state.draining:
                 return
-            connection = PeerConnection(server.state, self, address, peers.token, ended)
+            connection = PeerConnection(server.state, self, address, peers.token)
             async with asyncio.timeout(DIAL_S):
                 await asyncio.get_running_loop().create_connection(
                     lambda: Callbacks(connection),
                     host,
                     port,
                     ssl=context,
-                    server_hostname=self._tls_names.get(address, host) if context else None,
+                    server_hostname=name if context else None,
                 )
         except TimeoutError:
-            ended(f"no connection within {DIAL_S:g} s")
+            why = f"no connection within {DIAL_S:g} s"
         except ssl.SSLCertVerificationError as error:
-            ended(f"its certificate is refused: {error.verify_message}")
+            why = f"its certificate is refused: {error.verify_message}"
         except ssl.SSLError as error:
-            ended(f"TLS failed: {error.reason or error}")
+            why = f"TLS failed: {error.reason or error}"
         except OSError as error:
-            ended(error.strerror or str(error))
+            why = error.strerror or str(error)
         except (SecurityError, UnicodeError) as error:
-            ended(str(error))
+            why = str(error)
+        if why:
+            self._ended(address, why)
 
     def _ended(self, address: str, why: str) -> None:
         """An attempt or its link has ended."""
         self.members.ended(address, why, now=time.monotonic())
-        if why not in (ITSELF, LINKED):
-            self._note(address, why)
+        self._note(address, why)
         self._changed.set()
 
     def _note(self, about: str, why: str) -> None:
-        """Log a sentence, unless it is the last one about this address or machine."""
-        if self._sentences.get(about) != why:
+        """Log a sentence, unless it is the last one about this address or machine, or is about a
+        link that nobody misses."""
+        if why not in (ITSELF, LINKED) and self._sentences.get(about) != why:
             if len(self._sentences) >= _MOST_SENTENCES:
                 self._sentences.clear()
             self._sentences[about] = why
@@ -227,15 +235,23 @@ class PeerDialler:
         task.add_done_callback(self._tasks.discard)
 
 
-def split_address(text: str, default_port: int) -> tuple[str, int]:
-    """The host and port of `host`, `host:port`, `[v6]:port` or `v6`. Raises ValueError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or text[-1:] == "]" or (":" in host and host[:1] != "["):
-        host, port = text, str(default_port)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+def remote_peer(peers: Sequence[str]) -> str | None:
+    """The first of these peers that may be on another machine. Raises ValueError for a bad
+    address."""
+    for peer in peers:
+        host, _ = split_address(peer.removeprefix(DNS))
+        if peer.startswith(DNS) or not is_loopback(host):
+            return peer
+    return None
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """The host and port of `host`, `host:port`, `[v6]` or `[v6]:port`. Raises ValueError."""
+    match = _ADDRESS.fullmatch(text)
+    port = int(match["port"] or DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port < 65_536:
         raise ValueError(f"expected an address such as 10.0.0.2:8001 or dns:NAME, got {text!r}")
-    return host, int(port)
+    return match["v6"] or match["host"], port
 
 
 def join_address(host: str, port: int) -> str:

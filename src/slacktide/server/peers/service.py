@@ -7,24 +7,18 @@ import re
 import secrets
 import socket
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
-from slacktide.frontends.common.security import Credentials, is_loopback
+from slacktide.frontends.common.security import Credentials
 from slacktide.observability.metrics.families import MetricFamily
 from slacktide.observability.metrics.own import peer_families
 from slacktide.peers import ForwardingRule, PeerLoads
 from slacktide.server.calls.data_plane import ServerDataPlane
 from slacktide.server.front_ends import FrontEnds
-from slacktide.server.peers.dialler import DNS, PeerDialler
+from slacktide.server.peers.dialler import PeerDialler
 from slacktide.server.peers.forwarding import ForwardingPlane
 from slacktide.server.peers.host import ServerPeers
 from slacktide.server.settings import ServerSettings
-
-DEFAULT_PORT: Final = 8001
-"""gRPC port of an address without one."""
-_ADDRESS: Final = re.compile(
-    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*))(?::(?P<port>\d{1,5}))?"
-)
 
 
 class PeerService:
@@ -44,7 +38,6 @@ class PeerService:
             machine,
             settings.peers,
             credentials,
-            default_port=DEFAULT_PORT,
             max_links=settings.max_peers,
         )
         """The host to give to the gRPC port."""
@@ -80,16 +73,3 @@ def machine_name(grpc_port: int | None) -> str:
     """The default name: host name and gRPC port, or random text if the port is not fixed."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).strip(".-")[:100] or "server"
     return f"{host}:{grpc_port or secrets.token_hex(3)}"
-
-
-def remote_peer(peers: tuple[str, ...]) -> str | None:
-    """The first of these peers that may be on another machine. Raises ValueError for a bad
-    address."""
-    for peer in peers:
-        match = _ADDRESS.fullmatch(peer.removeprefix(DNS))
-        if match is None or not 0 < int(match["port"] or DEFAULT_PORT) < 65_536:
-            raise ValueError(f"expected an address such as 10.0.0.2:8001 or dns:NAME, got {peer!r}")
-        host = match["v6"] or match["host"]
-        if peer.startswith(DNS) or not (host == "localhost" or is_loopback(host)):
-            return peer
-    return None
