@@ -41,8 +41,9 @@ def tuned_once(table: ExitTable, kind: str, loss: float) -> tuple[float, ...]:
 
 
 def best_single(table: ExitTable, loss: float) -> tuple[int, float]:
-    """(ramp, threshold) that in hindsight save most time at the median input (on ties: in the mean)
-    with one ramp and at most a share `loss` wrong. Shows what placing a ramp can gain there."""
+    """The (ramp, threshold) that, in hindsight, saves most time for the median input (on ties: on
+    average), with at most a share `loss` of the answers wrong. Shows how much one well-placed ramp
+    can save."""
     most = int(loss * len(table))
     candidates = []
     for ramp, before in enumerate(table.before[0].tolist()):
@@ -116,10 +117,11 @@ def offline_optimum(table: ExitTable, answered: AnsweredRows) -> Places:
 def online_optimum(
     table: ExitTable, answered: AnsweredRows, pasts: Sequence[int], loss: float
 ) -> Places:
-    """The ramp at which each request leaves if all ramps are active and free. For every
-    `UPCOMING` batches, thresholds are tuned on the batches before them: once for each number of
-    batches in `pasts` and each factor in `BOLDNESS`. Of those that keep the share of wrong answers
-    up to the end of these batches within `loss`, the thresholds that save most on them are used.
+    """The ramp at which each request leaves if all ramps are active and free. For every `UPCOMING`
+    batches, thresholds are tuned on the batches before them: once for each number of batches in
+    `pasts` and each factor in `BOLDNESS`. Among the thresholds that keep the share of wrong
+    answers, counted up to the end of these batches, within `loss`, those that save most time on
+    these batches are used.
     """
     saved = np.append(table.whole[0] - table.before[0], 0.0)
     exits = np.full(len(answered.inputs), len(table.positions))

@@ -37,7 +37,7 @@ class ExitCell(ExperimentCell):
 
 
 def ours(label: str, mode: str, **options: float) -> Contender:
-    """A contender whose exits the planner of the server manages."""
+    """A contender with the server's own planner of exits."""
     return Contender.of(label, "exits", mode=mode, **options)
 
 
@@ -71,7 +71,7 @@ class ExitScope:
     quick: bool = False
     tables: tuple[TableFile, ...] = ()
     live: tuple[tuple[TableOrder, TableFile], ...] = ()
-    """Streams that a live server plays too, each with the table of the inputs played."""
+    """Streams that are also played to a live server, each with the table of the inputs played."""
     from_examples: bool = True
     """Whether tables are made from the example models; otherwise they are given."""
     folder: Path | None = None

@@ -89,7 +89,8 @@ def compared(
     predicted: PlayedExits,
     stats: Mapping[str, Any],
 ) -> LiveStream:
-    """Compare the two. `answers`: the model's own, by row; `stats`: final server `exit_stats`."""
+    """Compare the live run with the prediction. `answers`: the model's own, by row; `stats`: final
+    server `exit_stats`."""
     active = [ramp for ramp in stats["ramps"] if ramp["threshold"] is not None]
     right = [row.answer == answer for row, answer in zip(rows, answers, strict=True)]
     ms = np.percentile([1e3 * row.seconds for row in rows], (50, 99)).tolist()

@@ -36,10 +36,11 @@ _CODE = (
     *(f"exits/{name}.py" for name in ("training", "manifest")),
     *(f"papers/apparate/{name}.py" for name in ("make_tables", "deeper_ramps")),
 )
-"""Code that tables depend on, apart from that of the features."""
+"""Code that tables depend on, apart from the code of the features."""
 QUICK_INPUTS, QUICK_STREAMS = 4_000, 2
 LIVE, LIVE_INPUTS = ("chained/day", "text/drifting"), 2_000
-"""Streams that a live server plays too; inputs of each unless the scope states a number."""
+"""Streams that are also played to a live server, with the number of inputs of each unless the scope
+states one."""
 
 Array = NDArray[Any]
 _Rows = Callable[[int, int], Iterator[tuple[list[Array], Array]]]

@@ -61,7 +61,7 @@ PLATFORMS: Mapping[str, PoolRecipe] = MappingProxyType(
         "slack": PoolRecipe("slack"),
     }
 )
-"""`fifo` is that of TF-Serving: in order, at most two waiting batches (Apparate's code)."""
+"""`fifo` works like TF-Serving: in order, at most two waiting batches (Apparate's code)."""
 _POOL = PoolId(MODEL, "1")
 _PLAN = Plan(
     (LaneSpec("lane", (0,)),), (Deployment(_POOL, "lane", MAX_BATCH),), (Route(MODEL, _POOL),)
@@ -207,7 +207,8 @@ class _Run:
     def concluded(
         self, latency: Floats, right: np.ndarray, exits: float, loss: float
     ) -> PlayedExits:
-        """The outcome if these, in order, were the latencies and correctness of answers."""
+        """The outcome of a run whose answers, in order, have these latencies and this
+        correctness."""
         hardware = self._simulation.hardware
         edges = np.arange(0, max(1, len(right) - WINDOW + 1), WINDOW)
         sums = np.concatenate(([0], np.cumsum(right)))

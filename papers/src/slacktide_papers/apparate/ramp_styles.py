@@ -2,9 +2,8 @@
 
 As in the paper, ramps are evenly spaced, as many as the budget has room for, with the thresholds
 that are best in hindsight. Heavier ramps are those of `deeper_ramps`, and stand-ins for the paper's
-ramps that begin with convolutions. A stand-in first runs the next one or two layers of the model
-for itself alone: it says what our ramp says one or two positions later, and its time includes
-those layers.
+ramps that begin with convolutions. A stand-in gives the answer of our ramp one or two positions
+later, and its time includes the layers between them, which it runs for itself alone.
 """
 
 from __future__ import annotations

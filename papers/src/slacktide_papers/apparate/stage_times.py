@@ -28,9 +28,10 @@ ROUNDS = {1: 4, 4: 1, 8: 1}
 SECONDS = 0.08
 """Least processor time of these runs together: few runs of a small model say little."""
 SWEEPS = 3
-"""Several, so that passing other work on the machine does not distort one position alone."""
+"""Number of sweeps: several, so that a brief load on the machine does not distort only one
+position."""
 _SEED, _DRAWN = 3, 33
-"""Seed, and number of drawn inputs; the one of median size stands for all."""
+"""Seed, and number of drawn inputs; the input of median size stands for all."""
 
 Array = NDArray[Any]
 

@@ -66,8 +66,8 @@ class _Fluid:
         stages = range(len(estimator.rates))
         devices = range(len(estimator.devices))
         self.least = [[self._least(at, device) for device in devices] for at in stages]
-        """By stage and device: (seconds of one row, lanes, accelerators). Each is the least over
-        the stage's configurations and batches, whatever the two other figures are there."""
+        """By stage and device: (seconds of one row, lanes, accelerators). Each figure is the
+        minimum over the stage's configurations and batches, independently of the other two."""
         shares = [
             min(configuration.row_share for configuration in stage.configurations)
             for stage in estimator.pipeline.stages

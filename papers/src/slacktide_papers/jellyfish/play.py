@@ -213,7 +213,7 @@ def _course(frames: Sequence[FrameRecord]) -> list[float]:
 
 
 class _Published(_Run):
-    """Jellyfish, whole, or with part of its client or planner left out."""
+    """Jellyfish, complete or without part of its client or planner."""
 
     def __init__(self, cell: TraceCell) -> None:
         super().__init__(cell)

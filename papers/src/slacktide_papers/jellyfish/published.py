@@ -3,7 +3,7 @@
 Source: the repository vuhpdc/jellyfish, whose server differs from the paper in places. Clients
 estimate their bandwidth from acknowledged transfers; the server takes the harmonic mean of the last
 second, plans every half second from the present plan, and tells clients a size with each answer.
-Each worker has its own queue, fills its batch to b and pads what is missing. It keeps five variants
+Each worker has its own queue, and pads each batch to the planned size. It keeps five variants
 loaded, and serves with the old variant until the new one is loaded.
 
 If the code is vague, this takes the reading that favours Jellyfish: planning and dispatching take
@@ -94,8 +94,8 @@ class ErrorFilter:
 
 
 class PublishedClient:
-    """The client's daemon: sends every frame, at the advised size or the largest smaller size that
-    its link carries."""
+    """The client's daemon: sends every frame at the advised size or, if its link does not carry
+    that, at the largest size below it."""
 
     def __init__(
         self,
@@ -107,8 +107,8 @@ class PublishedClient:
         adapts: bool = True,
         network_s: float = math.inf,
     ) -> None:
-        """`sides`: of the variants, smallest first. `adapts`: whether it may send less than the
-        advised size; `network_s`: longest time that a frame may take on the link."""
+        """`sides`: sides of the variants' images, smallest first. `adapts`: whether it may send
+        less than the advised size; `network_s`: longest time that a frame may take on the link."""
         self._sides = sides
         self._bytes = frame_bytes
         self._rate, self._slo = rate, slo
@@ -277,8 +277,8 @@ class PublishedPlanner(Planner):
         return replace(draft, plan=replace(plan, routes=plan.routes + routes))
 
     def advise(self, session: str) -> Advice | None:
-        """Advice for the next answer: the size of the worker's variant, or the largest smaller size
-        whose budget holds two of the worker's batches."""
+        """Advice for the next answer: the size of the worker's variant or, if its budget is shorter
+        than two of the worker's batches, the largest size below it whose budget is long enough."""
         state = self._sessions.get(session)
         if state is None:
             return None

@@ -16,7 +16,7 @@ TOLERANCE_S = 5e-3
 MARGIN_S = 10e-3
 """A batch stops waiting for frames when its tightest frame has only this much time to spare."""
 MOST = 11
-"""Largest batch that is chosen; the largest in the profile, 12, never is."""
+"""Largest batch that is ever chosen; the largest in the profile, 12, is not."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,8 @@ SIDES = tuple(range(128, 609, 32))
 MIDDLE = SIDES.index(352)
 """Index of the size that stands for the paper's 354 × 354."""
 SYNTHETIC = (20.0, 15.0, 10.0, 7.5, 10.0, 15.0)
-"""Mbit/s, 20 s each (§7.2): down and up again, as the published shaping file has it."""
+"""Steps of the bandwidth in Mbit/s, 20 s each (§7.2): down and up again, as in the published
+file."""
 
 _ALONE = (
     "23 23.04 23.23 23.6 24.19 25.03 26.14 27.53 29.23 31.25 33.61 36.32 39.39 42.84 46.68 50.92"

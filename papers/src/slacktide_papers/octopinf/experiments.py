@@ -71,7 +71,8 @@ def _of(
     contenders: Sequence[Contender],
     few: Sequence[Contender] = (),
 ) -> Points:
-    """The points of these settings; if quick and `few` is not empty: of `few` in the last one."""
+    """The points of these settings. If quick and `few` is not empty, only `few` in the last
+    setting."""
 
     def points(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
         for setting in settings[-1:] if scope.quick and few else settings:

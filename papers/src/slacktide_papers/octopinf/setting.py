@@ -138,7 +138,8 @@ GRAPHS: Mapping[str, Mapping[str, tuple[str, float, float]]] = {
     },
 }
 """By stage, named like its model: (stage before it, rows per row of that stage, bytes of a row).
-Faces are found on six persons of ten. Rows from the detector follow the counts instead of 1.0."""
+Faces are found on six persons of ten. For rows from the detector, the counts apply instead of
+1.0."""
 SEES = {"face": "persons", "pose": "persons", "brand": "cars", "plate": "cars"}
 ANSWER_BYTES = 100.0
 SIZES = (

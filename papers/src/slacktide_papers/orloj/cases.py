@@ -16,7 +16,7 @@ from slacktide_papers.harness.state import ReproduceError
 from slacktide_papers.orloj.published import TASKS, TaskTimes, cases
 
 SHORTEST, REFERENCE, LONGEST = 3.0, 10.0, 17.0
-"""Lengths: of the lowest mode, of a request on average, and of the highest mode."""
+"""Lengths of the lowest mode, of the average request, and of the highest mode."""
 
 _COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 
@@ -63,8 +63,9 @@ _SAME = {"std-1": "two-modal", **dict.fromkeys(cases("table-4"), STATIC)}
 
 
 def workload_of(case: str) -> str:
-    """The case as which `case` runs. Two modes of σ 1 are in both Table 2 and Table 3; the static
-    models of Table 4 are run as one case, because the paper states no difference between them."""
+    """The case that is run in place of `case`. Two modes of σ 1 are in both Table 2 and Table 3;
+    the static models of Table 4 are run as one case, because the paper states no difference between
+    them."""
     return _SAME.get(case, case)
 
 

@@ -144,9 +144,9 @@ def _following(
 ) -> RateTrace:
     """Windows of arrivals with the rates of `trace`, from a random place on, scaled to the load.
 
-    "The trace was scaled down such that the incoming rate matches the system load" (§5.2): here
-    the average rate of the whole trace does, so a busy stretch stays busier than others. The trace
-    repeats after its end. `about`: seconds of the trace that a run needs on average.
+    "The trace was scaled down such that the incoming rate matches the system load" (§5.2): here the
+    average rate of the whole trace matches it, so a busy stretch stays busier than others. The
+    trace repeats after its end. `about`: seconds of the trace that a run needs on average.
     """
     place = int(rng_for(seed, "place").integers(len(trace)))
     window = setting.window * alone

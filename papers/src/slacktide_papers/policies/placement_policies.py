@@ -87,8 +87,8 @@ def distream(
     """Draw a split point for each pipeline, at each plan: the stages before it run at the source.
 
     Splits are drawn so that devices and servers are equally busy in expectation. Each device runs
-    as many first stages of its pipelines as reach that level, the last of them with the probability
-    that makes up the rest. Links are ignored.
+    first stages of its pipelines until it reaches that level; the last of them runs there with the
+    probability that makes the load exact. Links are ignored.
 
     Source: Distream (Zeng et al., SenSys 2020), stochastic partition of the pipeline's graph.
     """
@@ -164,8 +164,8 @@ def jellyfish(
 
     `detectors`: replicas of first stages, divided among their models (None: lanes of servers ÷
     stages of the longest pipeline). Pipelines with the same model share its replicas; later stages
-    have as many. A pipeline mapped to no replica sends frames for the smallest variant. A first
-    stage without batch times on a server stays at its source.
+    have as many replicas. A pipeline mapped to no replica sends frames for the smallest variant. A
+    first stage without batch times on a server stays at its source.
 
     Source: Jellyfish (Nigade et al., RTSS 2022), Algorithms 1 and 2; OctopInf, §IV-A4.
     """

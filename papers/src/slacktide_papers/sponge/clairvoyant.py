@@ -1,8 +1,8 @@
-"""The fewest cores for each whole second with which no request is late that could be on time.
+"""For each whole second, the fewest cores with which no request that could be on time is late.
 
 A yardstick: it knows every arrival and the network beforehand, and changes its cores only when a
 second begins, at no cost. One lane runs one batch at a time. If a batch runs on into the next
-second, the share that is left of it takes that share of the batch's time on the new cores.
+second, its remaining share takes that share of the batch's time on the new cores.
 
 It is exact if requests become ready in the order of their deadlines, as on one link with one SLO.
 Then an optimal schedule exists that runs them in that order, in batches of neighbours (an exchange
@@ -63,8 +63,8 @@ def clairvoyant(
     cores_min: int = 1,
 ) -> Clairvoyant:
     """The fewest cores in each second from 0 to `duration`, for requests that arrive at `ready`.
-    First, as few as possible are left out, so that `cores_max` cores serve the rest on time.
-    `ready` and `deadlines` must ascend (ValueError). After `duration`, cores cost nothing."""
+    First, as few requests as possible are left out, so that `cores_max` cores serve the rest on
+    time. `ready` and `deadlines` must ascend (ValueError). After `duration`, cores cost nothing."""
     if any(b < a for column in (ready, deadlines) for a, b in pairwise(column)):
         raise ValueError("ready and deadlines: expected both to ascend")
     alone = [seconds(rows, cores_max) for rows in range(1, batch_max + 1)]
