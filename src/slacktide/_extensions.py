@@ -40,7 +40,8 @@ class Extension(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """The distributions that register it, such as `shop-policies 1.0`, or its name."""
+        """The distributions that register the extension, such as `shop-policies 1.0`; without any,
+        its name."""
         return " and ".join(map(_origin, self.points)) or self.name
 
     @property

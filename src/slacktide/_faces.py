@@ -1,7 +1,7 @@
 """`lazy_names`: the exports of a package, imported on first use.
 
-For packages of which a light program needs only a part: a worker needs one file of `exits`, and
-`slacktide --version` none of the command line's tables.
+For packages of which a light program needs only a part: a worker needs one file of `exits`, for
+example.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def _document(learnt: LearntRamps, loss: float) -> dict[str, object]:
 
 
 def _rare_rows(learnt: LearntRamps) -> dict[str, int]:
-    """Return the number of supplied rows by the model's class."""
+    """Return the number of supplied rows, by the class that the model gave them."""
     classes = () if learnt.rare is None else learnt.rare.logits.argmax(axis=1).tolist()
     return {str(number): count for number, count in sorted(Counter(classes).items())}
 

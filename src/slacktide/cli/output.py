@@ -152,7 +152,7 @@ class _ProgressLines:
         self._printed_at = monotonic()
         self._share = 1.0
         self._began = self._printed_at, 0.0
-        """Begin of the current work, and the share that was done by then."""
+        """Start of the current work, and the share that was done by then."""
 
     def move(self, share: float, text: str) -> None:
         now = monotonic()

@@ -366,7 +366,7 @@ def _print_variants(
     stored: MeasuredAccuracies,
 ) -> None:
     """Print a row for each variant: its accuracy, its latency, and whether it is worth serving.
-    `scores`: just measured, if any."""
+    `scores`: accuracies just measured, if any."""
     from rich.table import Table
 
     from slacktide.models.families import accuracies, worth_serving

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 MOST_BOXES = 100
 """Default limit on the boxes of a frame that go on to one stage."""
 FEW = 64
-"""Maximum number of boxes above the score limit to examine one by one; more go through arrays."""
+"""Maximum number of boxes above the score limit that are examined one by one; more are examined in
+arrays."""
 PLAIN = 256
-"""Maximum number of boxes of a frame to examine one by one; more go through arrays."""
+"""Maximum number of boxes of a frame that are examined one by one; more are examined in arrays."""
 _SINGLE, _BOX = Struct("f"), Struct("4f")
 BOX_BYTES, QUAD_BYTES = _BOX.size, 2 * _BOX.size
 _TRIED = 4
@@ -30,8 +31,8 @@ WIDEST = 8.0
 HIGH = 1.5
 """Ratio of height and width from which the crop of a quad is turned by a quarter."""
 _SHORT, _STEPS = 4, 4
-"""Width ÷ height up to which all crops are padded to one width, and parts by which a wider one
-doubles."""
+"""Width ÷ height up to which all crops are padded to one width, and number of steps in which the
+width doubles beyond it."""
 _LEAST_AREA = 1e-9
 """Area of a quad, as a share of the frame's, below which it is degenerate."""
 _INEXACT = 1e-3
@@ -51,7 +52,8 @@ class Glue:
     takes: tuple[str, ...] = ()
     """Outputs of other stages whose values for the crop the function gets as further arguments."""
     datatypes: tuple[str, ...] = ()
-    """Datatype of each of these, by its wire name; empty until the stages' models are known."""
+    """Datatype of each output in `takes`, by its wire name; empty until the stages' models are
+    known."""
     max_aspect: float | None = WIDEST
     """Crops that are wider, relative to their height, are squeezed; None: no limit."""
 
@@ -111,8 +113,8 @@ class BoxChoice:
         classes: Sequence[float] | None,
     ) -> list[int] | None:
         """Like `choose`, for plain numbers instead of arrays; None if more than `FEW` boxes reach
-        `score`. `boxes` holds 32-bit floats. For a few boxes, array operations take longer, and ten
-        times as long when a model has just filled the caches."""
+        `score`. `boxes` holds 32-bit floats. For a few boxes this is faster than array operations,
+        ten times when a model has just filled the caches."""
         if scores is None:
             places = [*range(len(boxes) // BOX_BYTES)]
         else:
@@ -282,7 +284,8 @@ def crop_aspects(boxes: bytes, rows: int, height: int, width: int) -> NDArray[np
 
 
 def part_ends(aspects: Sequence[float]) -> list[int]:
-    """Ends of the parts of crops, sorted by width ÷ height, that are padded to one width each."""
+    """Divide crops, sorted by width ÷ height, into parts that are padded to one width each; return
+    the end of each part."""
     steps = [max(0, ceil(_STEPS * log2(max(aspect, 1) / _SHORT))) for aspect in aspects]
     changes = [at for at in range(1, len(steps)) if steps[at] != steps[at - 1]]
     return [*changes, len(steps)]

@@ -121,11 +121,11 @@ class ReplicaLost:
     replica: int
     detail: str
     permanent: bool = False
-    """True if starting it again cannot help (a broken model file)."""
+    """Whether starting it again cannot help (a broken model file)."""
     computed: bool = False
     """Whether its process used a core for at least half the duration of its last batch."""
     shared: bool = False
-    """Whether its process also ran another replica, whose loss is counted instead."""
+    """Whether the loss is counted for another replica of the same process instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class MemoryShort:
 
 @dataclass(frozen=True, slots=True)
 class DriverStalled:
-    """The driver was blocked and read nothing for `seconds`, which count against no replica."""
+    """The driver was blocked and read nothing for `seconds`; no replica is blamed for that time."""
 
     seconds: float
 

@@ -2,7 +2,7 @@
 
 A frame becomes one or more requests for each stage, its *children* (`Request.parent`). A stage that
 is handed over to another device, with all stages behind it, is a *part*: a frame of its own there.
-Children and parts have negative ids, which never clash with ids from drivers.
+Children and parts have negative ids, which no driver uses.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class PreparePayload:
     """Its `parent` is the frame."""
     stage: str
     feeds: tuple[Feed, ...]
-    """Feeds in the order of the stage's edges: all of one edge, then all of the next."""
+    """Feeds, in the order of the stage's edges; all feeds of one edge come together."""
 
 
 @read_only

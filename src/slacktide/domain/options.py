@@ -79,7 +79,7 @@ class Option:
 
 
 def option(default: Any, text: str, **attributes: Any) -> Any:
-    """A field of an options class; `attributes` are the fields of `Option`."""
+    """Declare a field of an options class; `attributes` are fields of `Option`."""
     metadata = {_KEY: Option(text, **attributes)}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)

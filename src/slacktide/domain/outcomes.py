@@ -55,7 +55,8 @@ class Reason(Enum):
     CROWDED_OUT = ("crowded_out", OutcomeKind.DROPPED)
     """It was admitted, but work ahead of it took longer and left no time for it."""
     BEHIND_OVERRUN = ("behind_overrun", OutcomeKind.DROPPED)
-    """The batch ahead took longer than planned, and the policy had planned this request next."""
+    """The batch ahead took longer than planned, and the policy had planned this request for the
+    next one."""
 
     BEHIND_WORK = ("behind_work", OutcomeKind.REJECTED)
     """The work ahead of it leaves too little time to meet its deadline."""
@@ -98,7 +99,7 @@ for _reason in Reason:  # read for every request; an attribute costs a third of 
 class Outcome:
     """The end of a request.
 
-    `queue_s` runs from arrival to the start of the batch that answered it, `compute_s` from there
+    `queue_s` lasts from arrival to the start of the batch that answered it, `compute_s` from then
     to the answer (both 0 if it never ran). `budget_s` is deadline − end: negative if late, None for
     best effort. If a request ended for lack of time, `needed_s` is the time that it needs alone,
     and `wait_s` the predicted time until a lane was free for it; None if the policy did not predict

@@ -41,7 +41,8 @@ class PaddedOutput:
     stride: int | None = None
     """Input elements for each element along the axis; None: the warm-up finds it."""
     added: int = 0
-    """Added to the inputs' length, which is then divided: 0 rounds down, `stride` − 1 up."""
+    """Added to the inputs' length before it is divided by `stride`: 0 rounds down, `stride` − 1
+    rounds up."""
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> PaddedOutput:
@@ -67,8 +68,8 @@ class Padding:
     lengths: tuple[int, ...] = ()
     """Typical lengths, ascending, which are warmed up and profiled."""
     detected_outputs: Mapping[str, PaddedOutput] = field(default_factory=dict)
-    """Outputs to cut back that a search found for this file before. They are checked, and searched
-    again only if they do not fit."""
+    """Outputs to cut back that an earlier search found for this file. They are checked; the search
+    is repeated only if they do not fit."""
 
     def fitting(self, interface: ModelInterface) -> Padding | None:
         """Return the padding of those inputs and outputs that fit the model; None if no input does.

@@ -18,7 +18,8 @@ MOST_STAGES = 32
 
 BOX, CROP = "box", "crop"
 ROWS = "rows"
-"""Output of a stage that gets chosen boxes or rows, or expands rows: their indices upstream."""
+"""Name of the output with the upstream index of each row, of a stage that gets chosen boxes or
+rows, or expands rows."""
 
 
 class PipelineError(ValueError):
@@ -40,10 +41,10 @@ class PipelineStage:
     glue: Glue = Glue()
     """How its worker prepares crops for the model."""
     version: str | None = None
-    """The version that its requests name: the load of the model that the pipeline was checked
-    against. None: the route decides."""
+    """The version that its requests name: the loaded version that the pipeline was checked against.
+    None: the route decides."""
     sees_frame: bool = False
-    """Whether its model takes the frame's whole picture beside rows."""
+    """Whether its model takes the whole picture of the frame in addition to rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ class Edge:
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """Key of its rows: equal for edges that bring the same ones. Empty: all rows of the
-        upstream."""
+        """Key of the edge's rows; edges with equal keys bring the same rows. Empty: all rows of the
+        upstream stage."""
         if not self.each and self.when is None:
             return ()
         all_crops = self.each == CROP and self.when is None
@@ -88,7 +89,7 @@ class Pipeline:
     name: str
     stages: tuple[PipelineStage, ...]
     edges: tuple[Edge, ...] = ()
-    """Edges out of the same stage are in the order of its yields."""
+    """All edges; those out of one stage are in the order of its yields."""
     slo: float | None = None
     """Deadline of a frame in seconds if its client states none."""
 
@@ -151,12 +152,12 @@ class Pipeline:
 
     @cached_property
     def into(self) -> Mapping[str, tuple[Edge, ...]]:
-        """The edges into each stage, in the pipeline's order. A stage with several is a join: it
-        takes the outputs of all of them, row by row, and from one of them perhaps crops."""
+        """The edges into each stage, in the pipeline's order. A stage with several is a join: every
+        edge brings outputs for the same rows, and one of the edges may bring crops."""
         return {s.name: tuple(e for e in self.edges if e.downstream == s.name) for s in self.stages}
 
     def cut_edge(self, stage: str) -> Edge | None:
-        """The edge that brings crops to `stage`; None: it gets none."""
+        """The edge that brings crops to `stage`; None if it gets no crops."""
         return next((edge for edge in self.into[stage] if edge.each), None)
 
     @cached_property

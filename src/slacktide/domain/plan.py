@@ -57,7 +57,7 @@ class Deployment:
     max_batch: int = 1
     """Maximum rows in one batch."""
     generation: int = 0
-    """A replica whose generation changes is stopped, after its batch, and started anew."""
+    """If it changes, the replica is stopped after its batch, and started anew."""
     standby: bool = False
     """Loaded, but gets no batches until another plan activates it."""
 
@@ -93,7 +93,7 @@ class InputSize:
     model: str
     client: str
     variant: str
-    """Images should have the input size of this variant; empty: the client has no variant."""
+    """Variant whose input size images should have; empty: the client has no variant."""
 
 
 class ExitMode(Enum):
@@ -126,8 +126,8 @@ class ExitPolicy:
     feature_share: float = 1.0
     """Share of batches that return features."""
     costs: tuple[float, ...] = ()
-    """Per ramp: share of a full pass until its answers, for predictions before batches have been
-    measured; empty: unknown."""
+    """Per ramp: share of a full pass that it takes until the ramp answers, for predictions before
+    batches have been measured; empty: unknown."""
     reason: str = ""
     """Why these ramps were chosen, for people."""
     enlarge: bool = False
@@ -190,8 +190,9 @@ class StagePlace:
 
 
 GOLDEN = 0.6180339887498949
-"""Golden ratio. The fractional parts of its multiples spread evenly over 0 to 1, and so do those of
-every n-th multiple, so pools that take turns are judged as often as one that runs alone."""
+"""Golden ratio. The fractional parts of its multiples are spread evenly over 0 to 1, even those of
+every n-th multiple alone. So pools that take turns are judged as often as a pool that runs
+alone."""
 
 
 def is_judged(batch: int, share: float) -> bool:

@@ -23,11 +23,11 @@ _WIDEST, _HIGHEST = 8, 16
 """Largest ratios of width to height and of height to width under `least_side`. Longer pictures are
 padded to 4 : 1."""
 _MOST_SIDE = 2000
-"""Pixels to which the long side shrinks under `least_side`, before the short side grows."""
+"""Maximum pixels of the long side under `least_side`, before a too short side is scaled up."""
 ANY = -1
 """A width in `size` that each batch decides."""
 _STEPS = 4
-"""Steps in which a side doubles, where pictures are sorted by extent."""
+"""Number of steps in which a side doubles when pictures are grouped by extent."""
 _LEAST_SIDE = 8
 """Smallest height or width, in pixels, of an input that looks like pictures."""
 
@@ -83,14 +83,14 @@ class StatedPreprocessing:
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether the model sees pictures undistorted by these settings, or may by the file's
+        """Whether pictures keep their aspect ratio under these settings, or may under the file's
         metadata."""
         return self._resize not in ("squash", "")
 
     @property
     def short_side(self) -> float:
-        """Shortest side of a picture that loses nothing, as a multiple of the model's size; 0: a
-        longest side of that size suffices."""
+        """Length of the short side, as a multiple of the model's size, from which a picture loses
+        no detail; 0: it suffices that the long side has the model's size."""
         if self._resize == "cover":
             preset = PRESETS[self.preset].crop if self.preset else None
             return 1.0 / (self.crop or preset or 1.0)
@@ -340,7 +340,7 @@ def looks_like_pictures(spec: TensorSpec) -> bool:
 
 
 def preset_for(metadata: dict[str, str]) -> str:
-    """The preset that fits a file's metadata; empty if they do not tell."""
+    """The preset that fits a file's metadata; empty if no preset does."""
     return "ultralytics" if {"stride", "task", "imgsz"} <= metadata.keys() else ""
 
 
@@ -433,8 +433,8 @@ def _stated_by_file(imgsz: str) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=256)
 def stated_resize(stated: StatedPreprocessing) -> Preprocessing | None:
-    """Return how pictures of any size are resized if batches decide the model's size, as far as
-    settings tell; None if they do not. Anything but sizes is arbitrary."""
+    """If batches decide the model's size, return how settings resize pictures of any size; None if
+    settings do not tell. Only the sizes in the result have a meaning."""
     interface = ModelInterface((TensorSpec("", Datatype.FP32, (-1, 3, -1, -1)),), (), 1)
     keys = ("preset", "size", "resize", "multiple")
     stated = StatedPreprocessing("", **{key: getattr(stated, key) for key in keys})
@@ -446,8 +446,8 @@ def stated_resize(stated: StatedPreprocessing) -> Preprocessing | None:
 
 
 def rounded_extent(about: Preprocessing, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return the extent of pictures of these sizes, rounded up to a few values. Only pictures for
-    which it is equal share a batch, so little of it is padding."""
+    """Return the extent of pictures of these sizes, rounded up to a few values. Only pictures with
+    equal results share a batch, so little of a batch is padding."""
     rows, columns = (
         round(
             _LEAST_SIDE * 2 ** (math.ceil(_STEPS * math.log2(max(1, side / _LEAST_SIDE))) / _STEPS)

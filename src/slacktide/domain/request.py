@@ -1,6 +1,6 @@
 """`Request`: one call with a deadline. `Notice`: its headers, before its body arrives.
 
-`Replica` and `Batch`: where requests run, and together with which others.
+`Replica` and `Batch`: where requests run, and which requests run together.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class Batch:
     """When a replica that has not finished is considered hung and killed: max(1 s, 10 × p99) after
     the start."""
     solo: bool = False
-    """Whether it runs one answered request again, alone, to learn how long its length takes."""
+    """Whether it runs one answered request again, alone, to learn how long requests of its length
+    take."""
     leaving: Leaving = Leaving.NONE
     judged: bool = False
-    """Whether accuracy is judged on it; its id decides. If so, all its rows run to the end, and it
-    is not stopped when all of them are answered."""
+    """Whether accuracy is judged on this batch, which its id decides. All rows of a judged batch
+    run to the end, even when all are answered."""
     held: tuple[int, ...] = ()
     """Places of members that only the model's end may answer."""
 

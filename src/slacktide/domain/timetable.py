@@ -2,7 +2,8 @@
 
 Every *window* of the *period* belongs to one model. In OctopInf (§III-C) a timetable is called an
 inference stream, its period a duty cycle and a window a portion. Pure arithmetic; engine/windows.py
-applies it. Periods count from time 0 of the driver's clock, so equal periods are in step.
+applies it. Periods count from time 0 of the driver's clock, so equal periods on different lanes
+begin together.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class Batches:
         self._next_id = 0
 
     def dispatch(self, lane: Lane) -> None:
-        """Run the proposal worth most if the lane is free and not about to grow. If it runs a spare
-        batch, stop that for other requests."""
+        """If the lane is free and not about to grow, run the proposal that is worth most. If the
+        lane runs a spare batch, stop that for other requests."""
         if lane.running is not None:
             if lane.running.spare:
                 self._exits.stop_for_others(lane, lane.running)
@@ -104,7 +104,8 @@ class Batches:
                 self._start(lane, placement, (request,), request.rows, solo=True)
 
     def _best(self, offers: Sequence[Offer]) -> Offer:
-        """The offer worth most, given each model's recent share of the lane; the first on ties."""
+        """The offer that is worth most, given each model's recent share of the lane; the first on
+        ties."""
         now = self._state.now
         had = fair_shares(
             [placement.lane_time.had(now=now) for placement, _ in offers],
@@ -296,7 +297,7 @@ class Batches:
     def lost(self, batch: Batch, crash: PoolCrash, *, guilty: bool) -> bool:
         """Handle the death of a batch's replica: run its members again, one by one, even if nobody
         waits for them. A request ends with its second crash, or with its first if it ran alone and
-        `guilty` is set. Returns whether a request is to blame, so that the version is not."""
+        `guilty` is set. Returns whether a request, not the version, is to blame."""
         self.leave(batch.id)
         entries = self._state.request_table.entries
         most = self._state.settings.crashes_per_request_count

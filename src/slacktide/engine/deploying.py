@@ -130,9 +130,9 @@ class Deploying:
     def _follow_routes(
         self, deployed: Container[PoolId], clients: Container[str] | None = None
     ) -> None:
-        """Move waiting requests to where their route leads now. Requests without a route stay, as
-        do rescued ones while their pool is deployed. `clients`: those whose routes have changed;
-        None: all may have."""
+        """Move waiting requests to where their route leads now. Requests without a route stay where
+        they are, and so do rescued requests while their pool is deployed. `clients`: those whose
+        routes have changed; None: all may have."""
         state = self._state
         self._serving = self._pools_that_serve()
         waiting = [e for e in state.waiting() if clients is None or e.request.client in clients]

@@ -4,8 +4,9 @@ Ramps inside a model answer rows that they are certain of (`ExitPolicy`). A work
 and reports with `RowsReleased`. The rules here:
 
 - A share of batches is *judged*: all their rows run to the end, so that the ramps' answers can be
-  compared with the model's. Batch ids decide which: evenly spread, and before anything is known
-  about the rows. A choice by content would judge the ramps on easy inputs.
+  compared with the model's. Batch ids decide which batches: judged ones are evenly spread, and
+  chosen before anything is known about their rows. A choice by content would judge the ramps on
+  easy inputs.
 - In other batches, answered rows run on in mode `release` and leave in mode `shrink`.
 - In mode `auto` they run on if the lane was idle before and no other request waits for it: then
   their time costs nothing, and accuracy is learnt from them. Otherwise they leave, even if the
@@ -66,10 +67,9 @@ class ExitRules:
         self, lane: Lane, placement: Placement, batch: int, members: int, *, first: bool
     ) -> tuple[Leaving, bool, bool]:
         """Return the rules for a batch that is about to start: whether its members may leave,
-        whether it is judged, and whether it may be stopped once all of them are answered.
-
-        `members`: how many of its pool's waiting requests it takes. `first`: its time is unknown
-        and will be learnt, so it must run to the end.
+        whether it is judged, and whether it may be stopped once all members are answered.
+        `members`: how many of its pool's waiting requests it takes. `first`: whether its time is
+        unknown and will be learnt, so that it must run to the end.
         """
         policy = placement.pool.exits
         if policy is None or not policy.ramps:

@@ -3,7 +3,7 @@
 Theory of operation. The engine owns requests from their first event until their payload is
 released, the lanes with their batches, and the pools with their queues. An event changes that
 state; then every lane that it may have freed or filled is *dispatched*: the pools on the lane drop
-hopeless requests, each proposes a batch, and the proposal worth most runs.
+hopeless requests, each proposes a batch, and the proposal that is worth most runs.
 
 It does no I/O and reads no clock: `now` comes with every event, and `next_wakeup` says when a
 driver must deliver `TimerFired`. Events that happen together may be handed over together
@@ -126,8 +126,8 @@ class Engine:
 
     @property
     def unfinished(self) -> list[Command]:
-        """Commands that the last `handle_all` had made when it raised: all for the events before
-        the failed one (number `events_seen` - 1), and some for the failed one."""
+        """Commands that the last `handle_all` had made when it raised: all commands for the events
+        before the failed one (number `events_seen` - 1), and some for the failed event."""
         return self.state.runs + self.state.commands
 
     @property

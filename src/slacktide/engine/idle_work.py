@@ -12,7 +12,8 @@ idle. Then it runs alone, as a batch that answers no request, and only if
 - the run's p99 is within the usual slack of every model of the lane (the usual budget less the
   model's own p99 alone): a request that arrives meanwhile waits for at most one such run and can
   still be on time,
-- the pool has earned it: solo runs get a share of the lanes' time, saved up for some seconds.
+- the pool can afford it: solo runs get a share of the lanes' time, which is saved up for some
+  seconds.
 
 A server that is always overloaded would never learn this way, and would treat short requests as
 long ones for ever. So if a pool holds as many requests as it may and no lane becomes idle, a
@@ -20,7 +21,7 @@ request is *isolated* now and then, by the same rules and from the same share: i
 alone, and the rest of the proposed batch waits for it. A request waits for at most one such run,
 however much time has been saved up.
 
-Requests that happen to run alone teach as much for free, so further requests like them are not
+Requests that happen to run alone reveal their length, too, so further requests like them are not
 held. Orloj's profiler has a machine of its own; a small server has none to spare.
 """
 
@@ -44,7 +45,7 @@ class IdleWork:
     def isolated(
         self, placement: Placement, members: tuple[Request, ...], *, turn: int
     ) -> tuple[Request, ...]:
-        """The members to run now: all of them, or only the one at `turn`, isolated."""
+        """The members to run now: all of them, or only the member at `turn`, isolated."""
         pool = placement.pool
         solo = pool.solo
         if solo is None or len(members) == 1 or len(solo.held) < HELD:

@@ -31,7 +31,8 @@ from slacktide.engine.unmeasured_queue import UnmeasuredQueue
 from slacktide.engine.worth import LaneTime
 
 FALL, RISE = 0.2, 0.01
-"""Gains for shorter and longer budgets: one short budget in twenty keeps the usual budget low."""
+"""Gains of the usual budget for shorter and for longer budgets: one short budget in twenty keeps it
+low."""
 
 COST_GAIN = 0.1
 """Weight of the newest batch in a request's usual lane time."""
@@ -53,7 +54,7 @@ class Rivals:
     """Share of the lanes that is left to the pool in any case."""
 
     def left(self, within: float) -> float:
-        """Seconds of the next `within` seconds that are left to the pool."""
+        """How many of the next `within` seconds are left to the pool."""
         return max(within * (1.0 - self.used) - self.queued, within * self.least)
 
     def within(self, left: float) -> float:
@@ -106,7 +107,7 @@ class Pool:
         """Cached by `next_start` for `rates_key`."""
         self.rates_key = -1, 0, 0
         self.exits: ExitPolicy | None = None
-        """How its requests leave the model early under the plan in force; None: never."""
+        """Exit policy of its requests under the plan in force; None: they never leave early."""
         self.share = parts.share
         self.size = parts.size
         self.rescue = tuple([id._replace(variant=name) for name in parts.rescue])
@@ -187,7 +188,8 @@ class Pool:
             self.usual_budget += (FALL if budget < usual else RISE) * (budget - usual)
 
     def count_lanes(self) -> None:
-        """Update `lanes` and `cores`. Call when placements or the cores of a lane change."""
+        """Update `lanes` and `cores`. To be called when placements or the cores of a lane
+        change."""
         staying = [p for p in self.placements if not p.phase.leaves and not p.standby]
         self.lanes = max(1, len(staying))
         self.cores = min((placement.lane.planned for placement in staying), default=self.cores)
@@ -245,7 +247,7 @@ class Placement:
         self.state = phase.replica
 
     def adapt(self) -> None:
-        """Update `replica`. Call when the cores of the lane or the cap have changed."""
+        """Update `replica`. To be called when the cores of the lane or the cap have changed."""
         cores, cap = self.lane.usable, min(self.cap, self.pool.max_batch)
         if (self.replica.cores, self.replica.max_batch) != (cores, cap):
             self.replica = replace(self.replica, cores=cores, max_batch=cap)
@@ -275,7 +277,7 @@ class Running:
         self.waiting = 0 if batch.solo else len(batch.members)
         self.expected_end = expected_end
         self.hang_at = batch.hang_at
-        """Time from which the replica counts as hung; changes with the cores of the lane."""
+        """Time at which the replica starts to count as hung; changes with the cores of the lane."""
         self.cores = placement.lane.size
         """Cores that it is expected to run on from now on."""
         self.steady = True
@@ -343,7 +345,8 @@ class Lane:
         """Whether it has left the plan; it is deleted after its last batch."""
 
     def count(self) -> None:
-        """Update the derived fields. Call when `cores`, `target` or `awaited_until` change."""
+        """Update the derived fields. To be called when `cores`, `target` or `awaited_until`
+        change."""
         shrinks = len(self.target) <= len(self.cores)
         self.usable = self.target if shrinks else self.cores
         """Cores that a batch that starts now can count on."""

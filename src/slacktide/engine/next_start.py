@@ -1,8 +1,9 @@
 """When the next request of a model would start, for other servers that may send one here.
 
 It works for every scheduler, since it counts what waits and not in which order it will run. The
-wait is the time until a lane is free, then the waiting rows at the best rate, in what the other
-models on the same lanes leave. It is an estimate: schedulers refuse by rules of their own.
+wait is the time until a lane is free, plus the time of the waiting rows at the best rate, in the
+share of the lanes that other models leave. It is an estimate: schedulers refuse by rules of their
+own.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ class NextStart:
     """Seconds from now on."""
 
     wait_s: float
-    """Until a lane is free for a request of one row that arrives now; infinite: never."""
+    """Seconds until a lane is free for a request of one row that arrives now; infinite: never."""
     alone_s: float
     """Time that a batch of one row takes."""
     row_s: float
-    """By how much each waiting row delays the next request: the time per row at the best batch
+    """Seconds by which each waiting row delays the next request: the time per row at the best batch
     size, divided by the number of lanes."""
 
 

@@ -44,8 +44,8 @@ class PoolView(Protocol):
         replica that is up or starting."""
 
     def leave(self, *, now: float) -> Callable[[float], float]:
-        """Return a function of a period from `now`, in seconds: how many of these seconds the other
-        models on this pool's lanes leave to the pool."""
+        """Return a function from the length of a period that begins now, in seconds, to the seconds
+        of it that the other models on this pool's lanes leave to the pool."""
 
     @property
     def lanes(self) -> int:
@@ -86,8 +86,8 @@ class Scheduler(Protocol):
         """Note that a batch of this pool left its lane at `now`: finished, failed or lost."""
 
     def next_expiry(self) -> float | None:
-        """Earliest time at which `expire` may return a request; None: never. In that case, with
-        nothing queued or announced, the next call comes with the next event for this pool."""
+        """Earliest time at which `expire` may return a request; None: never; if nothing is queued
+        or announced either, the next call comes with the next event for this pool."""
 
     def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
         """Explain the refusal of a request that is not queued: (seconds that it needs even alone,

@@ -42,7 +42,7 @@ class CrashHistory:
         self._settings = settings
         self._crashes: list[Crash] = []
         self._convicted = 0
-        """Convictions in a row, without a finished batch in between."""
+        """Number of convictions in a row, without a finished batch in between."""
         self._opened = 0
         """How often the circuit has opened since it was last closed."""
         self.circuit = Circuit.CLOSED

@@ -104,7 +104,7 @@ class ReplicaLifecycle:
         pool, now = placement.pool, self._state.now
         pool.ever_up = True
         pool.start_time, placement.since = now - placement.since, now
-        if pool.down_reason is not None:  # requests now show whether it works
+        if pool.down_reason is not None:  # from now on requests show whether it works
             pool.down_reason = None
             self._tell(pool)
         self._state.mark(placement.lane)
@@ -122,7 +122,7 @@ class ReplicaLifecycle:
         before = placement.phase
         if before is Phase.STALLED:
             detail = f"it was not up within {state.settings.start_limit:g} s"
-            # The next try would take as long, and loading the version waits for it.
+            # The next start would take as long, and the version's loading waits for it.
             permanent = permanent or not pool.ever_up
         elif before.dying:
             detail = "it hung and was killed"
@@ -229,7 +229,7 @@ class ReplicaLifecycle:
 
     def driver_stalled(self, event: DriverStalled) -> None:
         """The driver could not read reports for some time: extend the time limits of starting and
-        busy replicas by it. Their batches teach nothing, since their end is unknown."""
+        busy replicas by it. Nothing is learnt from their batches, whose end is unknown."""
         state = self._state
         for running in state.running.values():
             running.hang_at += event.seconds
@@ -241,7 +241,7 @@ class ReplicaLifecycle:
         self._reckon()
 
     def _start(self, placement: Placement) -> None:
-        """Start the next replica of this placement, able to run any plan's cap and cores."""
+        """Start the next replica of this placement, with room for the cap and cores of any plan."""
         state, pool, lane = self._state, placement.pool, placement.lane
         replica = Replica(
             self._next_id, pool.id, lane.name, lane.target, pool.max_batch, lane.device

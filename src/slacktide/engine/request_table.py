@@ -5,8 +5,9 @@ Conservation law: for every model, at every instant,
     requests = served + late + dropped + rejected + failed + cancelled + in flight
 
 An *entry* lives until nothing refers to its payload any more. That can be after its outcome: a
-cancelled member of a running batch keeps its slot until the batch ends (state ENDED), a held one
-until it has run again (HELD), and one whose batch died until it has been judged (`answered`).
+cancelled member of a running batch keeps its slot until the batch ends (state ENDED), a held
+request until it has run again (HELD), and a request whose batch died until it has been judged
+(`answered`).
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Entry:
 
 @dataclass(slots=True)
 class ModelCounts:
-    """Numbers of one model's requests: all so far, in flight, and ended, by reason."""
+    """Counts of one model's requests: all so far, those in flight, and those that ended, by
+    reason."""
 
     requests: int = 0
     in_flight: int = 0

@@ -29,7 +29,7 @@ from slacktide.engine.trials import DOUBTED, trial_due
 from slacktide.engine.unmeasured import UnmeasuredWork
 
 SWEEP_FLOOR = 64
-"""Number of notices below which a sweep for outdated ones is not worthwhile."""
+"""Number of notices below which sweeping out outdated ones is not worthwhile."""
 
 
 class Requests:

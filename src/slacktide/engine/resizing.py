@@ -3,13 +3,13 @@
 A plan states the cores that a lane should have (`Lane.target`); `LaneResized` confirms those that
 it has.
 
-- When a lane grows, admission and expiry count on the target. The next batch waits for the
-  resize, since it would otherwise run on fewer cores to its end; but for at most `resize_limit`,
-  which bounds the cost of a slow, refused or lost resize.
+- When a lane grows, admission and expiry count on the target. The next batch waits for the resize,
+  since it would otherwise run on fewer cores to its end. It waits for at most `resize_limit`, which
+  bounds the cost of a slow, refused or lost resize.
 - When a lane shrinks, nothing waits, and everything counts on the smaller size immediately.
 
-The times of batches during a resize teach nothing about either size. If a lane is resized several
-times, only the last resize needs to be confirmed.
+Nothing is learnt from the times of batches during a resize. If a lane is resized several times,
+only the last resize needs to be confirmed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LaneResizing:
         state.mark(lane)
 
     def check_timers(self) -> None:
-        """Where a lane has waited for new cores for too long, go on with the cores that it has."""
+        """If a lane has waited too long for new cores, continue with the cores that it has."""
         state = self._state
         for lane in state.lanes.values():
             if lane.awaited_until <= state.now:

@@ -14,7 +14,7 @@ class EngineSettings:
     hang_factor: float = 10.0
     """A batch counts as hung after this many times its p99."""
     decoding_hang_factor: float = 40.0
-    """Multiple of a batch's least decoding time that is added to this limit: slow decoders take
+    """Multiple of a batch's minimum decoding time that is added to that limit: slow decoders take
     four times as long, and `hang_factor` applies as well."""
     start_limit: float = 300.0
     """A replica that is not up after this time is killed. It restarts if the version has been up
@@ -26,7 +26,8 @@ class EngineSettings:
     crash_limit_count: int = 5
     """Crashes within the window that make a version unavailable."""
     convictions_in_a_row_count: int = 10
-    """Convictions in a row, without a finished batch in between, that do so as well."""
+    """Number of convictions in a row, without a finished batch in between, that make a version
+    unavailable, too."""
     retry_first: float = 10.0
     """Pause before the trial of an unavailable version; doubles with every failed trial."""
     retry_most: float = 300.0
@@ -35,6 +36,6 @@ class EngineSettings:
     start_guess: float = 0.5
     """Assumed start-up time of a pool whose replicas have never been up."""
     resize_limit: float = 0.05
-    """Most time that a growing lane waits for its cores before it starts a batch."""
+    """Maximum time that a growing lane waits for its cores before it starts a batch."""
     fairness_window: float = 5.0
     """Time constant of the average lane time by which models compete for a lane."""

@@ -70,7 +70,8 @@ class ReplicaSnapshot:
     staying: bool
     """Whether its placement stays after its batch."""
     ready_at: float
-    """When it serves, in absolute seconds: now if it is up, else the expected end of its start."""
+    """When it can serve, in absolute seconds: now if it is up, else the expected end of its
+    start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class PoolSnapshot:
 
 @read_only
 class ServedBy:
-    """The facts about a pool that determine a request's run time there, without its queue."""
+    """The facts about a pool that determine a request's run time there, apart from its queue."""
 
     max_batch: int
     cores: int

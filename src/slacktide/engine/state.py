@@ -58,7 +58,7 @@ class RouteTable:
             self._by_size.setdefault((id.model, id.version, id.generation), []).append(pools[id])
 
     def clients_unlike(self, table: RouteTable) -> set[str] | None:
-        """Clients whose routes differ in `table`; None if routes not bound to a client differ."""
+        """Clients whose routes differ in `table`; None if routes that name no client differ."""
         if self._plain != table._plain or self._by_application != table._by_application:
             return None
         mine, theirs = self._by_client, table._by_client
@@ -71,7 +71,8 @@ class RouteTable:
         return None if pool is None else self._pools.get(pool)
 
     def pool_for(self, request: Request | Notice) -> Pool | None:
-        """The pool of the narrowest matching route; None if no route matches or it is gone."""
+        """The pool of the narrowest matching route; None if no route matches or the pool is
+        gone."""
         model, version = request.model, request.version
         pool = None
         if self._by_client:
@@ -91,8 +92,8 @@ class RouteTable:
         return self._pools.get(pool)
 
     def _sized(self, beside: PoolId, size: int) -> Pool | None:
-        """Among the resident variants loaded with `beside`, the smallest of at least `size`, else
-        the largest; None if none is resident."""
+        """Among the resident variants that were loaded together with `beside`, the smallest of at
+        least `size`, else the largest; None if none is resident."""
         sized = None
         for pool in self._by_size.get((beside.model, beside.version, beside.generation), ()):
             if pool.resident:

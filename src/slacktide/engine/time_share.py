@@ -13,7 +13,7 @@ SAVED_S = 10.0
 """A pool saves up at most its share of this many seconds, so that idle hours allow no burst."""
 
 TRIAL_EVERY = 8
-"""Refusals in a row before a trial."""
+"""Number of refusals in a row before a trial."""
 TRIAL_SHARE = 0.1
 """Share of a lane's time for trials that take longer than the lane's other models can wait."""
 

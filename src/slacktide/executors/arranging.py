@@ -220,7 +220,7 @@ class Arranger:
         return StageChain(chains, interface, frozenset(graph.outputs), positions, whole)
 
     def _check_decoder(self, exits: Container[str]) -> None:
-        """Raise ExitError if the decoder reads an output that is not among these of exits."""
+        """Raise ExitError if the decoder reads an output that exits do not make."""
         from slacktide.exits.errors import ExitError
 
         for name in self._session.runner.undecodable(exits):

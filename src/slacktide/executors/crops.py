@@ -149,8 +149,8 @@ class CropGatherer:
         preprocessing: Preprocessing | None = None,
         whole: str = "",
     ) -> None:
-        """`gatherers`: for members without crops, by input. `stated`: configured row shapes.
-        `preprocessing`: of the image input, if it is declared. `whole`: the input that takes whole
+        """`gatherers`: gather members without crops, by input. `stated`: configured row shapes.
+        `preprocessing`: that of the image input, if declared. `whole`: the input that takes whole
         frames instead of crops."""
         self.frames = frames
         self.placements: list[PicturePlacement] = []
@@ -327,8 +327,8 @@ class CropGatherer:
             raise CropError(f"{_NO_JPEG}, got {error}") from None
 
     def _opened(self, data: memoryview, shape: tuple[int, ...]) -> _Frame:
-        """A frame; the last one if its data are the same, since crops of unlike width come in
-        several batches. Raises TensorError and ValueError."""
+        """A frame; the last frame again if its data are the same, because crops of different widths
+        come in several batches. Raises TensorError and ValueError."""
         if len(shape) == 4 or not (self._any_width or self._keeps_shape):
             return _Frame(data, shape)
         content = bytes(data)
@@ -399,7 +399,7 @@ class CropGatherer:
     def _sized(
         self, height: int, width: int, pixels: Pixels | None, jpeg: Any, glue: Glue
     ) -> Picture:
-        """A crop with the size that counts: that of the model's rows if only the width is free."""
+        """A crop with its final size: that of the model's rows if only the width is free."""
         assert self._spec is not None
         if self._keeps_shape:
             extent = (0, 0, width, height)

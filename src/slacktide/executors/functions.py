@@ -176,7 +176,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _whole_numbers(parents: object) -> object:
-    """Parents as INT64, if they are whole numbers of another form."""
+    """Parents as INT64, if they are whole numbers of another type."""
     try:
         array = np.asarray(parents)
     except ValueError:
@@ -241,7 +241,7 @@ def _texts(array: object, spec: TensorSpec, caller: str) -> object:
 
 
 def _utf8(text: str | bytes) -> bytes | None:
-    """UTF-8 of a text; None if there is none."""
+    """UTF-8 of a text; None if the text cannot be encoded."""
     try:
         content = text.encode() if isinstance(text, str) else bytes(text)
         if isinstance(text, bytes):

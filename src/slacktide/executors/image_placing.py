@@ -90,8 +90,8 @@ class Picture(NamedTuple):
 
 
 def _source(start: int, resized: int, shown: int, size: int) -> tuple[int, int]:
-    """First pixel and end of the shown part of an axis: `size` pixels become `resized`, from
-    `start`."""
+    """First pixel and end of the part of an axis that is shown: its `size` pixels become `resized`
+    pixels, placed at `start`, of which `shown` fit."""
     first = max(0, -start) / resized * size
     end = (max(0, -start) + shown) / resized * size
     return min(size - 1, round(first)), max(min(size - 1, round(first)) + 1, round(end))
@@ -136,7 +136,7 @@ class ImageConverter:
         self._is_plain = self._dtype == np.uint8 and not self._offsets.any()
         self._is_plain = self._is_plain and bool((self._factors == 1).all())
         self._buffers: dict[int, NDArray[Any]] = {}
-        """By thread: the one that makes stages converts rows while batches run."""
+        """Buffers by thread: the thread that makes stages converts rows while batches run."""
 
     def convert(self, pictures: NDArray[np.uint8]) -> NDArray[Any]:
         """Return the model's input, valid until this thread's next call."""

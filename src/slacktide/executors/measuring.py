@@ -6,11 +6,11 @@ each. A batch is timed as the driver sees it: from `run` to the report, hand-ove
 included.
 
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Each size first gets two warm-up runs (one if
-it is slow). They do not count, except for the one of a slow size. If a size fails, or if it and the
-smaller ones would exceed `TABLE` budgets (it is assumed to take twice as long as half its size), it
-and all larger sizes are skipped, and the table extrapolates. `thorough` skips only sizes that fail.
-If rows may have other sizes, a few of these are measured in addition to the table
-(measuring_sizes.py), for half of the budget at most.
+it is slow). Warm-up runs are no samples, except for the single run of a slow size. If a size fails,
+or would make the table exceed `TABLE` budgets (each size is assumed to take twice as long as the
+size before it), it and all larger sizes are skipped, and the table extrapolates. `thorough` skips
+only sizes that fail. If rows may have other sizes, a few of these are measured in addition to the
+table (measuring_sizes.py), for half of the budget at most.
 
 **How often.** Every point gets `FEWEST` samples, whatever the budget. The rest of the budget is
 divided evenly among the remaining core counts, and each run goes to the size with the least n · √t
@@ -60,7 +60,7 @@ from slacktide.profiles.latency_fit import SizeTime
 
 WARM_UPS = 2
 TABLE = 1.4
-"""Multiple of the budget that the fewest runs of all batch sizes may take."""
+"""Multiple of the budget that the required runs of all batch sizes may take."""
 SLOW = 0.05
 """Share of the budget above which a run is slow."""
 OPENING = 0.25
@@ -179,7 +179,7 @@ async def measure(
                     cpu_shares.append(replica.cpu.value)
                 times.update({(size, len(core_set)): samples[size] for size in sizes})
             if check_rows and not guess:
-                if source.decode or source.after:  # they hide small differences, or enlarge them
+                if source.decode or source.after:  # these hide small differences, or enlarge them
                     replica.close()
                     raw = replace(source, decode=None, after=None)
                     replica = TimedReplica(
@@ -270,7 +270,7 @@ class _Work:
         return self.too_slow * 2 * max_batch * (FEWEST + WARM_UPS) * core_counts / TABLE
 
     def _least_s(self, warm: Mapping[int, float], core_counts: int) -> float:
-        """Seconds of the fewest runs of these sizes on all core counts."""
+        """Seconds of the required runs of these sizes on all core counts."""
         runs = (
             seconds * (FEWEST if seconds > SLOW * self.budget_s else FEWEST + WARM_UPS)
             for seconds in warm.values()

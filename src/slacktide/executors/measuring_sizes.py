@@ -158,9 +158,10 @@ async def measure_sizes(
 
     One row and the largest batch are timed, `FEWEST` times after a run that does not count. That is
     enough to separate the cost of a batch from that of a row, and little compared to the table.
-    `warm` has the table's seconds by batch size. A point is skipped if all would exceed `most_s`,
-    but one row of a configured size still runs once, to time a variant. The replica must be
-    ready; it is left without inputs. Raises MeasuringError if a configured size fails.
+    `warm` has the table's seconds by batch size. A point is skipped if all points together would
+    exceed `most_s`, but one row of a configured size still runs once, to time a variant. The
+    replica must be ready; it is left without inputs. Raises MeasuringError if a configured size
+    fails.
     """
     size_times = []
     end = clock() + most_s

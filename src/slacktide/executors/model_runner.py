@@ -51,8 +51,8 @@ class ModelRunner:
         pooler: Pooler | None = None,
     ) -> None:
         """`interface`: inputs and outputs of the file. `preprocessing`: how pictures become one of
-        these inputs. `pooler`: makes one output of these. `decoder`: turns the outputs into the
-        ones that clients get. `before`: makes all of these inputs."""
+        these inputs. `pooler`: makes one output of the file's outputs. `decoder`: turns the outputs
+        into the ones that clients get. `before`: makes the file's inputs."""
         self.opener, self.source = opener, opener.source
         function = opener.source.function
         self.expands = opener.source.expands
@@ -183,8 +183,7 @@ class ModelRunner:
         return replace(self.interface, outputs=self._file_outputs)
 
     def undecodable(self, exits: Container[str]) -> Sequence[str]:
-        """Outputs of the file that `decode` reads although they are not among these, which exits
-        make."""
+        """Outputs of the file that `decode` reads but `exits` do not make."""
         if self.source.decode is None or self._decoder is None:
             return ()
         names = [self._file_names[index] for index in self._decoder.reads]
@@ -197,7 +196,7 @@ class ModelRunner:
         for array, spec in zip(arrays, self.interface.outputs, strict=True):
             if array.shape[:1] != (rows,):
                 if (function := self.source.function or self.source.after) is not None:
-                    # Its outputs are declared, so this is an error in the function.
+                    # A function's outputs are declared, so this is an error in the function.
                     counts = f"{len(array)} rows as {spec.name!r}, expected {rows}"
                     raise TensorError(f"the function {function.name!r} returned {counts}")
                 expected = f"does not have one row per input row; expected {rows}"

@@ -72,7 +72,7 @@ def _the_fitting(
     sizes: dict[int, int],
     run: Callable[[int], Shapes | None],
 ) -> PaddedOutput:
-    """The stride and rounding with which inputs have outputs of these `sizes`, by length."""
+    """The stride and rounding that explain the output's `sizes`, by length of the inputs."""
     longest = max(sizes)
     failing: list[int] = []
     candidates = fitting_outputs(output, sizes)

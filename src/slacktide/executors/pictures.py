@@ -33,7 +33,7 @@ def load_opencv() -> Any:
 
 
 _OPENCV_WAYS = {"linear": "INTER_LINEAR", "cubic": "INTER_CUBIC", "lanczos": "INTER_LANCZOS4"}
-"""Without `area`, which is linear for growing images."""
+"""OpenCV's flags by name, without `area`, which is linear for growing images."""
 
 
 def resize_into(image: Pixels, out: Pixels, interpolation: str = "area") -> None:

@@ -22,7 +22,7 @@ _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 def make_pooler(
     source: PoolingSource | None, model: ModelInterface
 ) -> tuple[Pooler | None, ModelInterface]:
-    """The pooler of a model, None if nothing is pooled, and the interface behind it."""
+    """The pooler of a model (None if nothing is pooled), and the interface of its answers."""
     pooler = None if source is None else Pooler(source, model)
     return pooler, model if pooler is None else replace(model, outputs=pooler.outputs)
 

@@ -36,7 +36,7 @@ class ProcessExecutor:
         require_kernel()
         self._allocator = AffinityAllocator() if allocator is None else allocator
         self._fork_clients: list[ForkClient] = []
-        """The last is in use. Earlier ones were abandoned, but still have workers."""
+        """The last client is in use. Earlier ones were abandoned, but still have workers."""
         self._handles: set[WorkerHandle] = set()
         self._shared = SharedReplicas(self._start)
         self._numbers = count()

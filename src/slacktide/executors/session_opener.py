@@ -28,7 +28,7 @@ class SessionOpener:
     source: ModelSource
     providers: tuple[Provider, ...]
     free: bool
-    """Whether clients choose more of the input shapes than the number of rows."""
+    """Whether clients choose axes of the inputs other than the number of rows."""
     shared_arena: bool
     image_sizes: Sequence[tuple[int, int]]
     """Heights and widths that the model's file names."""
@@ -95,6 +95,6 @@ class SessionOpener:
             options.add_session_config_entry("session.use_env_allocators", "1")
         options.log_severity_level = 4
         # ONNX Runtime keeps a memory pattern for every combination of input shapes for ever.
-        # Patterns could fill the memory if clients choose more of a shape than the number of rows.
+        # Patterns could fill the memory if clients choose axes other than the number of rows.
         options.enable_mem_pattern = not self.free
         return options

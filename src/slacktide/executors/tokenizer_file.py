@@ -27,7 +27,7 @@ class TokenizerFacts:
 
 
 def tokenizer_facts(content: bytes) -> TokenizerFacts:
-    """Read the content of a tokenizer.json. Raises ValueError, which says what it is not."""
+    """Read the content of a tokenizer.json. Raises ValueError, which says what is wrong with it."""
     try:
         document = orjson.loads(content)
         model, added = document["model"], document.get("added_tokens") or []

@@ -23,12 +23,12 @@ import orjson
 from slacktide.executors.hand_over.tensor_io import split_elements
 
 HEADER = struct.Struct("<QBQ")
-"""Number of the request; for the server, whether this is its last part; bytes that follow."""
+"""Number of the request, whether this is its last part, and bytes that follow."""
 ANSWER = struct.Struct("<QBQ")
 """Number of the request, kind and bytes that follow."""
 PART, TENSORS, REFUSAL = range(3)
 LENGTH = struct.Struct("<Q")
-"""Tokens of each row, before the tensors in the order of `roles`."""
+"""Number of tokens in each row; precedes the tensors, which come in the order of `roles`."""
 MOST_BYTES = 256 << 20
 """Maximum bytes of a request's tensors, in which short texts are padded to the longest."""
 MISSING = "needs the package tokenizers: pip install 'slacktide[text]'"
@@ -57,7 +57,8 @@ class Encoder:
             raise ValueError(f"the tokenizer cannot be opened: {error}") from None
 
     def encode(self, elements: Sequence[memoryview | bytes], before: int) -> list[Any]:
-        """The encodings of these texts, which follow `before` others. Raises ValueError."""
+        """The encodings of these texts. `before`: number of the request's texts in earlier parts.
+        Raises ValueError."""
         texts = []
         for index, element in enumerate(elements, before):
             try:

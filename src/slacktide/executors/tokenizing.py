@@ -3,8 +3,8 @@
 A text of a client takes 0.4 µs for a byte, so it may not run on the loop; and no library parses
 strangers' bytes in the server's process (decision 0076). Texts are sent in parts of at most
 `PART_BYTES`, short requests first, and the next part only while few bytes are under way: long
-requests delay a short one by one part. If the process dies or hangs, the request at which it stood
-fails and all others are sent again.
+requests delay a short one by one part. If the process dies or hangs, the request that it was
+working on fails, and all others are sent again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Tokenizing:
 
 
 class TokenizingError(Exception):
-    """Texts have no tensors. `of_client`: because of the texts themselves."""
+    """Texts have no tensors. `of_client`: whether the texts themselves are the reason."""
 
     def __init__(self, message: str, *, of_client: bool = False) -> None:
         super().__init__(message)

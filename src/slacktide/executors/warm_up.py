@@ -31,7 +31,7 @@ class WarmUp:
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
-        self._end = math.inf  # time after which only what must run is run
+        self._end = math.inf  # time after which only necessary runs are made
 
     def run(self, first: ExitStack) -> None:
         """Run batches of 1, 2, 4, … rows up to the largest, as far as the source's `warm_up_s`

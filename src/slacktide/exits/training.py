@@ -48,7 +48,8 @@ RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 _MIDDLE = 3
 """Index of the ridge that is tried first."""
 CLEARLY = 3.0
-"""Standard deviations by which a ramp must be better to count as better: many are compared."""
+"""Standard deviations by which a ramp must be better to count as better, because many ramps are
+compared."""
 _BLOCK = 256
 """Number of rows added to the sums at once: multiplying a block of rows costs little more than
 multiplying one row."""
@@ -252,7 +253,7 @@ class RampTrainer:
             self._learn(_BLOCK)
 
     def fits(self, rows: PooledRows) -> bool:
-        """Whether there are such rows, and of the sizes of those so far."""
+        """Whether `rows` has rows, of the same sizes as earlier ones."""
         sizes = [part.shape[1] for part in (*rows.features, rows.logits)]
         return len(rows) > 0 and sizes == self._sizes
 
@@ -314,8 +315,8 @@ class RampTrainer:
         return ramp, judged
 
     def _learn(self, least: int) -> None:
-        """Move the oldest waiting rows into the sums if at least `least` more wait than are to be
-        held back."""
+        """Move the oldest waiting rows into the sums if at least `least` more rows wait than are to
+        be held back."""
         beyond = self._waiting_rows - min(MOST_HELD_BACK, self.rows // 4)
         if beyond < least:
             return

@@ -72,7 +72,8 @@ class AccessRecord(NamedTuple):
     target: str
     """The path of an HTTP request without its query, or the model of a gRPC call."""
     status: int | str
-    """HTTP status (499: the client left before its answer), or the name of gRPC's (CANCELLED)."""
+    """HTTP status (499: the client left before its answer), or name of the gRPC status
+    (CANCELLED)."""
     seconds: float
     """Seconds from the first byte of an HTTP request, or a call's metadata, until the answer was
     made. A stream has one record for all its requests."""

@@ -27,7 +27,8 @@ NICENESS = 10
 GRPC, ALL_JSON = -2, -1
 """Kinds of request; any other kind is the length of the JSON before its binary tensors."""
 REQUEST, ANSWER = struct.Struct("<qQ"), struct.Struct("<?qQ")
-"""Kind and body length; success, length of the JSON, answer length."""
+"""Heads of a request (kind, body length) and of an answer (success, length of the JSON, answer
+length)."""
 
 
 def receive(connection: socket.socket, size: int) -> bytes:

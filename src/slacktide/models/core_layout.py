@@ -76,7 +76,7 @@ class Layout:
     unscaled: tuple[int, ...] = ()
     """All other processor numbers."""
     warnings: Mapping[str, str] = field(default_factory=dict)
-    """Warnings about cores that the machine lacks, by model, if that is allowed."""
+    """Warnings, by model, about cores that the machine lacks; only with `allow_fewer`."""
 
     def scaled_lane(self, model: str) -> ScaledLane | None:
         """Return the scaled lane of `model`; None if its lanes are fixed."""
@@ -230,7 +230,7 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
         shortage = f"{field}: needs {needed} cores, but the server may use only {total}"
         least, most = min(least, total), min(most, total)
     fewest, many = copies.min, copies.max
-    if copies.fixed:  # they divide `cores`; with a range, each replica has `cores`
+    if copies.fixed:  # replicas divide `cores`; with a range, each has `cores`
         if most < fewest:
             raise LaneError(name, f"cores: expected at least {fewest}, one per replica, got {most}")
         least, most = max(1, least // fewest), most // fewest

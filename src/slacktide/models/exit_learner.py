@@ -100,7 +100,7 @@ class _Pool:
             features = [_rows(part, report.rows) for part in report.features]
             self.trainer.add(features, _rows(report.logits, report.rows))
             if self.rare is not None and self.trainer.supplied is None:
-                fits = self.trainer.fits(self.rare)  # the positions may be others since
+                fits = self.trainer.fits(self.rare)  # the positions may have changed since
                 self.trainer.supplied = self.rare.halves_by_class()[0] if fits else None
             rows = self.trainer.all_rows
             if rows >= self.next_training and self.clock() >= self.paused_until:

@@ -206,8 +206,8 @@ def _number_of_first(edges: Sequence[Edge], reference_edge: Edge) -> int:
 
 
 def _sorts(edges: Sequence[Edge], stages: Mapping[str, LoadedVersion]) -> Iterator[bool]:
-    """Yield whether boxes are sorted: alike for all edges that select the same ones, since stages
-    with the same rows may be joined."""
+    """Yield, by edge, whether its boxes are sorted: equally for all edges that select the same
+    boxes, because stages with the same rows may be joined."""
     for edge in edges:
         alike = [peer for peer in edges if peer.selection == edge.selection]
         checks = [stages[peer.downstream].check for peer in alike]

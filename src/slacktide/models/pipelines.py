@@ -1,9 +1,9 @@
 """`PipelineShelf`: loaded pipelines, and the reasons why others are not loaded.
 
-A pipeline names the particular loads of its models that it was checked against
-(`LoadedVersion.pin`). If a model is reloaded, the pipeline is rebuilt from the new load. If a model
-is unloaded or no longer fits, the pipeline stops answering until the model is back. Frames in
-flight stay with the pipeline object that took them, which keeps its models loaded.
+A pipeline names the loaded versions that it was checked against (`LoadedVersion.pin`). If a model
+is reloaded, the pipeline is rebuilt from its new version. If a model is unloaded or no longer fits,
+the pipeline stops answering until the model is back. Frames in flight stay with the pipeline object
+that took them, which keeps its models loaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LoadedPipeline:
     """A pipeline whose models are loaded and fit together; rebuilt when a model is reloaded."""
 
     pipeline: Pipeline
-    """Its stages name loads (`LoadedVersion.pin`) as their versions."""
+    """Its stages name loaded versions (`LoadedVersion.pin`)."""
     interface: ModelInterface
     """Inputs of the source, and `STAGE.OUTPUT` of every stage; shapes include the batch axis."""
     stages: Mapping[str, LoadedVersion]
@@ -164,7 +164,7 @@ class PipelineShelf:
     def _build(
         self, definition: PipelineDefinition, missing: Mapping[str, str] | None = None
     ) -> LoadedPipeline:
-        """Build a pipeline from the current loads. Raises SettingsError."""
+        """Build a pipeline from the versions that its models have now. Raises SettingsError."""
         stages: dict[str, LoadedVersion] = {}
         problems = []
         for stage in definition.pipeline.stages:

@@ -36,8 +36,8 @@ class TextInput:
     def __init__(
         self, text: DeclaredText, interface: ModelInterface, budget: MemoryBudget | None = None
     ) -> None:
-        """`interface`: of the file, which `check_interface` has checked. `budget`: memory for
-        texts that wait, by client."""
+        """`interface`: the file's, which `check_interface` has checked. `budget`: memory for texts
+        that wait, by client."""
         self._text, self._budget = text, budget
         self._field = f"input {text.name!r}"
         self._specs = list(text.specs(interface).items())

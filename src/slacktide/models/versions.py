@@ -135,7 +135,8 @@ class LoadedPool:
 
 @dataclass(slots=True, eq=False)
 class LoadedVersion:
-    """One load of one version of a model. All of its pools share these fields."""
+    """One version of a model, loaded once: a reload makes a new object. All of its pools share
+    these fields."""
 
     platform: ClassVar[str] = PLATFORM
     """Platform of the model in Triton's protocol."""

@@ -10,8 +10,8 @@ Huber's ρ, quadratic up to 1.345 standard deviations and linear beyond, which f
 the points; then with Tukey's bisquare and that scatter, which ignores points further off than 4.685
 standard deviations. The logarithm makes a batch of one count as much as a batch of sixteen, and an
 error by a factor of 2 as much as one of ½. Each iteration is a least-squares problem under bounds,
-solved exactly: with four coefficients, every set of positive ones can be tried. (The paper only
-says robust regression; docs/decisions/0020 compares.)
+solved exactly: there are four coefficients, so every subset can be tried as the positive ones. (The
+paper only says robust regression; docs/decisions/0020 compares.)
 
 **Reach.** A fit is only valid near its points: further away `AmdahlFit.seconds` raises.
 """
@@ -130,7 +130,7 @@ class AmdahlFit:
         return max(abs(point.error) for point in self.points)
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready; docs/profiles.md explains each field."""
+        """JSON-ready; docs/internals/profile-files.md explains each field."""
         names = ("batch", "cores", "measured_s", "predicted_s", "weight")
         return {
             **{f"{name}_s": value for name, value in asdict(self.model).items()},

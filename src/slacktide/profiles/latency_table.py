@@ -89,7 +89,7 @@ class LatencyTable:
         p99: Sequence[Sequence[float]],
         samples: Sequence[Sequence[int]] | None = None,
     ) -> LatencyTable:
-        """Make grids (n_batches, n_cores) monotone. Without `samples` they count as stated."""
+        """Make grids (n_batches, n_cores) monotone. Without `samples`, times count as stated."""
         if samples is None:
             samples = [[0] * len(cores) for _ in batches]
         return cls(

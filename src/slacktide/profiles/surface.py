@@ -34,7 +34,8 @@ Grid = tuple[tuple[float, ...], ...]
 
 _Side = tuple[int, float, tuple[float, ...]]
 """For a core count beyond the measured ones: (the count at which the model is evaluated instead,
-time of the largest batch there ÷ at the nearest measured count, times of all batch sizes)."""
+time of the largest batch there ÷ its time at the nearest measured count, times of all batch
+sizes)."""
 
 
 def batch_sizes(max_batch: int) -> tuple[int, ...]:

@@ -86,7 +86,7 @@ def bandwidths(folder: Path | None) -> Bandwidths:
 
 
 def measured_points(folder: Path) -> tuple[Timed, ...]:
-    """The latencies in a file below `folder`: batch, cores, latency_ms. Raises ReproduceError."""
+    """The latencies (batch, cores, latency_ms) in a file below `folder`. Raises ReproduceError."""
     path = find_data_file(folder, POINTS)
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -137,7 +137,7 @@ class SpongeSetting:
 
     @property
     def outgrows(self) -> bool:
-        """Whether the load is more than one instance can take, so that others have to start."""
+        """Whether the load is more than one instance can carry."""
         return self.settles_s > 0.0
 
     @property
@@ -222,8 +222,9 @@ class SpongeRequests:
 def draw(
     setting: SpongeSetting, model: str, seed: int, begin: float, end: float, data: Bandwidths
 ) -> SpongeRequests:
-    """The requests of `model` sent from `begin` to `end`; the same for equal arguments. Each has
-    the link to itself, as in the paper's own workload: several clients together send 20/s."""
+    """The requests of `model` sent from `begin` to `end`; the same for equal arguments. Each
+    request has the link to itself, as in the paper's own workload, where several clients together
+    send 20/s."""
     trace, start = data.of(setting.link)
     generator = rng_for(seed, f"arrivals of {model}")
     sent = begin + setting.arrivals.times(end - begin, generator)

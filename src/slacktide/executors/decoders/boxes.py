@@ -35,7 +35,7 @@ class BoxDecoder:
 
 
 def index_of_boxes(outputs: Sequence[TensorSpec]) -> int:
-    """Index of the output of boxes as fractions; −1 if there is none."""
+    """Index of the output that holds boxes as fractions; −1 if there is none."""
     for index, spec in enumerate(outputs):
         if spec.name == BOXES and spec.datatype.is_float and spec.shape[2:] in ((4,), (-1,)):
             return index

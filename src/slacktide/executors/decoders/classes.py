@@ -52,7 +52,7 @@ class ClassDecoder:
             values /= values.sum(1, keepdims=True)
         classes = best_classes(values, min(self._top, count))
         scores = np.take_along_axis(values, classes, 1)
-        if self._kind == "sigmoid":  # it keeps the order, so the best alone are converted
+        if self._kind == "sigmoid":  # a sigmoid keeps the order: convert only the best
             with np.errstate(over="ignore"):
                 scores = np.asarray(1 / (1 + np.exp(-scores)), np.float32)
         return [scores, classes]

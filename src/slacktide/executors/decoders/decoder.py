@@ -32,8 +32,8 @@ class Decoder(Protocol):
 
         `arrays`: the model's outputs, in the file's order. `placements` [rows, 4]: left, top, width
         and height of each client's picture, in pixels of the model's input. `extent`: height and
-        width of that input in pixels; (0, 0) if it is no picture. Raises ModelError if the arrays
-        have a shape that the decoder cannot read.
+        width of that input in pixels; (0, 0) if the model takes no pictures. Raises ModelError if
+        the arrays have a shape that the decoder cannot read.
         """
         ...
 

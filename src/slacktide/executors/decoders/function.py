@@ -50,7 +50,7 @@ class OutputFunction:
         decoder: Decoder | None,
         cores: int = 1,
     ) -> None:
-        """`outputs`: of the model; `decoder`: runs before the function. Raises the errors of
+        """`outputs`: the model's outputs; `decoder`: runs before the function. Raises the errors of
         `load_function`."""
         self.reads: Sequence[int] = range(len(outputs)) if decoder is None else decoder.reads
         self.outputs = source.tensors.outputs

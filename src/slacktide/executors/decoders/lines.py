@@ -22,11 +22,11 @@ from slacktide.executors.ports import DecodeSource
 _LEAST_CORE, _LEAST_LINE = 3, 5
 """Pixels of the shorter side, before and after growing."""
 _MOST_CORES = 1000
-"""Number of cores of a page, the largest, that are examined at least: dotted patterns have more."""
+"""Number of a page's largest cores that are always examined: dotted patterns have more."""
 _LEAST_SIDE = 3
-"""Pixels of a line's sides that are not enough."""
+"""A line whose shorter side has no more pixels is dropped."""
 _SAME_LINE = 10
-"""Pixels between the tops of lines that count as being of one height, in reading order."""
+"""Distance in pixels below which the tops of two lines count as equally high in reading order."""
 _ROUND = np.stack([f(np.linspace(0, 2 * np.pi, 32, endpoint=False)) for f in (np.cos, np.sin)], 1)
 """A circle of radius 1."""
 

@@ -47,13 +47,13 @@ class SsdDecoder:
         labels: int | None,
         extent: Extent,
     ) -> None:
-        """`extent`: of the model's input. Raises ModelError if the outputs, the labels or the
-        anchors do not fit."""
+        """`extent`: height and width of the model's input. Raises ModelError if the outputs, the
+        labels or the anchors do not fit."""
         offsets, scores = (index_of(name, outputs) for name in source.outputs)
         self.reads = (offsets, scores)
         self._source, self._labels = source, labels
         self._offsets, self._scores = (floats_at(index, outputs) for index in self.reads)
-        self._are_unchecked = True  # whether the scores may not be what the settings say
+        self._are_unchecked = True  # whether `decode.probabilities` is unverified
         for spec in (self._offsets, self._scores):
             if spec.shape != (-1,) and -1 not in spec.shape[1:]:
                 self._check(spec, spec.shape, extent)
@@ -85,7 +85,7 @@ class SsdDecoder:
         return best_boxes(self._source, candidates, placements, len(offsets))
 
     def _check_probabilities(self, scores: NDArray[np.float32]) -> None:
-        """Raise ModelError if the scores are probabilities although none are stated, or not."""
+        """Raise ModelError if `decode.probabilities` contradicts the scores."""
         sums = scores.sum(2)
         are = bool(scores.min() >= 0 and abs(sums.min() - 1) < 1e-2 and abs(sums.max() - 1) < 1e-2)
         if are != self._source.probabilities and np.isfinite(sums).all():

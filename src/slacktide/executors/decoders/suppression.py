@@ -1,4 +1,5 @@
-"""Answers of detectors: the boxes that remain of overlapping ones, in fractions of pictures."""
+"""Answers of detectors: the boxes that remain when overlapping ones are removed, as fractions of
+pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Candidates(NamedTuple):
 
 
 def box_outputs(source: DecodeSource, rows: int) -> tuple[TensorSpec, ...]:
-    """The outputs of a detector. `rows`: of the model's output; −1: any number."""
+    """The outputs of a detector. `rows`: number of rows in the model's output; −1: any."""
     most = source.max_detections
     return (
         TensorSpec("boxes", Datatype.FP32, (rows, most, 4)),

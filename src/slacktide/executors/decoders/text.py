@@ -14,12 +14,13 @@ from slacktide.executors.ports import DecodeSource
 
 class TextDecoder:
     """Outputs `text`, BYTES [rows], and `scores` [rows], the mean score of its characters; 0
-    without any. Of equal neighbours one counts, and blanks are left out."""
+    without any. Equal neighbours count once, and blanks are left out."""
 
     def __init__(
         self, source: DecodeSource, index: int, spec: TensorSpec, characters: Sequence[str]
     ) -> None:
-        """`characters`: without the blank. Raises ModelError if they do not fit the output."""
+        """`characters`: the alphabet, without the blank. Raises ModelError if they do not fit the
+        output."""
         self.reads = (index,)
         self._source, self._index, self._name = source, index, spec.name
         self._characters = characters
@@ -57,7 +58,7 @@ class TextDecoder:
         return [texts, scores]
 
     def _read(self, classes: int) -> None:
-        """Find the character of each class. A space may follow those of the file."""
+        """Find the character of each class. A space may follow the characters of the file."""
         missing = classes - 1 - len(self._characters)
         if missing not in (0, 1):
             expected = f"{classes - 1} characters, or one less if a space is the last"

@@ -204,8 +204,8 @@ class BatchRunner:
         confined: bool = False,
     ) -> None:
         """`send` takes frames that precede a batch's end. `thresholds` gives the ramps' thresholds
-        by position. `samples` says whether to report features of a batch. `confined`: a failed
-        allocation means that the memory limit is exceeded, and ends the worker."""
+        by position. `samples` says whether to report features of a batch. `confined`: whether a
+        failed allocation means that the memory limit is exceeded, and ends the worker."""
         self._send = send
         self._thresholds = thresholds
         self._samples = samples

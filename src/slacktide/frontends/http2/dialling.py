@@ -1,8 +1,8 @@
 """`Http2Dialling`: the client's side of an HTTP/2 connection that carries one stream, without a
 socket.
 
-All but heads and ends is as on the server's side: windows, settings, pings, bodies both ways. The
-stream's request has no end until `finish`, and its answer may begin before.
+Windows, settings, pings and bodies work as on the server's side; only heads and ends differ. The
+stream's request has no end until `finish`, and its answer may begin before that.
 """
 
 from __future__ import annotations

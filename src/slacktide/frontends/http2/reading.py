@@ -31,7 +31,7 @@ class Http2Reader:
     )  # fmt: skip
 
     def __init__(self, *, prefaced: bool = False) -> None:
-        """`prefaced`: no preface is expected, as from a server."""
+        """`prefaced`: whether no preface is expected, as from a server."""
         self.kind = self.flags = self.id = 0
         self.length = self.size = 0
         """Payload bytes with padding (which windows count) and without."""

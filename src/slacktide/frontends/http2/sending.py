@@ -150,7 +150,8 @@ class SendingHalf:
             self._put_data(stream, size, body)
 
     def finish(self, stream: Http2Stream, trailers: bytes) -> None:
-        """End an answer with its trailers. If it has not begun, they are all of it."""
+        """End an answer with its trailers. If the answer has not begun, it consists of them
+        alone."""
         self.patience += PATIENCE_PER_PART
         stream.finished = True
         stream.trailers = trailers

@@ -22,7 +22,8 @@ from slacktide.planning import ExitEvent, SessionEvent
 def rng_for(seed: int, purpose: str) -> np.random.Generator:
     """Return a new generator for `purpose` under `seed` ≥ 0, with the same numbers at every call.
     The numbers depend only on seed and purpose, not on the order of calls: another purpose, or more
-    draws for one, leaves all others unchanged. Two runs stay paired in all that they share."""
+    draws for one, leaves all others unchanged. So two runs draw the same numbers for everything
+    that they have in common."""
     digest = hashlib.sha256(purpose.encode()).digest()
     words = tuple(int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))

@@ -81,8 +81,8 @@ class ModelDefinition:
     """Folder of its profile, if writable: the version's folder with links followed, or a folder
     below the state folder for a single file."""
     model_path: Path
-    """The model file, links to its folder followed. It may be a link itself, with its target inside
-    a repository folder. For a function, the file that names it."""
+    """The model file, in a folder without links. The file may be a link to a file inside the
+    repository. For a function, the file that names it."""
     settings: ModelSettings
     """Settings in effect: slacktide.yaml over config.pbtxt over the defaults."""
     config: Mapping[str, Any]
@@ -368,7 +368,7 @@ class Repository:
     def _place(
         self, model: str, version: str, file: str, *, stated: bool = False
     ) -> tuple[Path, Path]:
-        """Return a version's folder and model file. `stated`: one of several named files."""
+        """Return a version's folder and model file. `stated`: whether settings name the file."""
         folder = resolve(self.root, model, version, kind=PathKind.FOLDER)
         try:
             resolve(self.root, model, version, file, kind=PathKind.FILE)
@@ -405,7 +405,8 @@ class Repository:
     def _labels(
         self, path: Path | None, where: str, config: Mapping[str, Any], settings: ModelSettings
     ) -> tuple[str, ...]:
-        """Return the labels of the model. Raises SettingsError, also if settings name others."""
+        """Return the labels of the model. Raises SettingsError, also if settings name classes that
+        are no labels."""
         labels = self._read_labels(path, where, config, settings)
         try:
             if settings.exits is not None:
@@ -418,8 +419,8 @@ class Repository:
     def _read_labels(
         self, path: Path | None, where: str, config: Mapping[str, Any], settings: ModelSettings
     ) -> tuple[str, ...]:
-        """Return the labels in the stated file, else in the one that config.pbtxt names, if it is
-        readable; none if they are characters. Raises SettingsError."""
+        """Return the labels in the stated file, else in the file that config.pbtxt names, if it is
+        readable; none if labels are characters. Raises SettingsError."""
         if settings.decode is not None and settings.decode.spells:
             return ()
         try:
@@ -549,8 +550,8 @@ _SIGNS = frozenset({".onnx", ".pbtxt", ".yaml", ".yml"})
 
 
 def _unread(folder: str, function: str, named_in: str) -> tuple[str, ...]:
-    """Return a warning about a version's folder beside a function, which Triton needs. Raises
-    FolderError if the function is not named in Triton's file."""
+    """Return a warning about a version's folder beside a function. Triton needs such a folder;
+    raises FolderError if the function is not named in Triton's file."""
     if named_in == SETTINGS_FILE:
         where = f"{folder.partition('/')[0]}/{SETTINGS_FILE}"
         raise FolderError(folder, f"not allowed with 'function' in {where}")

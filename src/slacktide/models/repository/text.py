@@ -67,7 +67,8 @@ class DeclaredText:
 
 
 def with_text(settings: ModelSettings, text: DeclaredText | None) -> ModelSettings:
-    """Return the settings with those of the inputs that the tokenizer makes. Stated ones win."""
+    """Return the settings, completed for the inputs that the tokenizer makes. Stated settings
+    win."""
     if text is None:
         return settings
     facts, roles = text.facts, text.gives

@@ -216,8 +216,8 @@ def search_of(
     guards: Sequence[ThresholdSearch] = (),
 ) -> ThresholdSearch:
     """Return the search for thresholds. `fresh`: number of the last rows that are not in doubt. A
-    ramp with too few rows lets no row leave; one with fewer rows than others may be wrong less
-    often. `guards`: see `ThresholdSearch`."""
+    ramp with too few rows lets no row leave; a ramp with fewer rows than others is allowed fewer
+    wrong answers. `guards`: see `ThresholdSearch`."""
     unsure, agrees = leaving(verdicts[0]), verdicts[1]
     row_counts = np.isfinite(verdicts[0]).sum(0).tolist()
     allowed = [most_wrong(row_count, loss) for row_count in row_counts]

@@ -21,7 +21,7 @@ class ClassStatus:
 
     number: int
     judged: int
-    """Judged rows so far that the model gave it to."""
+    """Judged rows so far to which the model gave this class."""
     wrong: int
     """Judged rows that left with another answer."""
     alarms: int

@@ -23,16 +23,17 @@ from slacktide.planning.exits.accuracy_budget import AccuracyBudget, JudgedWindo
 from slacktide.planning.exits.thresholds import Array, ThresholdSearch, leaving, most_wrong
 
 CLASS_LOSS = 0.03
-"""Largest share of a class's rows that may leave with another answer; more if `accuracy_loss` is
-more."""
+"""Largest share of a class's rows that may leave with another answer; `accuracy_loss` if that is
+larger."""
 GUARDED_ROWS = 60
-"""Judged rows of a class from which on that share may leave; of fewer, none."""
+"""Number of judged rows of a class from which on that share may leave; with fewer rows, none
+may."""
 MOST_CLASSES, CLASS_ROWS = 20, 256
 """Number of classes that are guarded, and judged rows kept of each."""
 MARGIN = 0.5
-"""Part of the uncertainty of a class's rows with which thresholds are tuned, since the next row may
-be surer than those seen. Beyond the bound, thresholds are reset; of a class of `whole_model_only`,
-as soon as a row comes within the margin."""
+"""Factor on the uncertainty of a class's rows when thresholds are tuned, because the next row may
+be surer than those seen. Thresholds are reset when the bound is exceeded or, for a class in
+`whole_model_only`, as soon as a row comes within the margin."""
 MOST_APPLICATIONS = 32
 IDLE_S = 600.0
 """Seconds without a row after which an application may lose its place to another."""
@@ -118,7 +119,7 @@ class JudgedClasses:
         return self.windows[number]
 
     def guard(self, number: int, ramps: Sequence[int]) -> Guard | None:
-        """Return the guard of a class; None if its rows leave nothing to guard."""
+        """Return the guard of a class; None if there is nothing to guard."""
         window = self.windows.get(number)
         if window is None:
             return None
@@ -157,7 +158,7 @@ class JudgedClasses:
 
 
 class Applications:
-    """Judged rows of each application. While there is only one, the pool's budget is its own."""
+    """Judged rows of each application. While there is only one, its budget is the pool's."""
 
     def __init__(self, loss: float) -> None:
         self._loss = loss
@@ -237,7 +238,8 @@ class Applications:
         return most >= 0 and search.cost(np.array([*thresholds.values()])) <= most
 
     def admit(self, thresholds: Mapping[int, float]) -> bool:
-        """Admit those whose rows fit these thresholds; returns whether others than before."""
+        """Admit the applications whose rows fit these thresholds; returns whether they have
+        changed."""
         if not self.budgets:
             return False
         before, self.admitted = self.admitted, {n for n in self.budgets if self.fits(n, thresholds)}
@@ -246,13 +248,13 @@ class Applications:
         return before != self.admitted
 
     def forget(self, positions: int) -> None:
-        """Forget judged rows, whose ramps have other weights now."""
+        """Forget judged rows, because ramps have new weights."""
         self._positions = positions
         for budget in self.budgets.values():
             budget.forget(positions)
 
     def doubt_idle(self, before: float) -> bool:
-        """Exclude applications without a row since then; returns whether there were any."""
+        """Exclude applications without a row after `before`; returns whether there were any."""
         idle = [name for name, at in self._last_at.items() if at <= before]
         self._counted.difference_update(idle)
         for name in self.admitted.intersection(idle):

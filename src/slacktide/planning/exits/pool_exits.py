@@ -383,8 +383,8 @@ class PoolExits(ScopeState):
             )
 
     def _wrongly_left(self, report: ExitReport) -> list[bool]:
-        """Return for each row whether it would leave, or nearly, with another answer than the
-        model's by the thresholds in force."""
+        """Return, for each row, whether the thresholds in force let it leave, or nearly, with an
+        answer other than the model's."""
         limits = [self.thresholds.get(ramp, 0.0) / MARGIN for ramp in report.ramps]
         if not any(limits):
             return [False] * len(report.left)

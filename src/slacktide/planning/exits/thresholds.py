@@ -157,7 +157,8 @@ class ThresholdSearch:
 
     def _costs(self, placed: Array, ramp: int) -> tuple[Array, Array, Array]:
         """Return the rows that may leave at a ramp without a threshold, the surest first; where
-        they leave otherwise; and the price of all wrong answers if the first 0, 1, … rows do."""
+        they leave otherwise; and the price of all wrong answers if the first 0, 1, … rows leave at
+        the ramp."""
         leaves = self.leaves(placed)
         rows = self._order[: self._counts[ramp], ramp]
         rows = rows[leaves[rows] > ramp]

@@ -63,10 +63,10 @@ class StageCost(NamedTuple):
     share: float
     """Share of its rows that its replicas have the capacity for."""
     work: float
-    """Server lanes that it keeps busy (times cores, if the configuration states them), and lanes
-    that its memory counts as."""
+    """Server lanes that it keeps busy (times cores, if the configuration states them), plus its
+    memory converted to lanes."""
     running: float
-    """Lanes that its intermediate memory counts as, on a device that runs one stage at a time."""
+    """Its intermediate memory converted to lanes, on a device that runs one stage at a time."""
     accuracy: float
     row_share: float
     on: Sequence[tuple[int, float]]
@@ -105,7 +105,7 @@ class PlacementScore(NamedTuple):
     worth: float
     """Rows per second that reach sinks in time, times their accuracy."""
     spare: float
-    """The servers' work, negated, in lanes and what counts as lanes (`EstimateRules.memory`); the
+    """The servers' work in lanes, memory and links included (`EstimateRules`), negated; the
     latency, negated, if the placement is worth nothing."""
 
 

@@ -7,7 +7,7 @@ The latency of a stage is the sum of its batch's wait to fill, its p99, and its 
 path adds the transfers between devices and the answer's way back. Waits:
 
     fill      (b − m) / λ    m = (1 + CV²) / 2 rows come together, as in a Poisson process of groups
-                             of geometric size whose rows have that CV; none if b ≤ m
+                             of geometric size whose rows have that CV; no wait if b ≤ m
     lane      ρ / (2 μ (1 − ρ))    M/D/1 of one replica: μ = 1 / latency(b), ρ = λ / (n b μ)
     shared    Σ λ/b · latency(b)² / (2 (1 − ρ)) over all stages on the lanes of a device, if they
               have no timetable; the larger of `lane` and `shared` counts (M/G/1, equal for one)
@@ -19,7 +19,7 @@ A sink is worth its rows per second, times the share that stages and links on th
 capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
 times the share that is likely to be in time. That share is 1 up to the budget (a part of the SLO),
 0 (or `late_chance`) at the SLO, and linear in between. An overloaded link or lane drops rows that
-wait too long, so the other rows wait as at `BUSY`.
+wait too long, so the other rows wait as at a load of `BUSY`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ FLOATS = Arithmetic(min, max, float)
 ARRAYS = Arithmetic(np.minimum, np.maximum, np.max)
 
 SOURCE = ((0, 1.0),)
-"""`StageCost.on` of the place where frames come in and answers go."""
+"""`StageCost.on` of the camera, where frames come in and answers go."""
 Crossings = list[tuple[float, tuple[int, int]]]
 """Links that one hand-over may cross: (1 if it crosses the link, else 0; ends of the link)."""
 
@@ -75,7 +75,7 @@ class PipelineEstimate(NamedTuple):
     worth: float
     """Rows per second that reach sinks in time, times their accuracy."""
     work: float
-    """Busy server lanes, on average, and what counts as lanes (`EstimateRules.memory`)."""
+    """Busy server lanes, on average, plus memory and links converted to lanes (`EstimateRules`)."""
     latency: float
     """Seconds of the longest path, including the way back."""
     latencies: Sequence[float]

@@ -36,7 +36,7 @@ from slacktide.planning.scaling.scaled_state import ScaledModel
 from slacktide.planning.variants.family import Family
 
 AT_ONCE = 1e15
-"""Bytes per second from lane to lane: transfers take no time."""
+"""Bandwidth between lanes in bytes per second, at which transfers take no time."""
 WHOLE = 0.95
 """Worth of an answer if no row may leave early: a placement gives up exits only if that gains a
 twentieth of what a stage serves."""

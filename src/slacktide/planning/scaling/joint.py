@@ -62,7 +62,7 @@ class JointOptions(VerticalOptions):
 
 
 SHORT_SHARE = 0.05
-"""Share of the window. A number of replicas is enough if it was too small for at most this much
+"""A number of replicas counts as enough if it was too small for at most this share of the window
 longer than the best number was."""
 
 

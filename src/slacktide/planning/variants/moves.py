@@ -215,8 +215,8 @@ class _State:
         return True
 
     def divide(self, effort: Effort) -> bool:
-        """Divide the clients of two replicas anew, with any two variants: adding an unmapped
-        client, else as they are, else with an unmapped client in the place of another."""
+        """Divide the clients of two replicas anew, with any two variants: first with an unmapped
+        client added, then as they are, then with an unmapped client in place of another."""
         weight, limits = self.fleet.weight, self.fleet.limits
         out = [client for client in np.flatnonzero(self.at == UNMAPPED) if limits[client].any()]
         pairs = [

@@ -349,7 +349,7 @@ class ServerCall(PendingRequest):
         self._route.announce(notice, self)
 
     def _start(self, version: LoadedVersion, call: InferCall, request: Request) -> None:
-        """Have the request of a checked call, whose payload is stored, answered."""
+        """Submit the request of a checked call, whose payload is stored."""
         self._route.submit(request, self)
 
     def _cancelled(self, version: LoadedVersion, reason: Reason) -> None:

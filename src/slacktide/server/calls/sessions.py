@@ -112,7 +112,7 @@ class StreamSession:
         self._advice: SizeAdvice | None = None
         """Last advice, without its bandwidth."""
         self._side = 0
-        """The side in pixels that its frames then have."""
+        """Side in pixels of the frames for that variant."""
         self._gap = 1.0 / max(terms.rate, LEAST_RATE)
         """Seconds between frames, smoothed."""
         self._last_frame_at, self._opened_at = -inf, sessions.clock()
