@@ -21,16 +21,16 @@ CEILINGS = {
     "cli": 1_990,
     "client": 2_100,
     "cluster": 1_484,
-    "domain": 3_110,
-    "engine": 4_245,
-    "executors": 12_985,
+    "domain": 3_113,
+    "engine": 4_255,
+    "executors": 12_989,
     "exits": 1_950,
-    "frontends": 8_163,
+    "frontends": 8_166,
     "models": 11_785,
     "observability": 1_930,
     "peers": 805,
     "pipelines": 1_200,
-    "planning": 11_740,
+    "planning": 11_742,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 81_916,
+    "serving": 81_952,
     "client": 2_100,
     "lab": 20_499,
     "testing": 400,
-    "papers": 11_500,
-    "all": 116_352,
+    "papers": 11_510,
+    "all": 116_399,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
