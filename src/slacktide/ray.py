@@ -32,18 +32,21 @@ from slacktide._datatypes import BY_NAME
 from slacktide._version import __version__
 from slacktide.cluster.file import (
     FIRST_PORT,
+    LOOPBACK,
     POOL_STEP,
-    PORTS,
     STEP,
+    Address,
     ClusterFile,
     ClusterServer,
     read_cluster_file,
 )
-from slacktide.cluster.folder_lock import FolderLock
+from slacktide.cluster.folder_lock import FolderLock, holder_of
 from slacktide.cluster.local import clusters_folder
-from slacktide.cluster.supervisor import ServerCommand, ServerPhase, Supervisor, ask
+from slacktide.cluster.supervisor import ServerCommand, ServerPhase, Supervisor, ask, stop_server
 
 SHARE = "offered_share"
+_PLACE_LOCK = "supervisor"
+"""Lock in a server's state folder that its replica holds."""
 _LOOK_S = 0.05
 _STOP_S = 120.0
 """Time that Ray Serve gives a replica to let its server drain."""
@@ -63,9 +66,9 @@ class ServerPool:
         self._lock, command = _claim_place(cluster, index)
         holder = command.holder()
         if holder is not None and not command.is_current(holder, __version__):
-            await Supervisor(command).stop()
+            await stop_server(command.folder)
         self._supervisor = Supervisor(command)
-        self._task = asyncio.get_running_loop().create_task(self._supervisor.run())
+        self._supervisor.start()
         self._session: aiohttp.ClientSession | None = None
         token_file = {**cluster.serve, **cluster.servers[index].serve}.get("token-file")
         self._token = "" if token_file is None else Path(str(token_file)).read_text().strip()
@@ -129,11 +132,15 @@ class ServerPool:
         return _decode(answer, length)
 
     async def __del__(self) -> None:
-        """Stop the server. Ray Serve awaits this if it stops a replica on purpose; otherwise nobody
-        does, and the server goes on."""
+        """Stop the server, and those in other places of the pool on this node that a dead replica
+        has left. Ray Serve awaits this if it stops a replica on purpose; otherwise nobody does, and
+        the server goes on."""
         await self._supervisor.stop()
-        await self._task
         self._lock.release()
+        folder = self._supervisor.command.folder
+        for place in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
+            if holder_of(place / _PLACE_LOCK) is None:
+                await stop_server(place)
 
 
 class SharePolicy:
@@ -163,7 +170,7 @@ def application(cluster: ClusterFile) -> serve.Application:
         deployment = serve.deployment(
             ServerPool,
             name=server.name,
-            ray_actor_options={"num_cpus": server.cores or 1, "resources": server.resources},
+            ray_actor_options={"num_cpus": server.cores or 1},
             max_replicas_per_node=server.per_node,
             autoscaling_config={
                 "min_replicas": server.replicas.min,
@@ -227,18 +234,22 @@ def states(name: str) -> list[dict[str, Any]]:
 def _claim_place(cluster: ClusterFile, index: int) -> tuple[FolderLock, ServerCommand]:
     """Take a place of this node that no other replica has, if possible one with a running server.
     Raises RuntimeError if there is none."""
-    server = cluster.servers[index]
-    host = _host(cluster, server, ray.util.get_node_ip_address())
-    places = []
-    for number in range(server.per_node):
-        name = f"{server.name}-{host}-{number}"
+    server, nodes = cluster.servers[index], [node for node in ray.nodes() if node["Alive"]]
+    addresses = [
+        address
+        for node in nodes
+        for place, pool in enumerate(cluster.servers)
+        for address in _addresses(cluster, pool, place, node["NodeManagerAddress"])
+    ]
+    places: list[ServerCommand] = []
+    for address in _addresses(cluster, server, index, ray.util.get_node_ip_address()):
+        name = f"{server.name}-{address[0]}-{len(places)}"
         folder = clusters_folder() / cluster.name / "servers" / name
-        address = host, _port(server, index, number)
-        peers = [peer for peer in _addresses(cluster) if peer != _grpc(address)]
-        command = cluster.command(server, folder, name=name, address=address, peers=peers)
-        places.append(command)
+        places.append(
+            cluster.command(server, folder, name=name, address=address, addresses=addresses)
+        )
     for command in sorted(places, key=lambda command: command.holder() is None):
-        lock = FolderLock(command.folder / "supervisor")
+        lock = FolderLock(command.folder / _PLACE_LOCK)
         try:
             lock.acquire()
         except OSError:
@@ -247,31 +258,13 @@ def _claim_place(cluster: ClusterFile, index: int) -> tuple[FolderLock, ServerCo
     raise RuntimeError(f"{server.name}: all {server.per_node} places of this node are taken")
 
 
-def _host(cluster: ClusterFile, server: ClusterServer, node: str) -> str:
-    """Return where a server of a node listens: beyond loopback only with credentials."""
+def _addresses(cluster: ClusterFile, server: ClusterServer, index: int, node: str) -> list[Address]:
+    """Return the places of a pool on a node: beyond loopback only with credentials."""
     flags = {**cluster.serve, **server.serve}
     is_guarded = cluster.peer_token_file is not None or "tls-client-ca" in flags
-    return server.host or (node if is_guarded else "127.0.0.1")
-
-
-def _port(server: ClusterServer, index: int, number: int) -> int:
-    return (server.port or FIRST_PORT + POOL_STEP * index) + STEP * number
-
-
-def _grpc(address: tuple[str, int]) -> str:
-    return f"{address[0]}:{address[1] + PORTS['grpc-port']}"
-
-
-def _addresses(cluster: ClusterFile) -> list[str]:
-    """Return every address where a server of the cluster may be, whether it runs or not."""
-    nodes = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
-    addresses = (
-        _grpc((_host(cluster, server, node), _port(server, index, number)))
-        for node in nodes
-        for index, server in enumerate(cluster.servers)
-        for number in range(server.per_node)
-    )
-    return list(dict.fromkeys(addresses))
+    host = server.host or (node if is_guarded else LOOPBACK)
+    first = server.port or FIRST_PORT + POOL_STEP * index
+    return [(host, first + STEP * number) for number in range(server.per_node)]
 
 
 def _encode(
@@ -296,10 +289,7 @@ def _decode(answer: bytes, length: int) -> dict[str, NDArray[Any]]:
     outputs = {}
     for output in json.loads(answer[:length])["outputs"]:
         dtype, shape = BY_NAME[output["datatype"]].dtype, output["shape"]
-        size = output.get("parameters", {}).get("binary_data_size")
-        if size is None:
-            outputs[output["name"]] = np.array(output["data"], dtype).reshape(shape)
-            continue
+        size = output["parameters"]["binary_data_size"]
         array = np.frombuffer(answer, dtype, size // dtype.itemsize, length)
         outputs[output["name"]] = array.reshape(shape)
         length += size

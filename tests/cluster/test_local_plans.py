@@ -20,9 +20,21 @@ from slacktide.cli.cluster import _await_ready
 from slacktide.cli.main import app, load_verb
 from slacktide.cluster import FolderLock, local
 from slacktide.cluster.file import PATHS, read_cluster_file
-from slacktide.cluster.local import PLAN, LocalCluster, place, read_plan, server_states
+from slacktide.cluster.local import (
+    ClusterPlan,
+    LocalCluster,
+    place,
+    read_plan,
+    server_states,
+    supervisor_of,
+)
+from slacktide.cluster.supervisor import ServerCommand, ServerPhase
 
 SERVER = str(Path(__file__).with_name("stand_in_server.py"))
+
+
+FILE = Path("shop.yaml")
+PAUSED = ServerPhase.PAUSED
 
 
 def cluster_file(folder: Path, **document):
@@ -32,22 +44,22 @@ def cluster_file(folder: Path, **document):
 
 
 def ports(folder: Path) -> dict[str, int]:
-    return json.loads((folder / PLAN).read_text())["ports"]
+    return dict(read_plan(folder).ports)
 
 
 def test_free_ports_are_apart_from_those_of_a_pool(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "FIRST_PORT", 21_000)
     pool = {"name": "pool", "replicas": 2, "port": 21_000}
-    place(cluster_file(tmp_path, servers=[{"name": "a"}, pool]), tmp_path)
+    place(cluster_file(tmp_path, servers=[{"name": "a"}, pool]), tmp_path, FILE)
     assert ports(tmp_path)["pool-2"] == 21_010
     assert ports(tmp_path)["a"] >= 21_020
 
 
 def test_a_server_gives_up_its_port_to_one_that_states_it(tmp_path):
-    place(cluster_file(tmp_path, servers=[{"name": "a"}]), tmp_path)
+    place(cluster_file(tmp_path, servers=[{"name": "a"}]), tmp_path, FILE)
     port = ports(tmp_path)["a"]
     servers = [{"name": "a"}, {"name": "b", "port": port + 1}]
-    place(cluster_file(tmp_path, servers=servers), tmp_path)
+    place(cluster_file(tmp_path, servers=servers), tmp_path, FILE)
     assert ports(tmp_path)["b"] == port + 1
     assert abs(ports(tmp_path)["a"] - port - 1) > 2
 
@@ -68,10 +80,10 @@ def test_flags_of_files_are_relative_to_the_clusters_file(tmp_path, monkeypatch)
 
 
 def test_a_running_server_keeps_the_file_of_its_flags(tmp_path):
-    place(cluster_file(tmp_path, servers=[{"name": "a"}]), tmp_path)
-    earlier = read_plan(tmp_path).commands[0].arguments
-    place(cluster_file(tmp_path, servers=[{"name": "a", "cores": 1}]), tmp_path)
-    assert read_plan(tmp_path).commands[0].arguments != earlier
+    place(cluster_file(tmp_path, servers=[{"name": "a"}]), tmp_path, FILE)
+    earlier = read_plan(tmp_path).servers[0].arguments
+    place(cluster_file(tmp_path, servers=[{"name": "a", "cores": 1}]), tmp_path, FILE)
+    assert read_plan(tmp_path).servers[0].arguments != earlier
     assert Path(earlier[earlier.index("--config") + 1]).exists()
 
 
@@ -81,11 +93,9 @@ def write_plan(folder: Path, **behaviours: str) -> None:
     for name, behaviour in behaviours.items():
         state = folder / "servers" / name
         state.mkdir(parents=True, exist_ok=True)
-        arguments = [sys.executable, SERVER, behaviour, "--state-dir", str(state)]
-        server = {"name": name, "arguments": arguments, "folder": str(state)}
-        servers.append({**server, "peers": [], "processors": []})
-    (folder / f"{PLAN}.part").write_text(json.dumps({"ports": {}, "servers": servers}))
-    (folder / f"{PLAN}.part").rename(folder / PLAN)
+        arguments = (sys.executable, SERVER, behaviour, "--state-dir", str(state))
+        servers.append(ServerCommand(name, arguments, state))
+    local.write_plan(folder, ClusterPlan(FILE, servers=tuple(servers)))
 
 
 async def until(folder: Path, condition) -> dict[str, dict]:
@@ -99,11 +109,11 @@ async def until(folder: Path, condition) -> dict[str, dict]:
 async def supervised(folder: Path):
     """A supervisor in this process, which dies at the end; servers go on."""
     cluster = LocalCluster(folder)
-    task = asyncio.create_task(cluster.run(asyncio.Event()))
+    task = asyncio.create_task(cluster.run())
     try:
         yield
     finally:
-        tasks = [task, *(task for _, task in cluster._supervisors.values())]
+        tasks = [task, *(supervisor.task for supervisor in cluster._supervisors.values())]
         for pending in tasks:
             pending.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -130,7 +140,7 @@ async def test_a_mended_server_does_not_wait_for_the_end_of_its_pause(folder, ru
     monkeypatch.setattr("slacktide.cluster.supervisor._LONGEST_PAUSE_S", 1000.0)
     write_plan(folder, a="fails")
     async with supervised(folder):
-        await until(folder, lambda servers: servers["a"]["failed"])
+        await until(folder, lambda servers: servers["a"]["state"] == PAUSED)
         write_plan(folder, a="serves")
         await until(folder, lambda servers: servers["a"]["state"] == "ready")
 
@@ -142,7 +152,8 @@ async def test_after_a_halted_update_every_server_is_supervised(folder, run, mon
     write_plan(folder, a="fails", b="serves2")
     async with supervised(folder):
         servers = await until(
-            folder, lambda servers: servers["a"]["failed"] and servers["b"]["state"] == "ready"
+            folder,
+            lambda servers: servers["a"]["state"] == PAUSED and servers["b"]["state"] == "ready",
         )
         os.kill(first := servers["b"]["pid"], signal.SIGKILL)
         await until(folder, lambda servers: servers["b"]["pid"] not in (None, 0, first))
@@ -153,16 +164,62 @@ def test_up_waits_for_the_newest_plan(tmp_path, monkeypatch):
     write_plan(tmp_path, a="serves")
     lock = FolderLock(tmp_path / "lock")
     lock.acquire(revision="earlier")
-    states = [{"name": "a", "state": "ready", "failed": False}]
+    states = [{"name": "a", "state": "ready"}]
 
     def server_states(_):
         yield from states
-        write_plan(tmp_path, b="serves")
-        lock.write(revision=read_plan(tmp_path).revision)
+        if supervisor_of(tmp_path).document["revision"] == "earlier":
+            write_plan(tmp_path, b="serves")
+            lock.write(revision=read_plan(tmp_path).revision)
 
     monkeypatch.setattr(local, "server_states", server_states)
-    _await_ready(tmp_path, 60.0, shown=False)
+    assert _await_ready(tmp_path, 60.0, shown=False) == ""
     lock.release()
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """The folder of a cluster that seems to run."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "slacktide" / "clusters" / "shop"
+    folder.mkdir(parents=True)
+    lock = FolderLock(folder / "lock")
+    lock.acquire()
+    yield folder
+    lock.release()
+
+
+def up(folder: Path, *words: str):
+    cluster_file(folder, servers=[{"name": "a"}])
+    return CliRunner().invoke(app, ["cluster", "up", str(folder / "shop.yaml"), *words])
+
+
+@pytest.mark.parametrize(
+    ("plan", "words", "told"),
+    [
+        (ClusterPlan(Path("/other/shop.yaml")), ["--local"], "/other/shop.yaml has this name too"),
+        (ClusterPlan(Path("/other/shop.yaml")), [], "shop runs on this machine: add --local"),
+        (ClusterPlan(FILE, on_ray=True), ["--local"], "shop runs on Ray: leave out --local"),
+    ],
+)
+def test_a_cluster_that_runs_is_not_taken_over(tmp_path, shop, plan, words, told):
+    local.write_plan(shop, plan)
+    done = up(tmp_path, *words)
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert read_plan(shop) == plan
+
+
+def test_what_went_wrong_is_also_told_as_json(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(local, "start_supervisor", lambda folder: 0)
+    monkeypatch.setattr("slacktide.cli.cluster._SUPERVISOR_S", 0.0)
+    done = up(tmp_path, "--local", "--json")
+    assert done.exit_code == 1
+    assert "the supervisor ended; logs are in" in done.stderr
+    shown = json.loads(done.stdout)
+    assert not shown["ready"]
+    assert shown["servers"][0]["state"] == "stopped"
 
 
 @pytest.mark.slow

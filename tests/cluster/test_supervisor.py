@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -33,7 +34,8 @@ class Kept:
         arguments = (sys.executable, SERVER, *behaviours, "--state-dir", str(self.folder))
         kept = Supervisor(ServerCommand("a", arguments, self.folder, peers), self.changed)
         self.supervisors.append(kept)
-        self.tasks.append(asyncio.create_task(kept.run()))
+        kept.start()
+        self.tasks.append(kept.task)
         return kept
 
     def changed(self) -> None:
@@ -101,7 +103,7 @@ async def test_a_server_outlives_its_supervisor_and_is_adopted(tmp_path, run):
         assert following.command.is_current(following.command.holder(), "1")
         assert not following.command.is_current(following.command.holder(), "2")
         await following.stop()
-        await kept.until(lambda: following.phase is Phase.STOPPED)
+        assert following.phase is Phase.STOPPED
         assert following.command.holder() is None
         assert following.restarts == 0
 
@@ -168,6 +170,24 @@ async def test_two_supervisors_that_believe_the_folder_free_agree_on_one_server(
         await kept.until(lambda: first.phase is second.phase is Phase.READY)
         assert first.pid == second.pid
         assert first.command.holder().pid == first.pid
+
+
+async def test_a_process_that_is_stopped_ends(run):
+    stopped = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    os.kill(stopped.pid, signal.SIGSTOP)
+    await end_process(stopped.pid, math.inf)
+    assert stopped.wait() == -signal.SIGTERM
+
+
+async def test_a_long_log_is_set_aside_at_the_next_start(tmp_path, run, monkeypatch):
+    monkeypatch.setattr(module, "LOG_BYTES", 10)
+    log = tmp_path / module.LOG
+    for start in range(3):
+        pid = module.spawn([sys.executable, "-c", f"print('a long line of start {start}')"], log)
+        with contextlib.suppress(ProcessLookupError), module.opened_process(pid) as (_, ended):
+            await ended
+    assert log.read_text() == "a long line of start 2\n"
+    assert log.with_name("log.1").read_text() == "a long line of start 1\n"
 
 
 async def test_ending_a_process_that_has_ended(run):

@@ -219,12 +219,20 @@ def test_the_death_of_ray_is_not_that_of_servers(ray: RayCluster) -> None:
     assert ray.ask("server")["pid"] == server.pid
 
 
-def test_down_stops_servers(ray: RayCluster) -> None:
+def test_down_stops_servers_also_those_that_a_dead_replica_has_left(ray: RayCluster) -> None:
     shown = json.loads(ray.slacktide("cluster", "status", "--json"))
     assert shown["ready"]
+    left = ray.place.with_name("pool-127.0.0.1-1")
+    left.mkdir(exist_ok=True)
+    if holder_of(left / "lock") is None:
+        script = Path(__file__).parents[1] / "cluster" / "stand_in_server.py"
+        subprocess.Popen([sys.executable, script, "--state-dir", left], env=ray.environment)
+        while not (holder := holder_of(left / "lock")) or "drain_s" not in holder.document:
+            time.sleep(POLL_S)
     ray.slacktide("cluster", "down")
-    while holder_of(ray.place / "lock") is not None:
-        time.sleep(POLL_S)
+    for place in (ray.place, left):
+        while holder_of(place / "lock") is not None:
+            time.sleep(POLL_S)
 
 
 def test_the_policy_adds_up_shares() -> None:
@@ -260,3 +268,15 @@ def test_arrays_that_cannot_be_sent() -> None:
     assert document["inputs"][0]["shape"] == [2, 3]
     answer = json.dumps({"outputs": document["inputs"]}).encode()
     assert _decode(answer + body, len(answer))["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_the_builder_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from slacktide.ray import app
+
+    with pytest.raises(ValueError, match="SLACKTIDE_CLUSTER=FILE"):
+        app({})
+    file = tmp_path / "shop.yaml"
+    file.write_text("repository: models\nservers: [{name: first}, {name: second}]\n")
+    assert app({"file": str(file)})._bound_deployment.name == "first"
+    monkeypatch.setenv("SLACKTIDE_CLUSTER", str(file))
+    assert app({})._bound_deployment.name == "first"

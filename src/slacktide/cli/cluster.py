@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
 import os
 import signal
@@ -27,8 +25,6 @@ cluster = typer.Typer(
 )
 
 _LOOK_S = 0.2
-_ON_RAY = "on-ray"
-"""Empty file in the folder of a cluster that Ray runs."""
 _SUPERVISOR_S = 10.0
 """Time that a supervisor gets to begin."""
 
@@ -71,31 +67,37 @@ def up(
     except RepositoryError as error:
         fail("\nerror: ".join(f"{error.where}: {problem}" for problem in error.problems))
     _check_flags(file, document)
-    folder = here.clusters_folder() / document.name
-    if not local and here.supervisor_of(folder) is not None:
-        fail(f"{document.name} runs on this machine: add --local, or end it with cluster down")
+    folder, path = here.clusters_folder() / document.name, file.resolve()
+    plan, message = here.running_plan(folder), ""
+    if plan is not None and plan.on_ray == local:
+        place = "on Ray: leave out --local" if plan.on_ray else "on this machine: add --local"
+        fail(f"{document.name} runs {place}, or end it with cluster down")
+    if plan is not None and plan.file != path:
+        fail(f"{plan.file} has this name too, and runs: state another one, or end it first")
     if not local:
         _ray(lambda ray: ray.deploy(document))
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _ON_RAY).touch()
-        _show(folder, as_json=as_json)
-        return
     try:
-        (folder / _ON_RAY).unlink(missing_ok=True)
-        here.place(document, folder)
-        holder = here.supervisor_of(folder)
-        if holder is not None and holder.pid and holder.document.get("release") != __version__:
-            os.kill(holder.pid, signal.SIGKILL)  # servers go on; one of this release follows
-        _await_ready(folder, patience, shown=not as_json)
+        if local:
+            here.place(document, folder, path)
+            holder = here.supervisor_of(folder)
+            if holder is not None and holder.pid and holder.document.get("release") != __version__:
+                os.kill(holder.pid, signal.SIGKILL)  # servers go on; one of this release follows
+            message = _await_ready(folder, patience, shown=not as_json)
+        else:
+            here.write_plan(folder, here.ClusterPlan(path, on_ray=True))
     except OSError as error:
         fail(f"{folder}: {error.strerror or error}")
-    _show(folder, as_json=as_json)
+    if as_json or not message:
+        _show(folder, as_json=as_json)
+    if message:
+        fail(f"{message}; logs are in {folder}", FELL_SHORT)
 
 
-def _await_ready(folder: Path, patience: float, *, shown: bool) -> None:
+def _await_ready(folder: Path, patience: float, *, shown: bool) -> str:
     """Start a supervisor if there is none, and return when the newest plan has been carried out and
-    all servers are ready. Ends the program if one fails, or after `patience` seconds."""
+    all servers are ready. Returns what went wrong if one fails, or after `patience` seconds."""
     from slacktide.cluster.local import read_plan, server_states, start_supervisor, supervisor_of
+    from slacktide.cluster.supervisor import ServerPhase
 
     began, text = time.monotonic(), ""
     started_at: float | None = None
@@ -106,22 +108,21 @@ def _await_ready(folder: Path, patience: float, *, shown: bool) -> None:
                 start_supervisor(folder)
                 started_at = elapsed
             elif elapsed > started_at + _SUPERVISOR_S:
-                fail(f"the supervisor ended; its log is {folder / 'log'}", FELL_SHORT)
+                return "the supervisor ended"
         report = {} if supervisor is None else supervisor.document
         states, update = list(server_states(folder)), str(report.get("update", ""))
         now = "; ".join(filter(None, (update, *(f"{s['name']}: {s['state']}" for s in states))))
         if shown and now != text:
             typer.echo(now, err=True)
         text, is_settled = now, report.get("revision") == read_plan(folder).revision
-        if is_settled and all(state["state"] == "ready" for state in states):
-            return
-        errors = [f"{state['name']}: {state['message']}" for state in states if state["failed"]]
+        if is_settled and all(state["state"] == ServerPhase.READY for state in states):
+            return ""
+        failed = [state for state in states if state["state"] == ServerPhase.PAUSED]
         is_halted = update.startswith("halted")
-        if elapsed > patience or (is_settled and (errors or is_halted)):
-            for message in errors:
-                typer.echo(message, err=True)
-            why = update if is_halted else "not every server is ready"
-            fail(f"{why}; logs are in {folder}", FELL_SHORT)
+        if elapsed > patience or (is_settled and (failed or is_halted)):
+            for state in failed:
+                typer.echo(f"{state['name']}: {state['message']}", err=True)
+            return update if is_halted else "not every server is ready"
         time.sleep(_LOOK_S)
 
 
@@ -146,9 +147,9 @@ def down(file: StatedFile = None) -> None:
     from slacktide.cluster import local as here
 
     folder = _folder(file)
-    if (folder / _ON_RAY).exists():
+    if here.read_plan(folder).on_ray:
         _ray(lambda ray: ray.delete(folder.name))
-        (folder / _ON_RAY).unlink()
+        (folder / here.PLAN).unlink()
         return
     count = sum(state["pid"] is not None for state in here.server_states(folder))
     asyncio.run(here.stop_all(folder))
@@ -174,51 +175,44 @@ def _ray(work: Callable[[Any], Any]) -> Any:
 
 def _check_flags(file: Path, document: ClusterFile) -> None:
     """End the program if `slacktide serve` would refuse the flags of a server."""
-    from slacktide.cli.main import load_verb
+    from typer.testing import CliRunner
 
-    command, errors = load_verb("serve"), io.StringIO()
+    from slacktide.cli.main import app
+
     for server in document.servers:
         flags = document.flags(server, name=server.name, address=("127.0.0.1", 8000))
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
             config.write(json.dumps(flags))
             config.flush()
-            words = ["--config", config.name, "--print-config", "."]
-            try:
-                with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-                    command.invoke(command.make_context("serve", words))
-            except typer.Exit:
-                message = errors.getvalue().strip().removeprefix("error: ")
-            except typer.BadParameter.__base__ as error:  # type: ignore[misc]  # of typer's click
-                message = error.format_message()
-            else:
-                continue
-        message = message.removeprefix("--config: ").replace(config.name, "serve")
-        fail(f"{file}: servers: {server.name}: serve: {message}")
+            words = ["serve", "--config", config.name, "--print-config", "."]
+            done = CliRunner().invoke(app, words, standalone_mode=False)
+        message = str(getattr(done.exception, "format_message", str)()) or done.stderr
+        if message:
+            message = message.strip().removeprefix("error: ").removeprefix("--config: ")
+            message = message.replace(config.name, "serve")
+            fail(f"{file}: servers: {server.name}: serve: {message}")
 
 
 def _folder(file: Path | None) -> Path:
     """Return the folder of the cluster of `file`, or of the only one. Ends the program if there is
     none, or several."""
     from slacktide.cluster.file import read_cluster_file
-    from slacktide.cluster.local import PLAN, clusters_folder, supervisor_of
+    from slacktide.cluster.local import PLAN, clusters_folder, running_plan
     from slacktide.models.repository.errors import RepositoryError
 
-    parent = clusters_folder()
+    parent, name = clusters_folder(), "*"
     if file is not None:
         try:
-            folders = [parent / read_cluster_file(file).name]
+            name = read_cluster_file(file).name
         except RepositoryError as error:
             fail(str(error))
-    else:
-        folders = sorted(
-            {path.parent for name in (PLAN, _ON_RAY) for path in parent.glob(f"*/{name}")}
-        )
+    folders = sorted(path.parent for path in parent.glob(f"{name}/{PLAN}"))
     if len(folders) > 1:
-        folders = [path for path in folders if supervisor_of(path) is not None] or folders
+        folders = list(filter(running_plan, folders)) or folders
     if len(folders) > 1:
         names = ", ".join(folder.name for folder in folders)
         fail(f"there are several clusters here ({names}): state the file")
-    if not folders or not any((folders[0] / name).exists() for name in (PLAN, _ON_RAY)):
+    if not folders:
         fail("no cluster here; start one with: slacktide cluster up FILE --local")
     return folders[0]
 
@@ -227,11 +221,11 @@ def _show(folder: Path, *, as_json: bool) -> bool:
     """Print the servers of a cluster. Returns whether all are ready and supervised."""
     from rich.table import Table
 
-    from slacktide.cluster.local import server_states, supervisor_of
+    from slacktide.cluster.local import read_plan, server_states, supervisor_of
 
     document: dict[str, Any] = {"name": folder.name}
     hint = ""
-    if (folder / _ON_RAY).exists():
+    if read_plan(folder).on_ray:
         rows = document["pools"] = _ray(lambda ray: ray.states(folder.name))
         document["ready"] = bool(rows) and all(row["state"] == "healthy" for row in rows)
         headings = ["name", "state", "replicas", "message"]

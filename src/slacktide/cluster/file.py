@@ -15,25 +15,27 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
 from slacktide.cluster.supervisor import ServerCommand
-from slacktide.models.repository.errors import RepositoryError, SettingsError
+from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.paths import NAME_RULE, is_name, read_bounded
 
 MAX_BYTES = 1 << 18
-Section = TypeVar("Section", "ClusterFile", "ClusterServer")
+LOOPBACK = "127.0.0.1"
 FIRST_PORT = 8000
 PORTS = {"http-port": 0, "grpc-port": 1, "metrics-port": 2}
 """Flags of ports, and their distance from a server's `port`."""
@@ -50,18 +52,22 @@ PATHS = {"token-file", "tls-cert", "tls-key", "tls-client-ca", "peer-ca", "recor
 """Flags of files, relative to the cluster's file."""
 
 Flags = dict[str, Any]
+Address = tuple[str, int]
+"""Host and HTTP port."""
 
 
-def _flags(value: Any) -> Any:
+def _absolute(path: str, info: ValidationInfo) -> str:
+    return path if info.context is None else str((info.context / path).resolve())
+
+
+def _flags(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, Mapping):
         value = {str(flag).replace("_", "-"): setting for flag, setting in value.items()}
         for flag in _SET_BY.keys() & value.keys():
             raise ValueError(f"{flag}: set by {_SET_BY[flag]!r} in this file")
+        for flag in PATHS & value.keys():
+            value[flag] = _absolute(str(value[flag]), info)
     return value
-
-
-ServeFlags = Annotated[Flags, BeforeValidator(_flags)]
-Port = Annotated[int, Field(ge=1, le=65535 - POOL_STEP)]
 
 
 def _name(value: Any) -> Any:
@@ -74,6 +80,9 @@ def _bounds(value: Any) -> Any:
     return {"min": value, "max": value} if isinstance(value, int) else value
 
 
+FilePath = Annotated[str, AfterValidator(_absolute)]
+ServeFlags = Annotated[Flags, BeforeValidator(_flags)]
+Port = Annotated[int, Field(ge=1, le=65535 - POOL_STEP)]
 Name = Annotated[str, BeforeValidator(_name)]
 Count = Annotated[int, Field(ge=1, le=256)]
 
@@ -101,7 +110,7 @@ class ClusterServer(ClusterSection):
     """A server, or a pool of equal ones."""
 
     name: Name
-    repository: str | None = None
+    repository: FilePath | None = None
     """Models that it serves. Default: the file's `repository`."""
     host: str | None = None
     """Address that it listens on, and where its peers reach it. Default: loopback; on Ray, the
@@ -114,8 +123,6 @@ class ClusterServer(ClusterSection):
     """Number of servers. Ray Serve scales between the bounds; `--local` runs the fewest."""
     per_node: Annotated[int, Field(ge=1, le=8)] = 1
     """Most of them on one Ray node."""
-    resources: dict[str, float] = Field(default={})
-    """Ray resources that each of them reserves."""
     target: Annotated[float, Field(gt=0, le=2)] = 0.8
     """`slacktide_offered_share` above which Ray Serve starts another."""
     serve: ServeFlags = Field(default={})
@@ -127,9 +134,9 @@ class ClusterFile(ClusterSection):
 
     name: Name = "cluster"
     """Its name on this machine. Default: the name of the file."""
-    repository: str | None = None
+    repository: FilePath | None = None
     """Models that all serve, relative to the file."""
-    peer_token_file: str | None = None
+    peer_token_file: FilePath | None = None
     """File with the token that peers send each other, relative to the file."""
     serve: ServeFlags = Field(default={})
     """Flags of `slacktide serve` for every server, without dashes."""
@@ -137,7 +144,7 @@ class ClusterFile(ClusterSection):
 
     @model_validator(mode="after")
     def _consistent(self) -> ClusterFile:
-        names = [name for name, _ in self.members()]
+        names = [name for name, _, _ in self.members()]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"servers: two are named {name!r}")
@@ -146,22 +153,21 @@ class ClusterFile(ClusterSection):
                 raise ValueError(f"servers: {server.name} has no repository, nor has the file")
         return self
 
-    def members(self) -> Iterator[tuple[str, ClusterServer]]:
-        """Yield the name and section of each server that always runs."""
+    def members(self) -> Iterator[tuple[str, ClusterServer, int | None]]:
+        """Yield the name, section and stated port of each server that always runs."""
         for server in self.servers:
             count = server.replicas.min
-            for number in range(1, count + 1):
-                yield (server.name if count == 1 else f"{server.name}-{number}"), server
+            for number in range(count):
+                name = server.name if count == 1 else f"{server.name}-{number + 1}"
+                yield name, server, None if server.port is None else server.port + STEP * number
 
-    def flags(self, server: ClusterServer, *, name: str, address: tuple[str, int]) -> Flags:
-        """Return all flags of a server apart from its peers and its state folder. `address`: host
-        and HTTP port."""
+    def flags(self, server: ClusterServer, *, name: str, address: Address) -> Flags:
+        """Return all flags of a server apart from its peers and its state folder."""
         host, port = address
-        flags: Flags = {**self.serve, **server.serve, "host": host}
+        flags: Flags = {**self.serve, **server.serve, "host": host, "machine": name}
         flags |= {flag: port + distance for flag, distance in PORTS.items()}
         if server.cores is not None:
             flags["cores"] = server.cores
-        flags["machine"] = name
         if self.peer_token_file is not None:
             flags["peer-token-file"] = self.peer_token_file
         return flags
@@ -172,12 +178,12 @@ class ClusterFile(ClusterSection):
         folder: Path,
         *,
         name: str,
-        address: tuple[str, int],
-        peers: Sequence[str],
+        address: Address,
+        addresses: Collection[Address],
         processors: tuple[int, ...] = (),
     ) -> ServerCommand:
-        """Write the flags of a server into its state folder, and return its command. `address`:
-        host and HTTP port. Raises OSError."""
+        """Write the flags of a server into its state folder, and return its command. `addresses`:
+        those of all servers. Raises OSError."""
         flags = self.flags(server, name=name, address=address)
         text = json.dumps(flags, indent=2, sort_keys=True)  # JSON is YAML
         folder.mkdir(parents=True, exist_ok=True)
@@ -186,8 +192,12 @@ class ClusterFile(ClusterSection):
         command = (sys.executable, "-P", "-m", "slacktide", "serve")
         repository = str(server.repository or self.repository)
         state = ("--config", str(config), "--state-dir", str(folder))
-        arguments = (*command, repository, *state)
-        return ServerCommand(name, arguments, folder, tuple(peers), processors)
+        peers = tuple(
+            f"{host}:{port + PORTS['grpc-port']}"
+            for host, port in dict.fromkeys(addresses)
+            if (host, port) != address
+        )
+        return ServerCommand(name, (*command, repository, *state), folder, peers, processors)
 
 
 def read_cluster_file(path: Path) -> ClusterFile:
@@ -198,25 +208,7 @@ def read_cluster_file(path: Path) -> ClusterFile:
     where = str(path)
     document = parse_document(read_bounded(path, MAX_BYTES, where=where), where=where)
     try:
-        cluster = ClusterFile.model_validate({"name": path.stem, **document})
+        return ClusterFile.model_validate({"name": path.stem, **document}, context=path.parent)
     except ValidationError as error:
         problems = (problem.problem for problem in validation_problems(error, ClusterFile))
         raise SettingsError(where, *problems) from None
-    except RecursionError:
-        raise RepositoryError(f"{where}: nested too deeply") from None
-
-    def absolute(section: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-        return {
-            name: str((path.parent / value).resolve())
-            for name, value in section.items()
-            if name in names and isinstance(value, str)
-        }
-
-    def resolved(section: Section) -> Section:
-        update = absolute(dict(section), ("repository", "peer_token_file"))
-        return section.model_copy(
-            update={**update, "serve": {**section.serve, **absolute(section.serve, PATHS)}}
-        )
-
-    servers = tuple(map(resolved, cluster.servers))
-    return resolved(cluster).model_copy(update={"servers": servers})

@@ -9,23 +9,25 @@ or release changed are replaced one at a time: drained, started, ready, then the
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import math
 import os
+import secrets
 import signal
 import socket
 import sys
-import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from slacktide._version import __version__
-from slacktide.cluster.file import FIRST_PORT, PORTS, STEP, ClusterFile
+from slacktide.cluster.file import FIRST_PORT, LOOPBACK, PORTS, STEP, Address, ClusterFile
 from slacktide.cluster.folder_lock import FolderLock, LockHolder, holder_of
 from slacktide.cluster.supervisor import (
     LOCK,
@@ -35,7 +37,9 @@ from slacktide.cluster.supervisor import (
     Supervisor,
     end_process,
     spawn,
+    stop_server,
 )
+from slacktide.models.repository.paths import write_atomically
 
 PLAN = "cluster.json"
 _LOOK_S = 0.2
@@ -47,9 +51,18 @@ READY_S = 120.0
 class ClusterPlan:
     """The servers that should run."""
 
-    revision: str
-    """Differs from that of every other time that it was written."""
-    commands: tuple[ServerCommand, ...]
+    file: Path
+    """The file that lists them."""
+    on_ray: bool = False
+    """Whether Ray runs them; what follows is then unknown."""
+    revision: str = field(default_factory=partial(secrets.token_hex, 6))
+    """Differs from that of every other plan."""
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """HTTP ports by name."""
+    servers: tuple[ServerCommand, ...] = ()
+
+
+_PLANS = TypeAdapter(ClusterPlan)
 
 
 def clusters_folder() -> Path:
@@ -58,73 +71,68 @@ def clusters_folder() -> Path:
     return Path(base) / "slacktide" / "clusters"
 
 
-def place(cluster: ClusterFile, folder: Path) -> None:
+def place(cluster: ClusterFile, folder: Path, file: Path) -> None:
     """Write the commands for a cluster into its folder. A server keeps the ports that it had.
     Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
     addresses = _addresses(cluster, folder)
-    processors, first = sorted(os.sched_getaffinity(0)), 0
-    commands = []
-    for name, server in cluster.members():
-        chosen: tuple[int, ...] = ()
-        if server.cores is not None and server.cores < len(processors):
-            indices = range(first, first + server.cores)
-            chosen = tuple(processors[index % len(processors)] for index in indices)
-            first += server.cores
-        peers = [
-            f"{host}:{port + PORTS['grpc-port']}"
-            for peer, (host, port) in addresses.items()
-            if peer != name
-        ]
-        state, address = folder / "servers" / name, addresses[name]
+    processors = sorted(os.sched_getaffinity(0))
+    turns, commands = cycle(processors), []
+    for name, server, _ in cluster.members():
+        cores = server.cores or 0
         command = cluster.command(
-            server, state, name=name, address=address, peers=peers, processors=chosen
+            server,
+            folder / "servers" / name,
+            name=name,
+            address=addresses[name],
+            addresses=addresses.values(),
+            processors=tuple(islice(turns, cores)) if cores < len(processors) else (),
         )
-        commands.append(asdict(command))
+        commands.append(command)
     ports = {name: port for name, (_, port) in addresses.items()}
-    plan = {"written": time.time_ns(), "ports": ports, "servers": commands}
-    part = folder / f"{PLAN}.{os.getpid()}"
-    part.write_text(json.dumps(plan, indent=1, default=str))
-    part.rename(folder / PLAN)
+    write_plan(folder, ClusterPlan(file, ports=ports, servers=tuple(commands)))
+
+
+def write_plan(folder: Path, plan: ClusterPlan) -> None:
+    """Write a plan into the cluster's folder. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / PLAN, _PLANS.dump_json(plan, indent=1))
 
 
 def read_plan(folder: Path) -> ClusterPlan:
-    """Read what `place` wrote. Raises OSError."""
-    data = (folder / PLAN).read_bytes()
-    commands = tuple(
-        ServerCommand(name, tuple(arguments), Path(state), tuple(peers), tuple(processors))
-        for name, arguments, state, peers, processors in map(
-            dict.values, json.loads(data)["servers"]
-        )
-    )
-    return ClusterPlan(hashlib.sha256(data).hexdigest()[:12], commands)
+    """Read what `write_plan` wrote. Raises OSError."""
+    return _PLANS.validate_json((folder / PLAN).read_bytes())
 
 
-def _addresses(cluster: ClusterFile, folder: Path) -> Mapping[str, tuple[str, int]]:
-    """Choose host and HTTP port of each server."""
-    earlier: Mapping[str, int] = {}
-    with suppress(OSError, ValueError, KeyError):
-        earlier = json.loads((folder / PLAN).read_text())["ports"]
-    ports: dict[str, int] = {}
-    for name, server in cluster.members():
-        if server.port is not None:
-            number = int(name.rpartition("-")[2]) if server.replicas.min > 1 else 1
-            ports[name] = server.port + STEP * (number - 1)
-    hosts = {name: server.host or "127.0.0.1" for name, server in cluster.members()}
-    for name in hosts.keys() & earlier.keys() - ports.keys():
-        if _is_apart(earlier[name], ports.values()):
-            ports[name] = earlier[name]
-    for name, host in hosts.items():
+def running_plan(folder: Path) -> ClusterPlan | None:
+    """Read the plan of a cluster that runs, here or on Ray; None if it does not."""
+    with suppress(OSError):
+        plan = read_plan(folder)
+        if plan.on_ray or supervisor_of(folder) or any(c.holder() for c in plan.servers):
+            return plan
+    return None
+
+
+def _addresses(cluster: ClusterFile, folder: Path) -> dict[str, Address]:
+    """Choose host and HTTP port of each server: the stated port, else its earlier one, else one
+    that is free."""
+    ports = {name: port for name, _, port in cluster.members() if port is not None}
+    with suppress(OSError, ValueError):
+        earlier = read_plan(folder).ports.items()
+        ports = {name: port for name, port in earlier if _is_apart(port, ports.values())} | ports
+    addresses = {}
+    for name, server, _ in cluster.members():
+        host = server.host or LOOPBACK
         if name not in ports:
-            ports[name] = _free_port(host, {*ports.values(), *earlier.values()})
-    return {name: (host, ports[name]) for name, host in hosts.items()}
+            ports[name] = _free_port(host, ports.values())
+        addresses[name] = host, ports[name]
+    return addresses
 
 
-def _is_apart(port: int, excluded: Collection[int]) -> bool:
+def _is_apart(port: int, excluded: Iterable[int]) -> bool:
     return all(abs(port - neighbour) >= len(PORTS) for neighbour in excluded)
 
 
-def _free_port(host: str, excluded: Collection[int]) -> int:
+def _free_port(host: str, excluded: Iterable[int]) -> int:
     """Return a port that is free like the next ones, below those of outgoing connections."""
     for port in range(FIRST_PORT, 32_000, STEP):
         if _is_apart(port, excluded):
@@ -146,12 +154,7 @@ async def stop_all(folder: Path) -> None:
         if holder.pid:
             await end_process(holder.pid, math.inf)
         await asyncio.sleep(_LOOK_S / 10)
-    await asyncio.gather(*(_stop(path) for path in (folder / "servers").iterdir()))
-
-
-async def _stop(folder: Path) -> None:
-    """Stop the server with this state folder, if it runs, that nothing supervises."""
-    await Supervisor(ServerCommand(folder.name, (), folder)).stop()
+    await asyncio.gather(*map(stop_server, (folder / "servers").iterdir()))
 
 
 def start_supervisor(folder: Path) -> int:
@@ -165,7 +168,7 @@ class LocalCluster:
     def __init__(self, folder: Path) -> None:
         """Raises OSError: EBUSY if another process supervises this cluster."""
         self._folder = folder
-        self._supervisors: dict[str, tuple[Supervisor, asyncio.Task[None]]] = {}
+        self._supervisors: dict[str, Supervisor] = {}
         self._revision = ""
         """The plan that has been carried out."""
         self._update = ""
@@ -173,48 +176,45 @@ class LocalCluster:
         self._lock = FolderLock(folder / LOCK)
         self._lock.acquire(release=__version__)
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Keep servers running until `stop`, then drain and stop them. A cancellation leaves them
-        running."""
-        stopping = asyncio.create_task(stop.wait())
-        while not stop.is_set():
+    async def run(self) -> None:
+        """Keep servers running. A cancellation leaves them to `stop`, or running."""
+        while True:
             plan = read_plan(self._folder)
             if plan.revision != self._revision:
-                update = asyncio.create_task(self._carry_out(plan))
-                await asyncio.wait((update, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if not update.done():
-                    update.cancel()
-                    break
-                update.result()
+                await self._carry_out(plan)
                 self._revision = plan.revision
                 self._report()
-            await asyncio.wait((stopping,), timeout=_LOOK_S)
+            await asyncio.sleep(_LOOK_S)
+
+    async def stop(self) -> None:
+        """Drain and stop the servers."""
         self._update = "stopping"
-        await asyncio.gather(*(self._end(name) for name in list(self._supervisors)))
+        await asyncio.gather(*map(self._end, list(self._supervisors)))
         self._lock.release()
 
     async def _carry_out(self, plan: ClusterPlan) -> None:
         """Start, replace and stop servers until those of the plan run."""
-        commands = {command.name: command for command in plan.commands}
+        commands = {command.name: command for command in plan.servers}
         self._update = "starting servers"
-        await asyncio.gather(*(self._end(name) for name in self._supervisors.keys() - commands))
+        await asyncio.gather(*map(self._end, self._supervisors.keys() - commands))
         for folder in (self._folder / "servers").iterdir():  # of an earlier supervisor
             if folder.name not in commands:
-                await _stop(folder)
+                await stop_server(folder)
         outdated = []
         for name, command in commands.items():
-            if name in self._supervisors and self._supervisors[name][0].phase is ServerPhase.PAUSED:
+            supervisor, holder = self._supervisors.get(name), command.holder()
+            if supervisor is not None and supervisor.phase is ServerPhase.PAUSED:
                 await self._end(name)  # it need not wait any longer
-            supervised = self._supervisors[name][0] if name in self._supervisors else None
-            holder = command.holder()
-            if (holder is not None and not command.is_current(holder, __version__)) or (
-                supervised is not None and supervised.command.arguments != command.arguments
-            ):
-                outdated.append(command)
-            elif supervised is not None:
-                supervised.command = command  # it may have other peers now
-            if supervised is None:
+                supervisor = None
+            is_other = holder is not None and not command.is_current(holder, __version__)
+            if supervisor is None:
                 self._begin(command)
+            elif supervisor.command.arguments != command.arguments:
+                is_other = True
+            elif not is_other:
+                supervisor.command = command  # it may have other peers now
+            if is_other:
+                outdated.append(command)
         for command in outdated:
             self._update = f"replacing {command.name}"
             self._report()
@@ -230,21 +230,18 @@ class LocalCluster:
         self._update = ""
 
     def _begin(self, command: ServerCommand) -> Supervisor:
-        supervisor = Supervisor(command, self._report)
-        task = asyncio.create_task(supervisor.run())
-        self._supervisors[command.name] = supervisor, task
+        supervisor = self._supervisors[command.name] = Supervisor(command, self._report)
+        supervisor.start()
         return supervisor
 
     async def _end(self, name: str) -> None:
-        supervisor, task = self._supervisors[name]
-        await supervisor.stop()
-        await task
+        await self._supervisors[name].stop()
         del self._supervisors[name]
 
     def _report(self) -> None:
         servers = {
             name: {key: getattr(supervisor, key) for key in ("phase", "restarts", "message")}
-            for name, (supervisor, _) in self._supervisors.items()
+            for name, supervisor in self._supervisors.items()
         }
         state = {"revision": self._revision, "update": self._update, "servers": servers}
         with suppress(OSError):  # a full disk must not end the supervisor
@@ -255,7 +252,7 @@ def server_states(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the state of each server as its locks have it. Raises OSError."""
     supervisor = supervisor_of(folder)
     servers = {} if supervisor is None else supervisor.document.get("servers", {})
-    for command in read_plan(folder).commands:
+    for command in read_plan(folder).servers:
         holder = command.holder()
         document = {} if holder is None else holder.document
         report = servers.get(command.name, {})
@@ -268,7 +265,6 @@ def server_states(folder: Path) -> Iterator[dict[str, Any]]:
             "pid": holder.pid if holder is not None else None,
             "host": document.get("host"),
             "ports": document.get("ports", {}),
-            "failed": state == ServerPhase.PAUSED,
             "restarts": report.get("restarts", 0),
             "message": report.get("message", ""),
             "log": str(command.folder / LOG),
@@ -277,10 +273,13 @@ def server_states(folder: Path) -> Iterator[dict[str, Any]]:
 
 async def main(folder: Path) -> None:
     """Supervise a cluster until a signal, then stop its servers. Raises OSError."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    cluster, loop = LocalCluster(folder), asyncio.get_running_loop()
+    running = loop.create_task(cluster.run())
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await LocalCluster(folder).run(stop)
+        loop.add_signal_handler(number, running.cancel)
+    with suppress(asyncio.CancelledError):
+        await running
+    await cluster.stop()
 
 
 if __name__ == "__main__":

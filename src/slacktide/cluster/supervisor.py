@@ -30,6 +30,8 @@ log = logging.getLogger("slacktide.cluster")
 
 LOCK = "lock"
 LOG = "log"
+LOG_BYTES = 1 << 20
+"""Size from which on the next start begins a new log. One earlier log is kept."""
 
 # Forked twice: Ray ends the children of its processes with them, and only those.
 _DETACHED = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
@@ -90,8 +92,11 @@ class ServerCommand:
 
 
 def spawn(arguments: list[str], log_file: Path) -> int:
-    """Start a program in a session of its own, with its output appended to a file. Returns its
+    """Start a program in a session of its own, with its output appended to a log. Returns its
     process id. `SLACKTIDE_` variables are left out, which would override its command line."""
+    with contextlib.suppress(FileNotFoundError):
+        if log_file.stat().st_size >= LOG_BYTES:
+            log_file.replace(log_file.with_name(f"{log_file.name}.1"))
     environment = {
         name: text for name, text in os.environ.items() if not name.startswith("SLACKTIDE_")
     }
@@ -103,7 +108,7 @@ def spawn(arguments: list[str], log_file: Path) -> int:
 
 
 class Supervisor:
-    """Keeps the server of `command` running while `run` runs, on one event loop."""
+    """Keeps the server of `command` running from `start` to `stop`, on one event loop."""
 
     def __init__(self, command: ServerCommand, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called after each change of `phase`."""
@@ -115,11 +120,22 @@ class Supervisor:
         """Number of times that the server ended by itself."""
         self.message = ""
         """The error with which the server last ended, if it said."""
+        self.task: asyncio.Task[None]
+        """Its work. A cancellation leaves the server running."""
         self._changed = changed
         self._stopping = asyncio.Event()
 
-    async def run(self) -> None:
-        """Keep the server running until `stop`. A cancellation leaves it running."""
+    def start(self) -> None:
+        """Start or adopt the server, and keep it running."""
+        self.task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Let the server answer its requests and end, and return when it has."""
+        self._stopping.set()
+        await stop_server(self.command.folder, self.pid)
+        await self.task
+
+    async def _run(self) -> None:
         failures = 0
         while not self._stopping.is_set():
             holder = self.command.holder()
@@ -144,13 +160,6 @@ class Supervisor:
                     await asyncio.wait_for(self._stopping.wait(), pause)
         self._enter(ServerPhase.STOPPED)
 
-    async def stop(self) -> None:
-        """Let the server answer its requests and end, and return when it has."""
-        self._stopping.set()
-        holder = self.command.holder()
-        if pid := self.pid or (holder.pid if holder is not None else 0):
-            await end_process(pid, float(holder.document.get("drain_s", 0.0)) if holder else 0.0)
-
     def _start(self) -> int:
         available = os.sched_getaffinity(0)
         if chosen := set(self.command.processors) & available:
@@ -170,19 +179,19 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError), opened_process(pid) as (pidfd, ended):
             while not ended.done():
                 holder = self.command.holder()
-                status = None
+                answer = None
                 if holder is not None and holder.pid == pid:
-                    status = await _status(holder)
-                now = time.monotonic()
-                if status is not None:
-                    answered_at, was_ready = now, was_ready or status == 200
+                    answer = await ask(holder, "http", "/v2/health/ready")
+                is_ready, now = answer is not None and answer[0] == 200, time.monotonic()
+                if answer is not None:
+                    answered_at, was_ready = now, was_ready or is_ready
                 elif answered_at is not None and now > answered_at + _STUCK_S:
                     log.warning(
                         "%s: process %d does not answer: killing it", self.command.name, pid
                     )
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 if was_ready:
-                    self._enter(ServerPhase.READY if status == 200 else ServerPhase.UNREADY, pid)
+                    self._enter(ServerPhase.READY if is_ready else ServerPhase.UNREADY, pid)
                 await asyncio.wait((ended,), timeout=_LOOK_S if was_ready else _LOOK_S / 3)
         self.pid = 0
         return was_ready
@@ -216,22 +225,26 @@ def opened_process(pid: int) -> Iterator[tuple[int, asyncio.Future[None]]]:
         os.close(pidfd)
 
 
+async def stop_server(folder: Path, pid: int = 0) -> None:
+    """Let the server of a state folder answer its requests and end, and return when it has. `pid`:
+    its process, if known."""
+    holder = holder_of(folder / LOCK)
+    drain_s = 0.0 if holder is None else float(holder.document.get("drain_s", 0.0))
+    if pid := pid or (0 if holder is None else holder.pid):
+        await end_process(pid, drain_s)
+
+
 async def end_process(pid: int, drain_s: float) -> None:
     """Let a server or supervisor end, and return when it has. It is killed if it takes longer than
     `drain_s` and a margin, unless that is infinite."""
     with contextlib.suppress(ProcessLookupError), opened_process(pid) as (pidfd, ended):
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        signal.pidfd_send_signal(pidfd, signal.SIGCONT)  # it may be stopped
         patience = None if drain_s == math.inf else drain_s + _CLOSE_S
         await asyncio.wait((ended,), timeout=patience)
         if not ended.done():
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             await ended
-
-
-async def _status(holder: LockHolder) -> int | None:
-    """Return the HTTP status of a server's readiness; None if it does not answer."""
-    answer = await ask(holder, "http", "/v2/health/ready")
-    return None if answer is None else answer[0]
 
 
 async def ask(holder: LockHolder, port: str, path: str, token: str = "") -> tuple[int, str] | None:
