@@ -18,9 +18,9 @@ SOURCE = ROOT / "src" / "slacktide"
 PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
-    "cli": 1_990,
+    "cli": 1_984,
     "client": 2_100,
-    "cluster": 1_484,
+    "cluster": 1_488,
     "domain": 3_113,
     "engine": 4_255,
     "executors": 12_989,
@@ -35,7 +35,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 6_806,
+    "server": 6_807,
     "wire": 2_709,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 81_952,
+    "serving": 81_941,
     "client": 2_100,
     "lab": 20_499,
     "testing": 400,
     "papers": 11_510,
-    "all": 116_399,
+    "all": 116_388,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -52,6 +52,7 @@ def test_reports_say_what_has_changed_and_how_many_calls_were_received() -> None
         replies: list[InferReply] = []
         context = CallContext(1.0, "b", "peer", 5.0)
         visiting = home.peers.call(link, "m", "1", context)
+        assert context.client == "peer b"  # its limits are not those of a client named so
         visiting.submit(call(ROW), replies.append)
         home.wait_s = 0.5
         home.bench.driver.end(visiting.id, Reason.ON_TIME, (((1, 4), ROW),))  # type: ignore[attr-defined]

@@ -121,6 +121,7 @@ class ServerPeers:
     def call(
         self, link: PeerLink, model: str, version: str | None, context: CallContext
     ) -> InferenceCall:
+        context.client = f"peer {link.machine}"  # which is no client's address
         context.connection = ""  # crashing inputs of one client must not block the whole peer
         loaded = self._plane.catalog.find(model, version)
         if loaded is not None and not self._is_current(loaded) and not self.draining:
