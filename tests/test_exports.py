@@ -32,10 +32,10 @@ EXPORTS = {
     """,
     "slacktide.client": """
         Advice AdviceChanged AioConnection AioSession ClientAction ClientCore ClientError
-        ClientEvent ClientSession ClientSettings Connect Connected EncodeFrame FallbackDone
-        FrameAcknowledged FrameAnswered FrameCaptured FrameEncoded FrameOutcome FrameReply
-        FrameResult FrameSent OnnxFallback ReportOutcome RunFallback SendFrame
-        ServerConnection SessionOptions TimerDue connect
+        ClientEvent ClientSession ClientSettings Connect Connected Disconnect EncodeFrame
+        FallbackDone FrameAcknowledged FrameAnswered FrameCaptured FrameEncoded FrameOutcome
+        FrameReply FrameResult FrameSent MoveAdvised OnnxFallback ReportOutcome RunFallback
+        SendFrame ServerConnection SessionOptions TimerDue connect
     """,
     "slacktide.cluster": """
         FolderLock Hindrance PodAllocator PodClient PodError PodName

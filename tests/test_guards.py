@@ -19,24 +19,24 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
     "cli": 1_984,
-    "client": 2_100,
+    "client": 2_257,
     "cluster": 1_488,
     "domain": 3_113,
     "engine": 4_255,
     "executors": 12_989,
     "exits": 1_950,
-    "frontends": 8_166,
+    "frontends": 8_212,
     "models": 11_785,
     "observability": 1_930,
-    "peers": 805,
+    "peers": 825,
     "pipelines": 1_200,
     "planning": 11_742,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 6_807,
-    "wire": 2_709,
+    "server": 7_020,
+    "wire": 2_735,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
     "lab/load": 3_700,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 81_941,
-    "client": 2_100,
+    "serving": 82_246,
+    "client": 2_257,
     "lab": 20_499,
     "testing": 400,
     "papers": 11_510,
-    "all": 116_388,
+    "all": 116_864,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

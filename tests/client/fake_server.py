@@ -27,6 +27,9 @@ class FakeServer:
         """It takes frames, and says nothing."""
         self.corrupt = False
         self.refusal = ""
+        self.moves_to = ""
+        """Address to which each answer is followed by advice to move."""
+        self.open_streams = 0
         self.hello_fails: grpc.StatusCode | None = None
         self.streams = True
         self.outputs: dict[str, np.ndarray] = {}
@@ -112,6 +115,16 @@ class FakeServer:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
         self.metadata.append(dict(context.invocation_metadata()))
         self.peers.add(context.peer())
+        self.open_streams += 1
+        try:
+            async for message in self._answers(said, context):
+                yield message
+        finally:
+            self.open_streams -= 1
+
+    async def _answers(
+        self, said: AsyncIterator[m.ClientMessage], context: Any
+    ) -> AsyncIterator[m.ServerMessage]:
         announced: dict[int, float] = {}
         async for message in said:
             kind = message.WhichOneof("message")
@@ -143,6 +156,8 @@ class FakeServer:
                 else:
                     answer.response.CopyFrom(self._response(frame.request))
                 yield m.ServerMessage(answer=answer)
+                if self.moves_to:
+                    yield m.ServerMessage(move=m.Move(address=self.moves_to))
 
     def _response(self, request: m.ModelInferRequest) -> m.ModelInferResponse:
         data = request.raw_input_contents[0]

@@ -18,10 +18,12 @@ from slacktide.client import TimerDue
 from slacktide.client.core import ClientCore
 from slacktide.client.messages import (
     Advice,
+    AdviceChanged,
     ClientClosed,
     ClientSettings,
     Connect,
     Connected,
+    Disconnect,
     EncodeFrame,
     FallbackDone,
     FrameAcknowledged,
@@ -31,6 +33,7 @@ from slacktide.client.messages import (
     FrameOutcome,
     FrameResult,
     FrameSent,
+    MoveAdvised,
     ReportOutcome,
     SendFrame,
 )
@@ -173,7 +176,7 @@ def test_a_slow_server_gives_late_answers_and_a_silent_one_none(served, result):
 def test_it_reconnects_with_growing_delays_that_differ_between_clients():
     def connects(seed: int) -> list[float]:
         world = World(ClientSettings(), seed=seed)
-        world.accepts = False
+        world.accepts = lambda address: False
         world.run(100)
         return world.connects
 
@@ -195,7 +198,7 @@ def test_frames_in_flight_are_lost_with_the_connection_and_the_next_ones_are_ser
 
 def test_without_a_server_the_fallback_runs_everything():
     world = World(ClientSettings(slo=0.15, rate=10, fallback=True))
-    world.accepts = False
+    world.accepts = lambda address: False
     world.stream(10, 3)
     world.run(6)
     assert world.results() == {"fallback": 30}
@@ -204,7 +207,7 @@ def test_without_a_server_the_fallback_runs_everything():
 
 def test_a_slow_fallback_runs_the_newest():
     world = World(ClientSettings(slo=0.2, rate=20, fallback=True))
-    world.accepts, world.fallback_s = False, 0.08
+    world.accepts, world.fallback_s = lambda address: False, 0.08
     world.stream(20, 5)
     world.run(8)
     ended = world.results()
@@ -217,8 +220,8 @@ def test_a_server_that_never_answers_the_hello_is_asked_again():
     core = ClientCore(ClientSettings(), Random(0))
     assert core.handle(TimerDue(), now=0.0) == [Connect()]
     assert core.next_wakeup() == 5.0
-    assert core.handle(TimerDue(), now=5.0) == []
-    assert core.handle(TimerDue(), now=core.next_wakeup()) == [Connect()]
+    assert core.handle(TimerDue(), now=5.0) == [Disconnect(0)]
+    assert core.handle(TimerDue(), now=core.next_wakeup()) == [Connect(1)]
 
 
 def test_a_plain_server_gets_what_is_on_time_by_the_clients_own_estimate():
@@ -365,6 +368,124 @@ def test_in_any_world_each_frame_has_one_outcome(data):
     if fallback:  # only trials, one a second at most, which are left to the fallback as well
         assert len(world.hopeless) <= 7
         assert {world.sizes[frame] for frame in world.hopeless} <= {SIZES[0]}
+
+
+def moving(*, follow: bool = True, fallback: bool = False) -> World:
+    """A world in which the server sends the client to `b:1` after two seconds."""
+    settings = ClientSettings(slo=0.4, rate=20, bytes_per_s=1e7, follow=follow, fallback=fallback)
+    world = World(settings)
+    world.bytes_per_s = lambda at: 1e7
+    world.serves = lambda frame: 0.3
+    world.stream(20, 5)
+    world.at(2.0, lambda: world.advise("b:1"))
+    return world
+
+
+def test_a_client_that_is_sent_to_another_server_goes_on_there_and_loses_nothing():
+    world = moving()
+    world.run(2.1)
+    assert sorted(world.links.values()) == ["", "b:1"]  # answers of the first are still to come
+    world.run(8)
+    assert world.results() == {"answered": 100}
+    assert [world.places[frame] for frame in (40, 43, 100)] == ["", "b:1", "b:1"]
+    assert list(world.links.values()) == ["b:1"]
+    assert len(world.connects) == 2
+
+
+@pytest.mark.parametrize("accepts", [False, None])
+def test_a_client_stays_if_the_other_server_does_not_welcome_it(accepts):
+    world = moving()
+    world.accepts = lambda address: accepts if address else True
+    world.run(10)
+    assert world.results() == {"answered": 100}
+    assert set(world.places.values()) == {""}
+    assert list(world.links.values()) == [""]
+    assert len(world.connects) == 2
+
+
+def test_a_client_that_does_not_follow_stays():
+    world = moving(follow=False)
+    world.run(8)
+    assert world.results() == {"answered": 100}
+    assert len(world.connects) == 1
+
+
+def test_a_client_goes_back_to_its_first_server_when_it_loses_the_other():
+    world = moving()
+    world.at(3.001, lambda: world.disconnect("b:1"))
+    world.run(8)
+    assert sum(world.results().values()) == 100
+    assert world.results()["answered"] >= 85  # b had seven, and some wait for the connection
+    assert [world.places[frame] for frame in (40, 50, 70)] == ["", "b:1", ""]
+    assert world.connects[-1] <= 3.1
+
+
+def test_frames_that_the_first_server_has_are_lost_with_it_alone():
+    world = moving(fallback=True)
+    world.at(2.1, lambda: world.disconnect(""))
+    world.run(8)
+    assert world.results()["answered"] >= 92
+    assert sum(world.results().values()) == 100
+    assert list(world.links.values()) == ["b:1"]
+
+
+def test_advice_to_move_is_passed_over_while_the_client_moves():
+    world = moving()
+    for when in (2.001, 2.01, 2.1):
+        world.at(when, lambda: world.advise("c:1"))
+    world.at(3.0, lambda: world.advise("b:1"))  # it is there
+    world.run(8)
+    assert len(world.connects) == 2
+    assert world.results() == {"answered": 100}
+
+
+def test_advice_of_a_server_that_the_client_has_left_changes_nothing():
+    world = moving()
+    world.run(2.1)
+    old = next(link for link, address in world.links.items() if not address)
+    world.tell(MoveAdvised("c:1"), old)
+    world.tell(AdviceChanged(Advice(128)), old)
+    world.tell(Connected(VARIANTS, Advice(128)), 77)
+    assert world.core.advice == world.advice
+    assert len(world.connects) == 2
+
+
+def test_a_client_that_is_closed_while_it_moves_stays_closed():
+    world = moving()
+    world.at(2.002, lambda: world.tell(ClientClosed()))
+    world.run(3.0)
+    closed = len(world.connects)
+    assert world.core.handle(Connected(VARIANTS, world.advice), now=3.0, link=1) == []
+    world.run(8)
+    assert len(world.connects) == closed
+    assert sorted(world.outcomes) == list(range(1, 101))
+
+
+MOMENTS = st.floats(0.1, 5.5)
+ADDRESSES = st.sampled_from(["b:1", "c:1", "refuses:1", "never answers:1"])
+
+
+@given(st.data(), st.lists(st.tuples(MOMENTS, ADDRESSES), max_size=6))
+def test_wherever_clients_are_sent_each_frame_has_one_outcome(data, advice):
+    slo = data.draw(st.sampled_from([0.05, 0.2, 0.6]))
+    fallback = data.draw(st.booleans())
+    world = World(ClientSettings(slo=slo, rate=20.0, sizes=SIZES, fallback=fallback))
+    world.bytes_per_s = lambda at: 2e6
+    served = data.draw(st.sampled_from([0.005, 0.1, 0.5]))
+    losing = data.draw(st.sampled_from([0, 1]))
+    world.serves = lambda frame: None if frame % 5 < losing else served
+    world.accepts = lambda address: {"refuses:1": False, "never answers:1": None}.get(address, True)
+    for when, address in advice:
+        world.at(when, lambda address=address: world.advise(address))
+    for when, address in data.draw(st.lists(st.tuples(MOMENTS, ADDRESSES | st.just("")))):
+        world.at(when, lambda address=address: world.disconnect(address))
+    world.stream(20, 5)
+    world.run(30)
+    assert sorted(world.outcomes) == list(range(1, world.frames + 1))
+    assert len(world.links) == 1
+    for outcome in world.outcomes.values():
+        assert outcome.seconds <= slo + max(slo, 1.0) + 1e-9
+        assert not outcome.on_time or outcome.seconds <= slo + 1e-9
 
 
 def test_what_follows_a_frame_that_was_slow_is_expected_later():

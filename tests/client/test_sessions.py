@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import cv2
 import grpc
@@ -295,6 +295,114 @@ def test_the_connection_may_be_encrypted(tmp_path):
         connect(server.target, "street", **SLOW, ca_file=tmp_path / "ca.pem") as session,
     ):
         assert session.submit(FRAME).result(30).on_time
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    for _ in range(3_000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    pytest.fail("it never came to pass")
+
+
+def test_a_session_follows_its_server_to_another_with_its_token_and_terms(server):
+    with FakeServer() as other:
+        server.moves_to = other.target
+        with connect(server.target, "street", **SLOW, token="secret", name="gate") as session:
+            replies = [session.submit(FRAME).result(30)]
+            until(lambda: len(other.hellos) > 0 and server.open_streams == 0)
+            replies += [session.submit(FRAME).result(30) for _ in range(4)]
+            assert (server.open_streams, other.open_streams) == (0, 1)
+        assert all(reply.on_time for reply in replies)
+        assert (len(server.frames), len(other.frames)) == (1, 4)
+        assert other.metadata[0]["authorization"] == "Bearer secret"
+        hello = other.hellos[0]
+        assert (hello.model, hello.rate, hello.slo_ms, hello.name) == ("street", 10, 20_000, "gate")
+        until(lambda: other.open_streams == 0)
+
+
+def test_answers_of_the_first_server_arrive_after_the_move(server):
+    with FakeServer() as other, connect(server.target, "street", **SLOW) as session:
+        server.moves_to = other.target
+        session.submit(FRAME).result(30)
+        server.delay = 1.0  # the session has yet to connect: the first server gets this one
+        waiting = session.submit(FRAME)
+        until(lambda: len(other.hellos) > 0)
+        there = session.submit(FRAME).result(30)
+        here = waiting.result(30)
+        assert here.on_time
+        assert there.on_time
+        until(lambda: server.open_streams == 0)
+    assert len(server.frames) + len(other.frames) == 3
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:1", "", "host", "unix:/tmp/socket:80", "h:1/x", "[::1]", "h:1\n", "a b:1"],
+)
+def test_a_session_stays_if_the_address_cannot_be_followed(server, address):
+    server.moves_to = address
+    with connect(server.target, "street", **SLOW) as session:
+        replies = [session.submit(FRAME).result(30) for _ in range(5)]
+    assert all(reply.on_time for reply in replies)
+    assert len(server.metadata) == 1
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAUTHENTICATED])
+def test_a_session_stays_if_the_other_server_refuses_it(server, code):
+    with FakeServer() as other, connect(server.target, "street", **SLOW) as session:
+        other.hello_fails = code
+        server.moves_to = other.target
+        session.submit(FRAME).result(30)
+        until(lambda: len(other.metadata) > 0)
+        assert all(session.submit(FRAME).result(30).on_time for _ in range(5))
+        assert server.open_streams == 1
+    assert other.frames == []
+
+
+def test_a_session_that_does_not_follow_stays(server):
+    with FakeServer() as other:
+        server.moves_to = other.target
+        with connect(server.target, "street", **SLOW, follow=False) as session:
+            assert all(session.submit(FRAME).result(30).on_time for _ in range(5))
+        assert other.metadata == []
+
+
+def test_a_session_goes_back_when_the_server_that_it_followed_to_is_lost(server):
+    with FakeServer() as other, connect(server.target, "street", slo=5.0, rate=10) as session:
+        server.moves_to = other.target
+        session.submit(FRAME).result(30)
+        until(lambda: len(other.hellos) > 0 and server.open_streams == 0)
+        server.moves_to = ""
+        other.stop()
+        until(lambda: server.open_streams == 1)
+        assert session.submit(FRAME).result(30).on_time
+        assert len(server.frames) == 2
+
+
+def test_an_encrypted_session_does_not_follow_to_a_server_without_encryption(tmp_path):
+    authority = trustme.CA()
+    key = authority.issue_cert("127.0.0.1")
+    chain = b"".join(blob.bytes() for blob in key.cert_chain_pems)
+    credentials = grpc.ssl_server_credentials([(key.private_key_pem.bytes(), chain)])
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with (
+        FakeServer(credentials) as server,
+        FakeServer(credentials) as other,
+        FakeServer() as plain,
+        connect(server.target, "street", **SLOW, ca_file=tmp_path / "ca.pem") as session,
+    ):
+        server.moves_to = plain.target
+        assert all(session.submit(FRAME).result(30).on_time for _ in range(3))
+        assert plain.metadata == []
+        server.moves_to = other.target
+        for _ in range(100):  # until the attempt without encryption has failed
+            assert session.submit(FRAME).result(30).on_time
+            if other.frames:
+                break
+        assert other.frames
+        assert plain.metadata == []
 
 
 def test_what_waits_cannot_be_called_on_the_thread_that_it_waits_for(server):

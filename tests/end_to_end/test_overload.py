@@ -18,13 +18,13 @@ class Clients:
         self._port = port
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-    async def infer(self, model: str, body: bytes) -> int:
-        """POST one inference request; its status."""
+    async def infer(self, model: str, body: bytes, lines: str = "") -> int:
+        """POST one inference request, with these header lines; its status."""
         ends = self._free.pop() if self._free else await self._connect()
         reader, writer = ends
         writer.write(
             f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            f"Content-Length: {len(body)}\r\n{lines}\r\n".encode()
         )
         writer.write(body)
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()

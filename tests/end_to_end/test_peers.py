@@ -28,7 +28,6 @@ class Cluster:
     """Servers `a`, `b`, … of one repository. Each dials those before it."""
 
     def __init__(self, program: Any, zoo: Any, names: str) -> None:
-        zoo.slow(settings=SETTINGS)
         self.programs: dict[str, Any] = {}
         self.metrics: dict[str, int] = {}
         addresses: list[str] = []
@@ -42,6 +41,9 @@ class Cluster:
             )
             addresses.append(f"127.0.0.1:{port}")
             self.programs[name].port("http")  # later ones find the profile
+
+    def grpc(self, name: str) -> str:
+        return f"127.0.0.1:{self.programs[name].port('grpc')}"
 
     def port(self, name: str) -> int:
         return int(self.programs[name].port("http"))
@@ -98,6 +100,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(program: Any, zoo: Any) -> Callable[[str], Cluster]:
+    zoo.slow(settings=SETTINGS)
     return lambda names: Cluster(program, zoo, names)
 
 

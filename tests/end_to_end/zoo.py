@@ -177,6 +177,25 @@ class Zoo:
             file=file,
         )
 
+    def stare(self, name: str = "stare", *, turns: int = 6000, settings: str = "") -> Path:
+        """`slow` for images: y = the means of two colours."""
+        return self.save(
+            name,
+            [
+                helper.make_node("Cast", ["image"], ["pixels"], to=TensorProto.FLOAT),
+                helper.make_node("ReduceMean", ["pixels"], ["means"], axes=[1, 2], keepdims=0),
+                helper.make_node("Gather", ["means", "two"], ["x"], axis=1),
+                helper.make_node("Loop", ["turns", "", "x"], ["y"], body=_turn()),
+            ],
+            [value("image", TensorProto.UINT8, ["n", 64, 64, 3])],
+            [value("y", TensorProto.FLOAT, ["n", 2])],
+            [
+                numpy_helper.from_array(np.int64(turns), "turns"),
+                numpy_helper.from_array(np.array([0, 1]), "two"),
+            ],
+            settings=settings,
+        )
+
     def filter(self, name: str = "filter", *, settings: str = "") -> Path:
         """Two convolutions along a free axis: takes the longer, the longer its request is. A row of
         a length that is 3 more than a multiple of 4 does not fit."""

@@ -78,6 +78,10 @@ class FakeCall:
         self.reply: Reply
         self.given_up: Reply | None = None
 
+    def elsewhere(self, length: int, parameters: Mapping[str, Parameter]) -> str:
+        self.plane.asked_elsewhere += 1
+        return self.plane.elsewhere
+
     def announce(
         self,
         length: int,
@@ -149,6 +153,7 @@ class FakeSession:
     closed: int = 0
     keeps_shape: bool = True
     short_side: float = 1.25
+    move: Callable[[str], None] = print
 
     def welcome(self) -> tuple[str, list[tuple[str, int, float]]]:
         return "x", [("128", 128, 0.5), ("256", 256, 0.75)]
@@ -186,6 +191,9 @@ class FakeDataPlane:
     holds: bool = False
     refusal: InferReply | None = None
     """Of what is announced."""
+    elsewhere: str = ""
+    """Origin of the server to which clients are sent."""
+    asked_elsewhere: int = 0
     bug: Exception | None = None
     """What submitting raises."""
     calls: list[FakeCall] = field(default_factory=list)

@@ -79,7 +79,7 @@ REPLIES = st.builds(
 
 @given(NAMES, NAMES, st.dictionaries(NAMES, NAMES), st.integers(0, 2**64 - 1))
 def test_a_hello_is_read_as_it_was_written(machine, release, models, most):
-    hello = PeerHello(1, release, machine, models, "abc")
+    hello = PeerHello(1, release, machine, models, "abc", "10.0.0.2:8000", "[::1]:8001", tls=True)
     message = pm.read_peer_message(pm.hello_message(hello, most))
     assert pm.hello_of(message.hello) == (hello, most)
 
@@ -150,11 +150,22 @@ def hello(**fields) -> m.HelloPeer:
         (hello(models={str(i): "d" for i in range(10_000)}), "models: expected at most 1024"),
         (hello(models={"m" * 513: "d"}), "models"),
         (hello(models={"m:1": "d" * 129}), "models"),
+        (hello(http_address="10.0.0.2"), "http_address: expected an address"),
+        (hello(http_address="evil/path:80"), "http_address"),
+        (hello(http_address="a:80\r\nx: y"), "http_address"),
+        (hello(grpc_address="unix:/run/x:80"), "grpc_address"),
+        (hello(grpc_address="h:0"), "grpc_address"),
+        (hello(grpc_address="h" * 300 + ":80"), "grpc_address"),
     ],
 )
 def test_a_hello_out_of_bounds_is_refused(message, field):
     with pytest.raises(WireError, match=f"^{field}"):
         pm.hello_of(message)
+
+
+def test_a_hello_without_addresses_names_none():
+    greeting, _ = pm.hello_of(hello())
+    assert (greeting.http_address, greeting.grpc_address, greeting.tls) == ("", "", False)
 
 
 @pytest.mark.parametrize("times", [(-1.0, 0, 0), (math.nan, 0, 0), (0, math.inf, 0), (0, 0, -1)])

@@ -16,6 +16,7 @@ from slacktide.client.messages import ClientEvent as ClientEvent
 from slacktide.client.messages import ClientSettings as ClientSettings
 from slacktide.client.messages import Connect as Connect
 from slacktide.client.messages import Connected as Connected
+from slacktide.client.messages import Disconnect as Disconnect
 from slacktide.client.messages import EncodeFrame as EncodeFrame
 from slacktide.client.messages import FallbackDone as FallbackDone
 from slacktide.client.messages import FrameAcknowledged as FrameAcknowledged
@@ -25,6 +26,7 @@ from slacktide.client.messages import FrameEncoded as FrameEncoded
 from slacktide.client.messages import FrameOutcome as FrameOutcome
 from slacktide.client.messages import FrameResult as FrameResult
 from slacktide.client.messages import FrameSent as FrameSent
+from slacktide.client.messages import MoveAdvised as MoveAdvised
 from slacktide.client.messages import ReportOutcome as ReportOutcome
 from slacktide.client.messages import RunFallback as RunFallback
 from slacktide.client.messages import SendFrame as SendFrame

@@ -14,11 +14,12 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from slacktide.client.messages import (
     ClientSettings,
     Connect,
     Connected,
+    Disconnect,
     Disconnected,
     EncodeFrame,
     FallbackDone,
@@ -57,6 +59,9 @@ from slacktide.client.transport import (
     StreamTransport,
 )
 
+if TYPE_CHECKING:
+    import grpc.aio
+
 _log = logging.getLogger(__name__)
 _FATAL = frozenset(
     ["NOT_FOUND", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"]
@@ -78,6 +83,23 @@ class AioConnection:
         host, _, port = target.rpartition(":")
         if not host or not port.isdigit() or "//" in target:
             raise ClientError(f"target: expected HOST:PORT of the gRPC server, got {target!r}")
+        self._credentials: grpc.ChannelCredentials | None = None
+        if tls or ca_file is not None:
+            try:
+                roots = Path(ca_file).read_bytes() if ca_file is not None else None
+            except OSError as error:
+                raise ClientError(f"ca_file: {ca_file}: {error.strerror}") from None
+            self._credentials = grpc.ssl_channel_credentials(root_certificates=roots)
+        self._channel = self._channel_to(target)
+        self.target = target
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._encoder = ThreadPoolExecutor(1, "slacktide-encode")
+        self._sessions: set[AioSession] = set()
+
+    def _channel_to(self, target: str) -> grpc.aio.Channel:
+        """A channel to a server, with the TLS settings of this connection."""
+        import grpc
+
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.use_local_subchannel_pool", 1),
@@ -86,19 +108,9 @@ class AioConnection:
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
-        if tls or ca_file is not None:
-            try:
-                roots = Path(ca_file).read_bytes() if ca_file is not None else None
-            except OSError as error:
-                raise ClientError(f"ca_file: {ca_file}: {error.strerror}") from None
-            credentials = grpc.ssl_channel_credentials(root_certificates=roots)
-            self._channel = grpc.aio.secure_channel(target, credentials, options=options)
-        else:
-            self._channel = grpc.aio.insecure_channel(target, options=options)
-        self.target = target
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._encoder = ThreadPoolExecutor(1, "slacktide-encode")
-        self._sessions: set[AioSession] = set()
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(target, options=options)
+        return grpc.aio.secure_channel(target, self._credentials, options=options)
 
     async def open(self, model: str, *, slo: float, rate: float, **options: Any) -> AioSession:
         """Open a session; see SessionOptions. Raises ClientError if the server refuses it, or if it
@@ -151,15 +163,16 @@ class AioSession:
         self._connection = connection
         settings = ClientSettings(
             options.slo, options.rate, options.sizes, options.fallback is not None,
-            options.bytes_per_s,
+            options.bytes_per_s, follow=options.follow,
         )  # fmt: skip
         self._core = ClientCore(settings, Random())
         self._loop = asyncio.get_running_loop()
         self._frames: dict[int, _Submitted] = {}
         self._last_id = 0
-        self._transport: FrameTransport | None = None
+        self._transports: dict[int, FrameTransport] = {}
+        """Transports of the core's links, and the tasks that run them."""
+        self._links: dict[int, asyncio.Task[None]] = {}
         self._plain = self._was_connected = False
-        self._connecting: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._fallbacks = ThreadPoolExecutor(1, "slacktide-fallback")
@@ -209,10 +222,9 @@ class AioSession:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [task for task in (self._connecting, *self._jobs) if task is not None]
-        for task in tasks:
+        for task in self._jobs:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._jobs, return_exceptions=True)
         self._fallbacks.shutdown(wait=False)
         self._connection._sessions.discard(self)
 
@@ -235,7 +247,9 @@ class AioSession:
 
     # ── the core ────────────────────────────────────────────────────────────────────────────────
 
-    def _tell(self, event: ClientEvent, outputs: Outputs | None = None) -> None:
+    def _tell(
+        self, event: ClientEvent, outputs: Outputs | None = None, link: int | None = None
+    ) -> None:
         if self._closed:
             return
         if isinstance(event, Connected):
@@ -249,30 +263,31 @@ class AioSession:
             self._timer.cancel()
             if isinstance(event, TimerDue):  # timers may fire slightly early
                 now = max(now, min(self._timer.when(), now + 1e-3))
-        for action in self._core.handle(event, now=now):
+        for action in self._core.handle(event, now=now, link=link):
             self._do(action)
         wakeup = self._core.next_wakeup()
         self._timer = None if wakeup == inf else self._loop.call_at(wakeup, self._tell, TimerDue())
 
     def _do(self, action: ClientAction) -> None:
         match action:
-            case Connect():
-                if self._connecting is not None:
-                    self._connecting.cancel()
-                self._connecting = self._loop.create_task(self._connect())
+            case Connect(link, address):
+                self._links[link] = self._start(self._connect(link, address))
+            case Disconnect(link):
+                if link in self._links:
+                    self._links[link].cancel()
             case EncodeFrame(frame, size):
                 self._start(self._encode(frame, self._frames[frame], size))
-            case SendFrame(frame, _, bytes_per_s):
-                pending = self._frames[frame]
-                if self._transport is not None and pending.encoded is not None:
+            case SendFrame(frame, _, bytes_per_s, link):
+                pending, transport = self._frames[frame], self._transports.get(link)
+                if transport is not None and pending.encoded is not None:
                     at = pending.captured_at
-                    self._transport.send(OutgoingFrame(frame, pending.encoded, at, bytes_per_s))
+                    transport.send(OutgoingFrame(frame, pending.encoded, at, bytes_per_s))
                 pending.encoded = None
             case RunFallback(frame):
                 self._start(self._run_fallback(frame, self._frames[frame].image))
             case GiveUp(frame):
-                if self._transport is not None:
-                    self._transport.give_up(frame)
+                for transport in self._transports.values():
+                    transport.give_up(frame)
             case ReportOutcome(frame, outcome):
                 self._report(frame, outcome)
 
@@ -287,13 +302,14 @@ class AioSession:
             except Exception:
                 _log.exception("on_reply failed")
 
-    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+    def _start(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(job)
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
+        return task
 
     async def _encode(self, id: int, frame: _Submitted, size: int) -> None:
-        options, transport = self.options, self._transport
+        options, transport = self.options, self._transports.get(self._core.link)
         pixels, exact, keeps_shape, short_side = False, None, False, 0.0
         if transport is not None:
             pixels, exact = transport.pixels, transport.exact
@@ -321,30 +337,45 @@ class AioSession:
         else:
             self._tell(FallbackDone(id), outputs)
 
-    async def _connect(self) -> None:
+    async def _connect(self, link: int, address: str) -> None:
+        """Run one of the core's links. `address`: empty: the connection's own."""
+        connection = self._connection
+        channel = nullcontext(connection._channel)
+        try:
+            async with connection._channel_to(address) if address else channel as opened:
+                why = await self._run(link, opened)
+        except ClientError as error:
+            why = str(error)
+            self._fail(error)
+        finally:
+            self._links.pop(link, None)
+            self._transports.pop(link, None)
+        self._failure = f" ({why})"
+        self._tell(Disconnected(why), link=link)
+
+    async def _run(self, link: int, channel: grpc.aio.Channel) -> str:
+        """Run a transport until its connection ends. Returns the reason. Raises ClientError."""
         from grpc.aio import AioRpcError
+
+        def tell(event: ClientEvent, outputs: Outputs) -> None:
+            self._tell(event, outputs, link)
 
         connection = self._connection
         make: type[FrameTransport] = PlainTransport if self._plain else StreamTransport
-        transport = make(connection._channel, self.options, connection._metadata, self._tell)
-        self._transport = transport
+        transport = make(channel, self.options, connection._metadata, tell)
+        self._transports[link] = transport
         if isinstance(transport, StreamTransport) and self._failure and not self._was_connected:
             transport.hello_after = 0.2
         try:
-            why = await transport.run()
+            return await transport.run()
         except AioRpcError as error:
             why, code = f"{error.code().name}: {error.details()}", error.code().name
             if code == "UNIMPLEMENTED" and not self._plain and not self._was_connected:
                 self._plain = True
-                await self._connect()
-                return
+                return await self._run(link, channel)
             if code in _FATAL:
                 self._fail(ClientError(f"{connection.target}: {why}"))
-        except ClientError as error:
-            why = str(error)
-            self._fail(error)
-        self._failure = f" ({why})"
-        self._tell(Disconnected(why))
+            return why
 
     def _fail(self, error: ClientError) -> None:
         """Report the error to `open` if it still waits: further attempts would fail too."""

@@ -10,6 +10,10 @@ the server is gone.
 A client that sends nothing learns nothing about its link. So once a second, if nothing else is
 sent, a frame is sent at the smallest size anyway (a *trial*); the fallback runs it too.
 
+A server may advise the client to move. The client then connects to the other address as well, and
+sends further frames there as soon as it is welcomed. It closes the old connection once each frame
+that was sent there has its outcome. If the new connection ends, it goes back to the first address.
+
 Each captured frame gets exactly one outcome, at most `patience` after its deadline.
 """
 
@@ -29,6 +33,7 @@ from slacktide.client.messages import (
     ClientSettings,
     Connect,
     Connected,
+    Disconnect,
     Disconnected,
     EncodeFrame,
     FallbackDone,
@@ -40,6 +45,7 @@ from slacktide.client.messages import (
     FrameResult,
     FrameSent,
     GiveUp,
+    MoveAdvised,
     ReportOutcome,
     RunFallback,
     SendFrame,
@@ -79,12 +85,23 @@ class _Frame:
     size: int = 0
     trial: bool = False
     sent: bool = False
+    link: int = 0
+    """The connection on which it was sent."""
     reached_at: float = inf
     """Time of its acknowledgement; infinite before that."""
     local: bool = False
     """Whether the frame was given to the fallback, which may have been too busy to run it."""
     default_outcome: tuple[FrameResult, str] = (FrameResult.LOST, "no answer")
     """Its outcome if no better one follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A connection to an address to which the server has sent the client."""
+
+    link: int
+    address: str
+    since: float
 
 
 class ClientCore:
@@ -96,9 +113,18 @@ class ClientCore:
         self.advice: Advice | None = None
         self.patience = max(settings.slo, 1.0)
         """Seconds that a frame waits for an answer after its deadline."""
+        self.link = 0
+        """Number of the connection on which frames are sent."""
         self._rng = rng
         self._bytes = BytesPerPixel()
         self._link, self._connect_at, self._failures = _Link.DOWN, -inf, 0
+        self._links = 0
+        """Number of connections so far."""
+        self._address = ""
+        """Where the server has sent the client; empty: the client is where the user wanted it."""
+        self._attempt: _Attempt | None = None
+        self._previous: tuple[int, Uplink] | None = None
+        """The connection that the client has left, while frames wait for its answers."""
         self._heard_at = self._sent_at = self._up_at = -inf
         self._silence = max(SILENCE_S, 2.0 * settings.slo)
         self._sizes: tuple[int, ...] = ()
@@ -121,10 +147,26 @@ class ClientCore:
         self._actions: list[ClientAction] = []
         self._now = -inf
 
-    def handle(self, event: ClientEvent, *, now: float) -> list[ClientAction]:
-        """Process an event. Returns the actions in order. Raises ValueError if a captured frame's
-        id is not new."""
+    def handle(
+        self, event: ClientEvent, *, now: float, link: int | None = None
+    ) -> list[ClientAction]:
+        """Process an event. `link`: the connection that reports it; None: the current one. Returns
+        the actions in order. Raises ValueError if a captured frame's id is not new."""
         self._now = now = max(now, self._now)
+        if link is None or link == self.link:
+            self._handle(event, now)
+        elif self._attempt is not None and link == self._attempt.link:
+            if isinstance(event, Connected):
+                self._move(self._attempt, event, now)
+            elif isinstance(event, Disconnected):
+                self._attempt = None
+        elif self._previous is not None and link == self._previous[0]:
+            self._handle_previous(event, self._previous[1], now)
+        self._advance(now)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _handle(self, event: ClientEvent, now: float) -> None:
         match event:
             case FrameCaptured():
                 self._captured(event, now)
@@ -133,11 +175,17 @@ class ClientCore:
             case FrameSent():
                 self.uplink.begin(event.id, now=now)
             case FrameAcknowledged():
-                self._acknowledged(event, now)
+                self._heard_at = now
+                self._acknowledged(event, self.uplink, now)
             case FrameAnswered():
-                self._answered(event, now)
+                self._heard_at, self._failures = now, 0
+                self.advice = event.advice or self.advice
+                self._answered(event, self.uplink, now)
             case AdviceChanged():
                 self.advice, self._heard_at = event.advice, now
+            case MoveAdvised():
+                self._heard_at = now
+                self._follow(event.address, now)
             case FallbackDone():
                 self._fallback_done(event, now)
             case Connected():
@@ -145,12 +193,22 @@ class ClientCore:
             case Disconnected():
                 self._disconnected(event.detail, now)
             case ClientClosed():
-                self._link = _Link.CLOSED
+                self._link, self._attempt, self._previous = _Link.CLOSED, None, None
                 for frame in list(self._frames.values()):
                     self._report(frame, FrameResult.DROPPED, now, "the client was closed")
-        self._advance(now)
-        actions, self._actions = self._actions, []
-        return actions
+
+    def _handle_previous(self, event: ClientEvent, uplink: Uplink, now: float) -> None:
+        """Process an event of the connection that the client has left."""
+        match event:
+            case FrameSent():
+                uplink.begin(event.id, now=now)
+            case FrameAcknowledged():
+                self._acknowledged(event, uplink, now)
+            case FrameAnswered():
+                self._answered(event, uplink, now)
+            case Disconnected():
+                self._previous = None
+                self._lose(uplink, event.detail, now)
 
     def next_wakeup(self) -> float:
         """The latest time for the next `TimerDue`; infinite: never."""
@@ -170,6 +228,8 @@ class ClientCore:
         times += [frame.deadline + self.patience for frame in self._frames.values()]
         starts = [self._start_at(frame) for frame in self._frames.values() if self._is_open(frame)]
         times += [at for at in starts if at > now]
+        if self._attempt is not None:
+            times.append(self._attempt.since + CONNECT_S)
         if not self.uplink.acknowledges:
             times.append(self.uplink.first_deadline + self.patience)
         return min(times)
@@ -215,29 +275,28 @@ class ClientCore:
                 self._encode(frame, smaller, now)
             return
         self.uplink.send(frame.id, event.nbytes, frame.deadline, now=now)
-        self._sent_at, frame.sent = now, True
+        self._sent_at, frame.sent, frame.link = now, True, self.link
         rate = self.uplink.bytes_per_s(now=now)
-        self._actions.append(SendFrame(frame.id, now - frame.captured_at, rate))
+        self._actions.append(SendFrame(frame.id, now - frame.captured_at, rate, self.link))
         if frame.trial and self.settings.fallback:
             self._fall_back(frame, FrameResult.LOST, now, "sent only as a trial of the link")
 
-    def _acknowledged(self, event: FrameAcknowledged, now: float) -> None:
-        self._heard_at, self._full = now, False
+    def _acknowledged(self, event: FrameAcknowledged, uplink: Uplink, now: float) -> None:
+        self._full = False
         self._delivered += 1
-        self.uplink.arrived(event.id, event.transfer_s, now=now)
+        uplink.arrived(event.id, event.transfer_s, now=now)
         frame = self._frames.get(event.id)
         if frame is not None:
             frame.reached_at = min(frame.reached_at, now)
 
-    def _answered(self, event: FrameAnswered, now: float) -> None:
-        self._heard_at, self._full, self._failures = now, False, 0
-        self.advice = event.advice or self.advice
-        if event.id in self.uplink:
+    def _answered(self, event: FrameAnswered, uplink: Uplink, now: float) -> None:
+        self._full = False
+        if event.id in uplink:
             self._delivered += 1
             if not event.failed:
-                self.uplink.arrived(event.id, 0.0, now=now)
-            elif not self.uplink.acknowledges:  # else it is still on its way to the server
-                self.uplink.withdrawn(event.id)
+                uplink.arrived(event.id, 0.0, now=now)
+            elif not uplink.acknowledges:  # else it is still on its way to the server
+                uplink.withdrawn(event.id)
         frame = self._frames.get(event.id)
         if frame is None or not frame.sent:
             return
@@ -276,6 +335,48 @@ class ClientCore:
         named = {size for _, size, _ in event.variants if size > 0}
         self._sizes = tuple(sorted(named or set(self.settings.sizes))) or (0,)
 
+    def _follow(self, address: str, now: float) -> None:
+        """Connect to another address as well, unless the client is moving already."""
+        moving = self._attempt is not None or self._previous is not None
+        if self.settings.follow and not moving and address != self._address:
+            self._attempt = _Attempt(self._open(address), address, now)
+
+    def _move(self, attempt: _Attempt, event: Connected, now: float) -> None:
+        """Go on at another server, which has welcomed the client."""
+        if self._link is _Link.UP:
+            self._previous = self.link, self.uplink
+        elif self._link is _Link.CONNECTING:
+            self._actions.append(Disconnect(self.link))
+        rate = self.uplink.bytes_per_s(now=now)
+        self.uplink = Uplink(self.settings.most_bytes_in_flight, rate)
+        self.link, self._address, self._attempt = attempt.link, attempt.address, None
+        self._link, self._full, self._answer_s = _Link.CONNECTING, False, 0.0
+        self._connected(event, now)
+
+    def _open(self, address: str = "") -> int:
+        """Open a connection. Returns its number."""
+        link, self._links = self._links, self._links + 1
+        self._actions.append(Connect(link, address))
+        return link
+
+    def _end_moves(self, now: float) -> None:
+        """Close a connection that takes too long, or that no frame waits for any more."""
+        if self._attempt is not None and now >= self._attempt.since + CONNECT_S:
+            self._actions.append(Disconnect(self._attempt.link))
+            self._attempt = None
+        if self._previous is not None:
+            link = self._previous[0]
+            if not any(frame.sent and frame.link == link for frame in self._frames.values()):
+                self._actions.append(Disconnect(link))
+                self._previous = None
+
+    def _lose(self, uplink: Uplink, detail: str, now: float) -> None:
+        """Handle the frames in flight on a connection that has ended."""
+        for id in uplink.broken():
+            frame = self._frames.get(id)
+            if frame is not None:
+                self._fall_back(frame, FrameResult.LOST, now, detail or "the connection ended")
+
     def _disconnected(self, detail: str, now: float) -> None:
         if self._link not in (_Link.CONNECTING, _Link.UP):
             return
@@ -284,11 +385,8 @@ class ClientCore:
         delay = min(SHORTEST_DELAY_S * 2.0 ** min(self._failures, 10), LONGEST_DELAY_S)
         self._link, self._connect_at = _Link.DOWN, now + delay * self._rng.uniform(0.5, 1.0)
         self._failures += 1
-        self._full = False
-        for id in self.uplink.broken():
-            frame = self._frames.get(id)
-            if frame is not None:
-                self._fall_back(frame, FrameResult.LOST, now, detail or "the connection ended")
+        self._full, self._address = False, ""
+        self._lose(self.uplink, detail, now)
 
     # ── actions ─────────────────────────────────────────────────────────────────────────────────
 
@@ -296,12 +394,13 @@ class ClientCore:
         if self._link is _Link.CLOSED:
             return
         if self._link is _Link.CONNECTING and now >= self._heard_at + CONNECT_S:
+            self._actions.append(Disconnect(self.link))
             self._disconnected("the server does not answer", now)
         elif self._link is _Link.UP and now >= self._gone_at():
+            self._actions.append(Disconnect(self.link))
             self._disconnected(f"no acknowledgement for {self._silence:g} s", now)
         if self._link is _Link.DOWN and now >= self._connect_at:
-            self._link, self._heard_at = _Link.CONNECTING, now
-            self._actions.append(Connect())
+            self._link, self._heard_at, self.link = _Link.CONNECTING, now, self._open()
         self.uplink.watch(now=now)
         for frame in list(self._frames.values()):
             if now >= frame.deadline + self.patience:
@@ -322,6 +421,7 @@ class ClientCore:
                     self._fall_back(frame, FrameResult.LOST, now, "not connected")
         self._send_newest(now)
         self._start_fallback(now)
+        self._end_moves(now)  # last: it may be the last frame of a connection that ends now
 
     def _send_newest(self, now: float) -> None:
         if not self._waiting or not self._may_send(now):
@@ -347,7 +447,7 @@ class ClientCore:
         for frame in list(self._local.values()):
             if now >= self._too_late(frame) or len(self._local) > self.settings.most_waiting:
                 del self._local[frame.id]
-                if frame.id not in self.uplink:
+                if not self._in_flight(frame):
                     self._report(frame, frame.default_outcome[0], now, frame.default_outcome[1])
         if self._local and self._running is None:
             _, frame = self._local.popitem()
@@ -433,7 +533,12 @@ class ClientCore:
     def _is_open(self, frame: _Frame) -> bool:
         """Whether a frame has been sent, has not reached the server, and may still be run by the
         fallback."""
-        return self.settings.fallback and frame.id in self.uplink and not frame.local
+        return self.settings.fallback and not frame.local and self._in_flight(frame)
+
+    def _in_flight(self, frame: _Frame) -> bool:
+        """Whether a frame has been sent and has not reached the server."""
+        previous = () if self._previous is None else self._previous[1]
+        return frame.id in self.uplink or frame.id in previous
 
     def _is_local(self, frame: _Frame) -> bool:
         """Whether the fallback is running a frame, or will."""

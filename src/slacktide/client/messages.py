@@ -26,6 +26,8 @@ class ClientSettings:
     """Maximum frames that wait to be sent, and as many that wait for the fallback; each is a
     picture in memory."""
     most_bytes_in_flight: int = 1 << 20
+    follow: bool = True
+    """Whether the client goes where its server sends it."""
 
     def __post_init__(self) -> None:
         for name, least in (("slo", 1e-4), ("rate", 0.0), ("bytes_per_s", 0.0)):
@@ -160,6 +162,13 @@ class AdviceChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveAdvised:
+    """The server advises the client to go on at another address, host:port."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class FallbackDone:
     """The local model has run a frame; `failed`: the error if it could not."""
 
@@ -186,6 +195,7 @@ ClientEvent: TypeAlias = (
     | FrameAcknowledged
     | FrameAnswered
     | AdviceChanged
+    | MoveAdvised
     | FallbackDone
     | ClientClosed
     | TimerDue
@@ -196,7 +206,18 @@ ClientEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a connection. The previous one is closed and reports nothing more."""
+    """Open a connection, whose events have this `link`. `address`: host:port of the server; empty:
+    as the user gave it."""
+
+    link: int = 0
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Close a connection, if it is open. It reports nothing more."""
+
+    link: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +236,7 @@ class SendFrame:
     id: int
     age_s: float
     bytes_per_s: float
+    link: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,4 +261,6 @@ class ReportOutcome:
     outcome: FrameOutcome
 
 
-ClientAction: TypeAlias = Connect | EncodeFrame | SendFrame | RunFallback | GiveUp | ReportOutcome
+ClientAction: TypeAlias = (
+    Connect | Disconnect | EncodeFrame | SendFrame | RunFallback | GiveUp | ReportOutcome
+)

@@ -61,6 +61,9 @@ class SessionOptions:
     """Called with each reply, on the loop."""
     connect_s: float = 5.0
     """Seconds that `open` waits for a server. With a fallback it then continues without one."""
+    follow: bool = True
+    """Whether the session moves to another server when its own advises it, with the TLS settings
+    and the token of the connection."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:

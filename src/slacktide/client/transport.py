@@ -7,6 +7,7 @@ session: `run` lasts as long as the connection and passes events to the session.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ from slacktide.client.messages import (
     FrameAcknowledged,
     FrameAnswered,
     FrameSent,
+    MoveAdvised,
 )
 from slacktide.client.options import SessionOptions
 
@@ -36,6 +38,8 @@ KEEP_ALIVE_S = 1.0
 """Seconds without a frame after which a hello is sent again: the server ends a stream after 3 s of
 silence."""
 
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]{0,255}):[0-9]{1,5}")
+"""An address to follow. gRPC would take others as well, such as paths of sockets."""
 Outputs = Mapping[str, NDArray[Any]]
 Tell = Callable[[ClientEvent, Outputs], None]
 Metadata = tuple[tuple[str, str], ...]
@@ -189,6 +193,8 @@ class StreamTransport:
             self._tell(FrameAcknowledged(ack.id, ack.transfer_us * 1e-6), {})
         elif kind == "advice":
             self._tell(AdviceChanged(_advice(message.advice)), {})
+        elif kind == "move" and _ADDRESS.fullmatch(message.move.address):
+            self._tell(MoveAdvised(message.move.address), {})
         elif kind == "answer":
             answer = message.answer
             failed, outputs = _outputs(answer.response)

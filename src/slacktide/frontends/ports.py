@@ -95,6 +95,12 @@ class InferenceCall(Protocol):
     """One inference call, from its headers to its single reply. `announce` it if its body is still
     on the way, then `submit` it; `refuse` or `cancel` may end it instead."""
 
+    def elsewhere(self, length: int, parameters: Mapping[str, Parameter]) -> str:
+        """The origin of a server (`http://10.0.0.2:8000`) that answers a call with a body of
+        `length` bytes sooner, and takes its client; empty: none does. If there is one, the call has
+        ended without an outcome. Allowed before `announce`."""
+        ...
+
     def announce(
         self,
         length: int,
@@ -129,6 +135,9 @@ class FrameSession(Protocol):
     terms: SessionTerms
     rtt: float
     """Round-trip time in seconds of an empty message, as the front end measures it."""
+    move: Callable[[str], None]
+    """Set by the front end. Tells the client that the server at a gRPC address would answer it
+    sooner."""
 
     @property
     def advice(self) -> SizeAdvice | None:

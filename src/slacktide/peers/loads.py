@@ -281,6 +281,13 @@ class PeerLoads:
         link.unreported.append(call)
         return call
 
+    def redirected(self, peer: str, model: str, *, now: float) -> None:
+        """Count a call whose client is sent to a peer, until the peer's next report."""
+        link = self._peers.get(peer)
+        reported = None if link is None else link.models.get(model)
+        if link is not None and reported is not None:
+            reported.add(1, now + link.rtt_s)
+
     def answered(self, call: PeerCall, *, in_time: bool | None, now: float) -> None:
         """Count off a call that has ended, and learn from it. `in_time`: whether it was served
         before its deadline; None: it was cancelled here, or failed for another reason than time."""

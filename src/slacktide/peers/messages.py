@@ -25,6 +25,11 @@ class PeerHello:
     instance: str = ""
     """Random text made at the server's start, which tells it from its namesakes. The dialler fills
     it in."""
+    http_address: str = ""
+    grpc_address: str = ""
+    """`host:port` at which clients reach the server; empty: they are not sent there."""
+    tls: bool = False
+    """Whether these ports use TLS."""
 
 
 @read_only

@@ -9,6 +9,7 @@ and a session that has come stays for longer, so that none goes back and forth.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 
 from slacktide.peers.loads import PeerLoads
 from slacktide.peers.messages import ModelLoad
@@ -32,8 +33,8 @@ class SessionMoves:
         self._loads = loads
         self._since: dict[str, float] = {}
         """When each session came."""
-        self._averages: dict[tuple[str, str], float] = {}
-        """Seconds until an answer, by (server, model); "" is this server."""
+        self._averages: dict[str, dict[str, float]] = {}
+        """Seconds until an answer, by model and server; "" is this server."""
         self._at: dict[str, float] = {}
         """By model: time of the last call of `advise`."""
         self._sooner_since: dict[str, float] = {}
@@ -49,20 +50,34 @@ class SessionMoves:
         self._since.pop(session, None)
 
     def advise(
-        self, home: ModelLoad, sessions: list[str], nbytes: int, budget_s: float, *, now: float
+        self,
+        home: ModelLoad,
+        sessions: Iterable[str],
+        nbytes: int,
+        budget_s: float,
+        *,
+        now: float,
+        peers: Collection[str] | None = None,
     ) -> tuple[str, str] | None:
         """A session of this model that should move, and the peer; None: all stay. `sessions`: those
-        that may move, the first choice first. `nbytes`: of a frame."""
+        that may move, the first choice first. `nbytes`: of a frame. `peers`: those that take
+        sessions; None: all that serve the model."""
         model = home.model
         weight = 1.0 - math.exp((self._at.get(model, now) - now) / AVERAGED_S)
         self._at[model] = now
-        home_s = self._average("", model, min(home.wait_s + home.alone_s, 2.0 * budget_s), weight)
-        best, soonest = None, math.inf
+        seconds = {"": home.wait_s + home.alone_s}
         for peer in self._loads.serving(model):
-            seconds = self._loads.answer_in(peer, model, 1, nbytes, now=now)
-            average = self._average(peer, model, min(seconds, 2.0 * budget_s), weight)
-            if average < soonest:
-                best, soonest = peer, average
+            if peers is None or peer in peers:
+                seconds[peer] = self._loads.answer_in(peer, model, 1, nbytes, now=now)
+        averages, before = {}, self._averages.get(model, {})
+        for server, answer_s in seconds.items():
+            answer_s = min(answer_s, 2.0 * budget_s)
+            average = before.get(server, answer_s)
+            averages[server] = average + weight * (answer_s - average)
+        self._averages[model] = dict(averages)
+        home_s = averages.pop("")
+        best = min(averages, key=averages.__getitem__, default=None)
+        soonest = math.inf if best is None else averages[best]
         if best is None or soonest > budget_s or home_s - soonest < GAIN * budget_s:
             self._sooner_since.pop(model, None)
             return None
@@ -74,10 +89,3 @@ class SessionMoves:
                 self._moved_at = now
                 return session, best
         return None
-
-    def _average(self, server: str, model: str, seconds: float, weight: float) -> float:
-        key = (server, model)
-        average = self._averages.get(key, seconds)
-        average += weight * (seconds - average)
-        self._averages[key] = average
-        return average

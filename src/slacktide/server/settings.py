@@ -197,6 +197,12 @@ class ServerSettings(Options):
     peer_ca: Path | None = _peer(
         None, "CA that signs the certificates of peers (PEM); default: --tls-client-ca."
     )
+    advertise: str | None = _peer(
+        None,
+        "Host under which clients reach this server's ports, so that peers may send them here; "
+        "default: --host, unless it means all addresses.",
+        metavar="HOST",
+    )
     max_peers: int = _peer(
         16, "Maximum number of peers; of more, a random sample is used.", least=1, most=16
     )
@@ -250,7 +256,7 @@ class ServerSettings(Options):
             self._check_peers()
 
     def _check_peers(self) -> None:
-        from slacktide.server.peers.dialler import remote_peer
+        from slacktide.server.peers.dialler import client_address, remote_peer
 
         if self.machine is not None and not _MACHINE.fullmatch(self.machine):
             expected = "expected at most 128 letters, digits, '.', '_', '-' and ':'"
@@ -261,6 +267,9 @@ class ServerSettings(Options):
             remote = remote_peer(self.peers)
         except ValueError as error:
             raise OptionError(("peers", str(error))) from None
+        if self.advertise is not None and not client_address(self.advertise, 1):
+            expected = f"expected a host or an address without port, got {self.advertise!r}"
+            raise OptionError(("advertise", expected))
         if remote is not None and self.peer_token_file is None and not self.peer_names:
             message = (
                 f"{remote} may be another machine: needs a token that all peers share "

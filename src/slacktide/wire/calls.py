@@ -61,6 +61,8 @@ class CallContext:
     bodies."""
     read_s: float = 0.0
     """Seconds of its deadline that were spent on reading long JSON or typed contents."""
+    redirected: bool = False
+    """Whether another server has sent the client here; such a call is answered here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Read early, they let its tensors be received straight into their slot, as those 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple
@@ -29,6 +30,8 @@ MAX_MODELS: Final = 1024
 MAX_PEER_NAME: Final = 128
 """Maximum characters of a machine's name, its release and a model's digest."""
 MAX_MODEL_NAME: Final = 512
+MAX_ADDRESS: Final = 300
+"""Maximum characters of an address for clients."""
 MAX_SENTENCE: Final = 1024
 """Maximum characters of a sentence, and of a call's ids."""
 CALL_HEAD_BYTES: Final = 4 * (2 * MAX_SENTENCE) + 64
@@ -38,6 +41,7 @@ _CALL, _ANSWER = 5 << 3 | 2, 6 << 3 | 2  # of PeerMessage
 _REQUEST = 15 << 3 | 2  # CallOfPeer.request
 _RESPONSE = 16  # AnswerOfPeer.response
 _RESPONSE_TAG = encode_varint(_RESPONSE << 3 | 2)
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
 _REASONS = {reason.label: reason for reason in Reason}
 
 
@@ -69,6 +73,9 @@ def hello_message(hello: PeerHello, max_bytes: int) -> bytes:
         instance=hello.instance,
         max_bytes=max_bytes,
         models=dict(sorted(hello.models.items())[:MAX_MODELS]),
+        http_address=hello.http_address,
+        grpc_address=hello.grpc_address,
+        tls=hello.tls,
     )
     return m.PeerMessage(hello=greeting).SerializeToString()
 
@@ -85,10 +92,27 @@ def hello_of(greeting: m.HelloPeer) -> tuple[PeerHello, int]:
     for model, digest in models.items():
         _check_text(model, "models", MAX_MODEL_NAME)
         _check_text(digest, "models", MAX_PEER_NAME)
+    for field in ("http_address", "grpc_address"):
+        address = getattr(greeting, field)
+        if address and not is_address(address):
+            raise BadField(field, "an address such as 10.0.0.2:8000", address[:MAX_ADDRESS])
     hello = PeerHello(
-        greeting.protocol, greeting.release, greeting.machine, models, greeting.instance
+        greeting.protocol,
+        greeting.release,
+        greeting.machine,
+        models,
+        greeting.instance,
+        greeting.http_address,
+        greeting.grpc_address,
+        greeting.tls,
     )
     return hello, greeting.max_bytes
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is `host:port` or `[v6]:port`."""
+    match = _ADDRESS.fullmatch(text) if len(text) <= MAX_ADDRESS else None
+    return match is not None and 0 < int(match[1]) < 65_536
 
 
 def loads_message(report: LoadReport) -> m.LoadsOfPeer:

@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor_pool import DescriptorPool
 from tests.frontends.doubles import FakeDataPlane, refusing
 from tests.frontends.grpc.grpc_client import channel_to, serving
 
@@ -21,6 +23,7 @@ from slacktide.wire.calls import InferCall, InferReply, InputTensor, SizeAdvice
 from slacktide.wire.errors import WireError
 from slacktide.wire.grpc_messages import encode_call
 from slacktide.wire.proto import messages as m
+from slacktide.wire.proto.messages import _files
 
 METHOD = f"/{m.FRAME_SERVICE}/StreamFrames"
 HELLO = m.Hello(model="m", rate=10, slo_ms=500)
@@ -112,6 +115,31 @@ async def test_a_hello_is_welcomed_with_what_there_is():
     assert len(sessions) == 1
     terms = sessions[0].terms
     assert (terms.rate, terms.slo, terms.weight, terms.version) == (5.0, 0.2, 1.0, None)
+
+
+async def test_a_client_is_told_where_it_would_be_answered_sooner():
+    data = FakeDataPlane()
+    async with streaming(data) as client:
+        data.sessions[0].move("10.0.0.2:8001")
+        kind, move = await client.read()
+    assert (kind, move.address) == ("move", "10.0.0.2:8001")
+    data.sessions[0].move("10.0.0.3:8001")  # its stream has ended
+
+
+def test_an_older_client_passes_over_a_move():
+    pool = DescriptorPool()
+    for file in _files():
+        for message in file.message_type:
+            if message.name == "ServerMessage":
+                kept = [field for field in message.field if field.name != "move"]
+                del message.field[:]
+                message.field.extend(kept)
+        pool.Add(file)
+    older = message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("slacktide.v1.ServerMessage")
+    )
+    read = older.FromString(m.ServerMessage(move=m.Move(address="h:1")).SerializeToString())
+    assert read.WhichOneof("message") is None
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,77 @@ async def test_expect_continue_is_met_when_the_body_is_wanted():
         assert (refused.status, refused.closes) == (404, True)
 
 
+EXPECT = "Expect: 100-continue"
+ALLOW = "slacktide-redirect: allow"
+
+
+@pytest.mark.parametrize(
+    ("target", "location"),
+    [
+        ("/v2/models/m/infer", "/v2/models/m/infer?"),
+        ("/v2/models/m/versions/1/infer?a=b%20c", "/v2/models/m/versions/1/infer?a=b%20c&"),
+        ("http://localhost:80/v2/models/m/infer", "/v2/models/m/infer?"),
+    ],
+)
+async def test_a_client_that_allows_it_is_sent_elsewhere_before_its_body(target, location):
+    async with serve() as here:
+        here.data.elsewhere = "http://10.0.0.2:8000"
+        client = await here.connect()
+        client.send(post(b"", ALLOW, EXPECT, path=target, length=100_000))
+        answer = await client.answer()
+        assert (answer.status, answer.closes, answer.body) == (307, True, b"")
+        redirected = f"{location}slacktide-redirect=followed"
+        assert answer.headers["location"] == f"http://10.0.0.2:8000{redirected}"
+        assert await client.ended() == b""
+        assert not here.data.announced
+        assert not here.data.refused
+        assert not here.data.cancelled
+        await here.until(lambda: here.log)
+        assert (here.log[0].status, here.log[0].outcome) == (307, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "path"),
+    [
+        ((EXPECT,), "/v2/models/m/infer"),
+        ((ALLOW,), "/v2/models/m/infer"),
+        ((EXPECT, "slacktide-redirect: followed"), "/v2/models/m/infer"),
+        ((EXPECT, ALLOW), "/v2/models/m/infer?x=1&slacktide-redirect=followed"),
+    ],
+)
+async def test_other_clients_are_never_sent_elsewhere(lines, path):
+    async with serve() as here:
+        here.data.elsewhere = "http://10.0.0.2:8000"
+        data, line = binary(bytes(100_000))
+        client = await here.connect()
+        client.send(post(b"", line, *lines, path=path, length=len(data)))
+        if EXPECT in lines:
+            assert (await client.answer()).status == 100
+        client.send(data)
+        assert (await client.answer()).status == 200
+        assert here.data.asked_elsewhere == 0
+        assert here.data.calls[0].context.redirected == ("followed" in f"{lines}{path}")
+
+
+async def test_what_is_neither_allowed_nor_followed_is_refused():
+    async with serve() as here:
+        answer = await here.ask(post(b"", "slacktide-redirect: perhaps"))
+        assert answer.status == 400
+        assert answer.json["error"].startswith("slacktide-redirect: expected allow or followed")
+
+
+async def test_a_chunked_body_is_not_sent_elsewhere():
+    async with serve() as here:
+        here.data.elsewhere = "http://10.0.0.2:8000"
+        client = await here.connect()
+        head = post(b"", ALLOW, EXPECT, "Transfer-Encoding: chunked", length=0)
+        client.send(head.replace(b"Content-Length: 0\r\n", b""))
+        assert (await client.answer()).status == 100
+        client.send(b"0\r\n\r\n")
+        assert (await client.answer()).status == 400
+        assert here.data.asked_elsewhere == 0
+
+
 async def test_an_interim_answer_does_not_overtake_an_earlier_one():
     async with serve() as here:
         here.data.holds = True

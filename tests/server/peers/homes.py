@@ -121,9 +121,10 @@ class Home:
         for machine in peers:
             self.join(machine)
 
-    def join(self, machine: str, wait_s: float = 0.0) -> FakeLink:
+    def join(self, machine: str, wait_s: float = 0.0, address: str = "") -> FakeLink:
         link = self.links[machine] = FakeLink(machine)
-        self.peers.joined(link, PeerHello(PROTOCOL, "1", machine, {"m:1": "same"}))
+        hello = PeerHello(PROTOCOL, "1", machine, {"m:1": "same"}, "", address, address)
+        self.peers.joined(link, hello)
         self.report(machine, wait_s)
         return link
 
@@ -141,6 +142,10 @@ class Home:
 
     def open(self) -> Any:
         return self.plane.call("m", None, CallContext(0.5, "client", "http"))
+
+    def elsewhere(self, **parameters: Any) -> str:
+        parameters.setdefault("timeout", int(BUDGET_S * 1e6))
+        return str(self.open().elsewhere(100, parameters))
 
     def submit(self, **parameters: Any) -> tuple[Any, list[InferReply]]:
         replies: list[InferReply] = []

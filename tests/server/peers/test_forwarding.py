@@ -181,6 +181,59 @@ def test_a_server_that_is_free_answers_itself_and_says_so():
     run(test)
 
 
+def test_a_client_is_sent_to_the_peer_that_answers_sooner_and_has_no_outcome_here():
+    def test() -> None:
+        home = Home(wait_s=1.0, peers="c")
+        home.join("b", address="10.0.0.2:8000")
+        home.report("c", 0.5)
+        assert home.elsewhere() == "http://10.0.0.2:8000"
+        assert home.peers.forwarded == {("m", "redirected"): 1}
+        for _ in range(2_000):  # each counts at the peer until its next report
+            home.elsewhere()
+        assert 400 < home.peers.forwarded["m", "redirected"] < 1_100
+        home.report("b", 0.0)
+        assert home.elsewhere() == "http://10.0.0.2:8000"
+        assert home.elsewhere(timeout=1) == ""  # nobody has the time
+        assert home.elsewhere(timeout="soon") == ""  # `announce` refuses it
+        free = Home(wait_s=0.0, peers="")
+        free.join("b", address="10.0.0.2:8000")
+        assert free.elsewhere() == ""
+        assert home.counts() == {}
+        assert not home.away
+        home.check_empty()
+
+    run(test)
+
+
+@pytest.mark.parametrize("reason", ["no address", "no deadline", "redirected"])
+def test_a_client_stays_if_it_must(reason: str) -> None:
+    def test() -> None:
+        home = Home(wait_s=inf, peers="")
+        link = home.join("b", address="" if reason == "no address" else "10.0.0.2:8000")
+        context = CallContext(0.5, "client", "http", redirected=reason == "redirected")
+        parameters = {} if reason == "no deadline" else {"timeout": int(BUDGET_S * 1e6)}
+        opened = home.plane.call("m", None, context)
+        assert opened.elsewhere(100, parameters) == ""
+        opened.announce(100, parameters)
+        opened.submit(call(ROW, **parameters), lambda reply: None)
+        assert len(link.sent) == (reason == "no address")
+
+    run(test)
+
+
+def test_a_call_that_was_redirected_here_is_not_rescued() -> None:
+    def test() -> None:
+        home = Home(wait_s=0.0)
+        opened = home.plane.call("m", None, CallContext(0.5, "client", "http", redirected=True))
+        replies: list[InferReply] = []
+        opened.submit(call(ROW, timeout=int(BUDGET_S * 1e6)), replies.append)
+        home.bench.driver.end(opened.id, Reason.BEHIND_WORK)
+        assert [reply.outcome.reason for reply in replies] == [Reason.BEHIND_WORK]
+        assert not home.away
+
+    run(test)
+
+
 def test_requests_of_one_turn_see_each_other():
     def test() -> None:
         home = Home(wait_s=0.0)

@@ -12,7 +12,7 @@ from tests.server.test_data_plane import ROW, call
 from slacktide.domain import Reason
 from slacktide.peers import LoadReport, ModelLoad, PeerHello
 from slacktide.peers.messages import PROTOCOL
-from slacktide.server.peers.dialler import remote_peer
+from slacktide.server.peers.dialler import client_address, remote_peer
 from slacktide.server.peers.service import machine_name
 from slacktide.server.settings import ServerSettings
 from slacktide.wire.calls import CallContext, InferReply
@@ -94,6 +94,66 @@ def test_a_server_that_shuts_down_is_not_chosen() -> None:
 def test_settings_that_cannot_be_used_are_named(settings: Any, names: str) -> None:
     with pytest.raises(ValueError, match=names):
         ServerSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "127.0.0.1:8000"),
+        ("::1", "[::1]:8000"),
+        ("[fe80::1]", "[fe80::1]:8000"),
+        ("gate.example", "gate.example:8000"),
+        ("*", ""),
+        ("::", ""),
+        ("0.0.0.0", ""),
+    ],
+)
+def test_a_server_is_named_by_a_host_that_clients_can_reach(host: str, address: str) -> None:
+    assert client_address(host, 8000) == address
+    assert client_address(host, None) == ""
+
+
+HERE, THERE = "127.0.0.1:8000", "10.0.0.2:8000"
+
+
+@pytest.mark.parametrize(
+    ("own", "address", "tls", "why"),
+    [
+        (HERE, "127.0.0.1:9000", False, ""),
+        ("10.0.0.1:8000", THERE, False, ""),
+        ("", THERE, False, ""),
+        ("", "", True, ""),
+        ("10.0.0.1:8000", THERE, True, "only one of the two servers uses TLS"),
+        ("", HERE, False, "its address is on the loopback interface"),
+        (HERE, HERE, False, "its address is this server's own"),
+    ],
+)
+def test_clients_are_sent_only_where_they_arrive(
+    own: str, address: str, tls: bool, why: str, caplog: Any
+) -> None:
+    def test() -> None:
+        home = Home(peers="")
+        link = FakeLink("b")
+        hello = PeerHello(PROTOCOL, "1", "b", {"m:1": "same"}, "", address, address, tls)
+        home.peers.joined(link, hello)
+        home.peers.advertise(http=own, grpc=own, tls=False)
+        home.peers.joined(link, hello)
+        assert (link.hellos[-1].http_address, link.hellos[-1].grpc_address) == (own, own)
+        assert link.hellos[-1].models == {"m:1": "same"}
+        (status,) = home.peers.status()
+        sentence = f"clients are not sent there: {why}"
+        assert status["not_used"] == ([sentence] if why else [])
+        assert sum(f"{sentence}" in record.message for record in caplog.records) <= 1
+        version = home.bench.version
+        addresses = home.peers.client_addresses("b", version, named=True)
+        assert addresses == (("", "") if why else (address, address))
+        assert home.peers.client_addresses("c", version, named=True) == ("", "")
+        unlike = {"m:1": "same", "m:2": "newer"}
+        home.peers.joined(link, PeerHello(PROTOCOL, "1", "b", unlike, "", address, address, tls))
+        assert home.peers.client_addresses("b", version, named=True) == addresses
+        assert home.peers.client_addresses("b", version, named=False) == ("", "")
+
+    run(test)
 
 
 def test_peers_on_this_machine_need_no_credentials() -> None:

@@ -17,6 +17,9 @@ TLS = TlsFiles(Path("a.pem"), Path("a.key"))
     [
         ({"machine": "a b"}, "machine", "expected at most 128 letters"),
         ({"machine": "a", "grpc_port": None}, "grpc_port", "peers need it"),
+        ({"machine": "a", "advertise": "h:8000"}, "advertise", "without port, got 'h:8000'"),
+        ({"machine": "a", "advertise": "10.0.0.1:80"}, "advertise", "a host or an address"),
+        ({"machine": "a", "advertise": "*"}, "advertise", "a host or an address"),
         ({"peers": ("10.0.0.2:0",)}, "peers", "expected an address such as 10.0.0.2:8001"),
         ({"peers": REMOTE}, "peers", "10.0.0.2:8001 may be another machine: needs a token"),
         ({"peers": ("dns:peers",)}, "peers", "dns:peers may be another machine"),

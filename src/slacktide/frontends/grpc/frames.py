@@ -217,6 +217,7 @@ class FrameStream(StreamRpc):
         if self._session is None:
             self.model = terms.model
             session = self.state.data.open_session(terms, self.protocol.client, self._advise)
+            session.move = self._move
             self._session = session
         else:
             session = self._session
@@ -356,6 +357,11 @@ class FrameStream(StreamRpc):
         """Send the session's advice, which has changed."""
         if not self.finished:
             self.write([m.ServerMessage(advice=advice_message(advice)).SerializeToString()])
+
+    def _move(self, address: str) -> None:
+        """Tell the client that the server at a gRPC address would answer it sooner."""
+        if not (self.finished or self._draining):
+            self.write([m.ServerMessage(move=m.Move(address=address)).SerializeToString()])
 
     def has_unanswered(self) -> bool:
         return bool(self._frames)

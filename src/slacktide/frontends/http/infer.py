@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,10 @@ PLACE = b"\0"
 _NOTHING: Mapping[str, Sequence[bytes]] = {}
 _TEXT_TIMES = 8
 """Generous bound on how many times longer values are in JSON than in binary."""
+_REDIRECT = b"slacktide-redirect"
+_ALLOW, _FOLLOWED = b"allow", b"followed"
+_REDIRECTED = _REDIRECT + b"=" + _FOLLOWED
+_AUTHORITY = re.compile(rb"^[^/]*//[^/?]*")
 _JSON_LENGTH = b"inference-header-content-length"
 
 
@@ -51,6 +56,8 @@ class InferHead:
     budget_s: float | None = None
     boundary: bytes | None = None
     """Boundary of a form with a picture; empty: the body is the picture; None: neither."""
+    redirect: bytes = b""
+    """`allow`: the client follows a redirect before it sends the body; `followed`: it has."""
     load_format: bytes = b""
     """Format of the load report that answers have; empty: none."""
 
@@ -84,6 +91,7 @@ class InferEndpoint:
                 if not STEERING.isdisjoint(headers):
                     fields = read_steering(headers)
                     head.parameters, head.budget_s = fields.parameters, fields.budget_s
+                head.redirect = _redirect_of(request)
             except WireError as error:
                 self.refuse(request, error.reason, error.message)
                 raise
@@ -96,6 +104,7 @@ class InferEndpoint:
             head.load_format = report_format(headers, always=self._settings.load_reports)
             request.head.infer = head
         request.transport_budget_s = head.budget_s
+        request.redirected = head.redirect == _FOLLOWED
         request.call = self._data.call(head.model, head.version, request)
         return None
 
@@ -104,6 +113,11 @@ class InferEndpoint:
         call, head = request.call, request.head.infer
         assert call is not None
         assert head is not None
+        if head.redirect == _ALLOW and b"expect" in request.head.headers:
+            origin = call.elsewhere(length, head.parameters)
+            if origin:
+                request.call = None
+                return _redirection(origin, request.head.target)
         place = call.announce(length, head.parameters)
         if isinstance(place, InferReply):
             request.call = None
@@ -298,6 +312,23 @@ class InferEndpoint:
             reply, triton_strict=self._settings.triton_strict, read_s=request.read_s
         )
         return refusal_response(refusal)
+
+
+def _redirect_of(request: ClientRequest) -> bytes:
+    """What a client says about redirects. Raises BadField."""
+    text = request.head.headers.get(_REDIRECT, b"").strip().lower()
+    if text not in (b"", _ALLOW, _FOLLOWED):
+        raise BadField(_REDIRECT.decode(), "allow or followed", text)
+    # Clients such as curl repeat their headers, so the target says it too.
+    return _FOLLOWED if _REDIRECTED in request.head.target.partition(b"?")[2] else text
+
+
+def _redirection(origin: str, target: bytes) -> HttpResponse:
+    """The answer that sends a client, before it has sent its body, to another server."""
+    path = _AUTHORITY.sub(b"", target)
+    mark = b"&" if b"?" in path else b"?"
+    location = b"Location: %b%b%b%b\r\n" % (origin.encode(), path, mark, _REDIRECTED)
+    return HttpResponse(307, extra=location)
 
 
 def target_of(request: ClientRequest) -> tuple[str, str | None]:

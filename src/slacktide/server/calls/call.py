@@ -145,6 +145,9 @@ class ServerCall(PendingRequest):
 
     # ── for front ends ───────────────────────────────────────────────────────────────────────
 
+    def elsewhere(self, length: int, parameters: Mapping[str, Parameter]) -> str:
+        return ""
+
     def announce(
         self, length: int, parameters: Mapping[str, Parameter], given_up: Reply | None = None
     ) -> memoryview | InferReply:

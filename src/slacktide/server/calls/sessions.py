@@ -83,6 +83,7 @@ class StreamSession:
         "is_planned",
         "link",
         "missed",
+        "move",
         "rtt",
         "sizes",
         "terms",
@@ -102,6 +103,7 @@ class StreamSession:
         self.terms = terms
         self.address = address
         self.advise = advise
+        self.move: Callable[[str], None] = lambda address: None
         self.rtt = 0.0
         self.link, self.sizes = LinkEstimate(), BytesPerPixel()
         self.report_rate(terms.bytes_per_s)
@@ -324,6 +326,10 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def by_id(self) -> Mapping[str, StreamSession]:
+        """Return the open sessions, longest open first."""
+        return self._sessions
 
     def sums(self) -> Mapping[str, int]:
         """Return the metrics of all sessions."""

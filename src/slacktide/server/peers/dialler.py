@@ -22,15 +22,21 @@ from math import inf
 from typing import Any, Final
 
 from slacktide.domain import Reason
-from slacktide.frontends.common.security import Credentials, SecurityError, is_loopback
+from slacktide.frontends.common.security import (
+    Credentials,
+    SecurityError,
+    host_name,
+    is_loopback,
+)
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.grpc.peers import PeerConnection
-from slacktide.frontends.listener import Callbacks
+from slacktide.frontends.listener import EVERY_ADDRESS, Callbacks
 from slacktide.frontends.ports import InferenceCall, PeerHost, PeerLink
 from slacktide.peers.members import ITSELF, LINKED, MAX_LINKS, Members
 from slacktide.peers.messages import LoadReport, PeerHello
 from slacktide.wire.calls import CallContext
 from slacktide.wire.errors import WireError
+from slacktide.wire.peer_messages import is_address
 
 log = logging.getLogger("slacktide.server")
 
@@ -256,3 +262,11 @@ def split_address(text: str) -> tuple[str, int]:
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def client_address(host: str, port: int | None) -> str:
+    """The address at which clients reach a port; empty if there is none, or `host` means all
+    addresses or is malformed."""
+    address = join_address(host.removeprefix("[").removesuffix("]"), port or 0)
+    is_named = is_address(address) and host_name(address) not in ("", "0.0.0.0")
+    return address if is_named and host not in EVERY_ADDRESS else ""

@@ -26,6 +26,7 @@ from slacktide.peers import ForwardingRule, ModelLoad, PeerCall, PeerLoads
 from slacktide.server.calls.call import ServerCall
 from slacktide.server.calls.call_states import CallState, CallStep
 from slacktide.server.calls.data_plane import ServerDataPlane
+from slacktide.server.calls.descriptors import due
 from slacktide.server.peers.host import ServerPeers
 from slacktide.wire.calls import (
     CallContext,
@@ -36,6 +37,8 @@ from slacktide.wire.calls import (
     SessionTerms,
     SizeAdvice,
 )
+from slacktide.wire.errors import WireError
+from slacktide.wire.parameters import parse_parameters
 
 MOST_ATTEMPTS: Final = 3
 """Maximum number of peers that are asked for one call."""
@@ -166,9 +169,36 @@ class ForwardingCall(ServerCall):
 
     # ── where it goes ────────────────────────────────────────────────────────────────────────
 
+    def _stays(self, version: LoadedVersion, *, best_effort: bool) -> bool:
+        """Whether it is answered here, whatever peers report."""
+        context = self.context
+        return best_effort or bool(version.stages or context.session) or context.redirected
+
+    def elsewhere(self, length: int, parameters: Mapping[str, Parameter]) -> str:
+        plane, now = self._forwarding, self._plane.driver.clock()
+        try:
+            version = self._find()
+            options = parse_parameters(parameters, self._plane.look_alikes)
+        except WireError:  # `announce` refuses it
+            return ""
+        settings, link, peers = version.definition.settings, None, plane.peers
+        deadline = due(self.context, options, settings, settings.slo)
+        stays = self._stays(version, best_effort=deadline is None)
+        if deadline is not None and not stays and peers.serve(version):
+            link = plane.sooner(version, deadline, 0, length, now=now)
+        if link is None:
+            return ""
+        named = self._version_name is not None
+        address, _ = peers.client_addresses(link.machine, version, named=named)
+        if not address:
+            return ""
+        plane.loads.redirected(link.machine, version.name, now=now)
+        peers.forwarded[version.name, "redirected"] += 1
+        return f"{peers.scheme}://{address}"
+
     def _expect(self, version: LoadedVersion, notice: Notice) -> None:
         plane, now, link = self._forwarding, self._plane.driver.clock(), None
-        stays = notice.best_effort or version.stages or self.context.session
+        stays = self._stays(version, best_effort=notice.best_effort)
         if not stays and plane.peers.serve(version):
             link = plane.sooner(version, notice.deadline, 0, self._length, now=now)
         if link is None:
@@ -189,7 +219,7 @@ class ForwardingCall(ServerCall):
         self._request = request
         self._output_names = call.outputs if self._classification is None else []
         self._parameters = call.parameters
-        if request.best_effort or version.stages or self.context.session:
+        if self._stays(version, best_effort=request.best_effort):
             self._go_home()
             return
         forwarding, now = self._forwarding, self._plane.driver.clock()
@@ -291,7 +321,7 @@ class ForwardingCall(ServerCall):
         version, request, budget_s = self._version, self._request, outcome.budget_s
         if request is not None:
             budget_s = None if request.best_effort else request.deadline - outcome.at
-        if version is None or version.stages or self.context.session or budget_s is None:
+        if version is None or budget_s is None or self._stays(version, best_effort=False):
             return False
         arrives = self.state is CallState.ANNOUNCED or self.state is CallState.RECEIVING
         stored = self.state is CallState.SUBMITTED and self.payload is not None

@@ -12,13 +12,14 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final
 
 from slacktide._version import __version__
 from slacktide.domain import Reason
 from slacktide.engine import next_start
+from slacktide.frontends.common.security import host_name, is_loopback
 from slacktide.frontends.ports import InferenceCall, PeerLink
 from slacktide.models.profile_cache import around_model
 from slacktide.models.versions import LoadedVersion
@@ -49,6 +50,10 @@ class JoinedPeer:
     """Models that have such a version."""
     unlike: dict[str, str] = field(default_factory=dict)
     """Why versions that both have are not usable."""
+    alike: frozenset[str] = frozenset()
+    """Models of which it serves only such versions."""
+    unnamed: str = ""
+    """Why clients are not sent to the addresses in its hello; empty: they are."""
     reported_at: float = -inf
     """When its last report came."""
     received: int = 0
@@ -68,7 +73,10 @@ class ServerPeers:
         """`machine`: the server's name; `plane` answers the calls of peers."""
         self.machine = machine
         self.forwarded: Counter[tuple[str, str]] = Counter()
-        """Calls sent (`out`) and received (`in`), by model and direction."""
+        """Calls sent (`out`) and received (`in`), and requests whose clients were sent to a peer
+        (`redirected`), by model and direction."""
+        self._greeting = PeerHello(PROTOCOL, __version__, machine, {})
+        """The hello, without models."""
         self._plane = plane
         self._loads = loads
         self._peers: dict[str, JoinedPeer] = {}
@@ -90,7 +98,19 @@ class ServerPeers:
 
     def hello(self) -> PeerHello:
         self._update()
-        return PeerHello(PROTOCOL, __version__, self.machine, self._models)
+        return replace(self._greeting, models=self._models)
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of the HTTP ports of this server, and of peers whose addresses it names."""
+        return "https" if self._greeting.tls else "http"
+
+    def advertise(self, *, http: str, grpc: str, tls: bool) -> None:
+        """Tell peers the addresses at which clients reach this server; empty: none."""
+        self._greeting = replace(self._greeting, http_address=http, grpc_address=grpc, tls=tls)
+        for peer in self._peers.values():
+            peer.link.greet(self.hello())
+            self._note_addresses(peer)
 
     def joined(self, link: PeerLink, hello: PeerHello) -> None:
         name = hello.machine
@@ -103,6 +123,7 @@ class ServerPeers:
             self._gone.pop(name, None)
             log.info("peer %s (%s) has joined, release %s", name, link.address, hello.release)
         peer.hello = hello
+        self._note_addresses(peer)
         self._compare(peer)
         self._report(peer, peer.models)
         if not self._is_ticking:
@@ -166,6 +187,18 @@ class ServerPeers:
             return None
         return peer.link if peer.link.has_room(nbytes) else None
 
+    def client_addresses(
+        self, machine: str, version: LoadedVersion, *, named: bool
+    ) -> tuple[str, str]:
+        """The HTTP and gRPC address at which a peer answers clients for a version, which they have
+        `named` or not; empty: they are not sent there."""
+        peer, label = self._peers.get(machine), _label(version)
+        if peer is None or peer.unnamed or label not in peer.usable:
+            return "", ""
+        if not self._is_current(version) or not (named or version.name in peer.alike):
+            return "", ""
+        return peer.hello.http_address, peer.hello.grpc_address
+
     def home_load(self, version: LoadedVersion) -> ModelLoad:
         """This server's load of a version now."""
         driver, model = self._plane.driver, version.name
@@ -201,6 +234,8 @@ class ServerPeers:
             f"{label}: the peer does not serve it"
             for label in sorted(self._models.keys() - peer.hello.models.keys())
         ]
+        if peer.unnamed:
+            sentences.append(f"clients are not sent there: {peer.unnamed}")
         return sentences
 
     def states(self) -> dict[str, tuple[bool, float]]:
@@ -284,7 +319,16 @@ class ServerPeers:
         for model in models - peer.models:
             peer.reporter.forget(model)  # the peer may have ignored what it was told
         peer.models = models
+        unusable = frozenset(label.rpartition(":")[0] for label in theirs.keys() - peer.usable)
+        peer.alike = models - unusable
         self._note_usable()
+
+    def _note_addresses(self, peer: JoinedPeer) -> None:
+        """Decide whether clients may be sent to a peer."""
+        why = _why_unnamed(self._greeting, peer.hello)
+        if why and why != peer.unnamed:
+            log.warning("peer %s: clients are not sent there: %s", peer.hello.machine, why)
+        peer.unnamed = why
 
     def _note_usable(self) -> None:
         self._usable = frozenset().union(*[peer.usable for peer in self._peers.values()])
@@ -320,6 +364,22 @@ def digest_of(version: LoadedVersion) -> str:
     del interface["max_batch"]
     whole = json.dumps([interface, files], sort_keys=True, default=str)
     return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _why_unnamed(home: PeerHello, hello: PeerHello) -> str:
+    """Why clients of the server that says `home` must not be sent to the addresses in `hello`;
+    empty: they may."""
+    home_addresses = {home.http_address, home.grpc_address} - {""}
+    addresses = {hello.http_address, hello.grpc_address} - {""}
+    if addresses and hello.tls != home.tls:
+        return "only one of the two servers uses TLS"
+    if _is_local(addresses) and not _is_local(home_addresses):
+        return "its address is on the loopback interface"
+    return "its address is this server's own" if addresses & home_addresses else ""
+
+
+def _is_local(addresses: Collection[str]) -> bool:
+    return any(is_loopback(host_name(address)) for address in addresses)
 
 
 def _label(version: LoadedVersion) -> str:

@@ -15,9 +15,10 @@ from slacktide.observability.metrics.own import peer_families
 from slacktide.peers import ForwardingRule, PeerLoads
 from slacktide.server.calls.data_plane import ServerDataPlane
 from slacktide.server.front_ends import FrontEnds
-from slacktide.server.peers.dialler import PeerDialler
+from slacktide.server.peers.dialler import PeerDialler, client_address
 from slacktide.server.peers.forwarding import ForwardingPlane
 from slacktide.server.peers.host import ServerPeers
+from slacktide.server.peers.moving import SessionMover
 from slacktide.server.settings import ServerSettings
 
 
@@ -27,12 +28,14 @@ class PeerService:
     def __init__(
         self, settings: ServerSettings, home: ServerDataPlane, credentials: Credentials
     ) -> None:
+        self._settings = settings
         machine = settings.machine or machine_name(settings.grpc_port)
         loads = PeerLoads()
         rule = ForwardingRule(loads, random.Random())
         self.host = ServerPeers(machine, home, loads)
         self.plane = ForwardingPlane(home, self.host, loads, rule)
         """The data plane for clients."""
+        self._mover = SessionMover(home, self.host, loads)
         self.dialler = PeerDialler(
             self.host,
             machine,
@@ -44,6 +47,11 @@ class PeerService:
 
     async def start(self, front_ends: FrontEnds) -> None:
         """Begin to dial. The links belong to the gRPC port, which listens."""
+        settings = self._settings
+        host = settings.advertise or settings.host_of("http")
+        http, grpc = (client_address(host, front_ends.port(name)) for name in ("http", "grpc"))
+        self.host.advertise(http=http, grpc=grpc, tls=settings.tls is not None)
+        self._mover.start()
         await self.dialler.start(front_ends.grpc_server)
 
     def drain(self) -> None:
@@ -52,6 +60,7 @@ class PeerService:
 
     async def close(self) -> None:
         """Dial no more."""
+        self._mover.close()
         await self.dialler.close()
 
     def families(self) -> Iterable[MetricFamily]:

@@ -379,6 +379,7 @@ class ServerMessage(Message):
     acknowledgement: Acknowledgement
     answer: Answer
     advice: Advice
+    move: Move
     def __init__(
         self,
         *,
@@ -386,7 +387,12 @@ class ServerMessage(Message):
         acknowledgement: Acknowledgement | None = ...,
         answer: Answer | None = ...,
         advice: Advice | None = ...,
+        move: Move | None = ...,
     ) -> None: ...
+
+class Move(Message):
+    address: str
+    def __init__(self, *, address: str = ...) -> None: ...
 
 class Welcome(Message):
     session: str
@@ -478,6 +484,9 @@ class HelloPeer(Message):
     instance: str
     max_bytes: int
     models: ScalarMap[str, str]
+    http_address: str
+    grpc_address: str
+    tls: bool
     def __init__(
         self,
         *,
@@ -487,6 +496,9 @@ class HelloPeer(Message):
         instance: str = ...,
         max_bytes: int = ...,
         models: Mapping[str, str] = ...,
+        http_address: str = ...,
+        grpc_address: str = ...,
+        tls: bool = ...,
     ) -> None: ...
 
 class LoadsOfPeer(Message):
