@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.cluster_routings import LeastOutstanding, Prequal, TwoChoices, WeightedRoundRobin
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
-from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Request, Route
+from slacktide.domain import Deployment, LaneSpec, OutcomeKind, Plan, PoolId, Request, Route
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import ByPool, ByProfile, DrawnRequest, Simulation, rng_for
 from slacktide.lab.simulation.servers.routings import Alone, ByRule, OnRefusal, Oracle
@@ -283,8 +283,10 @@ def _moved_sessions(seed: int, length: float, may_move: bool) -> tuple[float, in
         Reporting,
         models=["model"],
         seed=seed,
-        ended=lambda request, outcome: (
-            scored.append(outcome == "served") if request.arrival >= 15.0 else None
+        ended=lambda request, outcome, _: (
+            scored.append(outcome.reason.kind is OutcomeKind.SERVED)
+            if request.arrival >= 15.0
+            else None
         ),
     )
     homes = ["s0"] * SESSIONS

@@ -76,7 +76,7 @@ def test_runs_repeat():
 def test_what_a_dead_peer_held_is_asked_again():
     world = servers(names="ab")
     world.run(burst("a", 20, every=0.001, slo=0.2), [Death("b", at=0.020)])
-    assert world.score.outcomes["lost"] == 0
+    assert world.score.outcomes["failed"] == 0
     assert world.score.outcomes["served"] > 10
 
 
@@ -84,7 +84,7 @@ def test_requests_of_a_dead_home_are_lost_and_it_comes_back_empty():
     world = servers(names="ab")
     arrivals = [("a", Request(i, "m", 0.01 * i, 0.01 * i + 0.05)) for i in range(100)]
     world.run(arrivals, [Death("a", at=0.205, back=0.505)])
-    assert 29 <= world.score.outcomes["lost"] <= 32
+    assert 29 <= world.score.outcomes["failed"] <= 32
     assert sum(world.score.outcomes.values()) == 100
 
 
@@ -149,7 +149,7 @@ def test_every_request_has_one_outcome(routing, requests, deaths, hop, reports):
         check=True,
         hop=HopTerms(hop),
         reports=reports,
-        ended=lambda request, _: ended.append(request.id),
+        ended=lambda request, *_: ended.append(request.id),
     )
     arrivals = sorted(requests, key=lambda entry: entry[1])
     world.run(

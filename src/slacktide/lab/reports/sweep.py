@@ -24,11 +24,12 @@ _FORMS: Mapping[str, tuple[str, float, int, str]] = {
     "p99_s": ("p99 ms", 1e3, 2, ""),
     "mean_cores": ("cores", 1.0, 2, ""),
     "core_seconds": ("core s", 1.0, 1, ""),
+    "forwarded": ("forwarded", 100.0, 1, " %"),
 }
 """By figure: heading, factor, digits and unit."""
 _AT_A_GLANCE = ("refused", "late", "p99_s")
 """Figures that a terminal shows beside goodput; page, CSV and JSON have all figures. If runs differ
-in cores, the terminal shows those too."""
+in cores, or have several servers, the terminal shows that too."""
 _STREAMS_MOST = 4
 """Maximum number of streams for which a terminal shows a column each."""
 _GOODPUT = next(figure for figure in FIGURES if figure.name == "goodput")
@@ -44,6 +45,8 @@ def render_sweep(sweep: Sweep) -> Table:
     for key in _short(sweep.keys, "."):
         table.add_column(Text(key), overflow="fold")
     names = _AT_A_GLANCE + (("mean_cores",) if _cores_differ(sweep) else ())
+    if any(report.forwarded is not None for row in sweep.rows for report in row.reports):
+        names += ("forwarded",)
     for heading in ("goodput", *_short(streams, "/"), *(_FORMS[name][0] for name in names)):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     best = max((row.goodput.mean for row in sweep.rows), default=0.0)

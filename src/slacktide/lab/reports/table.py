@@ -64,9 +64,12 @@ def summary(report: Report) -> str:
     total = report.total
     cut = ", interrupted" if report.interrupted else ""
     cores = "" if report.mean_cores is None else f" on {report.mean_cores:.2f} cores"
+    share = report.forwarded_share
+    forwarded = "" if share is None else f", {percent(share)} forwarded"
     return (
         f"{report.title}: goodput {percent(total.goodput)}, {total.on_time_rps:.1f} of "
-        f"{total.offered_rps:.1f} requests/s on time over {report.duration_s:.1f} s{cores}{cut}"
+        f"{total.offered_rps:.1f} requests/s on time over {report.duration_s:.1f} s"
+        f"{cores}{forwarded}{cut}"
     )
 
 

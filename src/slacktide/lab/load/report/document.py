@@ -151,6 +151,8 @@ class Report:
     """Mean cores allocated to models in the window, busy or not; None if not measured."""
     core_seconds: float | None = None
     """`mean_cores` times the length of the window."""
+    forwarded: int | None = None
+    """Submitted requests that a server forwarded to another; None without several servers."""
     latency_from: str = "intended send"
     """Instant from which latencies count: `intended send`, or `first byte` at the server."""
     schema: int = SCHEMA
@@ -158,6 +160,11 @@ class Report:
     @property
     def goodput(self) -> float:
         return self.total.goodput
+
+    @property
+    def forwarded_share(self) -> float | None:
+        """Forwarded ÷ submitted, 0 to 1; None without several servers."""
+        return None if self.forwarded is None else self.forwarded / max(1, self.total.submitted)
 
     def to_json(self) -> bytes:
         """Return indented JSON that also contains goodput and violation rate."""

@@ -21,7 +21,7 @@ from slacktide.lab.simulation.oracle_slack import OracleSlackOptions
 from slacktide.lab.simulation.placing import SimulatedPlacing
 from slacktide.lab.simulation.scenario.cell_reader import CellReader
 from slacktide.lab.simulation.scenario.pipeline_sections import DeviceSection, SimulatedPipeline
-from slacktide.lab.simulation.scenario.profiles import stated
+from slacktide.lab.simulation.scenario.profiles import slower, stated
 from slacktide.lab.simulation.scenario.reading import Cell
 from slacktide.lab.simulation.world.device_times import DeviceTimes, ModelTimes
 from slacktide.lab.simulation.world.devices import SimulatedDevices
@@ -125,7 +125,7 @@ class PipelinesWorld(CellReader):
 
     def _engine_parts(self, device: DeviceSection) -> Callable[[PoolId, int, PoolView], PoolParts]:
         def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-            times = CorrectedTimes(_slower(self._tables[pool.model], 1.0 / device.speed))
+            times = CorrectedTimes(slower(self._tables[pool.model], 1.0 / device.speed))
             return self._recipes[pool.model].parts(times, max_batch=max_batch, view=view)
 
         return parts
@@ -340,12 +340,6 @@ class _SimulatedLink:
         past = at >= 1.0
         rate = self.trace.moved(at) - self.trace.moved(at - 1.0) if past else self.trace.rate(at)
         return LinkView(*ends, rate, 0.5 * self.rtt)
-
-
-def _slower(table: LatencyTable, factor: float) -> LatencyTable:
-    p50 = [[factor * seconds for seconds in row] for row in table.p50_s]
-    p99 = [[factor * seconds for seconds in row] for row in table.p99_s]
-    return LatencyTable.from_grid(table.batches, table.cores, p50, p99)
 
 
 def _with_objects(report: Report, score: FrameScore) -> Report:

@@ -6,7 +6,7 @@ Both are made from the same profile, but separately: what a policy learns does n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -90,6 +90,12 @@ class TableProfile:
         truth = self.by_shape() if self.shaped else CorrectedTimes(self.record.table)
         return ByProfile(truth, generator)
 
+    def slower(self, factor: float) -> TableProfile:
+        """Return the profile of a machine on which batches take `factor` times as long."""
+        sizes = tuple(size._replace(seconds=factor * size.seconds) for size in self.record.sizes)
+        table = slower(self.record.table, factor)
+        return replace(self, record=replace(self.record, table=table, sizes=sizes))
+
     def by_shape(self) -> ShapedTimes:
         """Return batch times by the shape of the requests."""
         record = self.record
@@ -163,6 +169,13 @@ class PaddedProfile:
     def execution(self, generator: np.random.Generator) -> Execution:
         return ByLength(self.latency)
 
+    def slower(self, factor: float) -> PaddedProfile:
+        """Return the profile of a machine on which batches take `factor` times as long."""
+        latency = self.latency
+        scaled = replace(latency, c0=factor * latency.c0, c1=factor * latency.c1)
+        table = None if self.table is None else slower(self.table, factor)
+        return replace(self, latency=scaled, table=table)
+
     def p99_alone(
         self, lengths: Lengths | None, cores: int, signatures: Sequence[Signature] = ()
     ) -> float:
@@ -177,6 +190,13 @@ def _one_of(signature: Signature) -> Request:
 
 Profile: TypeAlias = TableProfile | PaddedProfile
 """The batch times of one model."""
+
+
+def slower(table: LatencyTable, factor: float) -> LatencyTable:
+    """Return `table` with all times multiplied by `factor`."""
+    p50 = [[factor * seconds for seconds in row] for row in table.p50_s]
+    p99 = [[factor * seconds for seconds in row] for row in table.p99_s]
+    return LatencyTable.from_grid(table.batches, table.cores, p50, p99)
 
 
 def padded(section: PaddedLatency, *, learned: bool) -> PaddedProfile:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from slacktide.lab.simulation.items import Item
 from slacktide.lab.simulation.scenario.building import build
 from slacktide.lab.simulation.scenario.pipelines import PipelinesWorld
 from slacktide.lab.simulation.scenario.reading import Cell, ScenarioError, YamlPositions, checked
+from slacktide.lab.simulation.scenario.servers import ServersRun
 from slacktide.lab.simulation.scenario.world import World
 from slacktide.lab.simulation.world.results import Scorer
 from slacktide.planning import PlannerError
@@ -62,8 +64,10 @@ def check_cell(cell: Cell) -> None:
     """Raise ScenarioError for the first fault in `cell`, without running it."""
     if cell.scenario.pipelines:
         PipelinesWorld(cell)
-    else:
-        build(cell)
+        return
+    world = build(cell)
+    if cell.scenario.servers:
+        ServersRun(cell, world)
 
 
 def _run(
@@ -77,18 +81,29 @@ def _run(
     scenario = cell.scenario
     with nullcontext() if requests is None else requests.open("w", encoding="utf-8") as file:
         scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration, requests=file)
-        simulation = world.simulation(seed, answered=scorer.answered, kappa=kappa)
         items = world.items(seed)
-        simulation.run(items if progress is None else _with_progress(items, world.length, progress))
+        if progress is not None:
+            items = _with_progress(items, world.length, progress)
+        forwarded, allocated = None, None
+        if scenario.servers:
+            servers = ServersRun(cell, world)
+            servers.run(items, seed, kappa, scorer.answered)
+            simulations, forwarded = servers.simulations, servers.forwarded
+        else:
+            simulation = world.simulation(seed, answered=scorer.answered, kappa=kappa)
+            simulation.run(items)
+            simulations, allocated = [simulation], simulation.hardware.allocated
+        length = max(scenario.length, *(simulation.now for simulation in simulations))
         labels = (f"{key}={value}" for key, value in cell.labels.items())
-        return scorer.report(
+        report = scorer.report(
             title=" ".join((scenario.title, *labels)),
             seed=seed,
             configuration={**cell.document, "seeds": [seed]},
             provenance=_provenance(),
-            cores=simulation.hardware.busy_s / max(simulation.now, scenario.length),
-            allocated=simulation.hardware.allocated,
+            cores=sum(simulation.hardware.busy_s for simulation in simulations) / length,
+            allocated=allocated,
         )
+        return replace(report, forwarded=forwarded)
 
 
 def task_of(cell: Cell, seed: int) -> dict[str, Any]:

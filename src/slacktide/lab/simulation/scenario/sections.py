@@ -29,6 +29,12 @@ from slacktide.lab.simulation.scenario.pipeline_sections import (
     PlacementSection,
     SimulatedPipeline,
 )
+from slacktide.lab.simulation.scenario.server_sections import (
+    DeathSection,
+    HopSection,
+    ScaleOutSection,
+    ServerSection,
+)
 from slacktide.models.repository import Section
 from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.fields import (
@@ -245,6 +251,10 @@ def _number_to_list(value: Any) -> Any:
     return [value] if whole else value
 
 
+def _name_to_list(names: Any) -> Any:
+    return [names] if isinstance(names, str) else names
+
+
 Shape = Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
 
 
@@ -271,6 +281,11 @@ class Application(Section):
     the keys below. Default: that of the model's folder, or else none (best effort)."""
     penalty: Annotated[float, Field(gt=0)] = 1.0
     """Cost of a missed deadline, in steps."""
+    enters: Annotated[
+        tuple[Name, ...], Field(strict=False, min_length=1), BeforeValidator(_name_to_list)
+    ] = ()
+    """In scenarios with `servers`: the server that requests come to, or a list to draw from.
+    Default: all that are up."""
     link: LinkSection | None = None
     """The link from the client: requests are announced at their first byte and complete once their
     payload has been transferred. Default: they are complete when they are sent."""
@@ -370,12 +385,24 @@ class Scenario(Section):
     links: dict[Name, DeviceLinkSection] = {}  # noqa: RUF012
     pipelines: dict[Name, SimulatedPipeline] = {}  # noqa: RUF012
     placement: PlacementSection = PlacementSection()
+    servers: dict[Name, ServerSection] = {}  # noqa: RUF012
+    hop: HopSection = HopSection()
+    deaths: Annotated[tuple[DeathSection, ...], Field(strict=False)] = ()
+    scale_out: ScaleOutSection | None = None
     grid: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = {}  # noqa: RUF012
     """Dotted keys, each with a list of values to try. Every combination runs with every seed.
     `seeds` and `title` cannot be varied."""
 
     @model_validator(mode="after")
     def _has_traffic(self) -> Self:
+        if self.servers and (self.pipelines or self.clients):
+            raise ValueError("servers: expected none with 'pipelines' or 'clients'")
+        for name in ("hop", "deaths", "scale_out"):
+            if name in self.model_fields_set and not self.servers:
+                raise ValueError(f"{name}: needs 'servers'")
+        for name, application in self.applications.items():
+            if application.enters and not self.servers:
+                raise ValueError(f"applications.{name}.enters: needs 'servers'")
         if self.pipelines:
             if self.applications or self.clients:
                 raise ValueError(

@@ -45,10 +45,11 @@ FIGURES = (
     Figure("p99_s", lambda stream: None if stream.latency is None else stream.latency.p99),
     Figure("mean_cores", of_run=lambda report: report.mean_cores),
     Figure("core_seconds", of_run=lambda report: report.core_seconds),
+    Figure("forwarded", of_run=lambda report: report.forwarded_share),
 )
 """Figures that a sweep reports for each stream. `violation_rate`, `refused` and `late` are shares
 of submitted requests; percentiles are of the latencies of answers; cores are allocated cores of all
-models together."""
+models together; `forwarded` is the share of submitted requests that went to another server."""
 
 
 @dataclass(frozen=True, slots=True)

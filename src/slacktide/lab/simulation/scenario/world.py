@@ -92,8 +92,9 @@ class World:
         answered: Answered | None = None,
         watch: Watch | None = None,
         kappa: float = KAPPAS[0],
+        begin: float = 0.0,
     ) -> Simulation:
-        """Return a new run, whose replicas are up before the first request."""
+        """Return a new run, whose replicas are up at `begin`."""
         stated: dict[str, object] = dict(self.scaled)
         for name, served in self.families.items():
             scaled = self.scaled.get(name)
@@ -112,7 +113,7 @@ class World:
             self.execution(seed),
             answered=without_frames(answered) if answered and self.clients else answered,
             watch=watch,
-            begin=-self.start_s,
+            begin=begin - self.start_s,
             start_s=self.start_s,
             resize_s=self.resize_s,
             planners=planners,
@@ -131,6 +132,14 @@ class World:
             note = None if answered is None else frame_reporter(answered)
             simulation.join(SimulatedClients(clients, simulation.put_turn, recorded=note))
         return simulation
+
+    def slower(self, factor: float) -> World:
+        """Return this world on a machine on which batches take `factor` times as long."""
+        models = {
+            name: replace(model, profile=model.profile.slower(factor))
+            for name, model in self.models.items()
+        }
+        return replace(self, models=models)
 
     def engine(self, seed: int, kappa: float = KAPPAS[0]) -> Engine:
         """Return a new engine that makes pools as the plan asks for them."""

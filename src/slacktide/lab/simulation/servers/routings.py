@@ -33,6 +33,7 @@ class Alone(Routing):
         pass
 
     def joined(self, server: str, *, now: float) -> None:
+        self.left(server, now=now)
         self.up.append(server)
 
     def left(self, server: str, *, now: float) -> None:
@@ -53,6 +54,8 @@ class ByRule(Alone):
         self._calls: dict[tuple[int, str], PeerCall] = {}
 
     def on_arrival(self, request: Request, *, now: float) -> str | None:
+        if request.best_effort:
+            return None
         home = self.servers.load(self.name, request.model, now=now)
         nbytes = self.servers.hop.request_bytes
         return self.rule.on_arrival(home, request.rows, nbytes, request.deadline - now, now=now)

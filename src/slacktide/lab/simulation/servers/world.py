@@ -17,7 +17,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
-from slacktide.domain import Notice, Outcome, OutcomeKind, Request, Submitted
+from slacktide.domain import Notice, Outcome, OutcomeKind, Reason, Request, Submitted
 from slacktide.engine import Engine, next_start
 from slacktide.lab.simulation.items import SimulationError, rng_for
 from slacktide.lab.simulation.world.driver import Answered, Simulation
@@ -116,7 +116,8 @@ class ServersScore:
     """The outcomes of a run."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Number of requests by outcome: the kinds of `OutcomeKind`, and `lost` with a server."""
+    """Number of requests by kind of outcome, a value of `OutcomeKind`. Those that are lost with a
+    server count as `failed`."""
     in_time: Counter[str] = field(default_factory=Counter)
     """Requests served in time, by model."""
     requests: Counter[str] = field(default_factory=Counter)
@@ -175,35 +176,55 @@ class SimulatedServers:
         reports: ReportTerms | None = None,
         tries: int = 2,
         seed: int = 0,
-        ended: Callable[[Request, str], None] | None = None,
+        ended: Callable[[Request, Outcome, bool], None] | None = None,
     ) -> None:
         """`simulation`: (server, answered, begin) -> its simulation. `tries`: most servers that a
-        request is sent to. `ended` is called with each outcome, as in `ServersScore.outcomes`."""
-        self.names, self.models = tuple(names), tuple(models)
+        request is sent to. `ended` is called with each request, its outcome, and whether it was
+        forwarded."""
+        self.names, self.models = list(names), tuple(models)
         self.hop, self.terms = hop or HopTerms(), reports or ReportTerms()
         self.now = 0.0
         self.under_way: dict[tuple[int, str], tuple[str, float]] = {}
         """Calls on their way, for routings that know everything: (server, arrival there)."""
         self.score = ServersScore()
-        self._make, self._tries, self._ended = simulation, tries, ended
+        self._make, self._routing, self._tries, self._ended = simulation, routing, tries, ended
         self._random = rng_for(seed, "reports between servers")
         self._heap: list[tuple[float, int, Callable[[float], None]]] = []
         self._put_down = 0
         self._open: dict[int, _Attempt] = {}
-        self._servers = {name: _Server(name) for name in names}
+        self._servers: dict[str, _Server] = {}
         self._due: list[tuple[float, str]] = []
-        for server in self._servers.values():
-            self._start(server, 0.0)
-        for server in self._servers.values():
-            server.routing = routing(self, server.name)
-            for peer in names:
-                if peer != server.name:
-                    server.routing.joined(peer, now=0.0)
-        pairs = [(name, peer) for name in names for peer in names if name != peer]
-        phases = self._random.random(len(pairs)).tolist()
-        for (name, peer), phase in zip(pairs, phases, strict=True):
-            for at in (0.0, REPORT_EVERY_S * phase):
-                self._put(at, partial(self._tick, name, peer, at > 0.0))
+        for name in names:
+            self._join(name, 0.0)
+
+    def add(self, name: str, at: float) -> None:
+        """Let a further server join at `at`, which must not be past."""
+        self.names.append(name)
+        self._put(at, partial(self._join, name))
+
+    def _join(self, name: str, now: float) -> None:
+        """A server is up, for the first time or again, and empty."""
+        is_new = name not in self._servers
+        server = self._servers[name] = _Server(name)
+
+        def answered(request: Request | Notice, outcome: Outcome) -> None:
+            if server.alive:
+                self._done(server, request.id, outcome, outcome.at)
+
+        server.simulation = self._make(name, answered, now)
+        server.simulation.begin(())
+        self._next_turn(server)
+        server.routing = self._routing(self, name)
+        for peer in [peer for peer in self._servers.values() if peer is not server]:
+            for sender, receiver in ((server, peer), (peer, server)):
+                if is_new:
+                    at = now + REPORT_EVERY_S * float(self._random.random())
+                    self._put(at, partial(self._tick, sender.name, receiver.name))
+                if peer.alive:
+                    sender.reporters[receiver.name] = LoadReporter()
+                    sender.received[receiver.name] = 0
+                    sender.routing.joined(receiver.name, now=now)
+                    self._put(now, partial(self._report, sender, receiver.name, is_hello=True))
 
     # ── for routings ─────────────────────────────────────────────────────────────────────────
 
@@ -282,10 +303,9 @@ class SimulatedServers:
         self.score.requests[request.model] += 1
         server = self._servers[home]
         if not server.alive:
-            self._end(attempt, "lost")
+            self._end(attempt, Reason.CRASHED)
             return
         peer = server.routing.on_arrival(request, now=now)
-        self.score.forwarded += peer not in (None, home)
         self._send(attempt, peer or home, now)
 
     def _send(self, attempt: _Attempt, target: str, now: float) -> None:
@@ -296,9 +316,8 @@ class SimulatedServers:
         if target == home:
             self._submit(attempt, request, now)
             return
-        back = replace(request, deadline=request.deadline - self.hop.seconds)
-        at = now + self.hop.request_s
-        self._put(at, lambda now: self._submit(attempt, back, now))
+        sent = replace(request, deadline=request.deadline - self.hop.seconds)
+        self._put(now + self.hop.request_s, lambda now: self._submit(attempt, sent, now))
 
     def _submit(self, attempt: _Attempt, request: Request, now: float) -> None:
         """A request is at the server that it was sent to."""
@@ -317,20 +336,6 @@ class SimulatedServers:
         state.utilisation += self.load(server.name, request.model, now=now).row_s / AVERAGED_S
         server.simulation.put(now, Submitted(request))
         self._due_at(server, now)
-
-    def _start(self, server: _Server, begin: float) -> None:
-        name = server.name
-        server.alive, server.state = True, ServerState()
-        server.held, server.received = {}, Counter()
-        server.reporters = {peer: LoadReporter() for peer in self.names if peer != name}
-
-        def answered(request: Request | Notice, outcome: Outcome) -> None:
-            if server.simulation is simulation:
-                self._done(server, request.id, outcome, outcome.at)
-
-        simulation = server.simulation = self._make(name, answered, begin)
-        simulation.begin(())
-        self._next_turn(server)
 
     def _done(self, server: _Server, id: int, outcome: Outcome, now: float) -> None:
         attempt, in_flight, arrival = server.held.pop(id)
@@ -359,47 +364,56 @@ class SimulatedServers:
         if home.name != attempt.target or outcome is not None:
             in_time = None if outcome is None else served and now <= request.deadline
             home.routing.answered(request, attempt.target, in_time=in_time, now=now)
-        if served:
-            self._end(attempt, "served" if now <= request.deadline else "late")
+        if outcome is not None and served:
+            is_late = now > request.deadline
+            self._end(attempt, Reason.AFTER_DEADLINE if is_late else outcome.reason)
             return
         # What was lost is asked again even if it has been tried as often as is allowed.
         if len(attempt.tried) < self._tries or (outcome is None and attempt.target != home.name):
             target = home.routing.on_refusal(request, attempt.tried, now=now)
             if target is not None and target not in attempt.tried:
-                first = all(tried == home.name for tried in attempt.tried)
-                self.score.forwarded += first and target != home.name
                 self._send(attempt, target, now)
                 return
-        self._end(attempt, "lost" if outcome is None else outcome.reason.kind.value)
+        self._end(attempt, Reason.CRASHED if outcome is None else outcome.reason)
 
-    def _end(self, attempt: _Attempt, name: str) -> None:
-        request = attempt.request
+    def _end(self, attempt: _Attempt, reason: Reason) -> None:
+        request, score = attempt.request, self.score
         if self._open.pop(request.id, None) is None:
             raise SimulationError(f"request {request.id} has a second outcome")
-        self.score.outcomes[name] += 1
-        if name == "served":
-            self.score.in_time[request.model] += 1
+        is_forwarded = any(server != attempt.home for server in attempt.tried)
+        score.outcomes[reason.kind.value] += 1
+        score.forwarded += is_forwarded
+        score.in_time[request.model] += reason.kind is OutcomeKind.SERVED
         if self._ended is not None:
-            self._ended(request, name)
+            self._ended(request, Outcome(reason, self.now), is_forwarded)
 
     # ── reports ──────────────────────────────────────────────────────────────────────────────
 
-    def _tick(self, name: str, peer: str, again: bool, now: float) -> None:
+    def _tick(self, name: str, peer: str, now: float) -> None:
         server = self._servers[name]
         if server.alive:
             self._report(server, peer, now)
-        if again:
-            self._put(now + REPORT_EVERY_S, partial(self._tick, name, peer, True))
+        self._put(now + REPORT_EVERY_S, partial(self._tick, name, peer))
 
-    def _report(self, server: _Server, peer: str, now: float, *, answering: bool = False) -> None:
+    def _report(
+        self,
+        server: _Server,
+        peer: str,
+        now: float,
+        *,
+        answering: bool = False,
+        is_hello: bool = False,
+    ) -> None:
+        """Send a report. That which comes with a hello is never lost."""
+        if peer not in server.reporters:
+            return  # it has been dead since before this server was up
         loads = [self.load(server.name, model, now=now) for model in self.models]
         if server.name in self.terms.liars:
             loads = [replace(load, wait_s=0.0) for load in loads]
-        received = server.received[peer]
-        reporter = server.reporters[peer]
+        received, reporter = server.received[peer], server.reporters[peer]
         report = reporter.report(loads, received, now=now, answering=answering)
         at: float | None = now + self.hop.seconds
-        if not (now == 0.0 and self.now == 0.0):  # the first comes with the handshake
+        if not is_hello:
             at = self._delayed(now + self.hop.seconds)
         if report is None or at is None:
             return
@@ -436,19 +450,13 @@ class SimulatedServers:
                 lost = attempt
                 self._put(noticed, lambda now, lost=lost: self._answered(lost, None, now))  # type: ignore[misc]
         for attempt in [a for a in self._open.values() if a.home == server.name]:
-            self._end(attempt, "lost")
-        for peer in self._servers.values():
-            if peer is not server:
-                self._put(noticed, lambda now, peer=peer: peer.routing.left(server.name, now=now))  # type: ignore[misc]
+            self._end(attempt, Reason.CRASHED)
+        self._put(noticed, partial(self._gone, server))
         if death.back < math.inf:
-            self._put(death.back, lambda now: self._return(server, now))
+            self._put(death.back, partial(self._join, server.name))
 
-    def _return(self, server: _Server, now: float) -> None:
-        self._start(server, now)
+    def _gone(self, server: _Server, now: float) -> None:
+        """Peers notice a death."""
         for peer in self._servers.values():
-            if peer is not server:
-                peer.reporters[server.name] = LoadReporter()
-                peer.received[server.name] = 0
-                peer.routing.joined(server.name, now=now)
-                server.routing.left(peer.name, now=now)
-                server.routing.joined(peer.name, now=now)
+            if self._servers[server.name] is server:  # not back yet
+                peer.routing.left(server.name, now=now)
