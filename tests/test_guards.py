@@ -19,7 +19,7 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
     "cli": 1_984,
-    "client": 2_257,
+    "client": 2_251,
     "cluster": 1_488,
     "domain": 3_113,
     "engine": 4_255,
@@ -51,11 +51,11 @@ CEILINGS = {
 that needs it, by no more than its own budget."""
 TOTALS = {
     "serving": 82_246,
-    "client": 2_257,
+    "client": 2_251,
     "lab": 20_772,
     "testing": 400,
     "papers": 11_510,
-    "all": 117_141,
+    "all": 117_135,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

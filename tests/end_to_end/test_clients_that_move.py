@@ -26,7 +26,7 @@ class Cameras:
     def __init__(self, servers: Cluster, alone_s: float) -> None:
         self.servers = servers
         self.rate = 1.8 / CAMERAS / alone_s
-        self.slo = 20 * alone_s
+        self.slo = max(2.0, 20 * alone_s)
         self.replies: list[asyncio.Future[FrameReply]] = []
         self._feeding = True
 

@@ -95,15 +95,6 @@ class _Frame:
     """Its outcome if no better one follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """A connection to an address to which the server has sent the client."""
-
-    link: int
-    address: str
-    since: float
-
-
 class ClientCore:
     """The state of a client session. `rng` draws the jitter of reconnects."""
 
@@ -122,7 +113,9 @@ class ClientCore:
         """Number of connections so far."""
         self._address = ""
         """Where the server has sent the client; empty: the client is where the user wanted it."""
-        self._attempt: _Attempt | None = None
+        self._attempt: Connect | None = None
+        """The attempt to connect to such an address, and when it began."""
+        self._attempt_at = -inf
         self._previous: tuple[int, Uplink] | None = None
         """The connection that the client has left, while frames wait for its answers."""
         self._heard_at = self._sent_at = self._up_at = -inf
@@ -229,7 +222,7 @@ class ClientCore:
         starts = [self._start_at(frame) for frame in self._frames.values() if self._is_open(frame)]
         times += [at for at in starts if at > now]
         if self._attempt is not None:
-            times.append(self._attempt.since + CONNECT_S)
+            times.append(self._attempt_at + CONNECT_S)
         if not self.uplink.acknowledges:
             times.append(self.uplink.first_deadline + self.patience)
         return min(times)
@@ -339,9 +332,9 @@ class ClientCore:
         """Connect to another address as well, unless the client is moving already."""
         moving = self._attempt is not None or self._previous is not None
         if self.settings.follow and not moving and address != self._address:
-            self._attempt = _Attempt(self._open(address), address, now)
+            self._attempt, self._attempt_at = self._open(address), now
 
-    def _move(self, attempt: _Attempt, event: Connected, now: float) -> None:
+    def _move(self, attempt: Connect, event: Connected, now: float) -> None:
         """Go on at another server, which has welcomed the client."""
         if self._link is _Link.UP:
             self._previous = self.link, self.uplink
@@ -353,15 +346,16 @@ class ClientCore:
         self._link, self._full, self._answer_s = _Link.CONNECTING, False, 0.0
         self._connected(event, now)
 
-    def _open(self, address: str = "") -> int:
-        """Open a connection. Returns its number."""
-        link, self._links = self._links, self._links + 1
-        self._actions.append(Connect(link, address))
-        return link
+    def _open(self, address: str = "") -> Connect:
+        """Open a connection."""
+        action = Connect(self._links, address)
+        self._links += 1
+        self._actions.append(action)
+        return action
 
     def _end_moves(self, now: float) -> None:
         """Close a connection that takes too long, or that no frame waits for any more."""
-        if self._attempt is not None and now >= self._attempt.since + CONNECT_S:
+        if self._attempt is not None and now >= self._attempt_at + CONNECT_S:
             self._actions.append(Disconnect(self._attempt.link))
             self._attempt = None
         if self._previous is not None:
@@ -400,7 +394,7 @@ class ClientCore:
             self._actions.append(Disconnect(self.link))
             self._disconnected(f"no acknowledgement for {self._silence:g} s", now)
         if self._link is _Link.DOWN and now >= self._connect_at:
-            self._link, self._heard_at, self.link = _Link.CONNECTING, now, self._open()
+            self._link, self._heard_at, self.link = _Link.CONNECTING, now, self._open().link
         self.uplink.watch(now=now)
         for frame in list(self._frames.values()):
             if now >= frame.deadline + self.patience:
