@@ -25,7 +25,7 @@ CEILINGS = {
     "engine": 4_255,
     "executors": 12_989,
     "exits": 1_950,
-    "frontends": 8_212,
+    "frontends": 8_209,
     "models": 11_785,
     "observability": 1_930,
     "peers": 825,
@@ -35,7 +35,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_020,
+    "server": 7_092,
     "wire": 2_735,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_246,
+    "serving": 82_315,
     "client": 2_251,
     "lab": 20_772,
     "testing": 400,
     "papers": 11_510,
-    "all": 117_135,
+    "all": 117_204,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

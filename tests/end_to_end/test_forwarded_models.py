@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from slacktide.peers import ModelLoad
+from slacktide.engine import NextStart
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> I
     ):
 
         def always_busy(app: Any) -> None:
-            app._peers.host.home_load = lambda version: ModelLoad(version.name, inf, 0.001, 0.001)
+            app._peers.host.next_start = lambda model, pin: NextStart(inf, 0.001, 0.001)
 
         a.until(lambda app: len(app._peers.host._usable) == 7, "the peer may answer for all")
         a.look(always_busy)

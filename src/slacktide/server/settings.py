@@ -256,7 +256,7 @@ class ServerSettings(Options):
             self._check_peers()
 
     def _check_peers(self) -> None:
-        from slacktide.server.peers.dialler import client_address, remote_peer
+        from slacktide.server.peers.addresses import client_address, remote_peer
 
         if self.machine is not None and not _MACHINE.fullmatch(self.machine):
             expected = "expected at most 128 letters, digits, '.', '_', '-' and ':'"

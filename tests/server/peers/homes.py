@@ -11,6 +11,7 @@ from tests.server.test_data_plane import ROW, Bench, NotingDriver, call
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
+from slacktide.engine import NextStart
 from slacktide.peers import ForwardingRule, LoadReport, ModelLoad, PeerHello, PeerLoads
 from slacktide.peers.messages import PROTOCOL
 from slacktide.server.peers.forwarding import ForwardingPlane
@@ -85,6 +86,10 @@ class LateDriver(NotingDriver):
     def __init__(self) -> None:
         super().__init__()
         self.withdrawn: list[int] = []
+        self.wait_s = 0.0
+
+    def next_start(self, model: str, pin: str) -> NextStart:
+        return NextStart(self.wait_s, 0.01, 0.001)
 
     def cancel(self, id: int, reason: Reason) -> None:
         if self.open[id].waits:
@@ -112,14 +117,21 @@ class Home:
         self.bench = bench = Bench(**limits)
         bench.plane.driver = bench.driver = LateDriver()
         self.loads = PeerLoads()
-        self.peers = ServerPeers("a", bench.plane, self.loads)
+        self.peers = ServerPeers("a", bench.plane, self.loads, lambda version: "same")
         self.wait_s = wait_s
-        self.peers.home_load = lambda version: ModelLoad("m", self.wait_s, 0.01, 0.001)  # type: ignore[method-assign]
         rule = ForwardingRule(self.loads, random.Random(1))
         self.plane = ForwardingPlane(bench.plane, self.peers, self.loads, rule)
         self.links: dict[str, FakeLink] = {}
         for machine in peers:
             self.join(machine)
+
+    @property
+    def wait_s(self) -> float:
+        return self.bench.driver.wait_s
+
+    @wait_s.setter
+    def wait_s(self, wait_s: float) -> None:
+        self.bench.driver.wait_s = wait_s
 
     def join(self, machine: str, wait_s: float = 0.0, address: str = "") -> FakeLink:
         link = self.links[machine] = FakeLink(machine)

@@ -19,7 +19,8 @@ from tests.frontends.grpc.peer_hosts import FakeHost, call_of, forwarded
 from slacktide.frontends.common.security import Credentials, PortRules, TlsFiles
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.server.peers import dialler as dialling
-from slacktide.server.peers.dialler import PeerDialler, join_address, split_address
+from slacktide.server.peers.addresses import join_address, split_address
+from slacktide.server.peers.dialler import PeerDialler
 
 TOKEN = "peers-know-this-token"
 
@@ -124,6 +125,7 @@ async def test_a_name_that_stands_for_the_server_itself_is_dialled_once(caplog):
         assert caplog.text == ""
 
 
+@pytest.mark.replaces_parts
 async def test_a_name_is_looked_up_again(monkeypatch):
     monkeypatch.setattr(dialling, "RESOLVE_S", 0.05)
     loop, places = asyncio.get_running_loop(), []

@@ -12,7 +12,7 @@ from tests.server.test_data_plane import ROW, call
 from slacktide.domain import Reason
 from slacktide.peers import LoadReport, ModelLoad, PeerHello
 from slacktide.peers.messages import PROTOCOL
-from slacktide.server.peers.dialler import client_address, remote_peer
+from slacktide.server.peers.addresses import client_address, remote_peer
 from slacktide.server.peers.service import machine_name
 from slacktide.server.settings import ServerSettings
 from slacktide.wire.calls import CallContext, InferReply

@@ -278,12 +278,9 @@ class PeerCalls(StreamRpc):
 
     def refuse_request(self, request: InferRequest, refusal: Refusal) -> None:
         outcome = Outcome(refusal.reason or Reason.RUNTIME_ERROR, self.state.clock())
-        model, version, message = request.model, request.version or "", refusal.message
-        retry_s = refusal.retry_after_s
-        self.answer_request(
-            request,
-            InferReply(outcome, model, version, request.id, None, message, {}, retry_s),
-        )
+        reply = InferReply(outcome, request.model, request.version or "", request.id, None)
+        reply.message, reply.retry_after_s = refusal.message, refusal.retry_after_s
+        self.answer_request(request, reply)
 
     def turned_away(self, request: InferRequest, error: Exception) -> None:
         self.refuse_request(request, refusal_of(error, operation=self.call_head.name))

@@ -41,7 +41,7 @@ from slacktide.domain import (
 )
 from slacktide.domain.events import Announced
 from slacktide.domain.frames import AnswerFrame, FreeFrame, PreparePayload
-from slacktide.engine import Engine
+from slacktide.engine import Engine, NextStart, next_start
 from slacktide.executors.hand_over.loop_watch import loop_watch
 from slacktide.executors.ports import Payload
 from slacktide.models.pipeline_version import PipelineVersion
@@ -155,6 +155,10 @@ class Driver:
     def waiting(self) -> list[PendingRequest]:
         """Requests that have a payload and no outcome yet."""
         return self._requests.waiting()
+
+    def next_start(self, model: str, pin: str) -> NextStart:
+        """When the next request of a version would start."""
+        return next_start(self.engine, model, pin, now=max(self.clock(), self.engine.now))
 
     @property
     def in_flight(self) -> int:

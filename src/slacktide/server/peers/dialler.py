@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import re
 import secrets
 import socket
 import ssl
@@ -22,36 +21,25 @@ from math import inf
 from typing import Any, Final
 
 from slacktide.domain import Reason
-from slacktide.frontends.common.security import (
-    Credentials,
-    SecurityError,
-    host_name,
-    is_loopback,
-)
+from slacktide.frontends.common.security import Credentials, SecurityError, is_loopback
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.grpc.peers import PeerConnection
-from slacktide.frontends.listener import EVERY_ADDRESS, Callbacks
+from slacktide.frontends.listener import Callbacks
 from slacktide.frontends.ports import InferenceCall, PeerHost, PeerLink
 from slacktide.peers.members import ITSELF, LINKED, MAX_LINKS, Members
 from slacktide.peers.messages import LoadReport, PeerHello
+from slacktide.server.peers.addresses import DNS, join_address, split_address
 from slacktide.wire.calls import CallContext
 from slacktide.wire.errors import WireError
-from slacktide.wire.peer_messages import is_address
 
 log = logging.getLogger("slacktide.server")
 
-DNS: Final = "dns:"
-DEFAULT_PORT: Final = 8001
-"""gRPC port of an address without one."""
 RESOLVE_S: Final = 5.0
 """Seconds between look-ups of the names after `dns:`."""
 DIAL_S: Final = 2.0
 """Seconds that connecting may take, TLS included."""
 LOCAL_ONLY: Final = "peers on other machines need --peer-token-file, or certificates that name them"
 _MOST_SENTENCES: Final = 256
-_ADDRESS: Final = re.compile(
-    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9][\w.-]*))(?::(?P<port>\d{1,5}))?", re.A
-)
 Place = tuple[str, int, str]
 """Host and port of an address, and the name that its certificate must have."""
 
@@ -239,34 +227,3 @@ class PeerDialler:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def remote_peer(peers: Sequence[str]) -> str | None:
-    """The first of these peers that may be on another machine. Raises ValueError for a bad
-    address."""
-    for peer in peers:
-        host, _ = split_address(peer.removeprefix(DNS))
-        if peer.startswith(DNS) or not is_loopback(host):
-            return peer
-    return None
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """The host and port of `host`, `host:port`, `[v6]` or `[v6]:port`. Raises ValueError."""
-    match = _ADDRESS.fullmatch(text)
-    port = int(match["port"] or DEFAULT_PORT) if match else 0
-    if match is None or not 0 < port < 65_536:
-        raise ValueError(f"expected an address such as 10.0.0.2:8001 or dns:NAME, got {text!r}")
-    return match["v6"] or match["host"], port
-
-
-def join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def client_address(host: str, port: int | None) -> str:
-    """The address at which clients reach a port; empty if there is none, or `host` means all
-    addresses or is malformed."""
-    address = join_address(host.removeprefix("[").removesuffix("]"), port or 0)
-    is_named = is_address(address) and host_name(address) not in ("", "0.0.0.0")
-    return address if is_named and host not in EVERY_ADDRESS else ""

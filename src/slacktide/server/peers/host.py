@@ -7,25 +7,27 @@ version only if it serves the same files in the same way under the same name.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final
 
 from slacktide._version import __version__
 from slacktide.domain import Reason
-from slacktide.engine import next_start
-from slacktide.frontends.common.security import host_name, is_loopback
 from slacktide.frontends.ports import InferenceCall, PeerLink
-from slacktide.models.profile_cache import around_model
 from slacktide.models.versions import LoadedVersion
 from slacktide.peers import LoadReport, LoadReporter, ModelLoad, PeerHello, PeerLoads
 from slacktide.peers.messages import PROTOCOL
 from slacktide.server.calls.data_plane import ServerDataPlane
+from slacktide.server.peers.addresses import why_unnamed
+from slacktide.server.peers.served_versions import (
+    ServedVersions,
+    digest_of,
+    label_of,
+    models_of,
+)
 from slacktide.server.peers.visiting import VisitingCall
 from slacktide.wire.calls import CallContext
 from slacktide.wire.errors import WireError
@@ -34,6 +36,7 @@ log = logging.getLogger("slacktide.peers")
 
 REPORT_S: Final = 0.1
 """Seconds of a round, in which models, and then the loads for each peer, are looked at once."""
+_UNLIKE: Final = "the peer serves other files or settings under this name"
 MOST_GONE: Final = 64
 """Number of peers that are shown after they have left."""
 
@@ -48,8 +51,8 @@ class JoinedPeer:
     """Versions that either server may answer for the other, as `model:version`."""
     models: frozenset[str] = frozenset()
     """Models that have such a version."""
-    unlike: dict[str, str] = field(default_factory=dict)
-    """Why versions that both have are not usable."""
+    unlike: frozenset[str] = frozenset()
+    """Versions that both have, with other files or settings."""
     alike: frozenset[str] = frozenset()
     """Models of which it serves only such versions."""
     unnamed: str = ""
@@ -69,8 +72,15 @@ class JoinedPeer:
 class ServerPeers:
     """The `PeerHost` of a server. Belongs to the server's loop."""
 
-    def __init__(self, machine: str, plane: ServerDataPlane, loads: PeerLoads) -> None:
-        """`machine`: the server's name; `plane` answers the calls of peers."""
+    def __init__(
+        self,
+        machine: str,
+        plane: ServerDataPlane,
+        loads: PeerLoads,
+        digest: Callable[[LoadedVersion], str] = digest_of,
+    ) -> None:
+        """`machine`: the server's name; `plane` answers the calls of peers. `digest`: the text by
+        which two servers compare a version."""
         self.machine = machine
         self.forwarded: Counter[tuple[str, str]] = Counter()
         """Calls sent (`out`) and received (`in`), and requests whose clients were sent to a peer
@@ -80,11 +90,9 @@ class ServerPeers:
         self._plane = plane
         self._loads = loads
         self._peers: dict[str, JoinedPeer] = {}
-        self._models: dict[str, str] = {}
-        """Digests of the last hello, by `model:version`."""
-        self._pins: dict[str, str] = {}
-        """The load (`LoadedVersion.pin`) of each version in the last hello."""
-        self._digests: dict[str, str] = {}
+        self._versions = ServedVersions(plane.catalog, digest)
+        self.next_start = plane.driver.next_start
+        """When the next request of a version would start, by its model and pin."""
         self._usable: frozenset[str] = frozenset()
         """Versions for which any peer is usable."""
         self._gone: dict[str, None] = {}
@@ -98,7 +106,7 @@ class ServerPeers:
 
     def hello(self) -> PeerHello:
         self._update()
-        return replace(self._greeting, models=self._models)
+        return replace(self._greeting, models=self._versions.digests)
 
     @property
     def scheme(self) -> str:
@@ -145,7 +153,7 @@ class ServerPeers:
         context.client = f"peer {link.machine}"  # which is no client's address
         context.connection = ""  # crashing inputs of one client must not block the whole peer
         loaded = self._plane.catalog.find(model, version)
-        if loaded is not None and not self._is_current(loaded) and not self.draining:
+        if loaded is not None and not self._versions.is_current(loaded) and not self.draining:
             raise WireError(Reason.UNAVAILABLE, f"model {model!r} is not the one that peers know")
         peer = self._peers.get(link.machine)
         self.forwarded[model if model in self._plane.catalog.names() else "", "in"] += 1
@@ -178,33 +186,33 @@ class ServerPeers:
 
     def serve(self, version: LoadedVersion) -> bool:
         """Whether any peer may answer for this version."""
-        return _label(version) in self._usable and self._is_current(version)
+        return label_of(version) in self._usable and self._versions.is_current(version)
+
+    def _usable_peer(self, machine: str, version: LoadedVersion) -> JoinedPeer | None:
+        """The peer of this name, if it may answer for this version."""
+        peer = self._peers.get(machine)
+        is_usable = peer is not None and label_of(version) in peer.usable
+        return peer if is_usable and self._versions.is_current(version) else None
 
     def link_to(self, machine: str, version: LoadedVersion, nbytes: int) -> PeerLink | None:
         """The link to a peer that may take a call of this version now; None if it may not."""
-        peer = self._peers.get(machine)
-        if peer is None or _label(version) not in peer.usable or not self._is_current(version):
-            return None
-        return peer.link if peer.link.has_room(nbytes) else None
+        peer = self._usable_peer(machine, version)
+        return peer.link if peer is not None and peer.link.has_room(nbytes) else None
 
     def client_addresses(
         self, machine: str, version: LoadedVersion, *, named: bool
     ) -> tuple[str, str]:
         """The HTTP and gRPC address at which a peer answers clients for a version, which they have
         `named` or not; empty: they are not sent there."""
-        peer, label = self._peers.get(machine), _label(version)
-        if peer is None or peer.unnamed or label not in peer.usable:
-            return "", ""
-        if not self._is_current(version) or not (named or version.name in peer.alike):
+        peer = self._usable_peer(machine, version)
+        if peer is None or peer.unnamed or not (named or version.name in peer.alike):
             return "", ""
         return peer.hello.http_address, peer.hello.grpc_address
 
     def home_load(self, version: LoadedVersion) -> ModelLoad:
         """This server's load of a version now."""
-        driver, model = self._plane.driver, version.name
-        now = max(driver.clock(), driver.engine.now)
-        start = next_start(driver.engine, model, version.pin, now=now)
-        return ModelLoad(model, start.wait_s, start.alone_s, start.row_s)
+        start = self.next_start(version.name, version.pin)
+        return ModelLoad(version.name, start.wait_s, start.alone_s, start.row_s)
 
     # ── for people ───────────────────────────────────────────────────────────────────────────
 
@@ -229,10 +237,10 @@ class ServerPeers:
 
     def _why_not(self, peer: JoinedPeer) -> list[str]:
         """Sentences on the versions for which a peer is not used."""
-        sentences = [f"{label}: {why}" for label, why in sorted(peer.unlike.items())]
+        sentences = [f"{label}: {_UNLIKE}" for label in sorted(peer.unlike)]
         sentences += [
             f"{label}: the peer does not serve it"
-            for label in sorted(self._models.keys() - peer.hello.models.keys())
+            for label in sorted(self._versions.digests.keys() - peer.hello.models.keys())
         ]
         if peer.unnamed:
             sentences.append(f"clients are not sent there: {peer.unnamed}")
@@ -249,10 +257,6 @@ class ServerPeers:
         """Tell peers to forward no more: this server shuts down."""
         self.draining = True
         self._greet()
-
-    def _is_current(self, version: LoadedVersion) -> bool:
-        """Whether peers were told of this load of the version, and not of an earlier one."""
-        return self._pins.get(_label(version)) == version.pin
 
     def _tick(self) -> None:
         self._is_ticking = bool(self._peers)
@@ -277,55 +281,30 @@ class ServerPeers:
 
     def _update(self) -> bool:
         """Whether the versions that peers may use have changed."""
-        catalog = self._plane.catalog
-        versions = [
-            version
-            for name in (() if self.draining else catalog.names())
-            for version in catalog.serving(name).values()
-            if not version.stages
-        ]
-        pins = {_label(version): version.pin for version in versions}
-        if pins == self._pins:
-            return False
-        self._digests = {
-            version.pin + version.name: self._digests.get(version.pin + version.name)
-            or digest_of(version)
-            for version in versions
-        }
-        self._pins = pins
-        digests = {
-            _label(version): self._digests[version.pin + version.name] for version in versions
-        }
-        models = {label: digest for label, digest in digests.items() if digest}
-        changed, self._models = models != self._models, models
-        return changed
+        return self._versions.withdraw() if self.draining else self._versions.update()
 
     def _compare(self, peer: JoinedPeer) -> None:
         """Decide for which versions a peer is used."""
-        theirs, unlike_before, peer.unlike = peer.hello.models, peer.unlike, {}
-        shared = self._models.keys() & theirs.keys()
-        for label in sorted(shared):
-            if self._models[label] != theirs[label]:
-                peer.unlike[label] = "the peer serves other files or settings under this name"
-                if label not in unlike_before:
-                    why = peer.unlike[label]
-                    log.warning("peer %s is not used for %s: %s", peer.hello.machine, label, why)
-        peer.usable = frozenset(shared - peer.unlike.keys())
-        models = frozenset(label.rpartition(":")[0] for label in peer.usable)
+        theirs, ours, machine = peer.hello.models, self._versions.digests, peer.hello.machine
+        shared = ours.keys() & theirs.keys()
+        peer.usable = frozenset([label for label in shared if ours[label] == theirs[label]])
+        unlike_before, peer.unlike = peer.unlike, frozenset(shared - peer.usable)
+        for label in sorted(peer.unlike - unlike_before):
+            log.warning("peer %s is not used for %s: %s", machine, label, _UNLIKE)
+        models = models_of(peer.usable)
         gone = tuple([ModelLoad(model, inf, 0.0, 0.0) for model in peer.models - models])
         if gone:
             now = self._plane.driver.clock()
-            self._loads.reported(peer.hello.machine, LoadReport(gone, 0), now=now)
+            self._loads.reported(machine, LoadReport(gone, 0), now=now)
         for model in models - peer.models:
             peer.reporter.forget(model)  # the peer may have ignored what it was told
         peer.models = models
-        unusable = frozenset(label.rpartition(":")[0] for label in theirs.keys() - peer.usable)
-        peer.alike = models - unusable
+        peer.alike = models - models_of(theirs.keys() - peer.usable)
         self._note_usable()
 
     def _note_addresses(self, peer: JoinedPeer) -> None:
         """Decide whether clients may be sent to a peer."""
-        why = _why_unnamed(self._greeting, peer.hello)
+        why = why_unnamed(self._greeting, peer.hello)
         if why and why != peer.unnamed:
             log.warning("peer %s: clients are not sent there: %s", peer.hello.machine, why)
         peer.unnamed = why
@@ -348,39 +327,3 @@ class ServerPeers:
         if report is not None:
             peer.called.clear()
             peer.link.report(report)
-
-
-def digest_of(version: LoadedVersion) -> str:
-    """The hash of a version's files and of the settings that decide its answers; empty if its files
-    were not hashed."""
-    if any(pool.profile is None or pool.profile.key is None for pool in version.pools):
-        return ""
-    files = [
-        (pool.variant, pool.profile.key.model_hash, around_model(pool.definition))
-        for pool in version.pools
-        if pool.profile is not None and pool.profile.key is not None
-    ]
-    interface = version.interface.to_dict()
-    del interface["max_batch"]
-    whole = json.dumps([interface, files], sort_keys=True, default=str)
-    return hashlib.sha256(whole.encode()).hexdigest()
-
-
-def _why_unnamed(home: PeerHello, hello: PeerHello) -> str:
-    """Why clients of the server that says `home` must not be sent to the addresses in `hello`;
-    empty: they may."""
-    home_addresses = {home.http_address, home.grpc_address} - {""}
-    addresses = {hello.http_address, hello.grpc_address} - {""}
-    if addresses and hello.tls != home.tls:
-        return "only one of the two servers uses TLS"
-    if _is_local(addresses) and not _is_local(home_addresses):
-        return "its address is on the loopback interface"
-    return "its address is this server's own" if addresses & home_addresses else ""
-
-
-def _is_local(addresses: Collection[str]) -> bool:
-    return any(is_loopback(host_name(address)) for address in addresses)
-
-
-def _label(version: LoadedVersion) -> str:
-    return f"{version.name}:{version.version}"

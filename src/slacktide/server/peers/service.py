@@ -15,7 +15,8 @@ from slacktide.observability.metrics.own import peer_families
 from slacktide.peers import ForwardingRule, PeerLoads
 from slacktide.server.calls.data_plane import ServerDataPlane
 from slacktide.server.front_ends import FrontEnds
-from slacktide.server.peers.dialler import PeerDialler, client_address
+from slacktide.server.peers.addresses import client_address
+from slacktide.server.peers.dialler import PeerDialler
 from slacktide.server.peers.forwarding import ForwardingPlane
 from slacktide.server.peers.host import ServerPeers
 from slacktide.server.peers.moving import SessionMover

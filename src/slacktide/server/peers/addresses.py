@@ -1,0 +1,67 @@
+"""Addresses of peers, and those at which their clients reach them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from slacktide.frontends.common.security import host_name, is_loopback
+from slacktide.frontends.listener import EVERY_ADDRESS
+from slacktide.peers.messages import PeerHello
+from slacktide.wire.peer_messages import is_address
+
+DNS: Final = "dns:"
+DEFAULT_PORT: Final = 8001
+"""gRPC port of an address without one."""
+_ADDRESS: Final = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9][\w.-]*))(?::(?P<port>\d{1,5}))?", re.A
+)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """The host and port of `host`, `host:port`, `[v6]` or `[v6]:port`. Raises ValueError."""
+    match = _ADDRESS.fullmatch(text)
+    port = int(match["port"] or DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port < 65_536:
+        raise ValueError(f"expected an address such as 10.0.0.2:8001 or dns:NAME, got {text!r}")
+    return match["v6"] or match["host"], port
+
+
+def join_address(host: str, port: int) -> str:
+    """An address that `split_address` takes apart."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def remote_peer(peers: Sequence[str]) -> str | None:
+    """The first of these peers that may be on another machine. Raises ValueError for a bad
+    address."""
+    for peer in peers:
+        host, _ = split_address(peer.removeprefix(DNS))
+        if peer.startswith(DNS) or not is_loopback(host):
+            return peer
+    return None
+
+
+def client_address(host: str, port: int | None) -> str:
+    """The address at which clients reach a port; empty if there is none, or `host` means all
+    addresses or is malformed."""
+    address = join_address(host.removeprefix("[").removesuffix("]"), port or 0)
+    is_named = is_address(address) and host_name(address) not in ("", "0.0.0.0")
+    return address if is_named and host not in EVERY_ADDRESS else ""
+
+
+def why_unnamed(home: PeerHello, hello: PeerHello) -> str:
+    """Why clients of the server that says `home` must not be sent to the addresses in `hello`;
+    empty: they may."""
+    home_addresses = {home.http_address, home.grpc_address} - {""}
+    addresses = {hello.http_address, hello.grpc_address} - {""}
+    if addresses and hello.tls != home.tls:
+        return "only one of the two servers uses TLS"
+    if any(map(_is_local, addresses)) and not any(map(_is_local, home_addresses)):
+        return "its address is on the loopback interface"
+    return "its address is this server's own" if addresses & home_addresses else ""
+
+
+def _is_local(address: str) -> bool:
+    return is_loopback(host_name(address))
