@@ -189,8 +189,9 @@ def _single(value: float) -> float:
 def apart(
     boxes: NDArray[np.float32], kinds: NDArray[np.int64] | None, overlap: float, most: int
 ) -> list[int]:
-    """Non-maximum suppression: indices of at most `most` boxes that no better chosen box of their
-    kind overlaps too much. `boxes` [n, 4] come sorted, best first. Pure."""
+    """Non-maximum suppression: return the indices of at most `most` boxes, leaving out each box
+    that overlaps too much with a better box of its kind. `boxes` [n, 4] come sorted, best first.
+    Pure."""
     chosen: list[int] = []
     for start in range(0, len(boxes), _BLOCK):
         block = slice(start, start + _BLOCK)

@@ -68,8 +68,8 @@ class ExitReport:
     ramps: tuple[int, ...]
     """Positions of the ramps that were active."""
     uncertainty: tuple[tuple[float, ...], ...]
-    """By row, by ramp: 1 − the probability of the answer; NEVER: a class that ramps may not give.
-    Shorter if the row left earlier."""
+    """By row, by ramp: 1 − the probability of the answer; NEVER if ramps may not give the answer's
+    class. Shorter if the row left earlier."""
     agrees: tuple[tuple[bool, ...], ...]
     """By row, by ramp: whether the ramp agreed with the model's end. Empty if the row did not get
     to the end."""

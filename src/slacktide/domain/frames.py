@@ -91,7 +91,7 @@ class FrameCancelled:
 
 @read_only
 class YieldPart:
-    """Adjacent rows of a yield that become requests of their own."""
+    """Some adjacent rows of a `Yield`, which become one request of their own."""
 
     rows: int
     signature: Signature

@@ -18,8 +18,8 @@ MOST_STAGES = 32
 
 BOX, CROP = "box", "crop"
 ROWS = "rows"
-"""Name of the output with the upstream index of each row, of a stage that gets chosen boxes or
-rows, or expands rows."""
+"""Name of the output that states for each row the index of its upstream row. Stages that get chosen
+boxes or rows, or that expand rows, have it."""
 
 
 class PipelineError(ValueError):

@@ -126,8 +126,8 @@ class ExitPolicy:
     feature_share: float = 1.0
     """Share of batches that return features."""
     costs: tuple[float, ...] = ()
-    """Per ramp: share of a full pass that it takes until the ramp answers, for predictions before
-    batches have been measured; empty: unknown."""
+    """Per ramp: share of a full pass after which the ramp answers, for predictions before batches
+    have been measured; empty: unknown."""
     reason: str = ""
     """Why these ramps were chosen, for people."""
     enlarge: bool = False

@@ -83,8 +83,8 @@ class StatedPreprocessing:
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether pictures keep their aspect ratio under these settings, or may under the file's
-        metadata."""
+        """Whether pictures keep their aspect ratio under these settings, or may keep it because of
+        the file's metadata."""
         return self._resize not in ("squash", "")
 
     @property
@@ -98,7 +98,7 @@ class StatedPreprocessing:
 
     @property
     def _resize(self) -> str:
-        """How pictures are fitted; `letterbox` if the file's metadata may say so."""
+        """How pictures are fitted; `letterbox` if only the file's metadata may state it."""
         if self.resize is not None or not self.preset:
             return self.resize or "letterbox"
         return PRESETS[self.preset].resize or ("height" if self.preset == "paddleocr" else "squash")

@@ -118,10 +118,10 @@ class Request:
     """Whether only the model's end may answer it: its client asked for that, or for an output that
     no early exit has."""
     names_variant: bool = False
-    """Whether `size` identifies a variant by name rather than the size of its image."""
+    """Whether `size` stands for a variant that the client named, not for the size of its image."""
     decoding: float = 0.0
-    """Lower bound, in seconds, on the decoding of its pictures beyond what the profile includes,
-    estimated from pixels × components of large pictures."""
+    """Lower bound, in seconds, on the time of decoding its pictures beyond what the profile
+    includes, estimated from pixels × components of large pictures."""
 
     def check(self) -> None:
         """Check a request from a file or a network. Raises ValueError."""

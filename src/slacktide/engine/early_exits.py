@@ -59,7 +59,7 @@ class ExitRules:
 
     def _publish(self, placement: Placement, policy: ExitPolicy) -> None:
         if placement.state is UP and not placement.phase.dying:
-            # Among the runs, so that it precedes the first batch that it applies to.
+            # `runs` is carried out in order: a policy precedes the first batch that it applies to.
             state = self._state
             state.runs.append(PublishExits(placement.replica, policy, state.cause))
 

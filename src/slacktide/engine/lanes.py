@@ -31,8 +31,8 @@ from slacktide.engine.unmeasured_queue import UnmeasuredQueue
 from slacktide.engine.worth import LaneTime
 
 FALL, RISE = 0.2, 0.01
-"""Gains of the usual budget for shorter and for longer budgets: one short budget in twenty keeps it
-low."""
+"""Shares by which a shorter and a longer budget move the usual one: one short budget in twenty
+keeps it low."""
 
 COST_GAIN = 0.1
 """Weight of the newest batch in a request's usual lane time."""

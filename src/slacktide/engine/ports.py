@@ -86,8 +86,8 @@ class Scheduler(Protocol):
         """Note that a batch of this pool left its lane at `now`: finished, failed or lost."""
 
     def next_expiry(self) -> float | None:
-        """Earliest time at which `expire` may return a request; None: never; if nothing is queued
-        or announced either, the next call comes with the next event for this pool."""
+        """Earliest time at which `expire` may return a request; None: never. After None, if nothing
+        is queued or announced, this is next called at the next event for this pool."""
 
     def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
         """Explain the refusal of a request that is not queued: (seconds that it needs even alone,

@@ -172,9 +172,9 @@ class ReplicaLifecycle:
         for placement in tuple(pool.placements):
             if for_good or placement.phase.leaves:
                 self.detach(placement)
-                if placement.lane.removed:  # it may have been the last one on it
+                if placement.lane.removed:  # and perhaps empty now
                     self._state.mark(placement.lane)
-            elif placement.busy:  # parked once the batch is done or the replica dead
+            elif placement.busy:  # it is parked after its batch or the replica's death
                 if placement.phase is Phase.UP:
                     placement.go(Step.RESTART)
             else:
@@ -241,7 +241,8 @@ class ReplicaLifecycle:
         self._reckon()
 
     def _start(self, placement: Placement) -> None:
-        """Start the next replica of this placement, with room for the cap and cores of any plan."""
+        """Start the next replica of this placement. It can run the largest batch that any plan may
+        ask for."""
         state, pool, lane = self._state, placement.pool, placement.lane
         replica = Replica(
             self._next_id, pool.id, lane.name, lane.target, pool.max_batch, lane.device

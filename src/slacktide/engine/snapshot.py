@@ -116,7 +116,8 @@ class ServedBy:
 class Snapshot:
     """A read-only view of one moment of an engine."""
 
-    # Parts that were read; class attributes, so that making one takes three assignments.
+    # Parts that were read. They are class attributes, so that making a snapshot takes only three
+    # assignments.
     _lanes: Mapping[str, LaneSnapshot] | None = None
     _pools: dict[PoolId, PoolSnapshot] | None = None
     _requests: Mapping[PoolId, Counter[State]] | None = None

@@ -66,7 +66,8 @@ class RouteTable:
         return changed | {key[2] for key in theirs if key not in mine}
 
     def default(self, model: str, version: str | None) -> Pool | None:
-        """The pool of a request that has no client, application or size with a route; or None."""
+        """The pool of requests whose client, application and size have no route of their own; None
+        if there is none."""
         pool = self._plain.get((model, version))
         return None if pool is None else self._pools.get(pool)
 

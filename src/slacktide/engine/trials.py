@@ -7,8 +7,8 @@ request runs alone and is answered, late or not. If the profile was right, the n
 before the next trial doubles. If two trials in a row take less than `FAR_OFF` of the prediction,
 the slower one replaces the prediction; the second one comes without further refusals.
 
-Part of a pipeline's frame is tried at the first refusal: all that was done for the frame would be
-lost, and a chain of stages would need as many refusals for each of them.
+A stage's request is tried at the first refusal. Otherwise the work of earlier stages would be lost
+with each frame, and in a chain each stage would need its own series of refusals.
 
 For a pool that is alone on its lane this costs nobody anything. On a shared lane, the first trial
 may delay other models. Later trials run if these models can usually wait for that long, or within a

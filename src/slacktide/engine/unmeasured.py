@@ -10,7 +10,8 @@ At most one such request of a pool runs at a time, alone, and only if
 - the pool's share of the lanes' time (a bucket of seconds, full at first) allows it. The request
   then competes with proposals of the lane's models as if it were certain to be on time; or
 - no model of the lane has anything to run, and each can wait for a run of the guessed length (see
-  `idle_work.can_wait`); with a share of 0 they need not, or the request might never run.
+  `idle_work.can_wait`). With a share of 0 this second condition does not apply, since the request
+  might never run otherwise.
 
 So requests of known shapes keep their deadlines, however many new shapes come. A finished run
 teaches the pool's times: requests that are measured now move to the scheduler, which treats them

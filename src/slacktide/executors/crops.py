@@ -399,7 +399,8 @@ class CropGatherer:
     def _sized(
         self, height: int, width: int, pixels: Pixels | None, jpeg: Any, glue: Glue
     ) -> Picture:
-        """A crop with its final size: that of the model's rows if only the width is free."""
+        """A crop with its final size. If only the width is free, the model's rows give the
+        height."""
         assert self._spec is not None
         if self._keeps_shape:
             extent = (0, 0, width, height)

@@ -27,8 +27,8 @@ from slacktide.executors.worker_output import WorkerOutput
 log = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds for a fork server to end without being killed
-_FIRST_ANSWER = 30.0  # seconds, granted twice: the fork server first imports, maybe from disk
-_ANSWER = 5.0  # seconds, granted twice, in case the whole machine stood still
+_FIRST_ANSWER = 30.0  # seconds, twice: the fork server first imports modules, maybe from disk
+_ANSWER = 5.0  # seconds, twice, in case the whole machine stood still
 
 
 class ForkClient:

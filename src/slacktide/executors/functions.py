@@ -116,8 +116,9 @@ _instances: dict[str, Any] = {}
 
 
 def load_function(target: str, caller: str, cores: int = 1) -> Any:
-    """The function that the server's owner named; of a class, the method `predict` of an instance,
-    after `setup(cores)` if there is one. Raises ModelError, MemoryError."""
+    """The function that the server's owner named. If this is a class, the method `predict` of an
+    instance of it, after a call of its `setup(cores)` if it has one. Raises ModelError,
+    MemoryError."""
     action = "cannot be used"
     try:
         function = load_named(target)
@@ -161,8 +162,9 @@ def called(function: Any, arguments: Sequence[object], caller: str) -> Any:
 def expanded_rows(
     parents: NDArray[np.int64], rows: Sequence[int]
 ) -> tuple[NDArray[np.int64], list[int]]:
-    """Parents counted from the first row of their member, and the number of rows of each member.
-    `rows`: rows of the members before the function, whose rows the parents name."""
+    """Return the parents, counted from the first row of their member, and the number of new rows of
+    each member. `rows`: the rows that each member had before the function; parents are indices of
+    these rows."""
     ends = [*accumulate(rows, initial=0)]
     bounds = np.searchsorted(parents, ends)
     counts = np.diff(bounds)

@@ -90,8 +90,9 @@ class Picture(NamedTuple):
 
 
 def _source(start: int, resized: int, shown: int, size: int) -> tuple[int, int]:
-    """First pixel and end of the part of an axis that is shown: its `size` pixels become `resized`
-    pixels, placed at `start`, of which `shown` fit."""
+    """Return the first pixel, and the end, of the part of an axis that is shown. All `size` pixels
+    of the axis would become `resized` pixels, the first of them at `start`; only `shown` of these
+    fit."""
     first = max(0, -start) / resized * size
     end = (max(0, -start) + shown) / resized * size
     return min(size - 1, round(first)), max(min(size - 1, round(first)) + 1, round(end))

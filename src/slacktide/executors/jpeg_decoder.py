@@ -102,8 +102,8 @@ def _pixels(
 
 
 def _may_be_damage(warning: str, data: memoryview | bytes) -> bool | None:
-    """True if both damage and intact pictures may cause this warning, False if only intact pictures
-    do, None if only damage does."""
+    """Whether a picture with this warning may be damaged. False: it is intact; None: it is
+    certainly damaged."""
     match = _EXTRANEOUS.match(warning)
     if match is None:
         return None

@@ -211,7 +211,8 @@ async def measure(
         tuple(n for n in batch_sizes(max(stated_batch, interface.max_batch)) if n not in sizes),
         tuple(size_times),
         source.threads,
-        # No share for functions, which may wait, or on accelerators, for which threads wait.
+        # The share says nothing of functions, which may wait, or of accelerators, for which threads
+        # wait.
         min(cpu_shares, default=None) if device == "cpu" and source.function is None else None,
     )
     seconds = clock() - begin
@@ -236,8 +237,9 @@ async def measure(
 def _untimed(
     sizes: Sequence[Sequence[OtherSize]], record: ProfileRecord, largest: int, most: int
 ) -> tuple[int, float]:
-    """Number of stated sizes that were not timed on all cores, alone and in the `largest` batch,
-    and an approximate budget for all stated sizes in batches of up to `most` rows."""
+    """Return how many stated sizes lack a time, of a single row or of the `largest` batch, on some
+    number of cores; and an approximate budget for timing all stated sizes in batches of up to
+    `most` rows."""
     stated = [tries[0] for tries in sizes if tries[0].key]
     timed = {(point.size, point.rows, point.cores) for point in record.sizes}
     cores = record.table.cores

@@ -122,7 +122,8 @@ _BEGINNING = 160
 _MOST_READ = 8192
 _MOST_LOGGED = 64
 _logged: set[str] = set()
-"""Details whose full text was logged, once each: clients can cause any number of errors."""
+"""Details whose full text has been logged. Each is logged once, since clients can cause any number
+of errors."""
 _PATH = re.compile(r"(?<!Name:')(?<![\w.:/])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
 """An absolute path of at least two parts. Node names of Torch look like paths
 (`Name:'/layer1/Conv'`) but stay."""
@@ -226,7 +227,8 @@ def _without_signatures(text: str) -> str:
 
 
 def _closing(text: str, at: int) -> int:
-    """The index after the parenthesis that closes the one before `at`, or the end."""
+    """The index after the parenthesis that closes the one just before `at`; the end of the text if
+    none does."""
     depth = 1
     while depth and at < len(text):
         depth += {"(": 1, ")": -1}.get(text[at], 0)

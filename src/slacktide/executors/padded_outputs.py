@@ -119,8 +119,9 @@ def fitting_outputs(output: PaddedOutput, sizes: Mapping[int, int]) -> list[Padd
 def telling_length(
     candidates: Sequence[PaddedOutput], longest: int, failing: Collection[int] = ()
 ) -> int | None:
-    """The length up to `longest`, but none of the `failing`, whose outputs split the candidates
-    most evenly; None if all agree. Ties go to the longest."""
+    """Return the input length to try next: at most `longest`, none of the `failing`, and such that
+    its outputs split the candidates most evenly (ties: the longest). None if all candidates
+    agree."""
     groups = {
         length: max(Counter(candidate.length(length) for candidate in candidates).values())
         for length in {

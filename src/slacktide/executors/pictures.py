@@ -55,9 +55,9 @@ def resize_into(image: Pixels, out: Pixels, interpolation: str = "area") -> None
 class _Way(Enum):
     """OpenCV's ways of resizing along one axis."""
 
-    MEANS = "means of the pixels that each one covers"
+    MEANS = "means of the pixels that a new pixel covers"
     LINES = "lines between centres"
-    STEPS = "lines in the pixels that lie on a border, else the pixel"
+    STEPS = "the pixel; on a border between pixels, a line"
     """INTER_AREA does this if an image grows along one axis and shrinks along the other."""
 
 

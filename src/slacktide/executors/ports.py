@@ -432,7 +432,8 @@ class ModelSource:
     """File, line and key that ask for a GPU, for messages."""
     warm_up_s: float | None = None
     """Seconds for warming up each session after its first row. Batches of two rows run in any case,
-    larger ones while time is left. None, and on an accelerator, whose memory is short: all run."""
+    larger ones while time is left. If it is None, or on an accelerator, whose memory is short,
+    batches of all sizes run."""
 
     @property
     def expands(self) -> bool:

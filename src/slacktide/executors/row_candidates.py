@@ -1,8 +1,8 @@
 """Shapes of rows to try, by common conventions, for free axes without a configured size.
 
 A free axis has a role. *Rows* (the first axis of a model without a batch axis, or one with such a
-name) are 1. *Height* and *width*, of an input with four axes and 1, 3 or 4 channels first or last,
-are those of an image. Any other axis is a *length*, 128 or 512. Axes with the same name have the
+name) are 1. An input with four axes and 1, 3 or 4 channels, first or last, is an image, with
+*height* and *width*. Any other axis is a *length*, 128 or 512. Axes with the same name have the
 same size. Only a run shows which shapes are right, so these are candidates, the likeliest first.
 The last one has 1 everywhere.
 """

@@ -69,7 +69,7 @@ async def find_dependence(
         for number in range(ROUNDS):
             for partner in range(1, len(samples)):
                 orders = [(0, partner), (partner, 0)]
-                if partner > 1:  # one order at a time is enough for changed rows
+                if partner > 1:  # for changed rows, one order per round is enough
                     del orders[1 - number % 2]
                 if 6 * row_s > _MOST_S[0]:
                     del orders[1:]

@@ -179,8 +179,8 @@ class SyntheticRows:
     def payloads(
         self, shapes: RowShapes, arena: Arena, *, generator: np.random.Generator
     ) -> list[Payload]:
-        """Write requests of one row each to `arena`: at most 16 and 64 MiB, but at least one.
-        Images are JPEGs of their shape if these can be decoded.
+        """Write requests of one row each to `arena`: at most 16 requests, at most 64 MiB in all,
+        and at least one request. Images are JPEGs of their shape if these can be decoded.
 
         The requests differ, so that a batch reads as much memory as a live one. Their slots are not
         freed. Raises MemoryLimitExceeded if not even one fits.

@@ -2,9 +2,9 @@
 
 A scan over the sorted nodes tracks the live tensors (`data_flow`). Where only one is live, and it
 is a float tensor with an axis of rows, the network can be cut. Between two costly operators (those
-that multiply matrices) only one position is used: of the positions with the fewest channels, the
-last with the fewest elements, which lies after pooling and before padding. In a ResNet-50 these are
-the stem and the 16 blocks, as in Apparate (SOSP 2024, §3.1).
+that multiply matrices) only one position is used: the one with the fewest channels, then the fewest
+elements, then the last. It lies after pooling and before padding. In a ResNet-50 these are the stem
+and the 16 blocks, as in Apparate (SOSP 2024, §3.1).
 
 A *ramp* at a position computes its own logits. The part of the model after its logits (the *tail*)
 is copied for it, so that a ramp's outputs look like the model's.
@@ -177,8 +177,8 @@ def find_positions(
 
 
 def _cheapest(group: Sequence[Position], sizes: TensorShapes) -> Position:
-    """The last position with the fewest channels, then elements, of a group between the same costly
-    operators."""
+    """Of a group of positions between the same costly operators: the one with the fewest channels,
+    then the fewest elements; of several, the last."""
     return min(
         reversed(group),
         key=lambda position: (position.channels, sizes.elements_of_row(position.tensor)),

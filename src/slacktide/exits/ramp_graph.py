@@ -77,8 +77,8 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
 
 
 def with_own_exits(model: Any, exits: Sequence[OwnExit]) -> Any:
-    """Copy a model with built-in exits and add the outputs of `with_ramps` for each exit, from the
-    front: the exit's outputs, and 1 − its quality as the uncertainty, but no answer."""
+    """Copy a model with built-in exits and add the outputs of each exit, from the front, under the
+    names of `with_ramps`. The uncertainty is 1 − the exit's quality; there is no `answer`."""
     out = _Writer(model)
     final_outputs = [output for output in out.graph.output if output.name in exits[0].outputs]
     del out.graph.output[:]

@@ -112,8 +112,8 @@ class InferenceCall(Protocol):
         write to the memory once the call is submitted or has ended.
 
         `given_up` is called if the server drops the call before it is submitted. Such a call must
-        not be submitted, but must still be refused or cancelled. Without `given_up`, `submit` it as
-        usual: it then gets that reply."""
+        not be submitted, but must still be refused or cancelled. Without `given_up`, `submit` the
+        dropped call as usual: its reply is then the refusal."""
 
     def submit(self, call: InferCall, reply: Callable[[InferReply], None]) -> None:
         """Submit the parsed body. After `announce`, its tensors are views into the announced memory

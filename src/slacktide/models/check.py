@@ -304,8 +304,8 @@ def _positions(definition: ModelDefinition) -> Iterator[Finding]:
 def _declared(
     definition: ModelDefinition,
 ) -> tuple[ModelInterface | None, dict[str, str], _Hints]:
-    """Return the interface that a model file declares, None if incomplete, its metadata and hints.
-    Raises ModelFileError."""
+    """Return the interface that a model file declares (None if it is incomplete), its metadata, and
+    hints. Raises ModelFileError."""
     function, variants = definition.settings.function, definition.settings.variants
     image = definition.preprocessing
     if function is not None:

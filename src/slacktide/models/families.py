@@ -55,7 +55,8 @@ class PreparedVersion:
     """A version that is ready to deploy."""
 
     interface: ModelInterface
-    """Interface for clients: images of a family, or declared as pictures, may have any size."""
+    """Interface for clients. Images may have any size if the model is a family, or declares its
+    input as pictures."""
     pools: tuple[PreparedPool, ...]
     """Pools of the variants, smallest first, or the only pool."""
     family: Family | None

@@ -42,7 +42,8 @@ class PipelineVersion(LoadedVersion):
     arena_numbers: dict[str, int] = field(default_factory=dict)
     """Number by which a stage's replicas know the frames' arena, for each of `cut_inputs`."""
     pixel_frames: dict[int, int | None] = field(default_factory=dict)
-    """By edge: number of frames so far, all with boxes that look like pixels; None once decided."""
+    """By edge: number of frames so far, all of whose boxes look like pixels; None after another
+    kind of frame, or after the warning."""
     sorts: tuple[bool, ...] = ()
     """By edge: whether its boxes are sorted by shape, since a stage takes crops of any width."""
     open_frames: int = 0
@@ -206,8 +207,8 @@ def _number_of_first(edges: Sequence[Edge], reference_edge: Edge) -> int:
 
 
 def _sorts(edges: Sequence[Edge], stages: Mapping[str, LoadedVersion]) -> Iterator[bool]:
-    """Yield, by edge, whether its boxes are sorted: equally for all edges that select the same
-    boxes, because stages with the same rows may be joined."""
+    """Yield, by edge, whether its boxes are sorted. This is the same for all edges that select the
+    same boxes, because stages with the same rows may be joined."""
     for edge in edges:
         alike = [peer for peer in edges if peer.selection == edge.selection]
         checks = [stages[peer.downstream].check for peer in alike]

@@ -69,7 +69,7 @@ class TextInput:
         self._process.close()
 
     def shown(self, interface: ModelInterface) -> ModelInterface:
-        """Return an interface that begins with the file's inputs, as clients see it."""
+        """Return, as clients see it, an interface that begins with the file's inputs."""
         return self._text.shown(interface)
 
     def takes(self, inputs: Sequence[InputTensor]) -> bool:

@@ -3,9 +3,9 @@
 A stage's request is due before its frame, by the time of the longest branch behind the stage: the
 p99 of each stage alone, for the likely number of rows, and of transfers between devices. Waiting
 times are not included: schedulers handle them, since they know deadlines. If less time is left than
-all p99 together, it is shared in proportion: usually such a frame is still on time. A branch that
-alone takes more time than is left gets none: its first stage refuses the rows itself, and finds out
-(engine/trials.py) whether it still takes that long.
+all p99 together, it is shared in proportion: usually such a frame is still on time. For a branch
+that alone takes more time than is left, nothing is reserved: its first stage refuses the rows
+itself, and finds out (engine/trials.py) whether the branch still takes that long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class _Silence:
         """Requests since `begin`, and rows answered before it."""
 
     def lasts(self, rows: int, budget: float, *, now: float) -> bool:
-        """Count a request due in `budget`; return whether the stage is silent. `rows`: answered."""
+        """Count a request due in `budget`; return whether the stage is silent. `rows`: rows that
+        the stage has answered so far."""
         rested = now - self.last > FORGET_S
         self.last = now
         self.requests += 1

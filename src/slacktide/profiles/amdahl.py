@@ -95,7 +95,7 @@ class FittedPoint(NamedTuple):
     predicted: float
     """Seconds."""
     weight: float
-    """1 if it counts in full, less the further off it is, 0 for an outlier."""
+    """Weight in the fit: 1 in full, lower the further off the point is, 0 for an outlier."""
 
     @property
     def error(self) -> float:

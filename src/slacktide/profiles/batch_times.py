@@ -55,7 +55,8 @@ class BatchTimes:
 
     @property
     def soonest(self) -> float:
-        """Part of a request's own lane time after which it may have its answer; 1: all of it."""
+        """Share of a request's own lane time after which its answer may come; 1: not before the
+        end."""
         return 1.0
 
     def follow(self, policy: ExitPolicy | None) -> None:

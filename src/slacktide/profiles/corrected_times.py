@@ -37,7 +37,8 @@ n): 13 % after one batch, 4 % after four, 2 % after twelve. A revision costs abo
 tables; the batches of a tiny model are shorter than that, and their times jitter."""
 DISCOUNT = 0.002
 """Share by which each refusal on an idle lane shortens predictions. Predictions of twice the true
-time are right after 350 refusals. If they are right, one refusal in hundreds leads to a try."""
+time are right after 350 refusals. If predictions were right before, one refusal in hundreds leads
+to a try."""
 DRIFT_RATIO = 1.25
 DRIFT_BATCHES = 50
 _DRIFT = math.log(DRIFT_RATIO)

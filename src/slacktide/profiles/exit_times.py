@@ -157,7 +157,8 @@ class ExitTimes(BatchTimes):
 
     @property
     def soonest(self) -> float:
-        """Part of a request's own lane time after which it may have its answer; 1: all of it."""
+        """Share of a request's own lane time after which its answer may come; 1: not before the
+        end."""
         mix = self._mix
         return 1.0 if mix is None else min(1.0, mix.soonest / mix.lane)
 

@@ -96,9 +96,10 @@ def between(start: float, end: float, share: float) -> float:
 class Surface:
     """Seconds by (rows, cores): non-decreasing in rows, non-increasing in cores (to rounding).
 
-    Below the smallest batch size, time is constant. Beyond the largest, a row costs as much as the
-    last measured ones, or as in the model if that is more; from `REACH` times the largest on, as
-    much as if rows came in batches of that size one after the other.
+    Below the smallest batch size, time is constant. Beyond the largest, each further row costs as
+    much as between the last two measured sizes, or as in the fitted model if that is more. Beyond
+    `REACH` times the largest size, a batch takes as long as several batches of that size, one after
+    another.
 
     On more or fewer cores than measured, by a factor of up to `REACH`, time changes in proportion
     to the model's. With even more cores it is constant, and with even fewer it grows as if cores

@@ -13,8 +13,8 @@ which is a log-logistic distribution with separate lower side, middle and tail. 
 
 - Run times scatter by factors, and far more upwards (interference) than downwards (a model's work
   is constant), so the distribution is split at the median, in log space.
-- Log-logistic, not log-normal: its tail is heavier, as hiccups are, and both directions take one
-  logarithm or exponential, so that `quantile` and `on_time` are exact inverses.
+- Log-logistic, not log-normal: its tail is heavier, like that of real hiccups. `quantile` and
+  `on_time` each take one exponential or logarithm, so they are exact inverses.
 - `lower` and `tail` belong to the whole pool, not to a batch size. Then every quantile, not only
   the two measured ones, is non-decreasing in rows wherever p50 and p99 are.
 """

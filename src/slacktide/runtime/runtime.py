@@ -114,7 +114,8 @@ class Runtime:
         self._paused_until = -math.inf
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> Plan:
-        """The plan to hand over next to change the base plan to `base`; see `Composer.rebase`."""
+        """Change the base plan to `base`. Returns the plan to hand to the engine next; see
+        `Composer.rebase`."""
         self._paused_until = -math.inf
         self.plan_fault = None
         return self.composer.rebase(base, stated, self.engine.snapshot(now=now), now=now)

@@ -144,7 +144,7 @@ class ClassTables:
         self.sparse_until = latency.c0 / (PART_FILLED * per_step) if latency.sizes else math.inf
         """Largest `p90_longest`, in grid steps, of a batch that may have empty places."""
         self.lead: TimeByRows = Lazy(self._lead)
-        """Time that a request must have left, or it is dropped; by (rows, class)."""
+        """A request with less time left than this is dropped; by (rows, class)."""
 
     def _lead(self, kind: tuple[int, int]) -> float:
         rows, of = kind
@@ -154,8 +154,9 @@ class ClassTables:
         return classes.latency.seconds(rows, length)
 
     def _paying(self, of: int) -> list[bool]:
-        """Whether each of `sizes` is worth trying for batches of class `of`: the smallest is; a
-        larger one is if it takes at least PAYS less time per row than the last that is."""
+        """Whether each of `sizes` is worth trying for batches of class `of`: the smallest size is,
+        and a larger one if it takes at least PAYS less time per row than the next smaller of those
+        worth trying."""
         classes = self.classes
         pays = []
         least = math.inf

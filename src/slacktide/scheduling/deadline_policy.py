@@ -25,9 +25,9 @@ WorkBefore = tuple[RowTimes, AllWorkAhead | ClassWorkAhead]
 
 
 class DeadlinePolicy(ABC):
-    """A `Scheduler` (engine/ports.py) without `propose`. `lead` is the time that a request must
-    have left, or it is dropped as hopeless; `class_lead`, if given, replaces it when predictions
-    have classes."""
+    """A `Scheduler` (engine/ports.py) without `propose`. A request with less time left than `lead`
+    is dropped as hopeless; `class_lead`, if given, replaces `lead` when predictions have
+    classes."""
 
     def __init__(
         self,

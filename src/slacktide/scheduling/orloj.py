@@ -1,16 +1,16 @@
 """`orloj` and `orloj_text`: batches by the distribution of run times (Orloj, Algorithm 1).
 
-At every decision, for batch sizes 1, 2, 4, …: the requests that can make a batch of that size are
-those with deadline ≥ now + E[time of such a batch]. One of the sizes that enough requests can make
-is chosen, and the batch is filled by the highest priority scores (orloj_score.py). Requests that
-cannot even make the smallest size are dropped.
+At every decision, for batch sizes 1, 2, 4, …: a request can wait for a batch of that size if its
+deadline is ≥ now + E[time of such a batch]. One of the sizes for which enough requests can wait is
+chosen, and the requests with the highest priority scores fill the batch (orloj_score.py). Requests
+that would be late even in a batch of the smallest size are dropped.
 
 The paper describes the choice of the size twice, differently:
 
-- `orloj`: line 16 as printed goes through the sizes by the earliest deadline among the requests
-  that can make them, *latest first*. Fewer requests can make larger sizes, so it takes the largest.
+- `orloj`: line 16 as printed orders the sizes by the earliest deadline among their requests,
+  *latest first*. Fewer requests can wait for larger sizes, so it takes the largest size.
 - `orloj_text`: "the batch size with the overall earliest deadline" (§3.2), the larger on ties. This
-  is a small size whenever the most urgent request can only make a small one.
+  is a small size whenever the most urgent request would be late in a larger batch.
 
 Lines 13 and 19 are assumed to belong inside the `if` above them. Not in the paper: a request of
 several rows fills as many places and joins only batches of at least that size; if no size can be
@@ -89,13 +89,14 @@ class OrlojKind(NamedTuple):
 
 
 class Makers(NamedTuple):
-    """The requests of one signature that can make a batch of `size` rows."""
+    """The requests of one signature that would be on time in a batch of `size` rows."""
 
     size: int
     earliest: float
     """Earliest deadline among requests with enough time for it, even ones with more rows."""
     parts: list[tuple[OrlojKind, list[Entry], int]]
-    """By kind: its sorted entries, and the index of the first entry that can make this size."""
+    """By kind: its sorted entries, and the index of the first entry with enough time for this
+    size."""
 
 
 class Orloj(DeadlinePolicy):
@@ -158,8 +159,8 @@ class Orloj(DeadlinePolicy):
             self._overdue.spend(seconds, now=batch.started)
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Drop requests that could not even make a batch of their own: EXPIRED after the last step
-        of the cost, else HOPELESS."""
+        """Drop requests that would be late even in a batch of their own: EXPIRED after the last
+        step of the cost, else HOPELESS."""
         return super().expire(now=now - self._grace)
 
     def next_expiry(self) -> float | None:
@@ -199,7 +200,8 @@ class Orloj(DeadlinePolicy):
     def _makers(
         self, group: list[tuple[OrlojKind, list[Entry]]], times: OrlojTimes, limit: int, now: float
     ) -> list[Makers]:
-        """Return every size that enough requests of one signature can make (lines 10 to 17)."""
+        """Return every size for which enough requests of one signature would be on time (lines 10
+        to 17)."""
         candidates: list[Makers] = []
         for size in self._sizes:
             if size > limit:

@@ -8,7 +8,7 @@ shorter classes, in the time that other models leave, and take `slowdown` × the
 rate. What is left before a deadline is slack; a newcomer uses up slack of all requests due later.
 
 A newcomer without a place in the plan may replace a request that is due earlier and came at most
-AT_ONCE before it: the last request of a burst is due last, and without that one the lane would
+AT_ONCE before it: the last request of a burst is due last, and if it were refused, the lane would
 idle sooner. After a refusal or a loss, requests without a place are dropped at the next decision.
 If more than a share `late` of the refusals come after a wait, the slowdown rises.
 """

@@ -14,8 +14,8 @@ Theory of operation. With run classes, slack_classes.py makes and prices the can
 - *score*: sum of the values / expected time of the batch. The highest wins, the smallest if tied.
 
 A batch of n rows takes l(n), read from the profile (no padding to k on a CPU), so a partly filled
-candidate is priced at its own size, and is considered if it is larger than the next smaller size;
-the sizes are half octaves, without those that save next to nothing per row.
+candidate is priced at its own size. It is considered only if it has more rows than the size before
+k. The sizes are half octaves, without those that save next to nothing per row.
 
 In both cases the lane may be held for announced requests (announcements.py). Let a_1 … a_4 be the
 times when their bodies will be complete, if within `lead` × the time alone. The best score now is

@@ -63,10 +63,11 @@ class RowTimes:
         self.expected: TimeByRows = Lazy(expected)
         """Median time."""
         self.lead: TimeByRows = Lazy(lead)
-        """Time that a request must have left, or it is dropped: by rows, or by (rows, class) if
-        there are `classes`."""
+        """A request with less time left than this is dropped: by rows, or by (rows, class) if there
+        are `classes`."""
         self.soonest = soonest
-        """Part of a request's own lane time after which it may have its answer; 1: all of it."""
+        """Share of a request's own lane time after which its answer may come; 1: not before the
+        end."""
         self._max_batch = max_batch
         self._per_row = per_row
 

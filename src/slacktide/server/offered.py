@@ -4,7 +4,7 @@
 
 The rows of the last seconds count, whether they were answered, refused or forwarded to a peer; rows
 that peers have forwarded count at the servers they came to. A row takes its part of the best batch
-whose p99 is within the model's slo. Lanes that share no model are apart; the busiest group counts.
+whose p99 is within the model's slo. Lanes that share models form a group; the busiest group counts.
 
 A pipeline's work is what its stages have run, times the frames offered per frame admitted. Requests
 count when they end. No request pays for this: the counters are read twice a second.
@@ -156,7 +156,7 @@ def _offered_rows(
     }
     for stage, (offered, admitted) in _frames(versions, deltas).items():
         run = max(0.0, deltas[stage].run - deltas[stage].served)
-        # Without a frame admitted, each takes one row.
+        # If no frame was admitted, each is assumed to take one row.
         rows[stage] += offered * (run / admitted if admitted else 1.0)
     return rows
 

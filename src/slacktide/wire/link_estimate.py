@@ -14,7 +14,7 @@ second. We add to this:
 
 It is used wherever one clock times transfers: in the server (a frame from its announcement to its
 last byte, a body from its first byte), in the client (a frame from its sending to its
-acknowledgement), and in the simulator for both.
+acknowledgement), and in the simulator, for its servers and its clients.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parsing and encoding of the messages between two servers (`proto/peers.proto`).
 
-A call is a ModelInferRequest after a few bytes, which say whose it is and where the request begins.
-Read early, they let its tensors be received straight into their slot, as those of frames
-(`frame_messages.py`). Tensors of answers are views into the message.
+The message of a call begins with a few bytes that say whose call it is and where the
+ModelInferRequest begins. If these are read early, the tensors are received straight into their
+slot, like those of frames (`frame_messages.py`). Tensors of answers are views into the message.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Deeper ramps, with hidden layers behind the pooled features, to compare ours with.
+"""Deeper ramps, with hidden layers behind the pooled features, for comparison with ours.
 
-`DeeBERT` has BERT's pooler: a dense layer as wide as the features, and tanh. `two layers` has two,
-a half and a quarter as wide (§3.1 tries both). Numpy trains them on the model's logits for the
-first three quarters of the rows that our ramps learn from; the last layer is then dropped, and
-learnt like a ramp of ours. The hidden layers take 1 to 3 µs at batch 1, which tables leave out.
+`DeeBERT` has BERT's pooler: a dense layer as wide as the features, and tanh. `two layers` has two
+layers, half and a quarter as wide as the features (§3.1 tries both kinds). Numpy trains them on the
+model's logits for the first three quarters of the rows that our ramps learn from; the last layer is
+then dropped, and learnt like a ramp of ours. The hidden layers take 1 to 3 µs at batch 1, which
+tables leave out.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class LiveStream:
     agreement: tuple[float, float]
     """Share of answers that are the model's own."""
     p50_ms: tuple[float, float]
-    """From a request's due instant to its answer. Live it includes HTTP and the client; in virtual
-    time it is only the wait for the lane plus the pass."""
+    """From a request's due instant to its answer. In the live run it includes HTTP and the client;
+    in virtual time it is only the wait for the lane plus the pass."""
     p99_ms: tuple[float, float]
     ramps: tuple[float, float]
     """Active ramps: live at the end of the run, predicted on average over time."""

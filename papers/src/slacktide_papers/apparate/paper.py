@@ -53,8 +53,9 @@ _QUICK = "Quick: 4,000 frames of two videos; ramps are trained on the first quar
 _COUNTS = (
     "Texts arrive at random within each minute, as often as the Azure Functions trace counts, "
     "scaled until just under 20 % are dropped without exits.",
-    "Texts arrive at random within each minute, as often as counts drawn from a seed state (--data "
-    "uses the Azure Functions trace), scaled until just under 20 % are dropped without exits.",
+    "Texts arrive at random within each minute. Their numbers per minute are drawn from a seed "
+    "(--data uses the Azure Functions trace), and scaled until just under 20 % are dropped "
+    "without exits.",
 )
 
 

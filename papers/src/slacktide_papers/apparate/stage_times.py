@@ -2,9 +2,9 @@
 
 As in the worker, a chain is cut from the graph that ONNX Runtime has optimised as a whole. At each
 position, runs of the chain alternate with runs of the unsplit session; the extra time of the chain
-is the cost of that ramp, including its cut. Times are processor times, the least of several because
-the machine may have other work. Each session runs twice in a row and only the second run counts:
-it finds its weights in the caches, as it would if it ran alone.
+is the cost of that ramp, including its cut. Times are processor times; the smallest of several
+counts, because the machine may have other work. Each session runs twice in a row and only the
+second run counts: it finds its weights in the caches, as it would if it ran alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from slacktide.lab.examples import Samples, make_inputs
 ROUNDS = {1: 4, 4: 1, 8: 1}
 """By batch size: least number of runs at each position in a sweep."""
 SECONDS = 0.08
-"""Least processor time of these runs together: few runs of a small model say little."""
+"""Minimum of the processor time of these runs together, since a few runs of a small model say
+little."""
 SWEEPS = 3
 """Number of sweeps: several, so that a brief load on the machine does not distort only one
 position."""

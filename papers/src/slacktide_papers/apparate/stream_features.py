@@ -2,8 +2,8 @@
 
 The stream passes through the model once, with the pooled features of all positions as additional
 outputs. They are kept in half precision, some 3 KB an input, in files of `CHUNK` inputs, so the
-pass can be stopped, resumed and extended, and other ramps need no second one. The folder's name has
-a hash of what they depend on: the model with its pooling nodes, and a sample of the inputs.
+pass can be stopped, resumed and extended, and other ramps need no second pass. The folder's name
+has a hash of what they depend on: the model with its pooling nodes, and a sample of the inputs.
 """
 
 from __future__ import annotations

@@ -56,8 +56,9 @@ def bound(
     """Upper bound of the accuracy (see `score`) of assignments that map clients of weight `mapped`.
 
     Without `whole`, replicas may be split, too: a linear program. With `undivided`, no client is
-    split between variants: a tighter bound at a few times the time. −∞ if no assignment maps that
-    weight, None if the solver has no bound after `seconds`. Raises SolverMissingError."""
+    split between variants, which gives a tighter bound but takes a few times as long. −∞ if no
+    assignment maps that weight, None if the solver has no bound after `seconds`. Raises
+    SolverMissingError."""
     runs = _configurations(fleet)
     program = LinearProgram()
     counts = program.add(len(runs), most=fleet.replicas, whole=whole)

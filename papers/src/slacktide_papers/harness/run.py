@@ -112,8 +112,8 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     """Whether tables are so wide that they are printed without gaps between the columns."""
 
     def chosen(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The named experiments, in the paper's order; without names, all except those `by_name`.
-        Raises ReproduceError for an unknown name."""
+        """The named experiments, in the paper's order; without names, all except those that run
+        only `by_name`. Raises ReproduceError for an unknown name."""
         for name in names:
             if name not in self.experiments:
                 available = ", ".join(self.experiments)

@@ -50,7 +50,8 @@ class FrameRow(ResultRow):
     contender: str
     miss_rate: float
     unsavable_rate: float
-    """Unsavable: link time of the smallest frame + the fastest variant alone > SLO."""
+    """Unsavable: the smallest frame's link time + the fastest variant's batch time exceed the
+    SLO."""
     beyond_rate: float
     """Missed although savable."""
     accuracy: float

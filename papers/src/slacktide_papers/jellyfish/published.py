@@ -216,7 +216,8 @@ class _Session:
     opened: SessionOpened
     bytes_per_s: float = GUESS
     lane: str = ""
-    """Worker that gets its frames; the last such worker while it is not mapped."""
+    """Worker that gets the client's frames; while the client is not mapped, the last worker that
+    did."""
     mapped: bool = False
     side: int = 0
 
@@ -237,8 +238,8 @@ class PublishedPlanner(Planner):
         adaptation: Adaptation = Adaptation(),
         seed: int = 0,
     ) -> None:
-        """`frame_bytes`: by variant; `load`: draws the seconds that loading a variant takes;
-        `most`: variants that a worker keeps loaded."""
+        """`frame_bytes`: bytes of a frame, by variant; `load`: draws the seconds that loading a
+        variant takes; `most`: variants that a worker keeps loaded."""
         self._workers = workers
         self._bytes, self._sides = frame_bytes, sides
         self._load, self._most = load, most

@@ -12,8 +12,8 @@ from slacktide_papers.octopinf.five_setting import SETTING as FIVE
 
 PIPELINE = Contender.of("pipeline", "pipeline", bound=1.0)
 """Our policy, with the fluid bound. Options are those of the placement policy and of play.py:
-`bound`, `contention`, `day`, `fixed` (placed for this multiple of the stated objects, whatever is
-counted), `wait` (seconds, for full batches) and `scheduler`."""
+`bound`, `contention`, `day`, `fixed` (the placement assumes this multiple of the stated objects and
+ignores the measured number), `wait` (seconds, for full batches) and `scheduler`."""
 OCTOPINF = Contender("octopinf", "octopinf")
 DISTREAM = Contender("distream", "distream")
 RIM = Contender("rim", "rim")
@@ -31,8 +31,8 @@ MADE = Contender.of("made for the surge", "pipeline", fixed=3.0)
 PUBLISHED_MADE = Contender.of("octopinf, made for the surge", "octopinf", fixed=3.0)
 
 CONTENTION = 1.3
-"""Factor on the time of batches that together want too much of an accelerator, on top of a
-proportional slowdown: measured on CPUs, an assumption for accelerators."""
+"""If the batches on an accelerator together want more than all of it, they slow down in proportion,
+and by this factor in addition. It was measured on CPUs and is an assumption for accelerators."""
 SWEPT = (1.0, CONTENTION, 1.6)
 WAYS: Mapping[str, Mapping[str, float | str]] = {
     "fifo": {"wait": 0.0},
@@ -71,8 +71,8 @@ def _of(
     contenders: Sequence[Contender],
     few: Sequence[Contender] = (),
 ) -> Points:
-    """The points of these settings. If quick and `few` is not empty, only `few` in the last
-    setting."""
+    """The points of these settings with `contenders`. A quick run has only the last setting, with
+    `few` if there are any."""
 
     def points(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
         for setting in settings[-1:] if scope.quick and few else settings:

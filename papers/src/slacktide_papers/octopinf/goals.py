@@ -43,7 +43,7 @@ OVER_RIM, OVER_JELLYFISH = 5.0, 7.0
 IN_TIME = 0.97
 """Base setting: least share in time of the offered objects, or of those that the bound allows."""
 OF_MADE = 0.95
-"""Least number of objects in time during surges, ÷ that under a plan made for the surge."""
+"""Least ratio of the objects in time during surges to those under a plan made for the surge."""
 ACTION_KINDS: Mapping[str, Sequence[str]] = {
     "variants": ("changes of variant", "frames of other variants"),
     "exits": ("rows that left early",),
@@ -91,7 +91,8 @@ class FleetRow(ResultRow):
     """Objects in time, weighted by the accuracy of their answers, as a share of those offered
     (`all-five`)."""
     cores: float = 0.0
-    """Mean cores held by all lanes; `cores_busy`: of lanes running a batch (`all-five`)."""
+    """Mean cores held by all lanes; `cores_busy`: mean cores of lanes that are running a batch
+    (`all-five`)."""
     cores_busy: float = 0.0
     acted: Mapping[str, int] = field(default_factory=dict)
     """Number of actions by kind of action, all seeds together (`all-five`)."""

@@ -20,8 +20,8 @@ _RECORDED = (
     "30 s schedules of 5G one after another, and start again after the last."
 )
 _DRAWN = (
-    "Objects and links are drawn from a seed after the recorded ones, which --data uses; figures "
-    "differ from those of the recorded data."
+    "Objects and links are drawn from a seed, in the manner of the recorded ones, which --data "
+    "reads; figures differ from those of the recorded data."
 )
 _TIMES = ", ".join(
     f"{name} {1e3 * cost.fixed:g} + {1e3 * cost.row:g} b" for name, cost in MODELS.items()
@@ -53,7 +53,8 @@ _ASSUMED = (
 )
 _OF_EXPERIMENT = {
     "surges": "`made for the surge` is `pipeline`, always placed for three times the objects, so "
-    "that it reacts to links alone. `octopinf, made for the surge` is `octopinf` likewise.",
+    "that it reacts to links alone. `octopinf, made for the surge` is `octopinf`, placed in the "
+    "same way.",
     "all-five": "Ours, not the paper's: two boxes with two traffic cameras each, and a server. "
     f"They have {ALL_CORES} cores; those of boxes are {SLOWER_FIVE['box']:g} and those of the "
     f"server {SLOWER_FIVE['server']:g} times as slow as the core on which models were measured. "

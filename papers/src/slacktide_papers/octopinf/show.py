@@ -99,7 +99,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 
 def _action(mechanism: str) -> Column:
-    """The column that shows how often a mechanism acted, by the first of its counts."""
+    """The column that shows how often a mechanism acted: the first of its counts."""
     count = ACTION_KINDS[mechanism][0]
     return Column(lambda row: row.acted.get(count), mechanism)
 

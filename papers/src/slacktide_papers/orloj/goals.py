@@ -82,7 +82,7 @@ OVER_ORLOJ = {
     "P": dict(zip(SLOS, (2.4, 3.7, 1.7, 0.8, 0.3), strict=True)),
     "Q": dict(zip(SLOS, (2.9, 4.8, 6.0, 6.1, 6.1), strict=True)),
 }
-"""Least gain of `slack` over Orloj's strongest reading: points, by SLO, mean of 13 cases."""
+"""Least gain of `slack` over Orloj's strongest reading, by SLO: mean of 13 cases, in points."""
 OVER_TEXT = {"P": 5.0, "Q": 4.0}
 """Least gain of `slack` over `orloj_text`, in points: mean over the tight SLOs."""
 TIGHT = 2.0

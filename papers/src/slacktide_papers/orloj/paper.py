@@ -28,7 +28,7 @@ _ALWAYS = (
     "{sizes} that holds the members. The paper states neither c0, c1 nor the sizes.",
     "Time: a request of the reference length takes {alone:g} ms alone, like BART on CNN in Table "
     "1. Only Figures 13 and 14 depend on this.",
-    "SLO: a multiple of the P99 of the time alone of the run's own requests (§5.2).",
+    "SLO: a multiple of the P99 of the times that the run's requests take alone (§5.2).",
     "A scheduler gets {samples} lengths of every application before the run and learns nothing "
     "during it. It knows c0 and c1 exactly. There is one replica, no other model and no network.",
     "Applications are the modes of a distribution. Lengths below 1 % of their mode's mean are "
@@ -41,8 +41,8 @@ _ALWAYS = (
     "largest batch that has enough feasible requests); orloj_text follows the words of §3.2 "
     "(earliest deadline first, the largest batch on ties).",
     "orloj and orloj_text compute E[L] for a batch drawn from all arrivals, by its size alone. "
-    "orloj, by class, includes the request's own class in line 11 and in the score: the strongest "
-    "reading, over which gains are stated.",
+    "orloj, by class, includes the request's own class in line 11 and in the score. This is the "
+    "strongest reading; gains are stated over it.",
     "oracle_slack is not a published system: it applies the rule of slack with every length known, "
     "in three ways of which the best counts. It looks one batch ahead, so it is not a bound.",
     "Notice: requests are announced 0.2 × the time alone before their arrival. Deadlines count "
@@ -92,7 +92,7 @@ def _setting(setting: OrlojSetting) -> str:
     }[setting.name]
     return (
         f"Setting {setting.name} ({why}): c0 is {setting.fixed:g} × c1 · the reference length, the "
-        f"rate {setting.load:g} × what single requests of that length can carry, the same in "
+        f"rate {setting.load:g} × the throughput of such requests run one by one, the same in "
         f"every case; windows of {setting.window:g} × the time alone, Poisson counts whose rate "
         f"follows a Gamma distribution of cv {setting.cv:g}."
     )

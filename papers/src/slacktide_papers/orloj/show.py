@@ -39,7 +39,7 @@ def goals_title(experiments: Sequence[str], scope: OrlojScope) -> str:
     """Title of the goals, which may be quoted only if Tables 2 and 3 were measured whole."""
     if {"table-2", "table-3"} <= set(experiments) and scope == OrlojScope(scope.settings):
         return "Goals; gains in points of percent"
-    return "Goals; set for Tables 2 and 3 whole with five seeds, with less only indicative"
+    return "Goals for the whole of Tables 2 and 3 with five seeds; with less, only indicative"
 
 
 def parts(result: Result, plots: bool) -> Iterator[Part]:

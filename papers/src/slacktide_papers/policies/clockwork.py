@@ -48,7 +48,7 @@ class RecentTimes(BatchTimes):
         self._shapes: ShapeClasses | None = None
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
-        """The median of the smallest size that holds `rows`, or of a smaller size if longer.
+        """The median of the smallest size that holds `rows`, or a longer median of a smaller size.
 
         If the profile distinguishes shapes, only the times of the members' class count."""
         if members and (classes := self.classes(cores)) is not None:
@@ -131,7 +131,7 @@ class ClockworkOptions(DeadlineOptions):
     """The default tolerance fits the printed figures; on a real machine it makes jitter cost every
     other batch of the most regular model, and 0.1 is closer to Clockwork's own windows."""
 
-    window: int = option(10, "Number of batches of a size whose median time counts.", least=1)
+    window: int = option(10, "Number of last batches of a size, whose median time counts.", least=1)
     tolerance: float = option(
         0.001,
         "Overrun, as a share of its estimate, after which the next batch is lost.",
@@ -190,5 +190,6 @@ class Clockwork(Edf):
         return gone
 
     def next_expiry(self) -> float | None:
-        """When `expire` is due: immediately after an overrun, else at the earliest latest start."""
+        """When `expire` is due: immediately after an overrun, else when the first latest start
+        passes."""
         return self._overrun_at if self._behind else super().next_expiry()

@@ -261,7 +261,7 @@ class StaticBatchOptions(Options):
 class DistreamOptions(StaticBatchOptions):
     """Options of `distream`."""
 
-    seed: int = option(0, "Of the splits that it draws.", least=0)
+    seed: int = option(0, "Seed of the splits that it draws.", least=0)
 
 
 class DistreamPlacement(PlacementPolicy):
@@ -296,7 +296,7 @@ class JellyfishOptions(Options):
 
     batch: int = option(8, "Rows in a batch.", least=1)
     detectors: int = option(0, "Instances of the first stage; 0: as lanes allow.", least=0)
-    seed: int = option(0, "Of the published planner's first variants.", least=0)
+    seed: int = option(0, "Seed of the first variants of the published planner.", least=0)
 
 
 class JellyfishPlacement(PlacementPolicy):

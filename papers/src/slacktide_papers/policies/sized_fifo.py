@@ -4,10 +4,10 @@ Published baselines: they refuse no request, and run late ones, too.
 
 `clipper` finds the size by trial (Clipper, NSDI 2017).
 
-The size grows by a constant while answers come in time and shrinks by a factor once one does not:
-additive increase, multiplicative decrease (Clipper, §4.3). "In time" is judged by the latency the
-client sees, waiting included. That reading fits the figures in Orloj's Tables 2 and 3; judged by
-the batch time alone, Clipper would do far better than they say. Nothing is predicted.
+The size grows by a constant while answers come in time and shrinks by a factor once an answer is
+late: additive increase, multiplicative decrease (Clipper, §4.3). "In time" is judged by the latency
+the client sees, waiting included. That reading fits the figures in Orloj's Tables 2 and 3; judged
+by the batch time alone, Clipper would do far better than they say. Nothing is predicted.
 
 Each request is judged by its own deadline, so requests with different deadlines need no common
 objective: a batch was slow if any of its members is late. Best-effort requests are never late.

@@ -94,7 +94,7 @@ class VpaOptions(Options):
     )
     confidence: float = option(
         86_400.0,
-        "Trusted length of history; half as much doubles the distance of the upper bound.",
+        "Length of history with which the upper bound is still doubled.",
         unit=SECONDS,
         above=0,
     )

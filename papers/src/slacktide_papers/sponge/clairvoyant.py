@@ -6,8 +6,9 @@ second, its remaining share takes that share of the batch's time on the new core
 
 It is exact if requests become ready in the order of their deadlines, as on one link with one SLO.
 Then an optimal schedule exists that runs them in that order, in batches of neighbours (an exchange
-removes any other order, or gap in a batch, at no loss). So a state is: requests done, the running
-batch, its share left, and the cost; of otherwise equal states, less left is never worse.
+removes any other order, or gap in a batch, at no loss). So a state consists of the requests done,
+the running batch, the share of this batch that is left, and the cost. Of two states that differ
+only in this share, the one with less left is never worse.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def servable(
         for out in sorted(fronts[i]):
             free = fronts[i][out][0]
             if free >= best:
-                continue  # one that leaves out fewer is free no later
+                continue  # leaving out fewer frees the lane as early
             if best <= ready[i]:
                 break  # being free before the next request is ready gains nothing
             best = free
@@ -139,8 +140,9 @@ def _keep(after: _After, state: State, carried: Floats, origin: Integers) -> Non
 
 class _Search:
     """Searches second by second, over all numbers of cores in one pass. Arrays are by rows, cores
-    and cost: [K, C, W]. A state between two seconds is (requests done, running rows); its array
-    has by cost the share of the batch that is left, infinite if that cost is impossible."""
+    and cost: [K, C, W]. A state between two seconds is (requests done, running rows). Its array
+    gives, for each cost, the share of the running batch that is left; infinite: this cost is
+    impossible."""
 
     def __init__(self, ready: Floats, deadlines: Floats, times: Floats) -> None:
         self._ready = ready
@@ -150,7 +152,8 @@ class _Search:
         self._width = SPREAD
 
     def cores(self, duration: int) -> tuple[int, ...]:
-        """The cheapest cores of each second, counted from 1 for the fewest allowed."""
+        """The cheapest choice for each second, as a number: 1 stands for the fewest cores
+        allowed."""
         idle = np.full(self._width, np.inf)
         idle[0] = 0.0
         states, remaining = [(0, 0)], idle[None, :]
@@ -249,7 +252,7 @@ class _Search:
         )
 
     def _trace(self, steps: list[tuple[int, Integers]], remaining: Floats) -> tuple[int, ...]:
-        """Choices of all seconds, counted from 1: traced back from the cheapest end."""
+        """The choice for each second (numbers from 1), traced back from the cheapest end."""
         cost = int(np.isfinite(remaining).any(axis=0).argmax())
         state = int(np.isfinite(remaining[:, cost]).argmax())
         chosen: list[int] = []

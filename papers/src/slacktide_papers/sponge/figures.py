@@ -1,4 +1,5 @@
-"""Figures that need no run: the budgets of Figure 1, and Table 1 with the delays of its text.
+"""Figures that need no run: the budgets of Figure 1, and Table 1 with the delays that the paper's
+text states.
 
 Printed numbers are from Razavi, Ghafouri, Mühlhäuser, Jamshidi and Wang, "Sponge: Inference Serving
 with Dynamic SLOs Using In-Place Vertical Scaling" (EuroMLSys 2024). Facts only.
@@ -119,7 +120,7 @@ def instances() -> tuple[Instance, ...]:
 
 
 def choices() -> tuple[PlannerChoice, ...]:
-    """Choices of `fa2` and `vertical`, for each delay of the text."""
+    """Choices of `fa2` and `vertical`, for each delay that the paper's text states."""
     rows = []
     for delay in DELAYS:
         for planner, limits in (

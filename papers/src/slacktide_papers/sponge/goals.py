@@ -30,10 +30,12 @@ FIGURE_4: Mapping[str, str] = {
     "static-16": "≈ 0",
     "vertical": "< 0.3 %",
 }
-"""Violations in Figure 4, a plot without numbers, in the words of the paper; by our names."""
+"""What the paper says about violations in Figure 4, a plot without numbers, by our name for the
+policy."""
 
 FIGURE_4_CORES: Mapping[str, str] = {"static-16": "16", "vertical": "< 12.8"}
-"""Mean cores of Sponge, over a fifth below 16. Our `vertical` takes Sponge's place."""
+"""Mean cores in the paper, by our name for the policy. The paper says that Sponge, here `vertical`,
+needs over a fifth fewer than 16."""
 
 
 @dataclass(frozen=True, slots=True)

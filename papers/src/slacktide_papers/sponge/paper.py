@@ -21,8 +21,8 @@ _RECORDED = (
     f"{IRISH_RUN} of the Irish 5G downloads from {IRISH_START:g} s on."
 )
 _DRAWN = (
-    "Bandwidths are drawn from a seed after the recorded ones, which --data uses; figures differ "
-    "from those of the public traces."
+    "Bandwidths are drawn from a seed, in the manner of the recorded ones, which --data reads; "
+    "figures differ from those of the public traces."
 )
 _SIMULATED = (
     "Batch times: the fit of the 30 latencies published with the paper's code, l(b, c) = "
@@ -45,10 +45,10 @@ _SIMULATED = (
     "vpa: the recommender of the Kubernetes VPA with its defaults and a clock 60 times as fast, on "
     "an instance that begins with all cores; each change restarts it, which takes 10 s.",
     "paper: Algorithm 1 as in its code, on the same queue.",
-    "clairvoyant: the fewest cores for each whole second with which every request that 16 cores "
-    "can answer on time is on time, computed exactly from all arrivals and the network; nothing "
-    "runs. It may let a queue build up for a while; `clairvoyant, steady` may not, since every "
-    "choice must sustain the rate, as in Sponge's Eq. 3 (h(b, c) ≥ λ). Several models are computed "
+    "clairvoyant: for each whole second, the fewest cores that answer on time all requests that 16 "
+    "cores can answer on time; computed exactly from all arrivals and the network; nothing runs. "
+    "It may let a queue build up for a while; `clairvoyant, steady` may not, since every choice "
+    "must sustain the rate, as in Sponge's Eq. 3 (h(b, c) ≥ λ). Several models are computed "
     "separately.",
 )
 _OF_EXPERIMENT = {

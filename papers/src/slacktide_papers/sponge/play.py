@@ -50,7 +50,8 @@ from slacktide_papers.sponge.setting import (
 WARM_S = 30.0
 """Seconds of traffic before time 0, which do not count."""
 QUEUE = "slack"
-"""Policy of every queue. `edf` collapses here: nearly late heads of queues force small batches."""
+"""Policy of every queue. `edf` collapses here: a first request that is nearly late forces small
+batches."""
 RESIZE_S = 0.02
 """Seconds that a resize takes: the limit for live resizes."""
 _ANSWERED = (OutcomeKind.SERVED, OutcomeKind.LATE)
@@ -273,7 +274,8 @@ def _replicas(setting: SpongeSetting, contender: SpongeContender) -> int:
 
 
 def _base(setting: SpongeSetting, contender: SpongeContender) -> Plan:
-    """The first plan: one instance with the most cores, or all if they have one core each."""
+    """The first plan: one instance with the most cores or, if instances have one core each, the
+    maximum number of them."""
     _, most = contender.cores or (1, CORES)
     share = min(CORES, setting.machine // len(setting.models))
     count = _replicas(setting, contender) if most == 1 else 1

@@ -1,8 +1,9 @@
 """Models and load: the settings, and the requests that are drawn for them.
 
 A setting equals Figure 4's except for what it states. Batch times are the fit of the published
-latencies (Sponge Eq. 2) times a factor: the profile of the paper's YOLOv5s is not public. Eight
-cores sometimes fail with × 6, and 16 suffice; the paper's eight fail more, as with 800 KB or × 7.
+latencies (Sponge Eq. 2) times a factor: the profile of the paper's YOLOv5s is not public. With × 6,
+eight cores sometimes fail and 16 suffice. In the paper, eight cores fail more often; here they do
+so with 800 KB or × 7.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _MOST_NAME = 256
 _MOST_NAMES_TEXT = 1 << 18
 """Maximum characters of `names` in a model's metadata."""
 _MOST_LINES = 1000
-"""Maximum lines of `character`; more are the alphabet of a text recogniser."""
+"""Maximum lines of `character`; a longer list is the alphabet of a text recogniser."""
 _MOST_CHARACTERS = 1 << 18
 """Maximum characters of such an alphabet."""
 _READ_TASKS = ("", "detect", "classify")

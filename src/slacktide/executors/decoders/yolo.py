@@ -100,8 +100,8 @@ class YoloDecoder:
 
 
 def _plausible(first: int, second: int, height: int, width: int) -> set[str]:
-    """Versions for which a head [rows, first, second] is plausible: those with as many anchors as
-    the extent has, or else those with fewer channels than anchors."""
+    """Versions for which a head [rows, first, second] is plausible: those whose number of anchors
+    fits the size of the image, or else those with fewer channels than anchors."""
     cells = sum((height // stride) * (width // stride) for stride in _STRIDES)
     if cells and cells in (second, first / 3):
         return {"v8"} if second == cells else {"v5"}

@@ -14,7 +14,8 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
               members that may not leave early
     ABORT     batch                      (on a socket of its own, to overtake batches)
     ATTACH    number of a frame arena, its glue as JSON text; the arena's descriptor goes with it
-    DETACH    that number                (both on the socket of ABORT; a batch waits for its arenas)
+    DETACH    number of a frame arena    (on the socket of ABORT, like ATTACH; a batch waits until
+              its arenas are attached)
     CROPS     for members of the BATCH that follows: place, number of the arena, bytes of boxes,
               sizes of the glue's values (counted), the boxes, the values
     STOP      nothing

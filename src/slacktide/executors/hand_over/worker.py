@@ -368,7 +368,8 @@ def _watch_aborts(aside: socket.socket, abort: Callable[[int], None], frames: Fr
 
 
 def _become_worker(parent: int) -> None:
-    """Set this process's signals, niceness, time slice and rank when memory is short."""
+    """Set this process's signals, niceness and time slice, and when it is killed if memory is
+    short."""
     die_with_parent(parent)
     ignore_terminal_signals()
     os.nice(NICENESS)

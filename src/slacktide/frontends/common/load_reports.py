@@ -2,8 +2,8 @@
 
 A report is a header over HTTP (`endpoint-load-metrics`, as text, JSON or base64) and a trailer over
 gRPC (`endpoint-load-metrics-bin`). Its one value is `application_utilization` of the message
-xds.data.orca.v3.OrcaLoadReport: the share of what the server can do in time that clients offer it
-(`slacktide_offered_share`). A client asks for it with `endpoint-load-metrics-format`; with
+xds.data.orca.v3.OrcaLoadReport: the work that clients offer the server, divided by what it can do
+in time (`slacktide_offered_share`). A client asks for it with `endpoint-load-metrics-format`; with
 `--load-reports`, every answer to an inference request has one.
 """
 
@@ -24,8 +24,8 @@ _APPLICATION_UTILIZATION: Final = 9 << 3 | 1
 
 
 def report_format(headers: Mapping[bytes, bytes], *, always: bool) -> bytes:
-    """The format of the report that an answer over HTTP must have; empty: none. `always`: text if
-    the client has not asked. Unknown formats count as not asked."""
+    """The format of the report that an answer over HTTP must have; empty: none. `always`: a client
+    that has not asked gets text. A request for an unknown format does not count as asking."""
     style = headers.get(FORMAT_HEADER, b"").strip().upper()
     return style if style in _FORMATS else b"TEXT" if always else b""
 

@@ -127,7 +127,7 @@ class Gate:
         # Browsers always send Host, so a request without one (HTTP/1.0, gRPC) is not from a page.
         if not (hosts is None or host is None or _names_us(host, hosts)):
             return Verdict.FOREIGN_HOST
-        if group is _PEERS:  # their stream judges by the credentials of peers
+        if group is _PEERS:  # judged later, by the credentials of peers
             return _PASS
         verdict = _PASS if self.token is None else judge_token(headers, self.token)
         if group is _CONTROL and verdict is _PASS:

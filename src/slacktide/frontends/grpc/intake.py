@@ -251,7 +251,7 @@ class MessageIntake(Http2Stream, ABC):
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         """Call `then` with the result of a coroutine, which is cancelled if the call ends first.
-        `failed` gets the exceptions of both; None: the call fails."""
+        `failed` gets an exception of the coroutine or of `then`; None: it fails the call."""
         task = asyncio.ensure_future(answer)
         self._tasks.add(task)
 

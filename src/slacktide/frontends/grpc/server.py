@@ -42,8 +42,9 @@ class GrpcServer(Listener):
         peer_access: PeerAccess | None = None,
     ) -> None:
         """`authorize`: None lets every call pass. `clock`: monotonic seconds, as in `first_byte`.
-        `unpacker` is closed with the server; None: the server makes its own. `peers`: serve links
-        of other servers for this host, as `peer_access` admits them; None: from this machine."""
+        `unpacker` is closed with the server; None: the server makes its own. `peers`: serves the
+        links of other servers. `peer_access` decides which of them are admitted; None: those from
+        this machine."""
         settings = settings or GrpcSettings()
         state = GrpcState(data, control, settings, authorize, access_log, clock, unpacker)
         super().__init__(state, lambda: GrpcConnection(state))

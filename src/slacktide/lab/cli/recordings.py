@@ -115,7 +115,8 @@ def predict_recording(
     seeds: Sequence[int] = (),
     json: bool = False,
 ) -> int:
-    """Predict the outcomes of recorded requests, print both, and return the exit code."""
+    """Predict the outcomes of recorded requests, print the recorded and the predicted ones, and
+    return the exit code."""
     from slacktide.lab.load.report.provenance import gather
     from slacktide.lab.reports.twin import prediction_document, render_prediction
     from slacktide.lab.simulation import SimulationError, predict

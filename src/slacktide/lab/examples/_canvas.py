@@ -200,8 +200,8 @@ def houses(
     lamps: np.random.Generator | None = None,
 ) -> None:
     """Draw a row of houses on the horizon; `unit`: pixels per unit of length; `lit`: share of lit
-    windows. `lamps` chooses the lit ones if the houses must not depend on `lit`; otherwise `rng`
-    does, if any are lit."""
+    windows. `lamps` chooses the lit windows, so that the houses do not depend on `lit`; without
+    `lamps`, `rng` chooses them, if there are any."""
     x = 0.0
     while x < canvas.size:
         width, top = rng.uniform(12, 30) * unit, horizon - rng.uniform(14, 40) * unit

@@ -23,7 +23,8 @@ _Float = NDArray[np.floating[Any]]
 _T: _Float = np.linspace(0, 1, SIGNAL_LENGTH, dtype=np.float64)
 """Time through the signal, 0 to 1."""
 
-# Each kind: (cycles c, phase p), both of shape (n, 1), to signals of shape (n, SIGNAL_LENGTH).
+# A function for each kind. It turns cycles and phases, both of shape (n, 1), into signals of
+# shape (n, SIGNAL_LENGTH).
 _KINDS: dict[str, Callable[[_Float, _Float], _Float]] = {
     "sine": lambda c, p: np.sin(2 * np.pi * c * _T + p),
     "square": lambda c, p: np.sign(np.sin(2 * np.pi * c * _T + p)),

@@ -130,7 +130,7 @@ ZOO: Mapping[str, PackagedModel] = {
                 "silero_vad/data/silero_vad.onnx",
                 "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
             ),
-            "# 64 samples of before and 512 new ones; `state` is the last answer's `stateN`.\n"
+            "# 64 earlier samples and 512 new ones; `state` is the last answer's `stateN`.\n"
             "inputs: {input: {shape: [1, 576]}, state: {shape: [2, 1, 128]}, sr: {value: 16000}}\n",
         ),
     )
@@ -189,7 +189,7 @@ def make_zoo(
 
 
 def _named(names: Sequence[str]) -> tuple[list[PackagedModel], list[str]]:
-    """The models of these names and of pipelines of these names; and the pipelines. Raises
+    """The models with these names, those of pipelines with these names, and these pipelines. Raises
     ExamplesError."""
     for name in names:
         if name not in ZOO and name not in PIPELINES:

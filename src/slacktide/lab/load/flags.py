@@ -12,8 +12,7 @@ from slacktide.domain import Options, Unit, format_seconds, option
 
 
 def _seconds(value: object) -> float:
-    """Parse a time as the short texts of workloads do, with more spellings than a settings
-    file."""
+    """Parse a time. Takes more spellings than a settings file does: those of workload specs."""
     from slacktide.lab.workloads import WorkloadError, parse_seconds  # numpy: only to read a value
 
     try:

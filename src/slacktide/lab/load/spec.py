@@ -19,7 +19,7 @@ class LoadError(Exception):
 
 
 class LoadSpecError(LoadError):
-    """An invalid description of a run. `flag` names the wrong flag."""
+    """An invalid description of a run. `flag` is the flag at fault."""
 
     def __init__(self, flag: str, message: str) -> None:
         super().__init__(f"{flag}: {message}")
@@ -127,8 +127,8 @@ class Stream:
     """Possible numbers of rows of a random payload; one is drawn for each request."""
     shapes: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
     """Input → shapes (without the batch axis) of random payloads, for inputs with free axes. If
-    there are several shapes, one is drawn for each request; inputs with equally many are drawn
-    together, so that ids and masks stay equally long. Free axes of other inputs are 1."""
+    there are several shapes, one is drawn for each request; inputs with equally many shapes are
+    drawn together, so that ids and masks stay equally long. Free axes of other inputs are 1."""
     payload: Payload = RandomPayload()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     """Further request parameters, e.g. `late=discard`."""

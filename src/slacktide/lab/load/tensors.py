@@ -20,7 +20,8 @@ from slacktide.lab.load.spec import LoadSpecError, RandomPayload, Shape, Stream
 from slacktide.wire.calls import InputTensor
 
 _MEMORY = 256 << 20
-"""Limit for the random payloads of one stream, bytes. Two of each combination may exceed it."""
+"""Limit for the random payloads of one stream, bytes. It is ignored for the first payload of each
+combination of rows and shapes."""
 _STRING_LENGTH = 16
 
 _Array = NDArray[np.generic]

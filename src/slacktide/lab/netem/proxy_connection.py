@@ -86,9 +86,9 @@ class ProxyConnection(Flow):
         self._early_back: list[bytes] = []
         """Data that came from the server while the link was cut."""
         self._postponed: list[Callable[[], None]] = []
-        """Losses of an end that the other end must not learn of while the link is cut."""
+        """Calls that tell one end of the loss of the other, postponed while the link is cut."""
         self._ended = 0
-        """Number of directions in which the end has been passed on."""
+        """Number of directions whose end of stream has been passed on."""
 
     def abort(self) -> None:
         """Abort both ends."""

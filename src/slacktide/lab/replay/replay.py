@@ -32,7 +32,8 @@ from slacktide.scheduling import POLICIES
 
 
 def _why_unknown(scheduler: str) -> str:
-    """Return why a recorded scheduler is missing; "" if it is known, or its own error says why."""
+    """Return why a recorded scheduler is missing; "" if it is known, or if its own error says
+    why."""
     if POLICIES.is_known(scheduler) or (":" in scheduler and POLICIES.importer is not None):
         return ""
     if ":" in scheduler:

@@ -73,8 +73,8 @@ class Comparison:
         as `2.5 to 10 times as many`.
 
         If `rival` answered fewer than `FEWEST` at a load, `FEWEST` is used instead and the text
-        says `at least` or `or more`. Loads count only if both ran, and at least one of them
-        answered `FEWEST`. None if no load counts.
+        says `at least` or `or more`. A load counts only if both policies ran at it and at least one
+        of them answered `FEWEST` requests on time. None if no load counts.
         """
         on_time = {(entry.policy, entry.load): entry.report.total.on_time for entry in self.entries}
         loads = [load for load in self.loads if {(policy, load), (rival, load)} <= on_time.keys()]

@@ -1,7 +1,7 @@
 """Reports as one self-contained HTML page: inline style and SVG, no scripts, no requests.
 
 All text from reports is escaped, and the page's Content-Security-Policy blocks anything that
-escaping missed. Needs the extra `[report]`; if it is missing, a ReportError names it.
+escaping missed. Needs the extra `[report]`; without it, a ReportError says so.
 """
 
 from __future__ import annotations

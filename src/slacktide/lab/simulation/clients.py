@@ -131,7 +131,7 @@ class FrameRecord:
     """Side of the image that was sent."""
     nbytes: int = 0
     accuracy: float = 0.0
-    """Expected accuracy of the answer, by the smaller of sent size and variant; 0 if missed."""
+    """Expected accuracy of the answer (`expected_accuracy`); 0 if the frame was missed."""
 
     @property
     def missed(self) -> bool:

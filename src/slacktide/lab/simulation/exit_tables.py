@@ -94,7 +94,8 @@ class ExitTable:
 
     @property
     def times(self) -> LatencyTable:
-        """Batch times of the unsplit model, stated for 1 core, on however many it was measured."""
+        """Batch times of the unsplit model, stated for 1 core, whatever the number of cores in the
+        measurement."""
         seconds = [[whole_s] for whole_s in self.whole.tolist()]
         return LatencyTable.from_grid(tuple(self.sizes.tolist()), (1,), seconds, seconds)
 

@@ -4,8 +4,9 @@ The rows of a simulated batch are drawn from the judged rows of the beginning, w
 the ramps to them. Consecutive rows are drawn, because neighbours are often alike. Each ramp answers
 after the same share of a pass as recorded. Policies and their thresholds come from the recording.
 
-Exits built into a model are never judged, and their thresholds do not change. So every row counts,
-with the answers until it left, and stage times are learnt from batches that rows have left.
+Exits built into a model are never judged, and their thresholds do not change. So rows are drawn
+from all rows of the beginning, with the exits' answers up to where each row left. The times of the
+stages are learnt from batches that some rows left early.
 """
 
 from __future__ import annotations

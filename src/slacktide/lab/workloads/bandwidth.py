@@ -115,7 +115,7 @@ class BandwidthTrace:
         crumb = min(_CRUMB, _CRUMB_SHARE * whole)
         goal = self._moved[step] + (inside - self._starts[step]) * self._rates[step] + count
         more, goal = divmod(goal, whole)
-        if goal <= crumb:  # whole periods: end with the last, not after the start of the next
+        if goal <= crumb:  # whole periods: finish in the last, not after an outage in the next
             more, goal = more - 1.0, goal + whole
         step = min(bisect_left(self._moved, goal - crumb), len(self._rates)) - 1
         seconds = (goal - self._moved[step]) / self._rates[step]

@@ -96,7 +96,8 @@ class Column:
         return tuple(cell.strip() for cell in self.cells)
 
     def chosen(self, only: str | None, *, single: bool = False) -> NDArray[np.int64]:
-        """Return indices of rows with cell `only`; None: all, with one value if `single`."""
+        """Return the indices of rows whose cell is `only`; None: of all rows, which must have equal
+        cells if `single`."""
         words = self.words()
         distinct = sorted(set(words))
         if only is None and single and len(distinct) > 1:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class WorkloadError(ValueError):
-    """An invalid workload. `field` names the wrong field; the text says what was expected."""
+    """An invalid workload. `field` is the field at fault; the text says what was expected."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -47,7 +47,8 @@ def column(field: str, values: ArrayLike) -> Times:
 
 
 def rising(starts: ArrayLike, values: ArrayLike, field: str) -> tuple[Times, Times]:
-    """Return both as columns, checked: equally long, and `starts` rise strictly."""
+    """Return both as columns, after checking that they are equally long and that `starts` rise
+    strictly."""
     times, levels = column("time_s", starts), column(field, values)
     if times.size != levels.size:
         raise WorkloadError(field, f"{levels.size} values for {times.size} times")

@@ -68,8 +68,9 @@ class PaddedInputs:
         self._row_bytes = BATCH_BYTES // interface.max_batch
 
     def left_out(self, spec: TensorSpec, sent: Mapping[str, InputTensor]) -> InputTensor | None:
-        """Return the mask that a client left out, as long as its input; None if `spec` is no mask.
-        An input without elements gets no mask: its length would cost the client nothing."""
+        """Return the mask that a client left out, with the length of its input; None if `spec` is
+        no mask. An input without elements gets no mask: its length would cost the client
+        nothing."""
         masked = self._masks.get(spec.name)
         of = None if masked is None else sent.get(masked[0])
         if masked is None or of is None or len(of.shape) <= masked[1]:
@@ -166,7 +167,7 @@ class InputCheck:
         self._limit_rows = settings.limits.rows
         most_rows = self._limit_rows or self._batch_rows * MOST_BATCHES
         self.most_rows = most_rows if interface.batches else 1
-        """Maximum number of rows in a request. Above `max_batch` it is split."""
+        """Maximum number of rows in a request. One with more than `max_batch` is split."""
         self._payload_limit = settings.limits.payload
         self._finite = {name for name, section in settings.inputs.items() if section.finite}
         self._by_form = not self._finite and all(
@@ -329,8 +330,8 @@ class InputCheck:
         return tuple(self.output_places[name] for name in names)
 
     def _as_model(self, tensor: InputTensor) -> InputTensor:
-        """Return `tensor` in the model's shape if it has the shape that clients may send
-        instead."""
+        """Return `tensor`. If it has the shape that clients may send instead of the model's, it
+        gets the model's."""
         client_tail, tail = self._client_tails.get(tensor.name, ((), ()))
         rows = len(tensor.shape) - len(client_tail)
         if client_tail == tail or rows != int(self._batches) or tensor.shape[rows:] != client_tail:

@@ -162,7 +162,7 @@ MOST_REPLICAS = 256
 
 
 class _Range(Section):
-    """A minimum and a maximum; a number is short for both."""
+    """A minimum and a maximum. A single number stands for a minimum and a maximum of that value."""
 
     min: Any
     max: Any

@@ -142,7 +142,7 @@ class OutputPad(Section):
     """The axis along which the output is cut back. The batch axis is 0."""
     stride: Count | None = None
     """Length of the inputs for each element of the output, such as 8 for a text recogniser. The
-    warm-up finds it and how to round."""
+    warm-up finds the stride, and how lengths are rounded."""
 
 
 def _constant(value: Any) -> Any:

@@ -195,7 +195,7 @@ exit_judged_rows_total           counter  Rows whose early answer was compared w
 exit_agreeing_rows_total         counter  Compared rows with the same answer
 exit_saved_seconds_total         counter  Time from early answers to their batch's end, seconds
 exit_accuracy                    gauge    Share of recent compared answers that agree
-exit_agreement                   gauge    Share of all rows reaching an early exit that agree
+exit_agreement                   gauge    Share of all rows at an early exit whose answer agrees
 exit_threshold                   gauge    Uncertainty below which rows leave; 0: none do
 exit_mode                        gauge    1 for the current treatment of answered rows
 exit_feedback_ratio              gauge    Share of batches that run to the end for comparison

@@ -5,8 +5,8 @@ that are not. Rows leave only while (docs/internals/exits.md, "How the promise i
 
 - the last window has fewer wrong answers than allowed;
 - over all rows so far, one more wrong answer would not exceed the loss. Each wrong row also stands
-  for the unjudged rows since the judged row before it, so this is an estimate with a margin: the
-  fewer wrong answers are still allowed, the more batches are judged;
+  for the unjudged rows since the judged row before it. As this is only an estimate, more batches
+  are judged when fewer wrong answers are still allowed;
 - rows are not in doubt. An alarm (more wrong answers among the last 16 than the loss explains) or a
   long pause puts them in doubt: then `FRESH` rows are judged anew, and tuning allows no wrong
   answer among them.
@@ -170,7 +170,7 @@ class AccuracyBudget:
 
     @property
     def lacking(self) -> tuple[int, str]:
-        """How many judged rows are at least still needed until rows may leave, and why."""
+        """How many more judged rows are needed, at the least, before rows may leave, and why."""
         judged, fresh = len(self.rows), FRESH if self._fresh_from else 0
         few = rows_needed(self.loss) - judged
         if few > 0:

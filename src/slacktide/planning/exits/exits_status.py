@@ -77,7 +77,7 @@ class ExitsStatus:
     hold: str = ""
     """Why no row leaves; empty: rows may."""
     lacking: int = 0
-    """Judged rows that are at least still needed until rows may leave."""
+    """How many more judged rows are needed, at the least, before rows may leave."""
     classes: tuple[ClassStatus, ...] = ()
     """By number: classes that were seen or are listed in the settings."""
     applications: tuple[ApplicationStatus, ...] = ()

@@ -1,11 +1,11 @@
 """`JudgedClasses`: judged rows by the whole model's class. `Applications`: by application.
 
 A share of all answers hides what happens to few of them: if 1 % may differ, all answers of a class
-that is given to 1 % of the rows may. So thresholds must also keep within a bound for each class
-(`Guard`), and an application's requests leave only if the thresholds keep within `accuracy_loss`
-for its own rows. A class restricts the thresholds of everyone, since a ramp cannot know what the
-whole model will say; an application whose rows are too hard is excluded instead, so that no client
-can slow down another.
+that is given to 1 % of the rows may differ. So thresholds must also keep within a bound for each
+class (`Guard`), and an application's requests leave only if the thresholds keep within
+`accuracy_loss` for its own rows. Classes restrict everyone's thresholds, since a ramp cannot know
+which class the whole model will give. Applications do not: one whose rows are too hard gets no
+early answers, so that no client can slow down another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLASS_LOSS = 0.03
 """Largest share of a class's rows that may leave with another answer; `accuracy_loss` if that is
 larger."""
 GUARDED_ROWS = 60
-"""Number of judged rows of a class from which on that share may leave; with fewer rows, none
+"""Number of judged rows of a class that are needed before that share may leave; with fewer, no row
 may."""
 MOST_CLASSES, CLASS_ROWS = 20, 256
 """Number of classes that are guarded, and judged rows kept of each."""

@@ -1,8 +1,8 @@
 """`PoolExits`: the state of one pool: its ramps, its thresholds, and rows that were judged.
 
 To avoid bias, the rows to judge are chosen before their content is known: all rows if all run to
-the end; else those of batches chosen by number; and while rows run on because no request waits for
-the lane, all rows as long as no batch is cut short.
+the end, else the rows of batches chosen by number. While rows run on because no request waits for
+the lane, all of them are judged too, until a batch is cut short.
 """
 
 from __future__ import annotations

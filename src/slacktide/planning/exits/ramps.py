@@ -24,7 +24,8 @@ from slacktide.planning.exits.guards import Guard
 from slacktide.planning.exits.thresholds import leaving, most_wrong
 
 COST, LEAST_COST = 0.0125, 0.001
-"""Share of a pass that a ramp and its cut cost: assumed until it is measured, and the minimum."""
+"""Share of a pass that a ramp and its cut are assumed to cost until this is measured; also a lower
+bound on the measured cost."""
 GAIN = 0.01
 """Share of a pass that one more ramp must save."""
 PRECISION = 1.1

@@ -74,10 +74,10 @@ class ThresholdSearch:
     ) -> None:
         """`uncertainty` and `agrees`: [rows, ramps], front to end; infinite if the ramp did not see
         the row. `saved`: savings of a row that leaves at each ramp, non-increasing. `most`: largest
-        total price of wrong answers. A row that is wrong at a ramp costs `price` [rows, ramps]
-        (None: 1), spread over the `blur` next surer rows and as many less sure ones; without this,
-        thresholds settle just below wrong rows and do not hold for new rows. `guards`: other rows,
-        whose total price thresholds must keep as well."""
+        total price of wrong answers. `price` [rows, ramps]: what a wrong answer costs (None: 1).
+        The price is spread over the `blur` next surer rows and as many less sure ones; otherwise
+        thresholds would settle just below wrong rows, and would not hold for new rows. `guards`:
+        searches over other rows; thresholds must also keep to the largest total price of each."""
         self.rows, self.ramps = uncertainty.shape
         self.most = most + 1e-9
         self.uncertainty = uncertainty
@@ -156,9 +156,9 @@ class ThresholdSearch:
         return placed
 
     def _costs(self, placed: Array, ramp: int) -> tuple[Array, Array, Array]:
-        """Return the rows that may leave at a ramp without a threshold, the surest first; where
-        they leave otherwise; and the price of all wrong answers if the first 0, 1, … rows leave at
-        the ramp."""
+        """For a ramp that has no threshold yet, return the rows that could leave at it, the surest
+        first; the later ramp at which each of them leaves now; and the price of all wrong answers
+        if the first 0, 1, … of them leave at this ramp."""
         leaves = self.leaves(placed)
         rows = self._order[: self._counts[ramp], ramp]
         rows = rows[leaves[rows] > ramp]

@@ -127,8 +127,8 @@ class LaneSizes:
         borrowing: bool = False,
     ) -> Plan:
         """Return `base` with the lanes of its groups sized as `wishes` ask, as far as there are
-        cores. `borrowing`: a group without a lane does not wait for cores that others give up;
-        further replicas of other groups do."""
+        cores. `borrowing`: whether a group without a lane gets one at once, on cores that others
+        are about to give up. Further replicas of groups with lanes always wait for their cores."""
         elastic = {lane for group in self.groups for lane in group.lanes}
         sizes = {
             group: self._lane_cores(base, group, [wishes[name] for name in group.models], snapshot)

@@ -44,17 +44,17 @@ SCALE_S = 5.0
 SHORT_S = 2.0
 """Window in which a surge shows."""
 AT_FIRST = (SHORT_S, *WINDOWS_S)
-"""Windows while demand may have been measured for seconds only."""
+"""The windows while demand may have been measured for only seconds."""
 CALM_S = 30.0
 """Window in which the end of a surge shows."""
 CALM = (CALM_S,)
 PAUSES_S = (3.0, 30.0)
 """Pause after a plan that paid off, and the longest pause. The pause doubles after each plan that
-did not. A grave loss does not wait."""
+did not pay off. A grave loss does not wait for its end."""
 LINK_QUANTILE = 4
 """Equal groups into which the rates of an unwatched link are cut; the lowest cut point counts."""
 RECENT_SECONDS = 3
-"""The lowest bandwidth of this many last seconds counts for a watched link."""
+"""Number of seconds, up to now, whose lowest bandwidth counts for a watched link."""
 NOTICEABLE_CHANGE = 0.15
 """Smallest relative change of rates or links that is checked."""
 NOTICEABLE_LOSS = 0.02

@@ -21,8 +21,8 @@ class EstimateRules:
     """How placements are estimated."""
 
     budget: float = 0.5
-    """Share of the SLO that a path may take. Default half: on OctopInf's lanes a row may wait one
-    duty cycle, which is the other half (§III-C)."""
+    """Share of the SLO that a path may take. Half by default, because on OctopInf's lanes a row may
+    wait one duty cycle, which takes the other half (§III-C)."""
     max_utilisation: float = MAX_UTILISATION
     """Replicas are added until each is no busier than this."""
     fill: bool = True
@@ -33,9 +33,10 @@ class EstimateRules:
     """Share of answers that are in time by chance if a path takes the whole SLO; longer paths have
     proportionally less. So among late placements, the best serves much and is not very late."""
     memory: float = 0.0
-    """Server lanes that a gigabyte counts as, when placements that serve equally are compared."""
+    """Number of server lanes that a gigabyte is worth when placements that serve equally are
+    compared."""
     links: float = 0.0
-    """Lanes that an always busy link counts as, because it may slow down later."""
+    """Number of lanes that an always busy link is worth, because it may slow down later."""
 
 
 class StageCost(NamedTuple):
@@ -61,7 +62,7 @@ class StageCost(NamedTuple):
     """Accelerators that it uses, on average."""
     memory: float
     share: float
-    """Share of its rows that its replicas have the capacity for."""
+    """Share of its rows that its replicas can handle."""
     work: float
     """Server lanes that it keeps busy (times cores, if the configuration states them), plus its
     memory converted to lanes."""

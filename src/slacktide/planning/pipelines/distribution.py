@@ -6,9 +6,9 @@ camera's device, depth first and the least bursty first. As this recursion retur
 back to the server if it sends more over the link than it would receive, and no later stage stays on
 the device. Replicas follow from the rates, which are weighted by fan-out.
 
-Where the paper is open (decision 0014): placements compare first by the least share of rows that
-any stage or link has the capacity for, then by equation 2; if the first placement already takes too
-long, a move must not make it longer.
+Where the paper is open (decision 0014): each stage and link can handle some share of the rows that
+reach it; the placement with the greater smallest share is better, and equation 2 decides between
+equals; if the first placement already takes too long, a move must not make it longer.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class _Distribution:
     def _throughput(
         self, estimate: PipelineEstimate, at: int = -1, cost: StageCost | None = None
     ) -> Throughput:
-        """Return the throughput of the present costs, or with `cost` for stage `at`, to compare."""
+        """Return the throughput, as a key to compare by, with the present costs; if `cost` is
+        given, it replaces that of stage `at`."""
         rows = self.estimator.question.batches
         row_seconds = [stage_cost.expected / rows[stage_cost.batch] for stage_cost in self.costs]
         if cost is not None:

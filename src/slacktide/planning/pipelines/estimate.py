@@ -15,11 +15,12 @@ path adds the transfers between devices and the answer's way back. Waits:
 If batches do not wait to be full, a frame's rows come together: a stage takes one p99 for each
 batch that they need, one after another.
 
-A sink is worth its rows per second, times the share that stages and links on the way have the
-capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
-times the share that is likely to be in time. That share is 1 up to the budget (a part of the SLO),
-0 (or `late_chance`) at the SLO, and linear in between. An overloaded link or lane drops rows that
-wait too long, so the other rows wait as at a load of `BUSY`.
+The worth of a sink is a product: its rows per second, the share of them that stages and links on
+the way can handle, their accuracies, and the share that is likely to be in time. A stage can handle
+n b / latency(b) rows per second, and no replica is more than `FULL` busy. The last share is 1 up to
+the budget (a part of the SLO), 0 (or `late_chance`) at the SLO, and linear in between. An
+overloaded link or lane drops rows that wait too long, so the other rows wait as at a load of
+`BUSY`.
 """
 
 from __future__ import annotations

@@ -288,8 +288,8 @@ class ServerPipelinesPlanner(Planner):
         self._report_placement(plans)
 
     def _bound(self) -> None:
-        """Bound other planners as the placement says, but let a family keep its largest variant
-        while the present lanes serve as well."""
+        """Limit other planners to the placement, but let a family keep its largest variant while
+        the present lanes are as good as the placement (`_is_as_good`)."""
         stays = self._is_as_good()
         bounds = dict(self._placement_bounds)
         for model, bound in bounds.items():
@@ -303,8 +303,9 @@ class ServerPipelinesPlanner(Planner):
         self.bounds = bounds
 
     def _is_as_good(self) -> bool:
-        """Whether the present lanes, as measured, serve as well as the last placement is expected
-        to. If so, no model loses anything or moves, because predictions are cautious."""
+        """Whether the measured service of the present lanes is as good as the expected service of
+        the last placement. If so, no model loses anything or moves, because predictions are
+        cautious."""
         if not self._control.policy.watches:  # it predicts no service
             return False
         measured = self._measured.share()

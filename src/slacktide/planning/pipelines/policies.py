@@ -89,14 +89,14 @@ class SearchedOptions(Options):
     )
     streams: bool = option(False, "Whether instances get windows on lanes (CORAL).")
     memory: float = option(
-        3.0, "Server lanes that a gigabyte counts as when placements are compared.", least=0
+        3.0, "Server lanes that a gigabyte is worth when placements are compared.", least=0
     )
     links: float = option(
-        6.0, "Server lanes that an always busy link counts as in the same comparison.", least=0
+        6.0, "Server lanes that an always busy link is worth in the same comparison.", least=0
     )
     gain: float = option(
         0.01,
-        "Share by which a new placement must serve more or work less than the present one.",
+        "Share by which a new placement must serve more, or need less work, than the present one.",
         least=0,
     )
 

@@ -38,8 +38,8 @@ from slacktide.planning.variants.family import Family
 AT_ONCE = 1e15
 """Bandwidth between lanes in bytes per second, at which transfers take no time."""
 WHOLE = 0.95
-"""Worth of an answer if no row may leave early: a placement gives up exits only if that gains a
-twentieth of what a stage serves."""
+"""Worth of an answer of a stage without early exits (1 with them), so that a placement gives up
+exits only if the stage then serves a twentieth more."""
 ExitsOf = Callable[[], Mapping[PoolId, ExitsStatus]]
 
 
@@ -210,7 +210,8 @@ class ServerQuestion:
         *,
         leaves: bool,
     ) -> tuple[ConfigurationTimes, ConfigurationTimes]:
-        """Return (times with exits, times without); `now`: the measured one of the two."""
+        """Return (times with exits, times without). `now`: the times as measured now, with exits if
+        `leaves`."""
         status = exits.get(pool.id)
         if status is None or status.policy is None or status.overhead is None:
             return now, now

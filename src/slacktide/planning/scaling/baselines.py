@@ -2,9 +2,9 @@
 
 `static`: the same cores and replicas at any load (`static-8` and `static-16` in the paper).
 
-`sponge`: Sponge's optimiser as its published code runs it. It tries pairs (c, b) with cores
-ascending, then batches ascending. It lays the requests of one second, at the configured rate, end
-to end in batches of b, and refuses the pair as soon as a batch has
+`sponge`: Sponge's optimiser as its published code runs it. It tries pairs of cores c and batch size
+b, cores ascending, then batches ascending. It lays the requests of one second, at the configured
+rate, end to end in batches of b, and refuses the pair as soon as a batch has
 
     l(b, c) + q + cl_max > factor · SLO
 
@@ -22,14 +22,14 @@ The paper adds instances when containers reach their throughput limits and remov
 drops (OctopInf §III-A and §III-D), but gives no figures. These are from its published code:
 
 - it checks every 30 s; the rate is the largest over the last 15, 30 and 60 s, rounded up;
-- up: add one replica while 0.8 · n · b / l(b, c) < rate;
-- down, if no more are needed: remove one while 0.7 · (n − 1) · b / l(b, c) ≥ rate;
-- no step up within 150 s of the last change, and none down within 240 s;
-- batch size and cores stay: they belong to its periodical scheduler.
+- as long as 0.8 · n · b / l(b, c) < rate, it adds a replica;
+- otherwise, as long as 0.7 · (n − 1) · b / l(b, c) ≥ rate, it removes one;
+- it adds none within 150 s of the last change, and removes none within 240 s;
+- it leaves batch size and cores as they are: its periodical scheduler decides them.
 
 Differences: its code tests a second pair of figures (0.95 and 0.9) against its preprocessors, which
-have no counterpart here. It uses the 95th percentile of batch times, here the 99th. Its limit of
-four replicas is `limits.replicas_max` here. Deadlines play no part.
+have no counterpart here. Its batch times are 95th percentiles, ours are 99th. It runs at most four
+replicas; here `limits.replicas_max` applies. Deadlines play no part.
 """
 
 from __future__ import annotations

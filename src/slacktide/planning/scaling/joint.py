@@ -62,8 +62,8 @@ class JointOptions(VerticalOptions):
 
 
 SHORT_SHARE = 0.05
-"""A number of replicas counts as enough if it was too small for at most this share of the window
-longer than the best number was."""
+"""For how much longer a number of replicas may have been too small than the number that was too
+small for the shortest time; as a share of the window."""
 
 
 class Joint(ScalingPolicy):

@@ -218,7 +218,8 @@ class QueueProjection:
             limit = max(rows, bisect_right(seconds, budget, 1, batch + 1) - 1)
             place, last = first + 1, min(len(available), first + 4 * limit)
             shared_places: list[int] = []
-            """Places of requests that share the batch, without those right behind the first."""
+            """Places of requests that share the batch, except those of an unbroken run from the
+            first on."""
             while rows < limit and place < last:
                 more = rows + available[place][2]
                 if more <= limit:

@@ -34,13 +34,13 @@ class RateOptions(Options):
         1.0, "Seconds over which changes and bursts are looked for.", above=0
     )
     burst_deviations: float = option(
-        1.5, "Standard deviations by which arrivals are expected to run ahead.", least=0
+        1.5, "Standard deviations by which a burst may exceed the rate.", least=0
     )
     doubt: float = option(
         1.0, "Standard deviations by which a change must exceed chance to count.", least=0
     )
     budget_quantile: float = option(
-        0.1, "Which of the budgets seen last is expected; 0: the shortest.", least=0, most=1
+        0.1, "Quantile of recent budgets that is expected; 0: the shortest.", least=0, most=1
     )
     budget_window: float = option(
         2.0, "Seconds for which a budget is remembered; the last one always is.", above=0

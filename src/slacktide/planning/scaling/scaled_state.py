@@ -88,8 +88,8 @@ class ScaledState(ScopeState):
     def count_request(
         self, waiting: Waiting, earlier: Waiting | None, *, certain: bool, now: float
     ) -> None:
-        """Count a request that is announced or submitted. `earlier`: as its notice announced it;
-        `certain`: whether its deadline is known."""
+        """Count a request that is announced or submitted. `earlier`: the request as its notice
+        announced it; `certain`: whether its deadline is known."""
         # A request that no number of cores can save counts neither as arrival nor as budget.
         can_be_saved = self._can_save(waiting, now=now)
         budget = waiting.deadline - max(now, waiting.ready_at) if can_be_saved else None

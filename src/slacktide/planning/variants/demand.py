@@ -99,7 +99,8 @@ class SessionlessRequests:
     """Requests without a session that ask for one size, or for none."""
 
     FALL, RISE = 0.2, 0.01
-    """Gains of `budget`: one short request in twenty is enough to keep it low."""
+    """Shares by which a shorter and a longer request move `budget`: one short request in twenty is
+    enough to keep it low."""
 
     __slots__ = ("_rows", "_since", "budget", "rate")
 

@@ -13,7 +13,7 @@ from slacktide.planning.variants.question import Headroom, VariantsOptions
 from slacktide.profiles.variant_times import rising
 
 BATCH_MOST = 16
-"""Rows of the largest batch that is planned with."""
+"""Rows of the largest batch that plans consider."""
 FOR_CAPACITY = (
     Reason.AFTER_DEADLINE,
     Reason.HOPELESS,

@@ -29,8 +29,8 @@ from slacktide.planning.variants.question import (
 from slacktide.planning.variants.update import matched
 
 UNKNOWN_S = 1e6
-"""Batch time of a variant that was never on a lane. It is not chosen, but its smaller neighbour may
-be; then it is loaded beside that neighbour and measured."""
+"""Batch time of a variant that was never on a lane. Such a variant is not chosen, but when its
+smaller neighbour is chosen, it is loaded beside that one and measured."""
 ANSWER_GAP = 0.005
 """Least seconds between two plans, and as much again for every 50 sessions."""
 SEARCHING = 3.0
@@ -152,7 +152,7 @@ class PlannedFamily(ScopeState):
 
     @property
     def meanwhile_at(self) -> float:
-        """Time at which pending changes take force. Large plans come less often: they take the
+        """Time at which pending changes take effect. Large plans come less often: they take the
         loop's time however few of their clients have changed."""
         if self.stale or self.next_answer is not None or self.pending or self.error is not None:
             at = self._answered_at + ANSWER_GAP * (1.0 + len(self.mapped) / 50)
@@ -248,8 +248,8 @@ class PlannedFamily(ScopeState):
             if variant == UNMAPPED and self.answer.limit(client, 0):
                 self.schedule_soon(now=now, searching=CROWDED)
             return variant
-        # It keeps its place: a smaller variant is no more work. If no lane serves a fitting
-        # variant, its frames become at least as small as its link needs.
+        # The session stays on its lane: a smaller variant takes no longer. If no lane serves a
+        # variant that fits, its frames become small enough for its link all the same.
         fitting = [at for at in range(before, -1, -1) if self.answer.limit(client, at)]
         by_turns = self.answer.turns is not None
         served = [at for at in fitting if by_turns or at in self.lanes.values()]

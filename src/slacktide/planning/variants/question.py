@@ -43,8 +43,9 @@ class VariantsOptions(Options):
     )
     lanes: Literal["auto", "own", "smallest", "smaller", "all"] = option(
         "auto",
-        "Variants that a lane serves if they share a process. `auto`: one, or several in turns, up "
-        "to a largest one, if that is more accurate for the clients.",
+        "Variants that a lane serves if they share a process: `own`, only its own; `smallest` or "
+        "`smaller`, also the smallest or all smaller ones; `all`. `auto`: `smaller`, in turns, if "
+        "that is more accurate for the clients, else `own`.",
     )
     capacity_share: float | None = option(
         None, "Share of a lane's throughput to plan with; none: learnt for `target_loss`.", above=0

@@ -59,8 +59,8 @@ def search(
     reach: int | None = None,
 ) -> Assignment:
     """Return a good assignment. `start`: variants of the plan in force, if any. `candidates`: most
-    multisets to try. `reach`: distance from a replica's variant within which variants are loaded;
-    among nearly equal plans the one with the fewest replicas beyond it is taken. None: all
+    multisets to try. `reach`: a replica has loaded the variants at most this far from its present
+    one; of nearly equal plans, the one that moves the fewest replicas further is taken. None: all
     variants are loaded."""
     parts = max(1, math.ceil(fleet.replicas / _PART))
     if parts == 1:

@@ -34,7 +34,8 @@ from slacktide.lab.reports import TextTable
 STREAMS = "day", "night"
 """Streams, played one after another; ramps are learnt only from the first."""
 LEARN, SETTLE = 1500, 600
-"""Numbers of rows: first to learn ramps, then, sent without pauses, to find thresholds."""
+"""Number of rows from which ramps are learnt, and number of rows, sent afterwards without pauses,
+from which thresholds are found."""
 TURN_S = 4.0
 """Seconds of rows that one copy of the model gets before the other copy gets the same rows."""
 PROBES = 24

@@ -208,7 +208,7 @@ def _outcomes(comparison: Comparison) -> TextTable:
         shares = [
             _part(total, OutcomeKind.SERVED),
             *(_part(stream, OutcomeKind.SERVED) for stream in run.report.streams[: len(models)]),
-            # Cancelled is late too: the client waited until well after the deadline.
+            # Cancelled requests are late, too: the client waited until well after their deadlines.
             _part(total, OutcomeKind.LATE, OutcomeKind.CANCELLED),
             _part(total, OutcomeKind.REJECTED, OutcomeKind.DROPPED),
             _part(total, OutcomeKind.FAILED),

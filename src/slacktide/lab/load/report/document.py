@@ -184,7 +184,7 @@ class Report:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Report:
-        """Read a report from JSON. Raises ReportError naming the first wrong field."""
+        """Read a report from JSON. Raises ReportError, which names the first field at fault."""
         try:
             document = orjson.loads(data)
         except orjson.JSONDecodeError as error:

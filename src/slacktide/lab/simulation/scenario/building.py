@@ -393,5 +393,5 @@ class _Builder(CellReader):
                 raise self._refuse(("models", name), "expected an application that uses it")
 
     def _from_file(self, read: Callable[[str], T]) -> Callable[[str], T]:
-        """Return `read` with paths relative to the scenario's folder."""
+        """Return a function that calls `read` with paths relative to the scenario's folder."""
         return lambda text: read(str(self._cell.folder / text))

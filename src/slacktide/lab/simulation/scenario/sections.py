@@ -62,8 +62,8 @@ Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterVal
 Spec = Annotated[
     str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)
 ]
-"""A short text of the load generator. A bare number is one too, which its reader refuses with what
-may have been meant."""
+"""A short text of the load generator. A bare number is accepted here; its reader refuses it, with a
+message on what may have been meant."""
 
 YARDSTICKS: Registry[Any] = Registry("yardstick", {"oracle_slack": OracleSlack})
 """Policies that replace a scheduler, available only in simulations."""

@@ -78,7 +78,8 @@ class World:
 
     @property
     def kappas(self) -> tuple[float, ...]:
-        """Deferral discounts κ to try; the best run counts. Several if an oracle states none."""
+        """Deferral discounts κ to try, of which the best run counts: several if an `oracle_slack`
+        scheduler states none."""
         policies = [model.scheduler for model in self.models.values()]
         free = any(
             isinstance(p, OracleSlackOptions) and p.deferral_discount is None for p in policies
