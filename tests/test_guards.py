@@ -21,16 +21,16 @@ CEILINGS = {
     "cli": 1_984,
     "client": 2_251,
     "cluster": 1_488,
-    "domain": 3_113,
-    "engine": 4_255,
-    "executors": 12_989,
+    "domain": 3_114,
+    "engine": 4_259,
+    "executors": 13_002,
     "exits": 1_950,
-    "frontends": 8_209,
-    "models": 11_785,
+    "frontends": 8_210,
+    "models": 11_788,
     "observability": 1_930,
     "peers": 825,
     "pipelines": 1_200,
-    "planning": 11_742,
+    "planning": 11_752,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_055,
+    "lab/simulation": 8_058,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_315,
+    "serving": 82_361,
     "client": 2_251,
-    "lab": 20_772,
+    "lab": 20_781,
     "testing": 400,
-    "papers": 11_510,
-    "all": 117_204,
+    "papers": 11_528,
+    "all": 117_277,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
