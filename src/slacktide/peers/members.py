@@ -42,7 +42,7 @@ class _Address:
 class _Member:
     """A peer that is linked."""
 
-    link: object
+    link: Any
     instance: str
     dialled: bool
 

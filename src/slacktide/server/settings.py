@@ -203,9 +203,6 @@ class ServerSettings(Options):
         "default: --host, unless it means all addresses.",
         metavar="HOST",
     )
-    max_peers: int = _peer(
-        16, "Maximum number of peers; of more, a random sample is used.", least=1, most=16
-    )
     access_log: bool = _log_option(False, "Log a line for each request except health probes.")
     access_log_health: bool = _log_option(False, "Log a line for each request and health probe.")
     trace_endpoint: str | None = _log_option(

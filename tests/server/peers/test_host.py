@@ -88,7 +88,6 @@ def test_a_server_that_shuts_down_is_not_chosen() -> None:
         ({"peers": ("[::1",)}, "expected an address"),
         ({"machine": "two words"}, "letters, digits"),
         ({"machine": "a", "grpc_port": None}, "grpc_port"),
-        ({"machine": "a", "max_peers": 17}, "max_peers"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(settings: Any, names: str) -> None:

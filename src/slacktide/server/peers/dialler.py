@@ -26,7 +26,7 @@ from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.grpc.peers import PeerConnection
 from slacktide.frontends.listener import Callbacks
 from slacktide.frontends.ports import InferenceCall, PeerHost, PeerLink
-from slacktide.peers.members import ITSELF, LINKED, MAX_LINKS, Members
+from slacktide.peers.members import ITSELF, LINKED, Members
 from slacktide.peers.messages import LoadReport, PeerHello
 from slacktide.server.peers.addresses import DNS, join_address, split_address
 from slacktide.wire.calls import CallContext
@@ -54,12 +54,11 @@ class PeerDialler:
         peers: Sequence[str],
         credentials: Credentials,
         *,
-        max_links: int = MAX_LINKS,
         rng: random.Random | None = None,
     ) -> None:
         """`host` hears of the links that are used. `peers`: addresses, or `dns:NAME` for all that a
         name stands for, each with an optional port. Raises ValueError for others."""
-        self._host, self._machine = host, machine
+        self._host = host
         self._credentials = credentials
         self._names = {
             peer.removeprefix(DNS): split_address(peer.removeprefix(DNS))
@@ -76,7 +75,7 @@ class PeerDialler:
         self._places: dict[str, Place] = {}
         """All addresses to dial."""
         self._instance = secrets.token_hex(8)
-        self.members = Members(machine, self._instance, rng or random.Random(), max_links=max_links)
+        self.members = Members(machine, self._instance, rng or random.Random())
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sentences: dict[str, str] = {}

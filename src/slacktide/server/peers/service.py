@@ -37,13 +37,7 @@ class PeerService:
         self.plane = ForwardingPlane(home, self.host, loads, rule)
         """The data plane for clients."""
         self._mover = SessionMover(home, self.host, loads)
-        self.dialler = PeerDialler(
-            self.host,
-            machine,
-            settings.peers,
-            credentials,
-            max_links=settings.max_peers,
-        )
+        self.dialler = PeerDialler(self.host, machine, settings.peers, credentials)
         """The host to give to the gRPC port."""
 
     async def start(self, front_ends: FrontEnds) -> None:
