@@ -32,8 +32,8 @@ class Namespace:
     """A namespace whose way to this one carries so many bytes of payload a second. Use it as a
     context manager. Raises OSError, with tc's own words, if the kernel cannot."""
 
-    host = _HOST
-    """This side's address."""
+    host, guest = _HOST, _GUEST
+    """Addresses of this side and of the other."""
 
     def __init__(self, bandwidth: float) -> None:
         self._bandwidth = bandwidth
@@ -59,6 +59,14 @@ class Namespace:
     def change(self, bandwidth: float) -> None:
         """From now on so many bytes of payload a second."""
         self._shape("change", bandwidth)
+
+    def sever(self) -> None:
+        """Stop all packets, as a pulled cable does."""
+        _do("ip", "-n", self.name, "link", "set", self._theirs, "down")
+
+    def restore(self) -> None:
+        """Let packets pass again."""
+        _do("ip", "-n", self.name, "link", "set", self._theirs, "up")
 
     def command(self, *words: str) -> list[str]:
         """The command, inside."""

@@ -145,7 +145,9 @@ class Up:
 
 
 @contextlib.contextmanager
-def process(name: str, command: list[str], port: int, ready: str) -> Iterator[Up]:
+def process(
+    name: str, command: list[str], port: int, ready: str, host: str = "127.0.0.1"
+) -> Iterator[Up]:
     """Run `command` on the servers' core until the block ends, which begins when `ready` (a path)
     has answered 200. Raises ServerFailedError."""
     begin = time.monotonic()
@@ -160,7 +162,7 @@ def process(name: str, command: list[str], port: int, ready: str) -> Iterator[Up
             process_group=0,
         )
         try:
-            while not _answers(port, ready):
+            while not _answers(host, port, ready):
                 if running.poll() is not None or time.monotonic() - begin > _START_LIMIT:
                     output.seek(0)
                     tail = output.read().decode(errors="replace").splitlines()[-12:]
@@ -171,9 +173,9 @@ def process(name: str, command: list[str], port: int, ready: str) -> Iterator[Up
             _end(running)
 
 
-def _answers(port: int, path: str) -> bool:
+def _answers(host: str, port: int, path: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=1.0) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=1.0) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

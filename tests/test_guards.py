@@ -25,7 +25,7 @@ CEILINGS = {
     "engine": 4_259,
     "executors": 13_002,
     "exits": 1_950,
-    "frontends": 8_210,
+    "frontends": 8_214,
     "models": 11_788,
     "observability": 1_930,
     "peers": 825,

@@ -277,17 +277,21 @@ class PeerConnection(GrpcConnection):
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._dialling is not None and exc is not None:
-            self._dialling.why = self._dialling.why or str(exc)
+        if exc is not None:
+            self._note(str(exc))
         super().connection_lost(exc)
 
     def disconnected(self) -> None:
+        self._note("the peer closed the connection")
+        super().disconnected()
+
+    def _note(self, why: str) -> None:
+        """Note why the connection ends, unless that is known."""
         http2 = self._dialling
         if http2 is not None and not http2.why:
-            http2.why = "the peer closed the connection"
             if self._transport.get_extra_info("sslcontext") and not http2.settled:
-                http2.why += " after the TLS handshake: it may refuse this server's certificate"
-        super().disconnected()
+                why += " after the TLS handshake: it may refuse this server's certificate"
+            http2.why = why
 
 
 def peer_method(host: PeerHost, access: PeerAccess) -> GrpcMethod:
