@@ -25,7 +25,7 @@ CEILINGS = {
     "engine": 4_259,
     "executors": 13_002,
     "exits": 1_950,
-    "frontends": 8_214,
+    "frontends": 8_193,
     "models": 11_788,
     "observability": 1_930,
     "peers": 825,
@@ -35,8 +35,8 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_092,
-    "wire": 2_735,
+    "server": 7_083,
+    "wire": 2_727,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
     "lab/load": 3_700,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_361,
+    "serving": 82_327,
     "client": 2_251,
     "lab": 20_781,
     "testing": 400,
     "papers": 11_528,
-    "all": 117_277,
+    "all": 117_243,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

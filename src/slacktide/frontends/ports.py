@@ -209,13 +209,6 @@ class DataPlane(Protocol):
         changes. Raises WireError."""
 
 
-class ForwardedCall(Protocol):
-    """A call that was sent to a peer."""
-
-    def cancel(self) -> None:
-        """Tell the peer that nobody waits for the answer. Its answer is then ignored."""
-
-
 class PeerLink(Protocol):
     """A connection to a peer, dialled by either side. Times are seconds."""
 
@@ -237,10 +230,16 @@ class PeerLink(Protocol):
         context: CallContext,
         budget_s: float | None,
         done: Callable[[InferReply | None], None],
-    ) -> ForwardedCall:
-        """Send a copy of a call. `budget_s`: seconds left until its deadline at this server; None:
-        best effort. `done` is called once, unless the call is cancelled: with the peer's reply, or
-        with None if the link ended first. It is never called from inside this method."""
+    ) -> int:
+        """Send a copy of a call, and return its id. `budget_s`: seconds left until its deadline at
+        this server; None: best effort. `done` is called once, unless the call is withdrawn: with
+        the peer's reply, or with None if the link ended first. It is never called from inside this
+        method."""
+        ...
+
+    def withdraw(self, id: int) -> None:
+        """Tell the peer that nobody waits for the answer to a call. Its answer is then ignored.
+        Nothing happens if it is here already."""
 
     def report(self, report: LoadReport) -> None:
         """Send a report. Nothing happens if the link has ended."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -43,14 +43,6 @@ _RESPONSE = 16  # AnswerOfPeer.response
 _RESPONSE_TAG = encode_varint(_RESPONSE << 3 | 2)
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
 _REASONS = {reason.label: reason for reason in Reason}
-
-
-class ForwardedAnswer(NamedTuple):
-    """A peer's answer to a call."""
-
-    id: int
-    reply: InferReply
-    report: LoadReport | None
 
 
 def read_peer_message(message: Buffer) -> m.PeerMessage:
@@ -211,9 +203,9 @@ def is_answer(message: Buffer) -> bool:
     return len(message) > 0 and memoryview(message)[0] == _ANSWER
 
 
-def read_answer(message: Buffer, *, now: float) -> ForwardedAnswer:
-    """Parse the message of an answer that came at `now`. Its tensors are views into it. Raises
-    WireError."""
+def read_answer(message: Buffer, *, now: float) -> tuple[int, InferReply, LoadReport | None]:
+    """Parse the message of an answer that came at `now`. Returns the id of its call, the reply,
+    whose tensors are views into the message, and what it reports. Raises WireError."""
     try:
         answers = take_bulk(message, _ANSWER >> 3)[1]
         head, responses, _ = take_bulk(answers[-1], _RESPONSE)
@@ -249,7 +241,7 @@ def read_answer(message: Buffer, *, now: float) -> ForwardedAnswer:
         answer.variant[:MAX_PEER_NAME],
     )
     report = report_of(answer.loads) if answer.HasField("loads") else None
-    return ForwardedAnswer(answer.id, reply, report)
+    return answer.id, reply, report
 
 
 def _outputs(response: m.ModelInferResponse, raw: Sequence[memoryview]) -> list[OutputValue]:

@@ -87,8 +87,8 @@ async def test_a_thousand_short_calls_that_are_cancelled_do_not_end_the_link():
         calls = [a.links[0].forward(call, CONTEXT, 1.0, print) for _ in range(MAX_CALLS)]
         assert not a.links[0].has_room(1)
         await b.data.until(lambda: len(b.data.held) == len(calls))
-        for outgoing in calls:
-            outgoing.cancel()
+        for call_id in calls:
+            a.links[0].withdraw(call_id)
         await b.data.until(lambda: not b.data.held)
         b.data.holds = False
         assert (await forwarded(a, call_of(id="3"))).id == "3"
@@ -133,9 +133,9 @@ async def test_a_cancelled_call_is_cancelled_there_and_its_answer_is_ignored():
         second = a.links[0].forward(call_of(id="2"), CONTEXT, 1.0, replies.append)
         await b.data.until(lambda: len(b.data.held) == 2)
         b.data.release("1")
-        first.cancel()  # crosses the answer
-        second.cancel()
-        second.cancel()
+        a.links[0].withdraw(first)  # crosses the answer
+        a.links[0].withdraw(second)
+        a.links[0].withdraw(second)
         await b.data.until(lambda: b.data.cancelled)
         assert b.data.cancelled == [("2", Reason.CLIENT_CANCELLED)]
         b.data.holds = False

@@ -63,9 +63,12 @@ class FakeLink:
         context: CallContext,
         budget_s: float | None,
         done: Callable[[InferReply | None], None],
-    ) -> SentCall:
+    ) -> int:
         self.sent.append(SentCall(call, budget_s, done))
-        return self.sent[-1]
+        return len(self.sent) - 1
+
+    def withdraw(self, id: int) -> None:
+        self.sent[id].cancel()
 
     def report(self, report: LoadReport) -> None:
         self.reports.append(report)

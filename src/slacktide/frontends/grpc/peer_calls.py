@@ -38,18 +38,6 @@ AROUND_TENSORS: Final = 64 * 1024
 Done = Callable[[InferReply | None], None]
 
 
-class OutgoingCall:
-    """A call that was sent to the peer (a `ForwardedCall`)."""
-
-    __slots__ = ("_calls", "_id")
-
-    def __init__(self, calls: PeerCalls, id: int) -> None:
-        self._calls, self._id = calls, id
-
-    def cancel(self) -> None:
-        self._calls.withdraw(self._id)
-
-
 class PeerRequest(InferRequest):
     """A call that the peer has forwarded, from the first byte of its message to its answer."""
 
@@ -206,10 +194,10 @@ class PeerCalls(StreamRpc):
             request.cancel(Reason.CLIENT_CANCELLED)
 
     def _take_answer(self, message: Buffer) -> None:
-        answer = pm.read_answer(message, now=self.protocol.now)
-        if answer.report is not None and self.is_joined:
-            self.host.reported(self, answer.report)
-        self._finish(answer.id, answer.reply)
+        id, reply, report = pm.read_answer(message, now=self.protocol.now)
+        if report is not None and self.is_joined:
+            self.host.reported(self, report)
+        self._finish(id, reply)
         if not self.is_open:
             self.go_on()
 
@@ -245,7 +233,7 @@ class PeerCalls(StreamRpc):
 
     def forward(
         self, call: InferCall, context: CallContext, budget_s: float | None, done: Done
-    ) -> OutgoingCall:
+    ) -> int:
         id = self._next_id = self._next_id + 1
         self._outgoing[id] = done
         if self.is_open:
@@ -254,10 +242,9 @@ class PeerCalls(StreamRpc):
             self.write([b"".join(pm.forwarded_pieces(id, request, context, budget_s))])
         else:
             asyncio.get_running_loop().call_soon(self._finish, id, None)
-        return OutgoingCall(self, id)
+        return id
 
     def withdraw(self, id: int) -> None:
-        """Cancel our call `id`."""
         if self._outgoing.pop(id, None) is not None:
             self.write([m.PeerMessage(cancel=m.CancelOfPeer(id=id)).SerializeToString()])
             self.go_on()

@@ -20,7 +20,6 @@ from slacktide.frontends.http2.sending import Http2Stream
 
 STREAM: Final = 1
 """Id of the stream."""
-_MOST_TEXT: Final = 256
 
 
 class Http2Dialling(Http2Connection):
@@ -66,9 +65,9 @@ class Http2Dialling(Http2Connection):
         if kind == f.RST_STREAM and len(payload) == 4:
             self.why = self.why or f"the server reset the stream ({_code(payload)})"
         elif kind == f.GOAWAY and len(payload) >= 8:
-            code, text = _code(payload[4:8]), _text(payload[8:])
+            code = _code(payload[4:8])
             if code != ErrorCode.NO_ERROR.name:
-                self.why = self.why or f"the server ended the connection ({text or code})"
+                self.why = self.why or f"the server ended the connection ({code})"
             refused = int.from_bytes(payload[:4]) & 0x7FFFFFFF < self.last_id
             if refused and id == 0:
                 raise Http2Error(ErrorCode.NO_ERROR, "the server takes no connections")
@@ -98,9 +97,3 @@ def _open_none(id: int, head: Head) -> Http2Stream:
 def _code(payload: memoryview) -> str:
     number = int.from_bytes(payload)
     return ErrorCode(number).name if number < len(ErrorCode) else f"code {number}"
-
-
-def _text(payload: memoryview) -> str:
-    """The printable part of an explanation."""
-    text = bytes(payload[:_MOST_TEXT]).decode("utf-8", "replace")
-    return text if text.isprintable() else ""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Notice, Outcome, OutcomeKind, Reason, Request
-from slacktide.frontends.ports import ForwardedCall, PeerLink
+from slacktide.frontends.ports import PeerLink
 from slacktide.models.versions import LoadedVersion
 from slacktide.peers import PeerCall
 from slacktide.server.calls.call import ServerCall
@@ -81,8 +81,8 @@ class ForwardingCall(ServerCall):
         """The outcome with which this server has refused it, once it was forwarded for that."""
         self._tried: tuple[str, ...] = ()
         """Peers that it was sent to."""
-        self._sent: ForwardedCall | None = None
-        """The call at the peer that has it."""
+        self._sent: tuple[PeerLink, int] | None = None
+        """The link to the peer that has it, and the link's id of the call."""
         self._peer_call: PeerCall | None = None
         self._request: Request | None = None
         """Set once it is submitted."""
@@ -191,7 +191,7 @@ class ForwardingCall(ServerCall):
             parameters_for_peer(self._parameters),
         )
         self._forwarding.peers.forwarded[version.name, "out"] += 1
-        self._sent = link.forward(call, self.context, budget_s, self._returned)
+        self._sent = link, link.forward(call, self.context, budget_s, self._returned)
 
     def _nbytes(self) -> int:
         assert self.payload is not None
@@ -309,7 +309,8 @@ class ForwardingCall(ServerCall):
             return
         sent, self._sent = self._sent, None
         if sent is not None:
-            sent.cancel()
+            link, id = sent
+            link.withdraw(id)
             assert self._peer_call is not None
             now = self._plane.driver.clock()
             self._forwarding.loads.answered(self._peer_call, in_time=None, now=now)
