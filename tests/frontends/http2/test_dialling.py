@@ -153,7 +153,7 @@ ANSWER = f.frame(f.HEADERS, f.END_HEADERS, STREAM, f.header_block(200, ()))
         (f.frame(f.HEADERS, f.END_HEADERS, STREAM, b"\xff"), "a header block cannot be read"),
         (f.frame(f.PUSH_PROMISE, f.END_HEADERS, STREAM, bytes(4)), "a client cannot push"),
         (f.frame(f.DATA, 0, 3, b"x" * 99), "data for no stream"),
-        (f.goaway(1, ErrorCode.ENHANCE_YOUR_CALM, "calm"), "the server ended the connection (ENHANCE"),
+        (f.goaway(1, ErrorCode.ENHANCE_YOUR_CALM, "calm"), "the server ended the connection"),
         (f.goaway(0, ErrorCode.NO_ERROR), "the server takes no connections"),
         (f.reset(STREAM, ErrorCode.CANCEL), "the server reset the stream (CANCEL)"),
         (f.frame(f.SETTINGS, 0, 0, b"x"), "SETTINGS of invalid length"),
