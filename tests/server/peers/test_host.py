@@ -10,6 +10,7 @@ from tests.server.peers.homes import FakeLink, Home, run
 from tests.server.test_data_plane import ROW, call
 
 from slacktide.domain import Reason
+from slacktide.models.versions import LoadedVersion
 from slacktide.peers import LoadReport, ModelLoad, PeerHello
 from slacktide.peers.messages import PROTOCOL
 from slacktide.server.peers.addresses import client_address, remote_peer
@@ -62,6 +63,22 @@ def test_reports_say_what_has_changed_and_how_many_calls_were_received() -> None
         assert home.counts() == {}
         assert home.peers.forwarded == {("m", "in"): 1}
         home.check_empty()
+
+    run(test)
+
+
+def test_peers_learn_of_a_new_model_also_if_another_link_begins_first() -> None:
+    def test() -> None:
+        home = Home(peers="b")
+        version, catalog = home.bench.version, home.bench.plane.catalog
+        new = LoadedVersion(
+            "n", "1", 1, version.definition, version.interface, version.arena, version.check,
+            version.counters,
+        )  # fmt: skip
+        new.add_pool(None, version.pool.times)  # type: ignore[arg-type]
+        catalog.serve("n", {"1": new})
+        assert home.peers.hello().models == {"m:1": "same", "n:1": "same"}  # for another link
+        assert home.links["b"].hellos[-1].models == {"m:1": "same", "n:1": "same"}
 
     run(test)
 

@@ -105,7 +105,10 @@ class ServerPeers:
     # ── for links ────────────────────────────────────────────────────────────────────────────
 
     def hello(self) -> PeerHello:
-        self._update()
+        self._greet()  # peers that are linked already must learn of changes, too
+        return self._hello()
+
+    def _hello(self) -> PeerHello:
         return replace(self._greeting, models=self._versions.digests)
 
     @property
@@ -117,7 +120,7 @@ class ServerPeers:
         """Tell peers the addresses at which clients reach this server; empty: none."""
         self._greeting = replace(self._greeting, http_address=http, grpc_address=grpc, tls=tls)
         for peer in self._peers.values():
-            peer.link.greet(self.hello())
+            peer.link.greet(self._hello())
             self._note_addresses(peer)
 
     def joined(self, link: PeerLink, hello: PeerHello) -> None:
@@ -272,16 +275,11 @@ class ServerPeers:
             self._report(peer, peer.models)
 
     def _greet(self) -> None:
-        """Say hello again if the models have changed."""
-        if self._update():
-            hello = self.hello()
+        """Say hello again if the versions that peers may use have changed."""
+        if self._versions.withdraw() if self.draining else self._versions.update():
             for peer in self._peers.values():
-                peer.link.greet(hello)
+                peer.link.greet(self._hello())
                 self._compare(peer)
-
-    def _update(self) -> bool:
-        """Whether the versions that peers may use have changed."""
-        return self._versions.withdraw() if self.draining else self._versions.update()
 
     def _compare(self, peer: JoinedPeer) -> None:
         """Decide for which versions a peer is used."""
