@@ -109,7 +109,7 @@ def test_a_run_in_which_nothing_was_answered_is_shown_as_well() -> None:
         (["--model", "dense"], "dense has no stream called 'day'"),
     ],
 )
-def test_what_cannot_be_played_is_named(
+def test_an_impossible_demo_is_refused(
     flags: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

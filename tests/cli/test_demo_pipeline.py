@@ -162,7 +162,7 @@ def test_models_are_equipped_as_one_lane_whose_classifier_is_left_early(tmp_path
     assert not [each for each in found if each.severity is Severity.ERROR]
 
 
-def test_what_acted_is_counted_by_the_metrics() -> None:
+def test_actions_are_counted_by_the_metrics() -> None:
     metrics = [
         MetricSample("slacktide_variant_switches_total", {"model": "street"}, 2.0),
         MetricSample("slacktide_rescued_total", {"model": "street"}, 5.0),
@@ -203,7 +203,7 @@ def test_a_page_of_metrics_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--pipeline", "trafic"], "no example pipeline is called 'trafic'"),
     ],
 )
-def test_what_cannot_be_played_is_named(
+def test_an_impossible_demo_is_refused(
     flags: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -88,7 +88,7 @@ def test_files_of_models_are_checked_and_the_models_not_loaded(example_models: P
 
 
 @pytest.mark.parametrize(("verb", "below"), [("serve", ""), ("profile", "mlp")])
-def test_what_runs_models_says_in_a_sentence_that_it_needs_linux(
+def test_verbs_that_run_models_say_that_they_need_linux(
     verb: str, below: str, example_models: Path
 ) -> None:
     done = elsewhere(PROGRAM, verb, example_models / below)

@@ -84,7 +84,7 @@ def test_each_part_of_the_work_has_its_own_pace(
     assert capsys.readouterr().err == "streams\n1 of 10 runs, about 10.0 h left\n"
 
 
-def test_what_is_soon_done_or_not_to_be_shown_writes_nothing(
+def test_short_or_hidden_progress_writes_nothing(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ):
     with output.progress() as move:

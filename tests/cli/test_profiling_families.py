@@ -141,7 +141,7 @@ def test_sizes_are_scored_through_the_workers_own_resizer(run: Run, tmp_path: Pa
     assert kept["f1"] == {"32": pytest.approx(6 / 7), "64": 1.0}
 
 
-def test_what_is_measured_stands_beside_what_is_stated(run: Run, tmp_path: Path, stars: Path):
+def test_measured_accuracy_stands_beside_stated_accuracy(run: Run, tmp_path: Path, stars: Path):
     folder = tmp_path / "m" / "stars"
     detector(folder / "1" / "model.onnx")
     stated = 'variants: {sizes: [32, 64], accuracy: {"32": 0.2, "64": 0.5}}'
@@ -282,7 +282,7 @@ def test_a_coco_file_scores_within_half_a_percent_of_pycocotools_by_hand(run: Ru
 
 
 @pytest.mark.slow
-def test_what_is_wrong_with_the_data_is_named(run: Run, tmp_path: Path, stars: Path):
+def test_faults_of_labelled_data_are_named(run: Run, tmp_path: Path, stars: Path):
     folder = tmp_path / "m" / "stars"
     detector(folder / "1" / "model.onnx")
     done = run("profile", folder, *FAST, "--accuracy", stars)

@@ -139,7 +139,7 @@ def test_bad_usage_exits_2_and_names_the_key(flags: list[str], complaint: str):
         ("--min-goodput", "0.5"),
     ],
 )
-def test_what_recordings_pass_over_is_refused(verb: str, flag: str, value: str):
+def test_flags_without_effect_on_recordings_are_refused(verb: str, flag: str, value: str):
     done = call("simulate", verb, "none.rec", flag, value)
     assert done.exit_code == 2
     assert done.stderr == f"error: {flag} has no effect with {verb}: leave it out\n"
@@ -161,7 +161,7 @@ def test_what_recordings_pass_over_is_refused(verb: str, flag: str, value: str):
         (["world.yaml", "--after", "1s"], "--after", "a scenario"),
     ],
 )
-def test_what_belongs_to_another_way_of_simulating_is_refused(
+def test_flags_of_another_kind_of_simulation_are_refused(
     arguments: list[str], flag: str, what: str
 ):
     done = call("simulate", *arguments)

@@ -79,7 +79,7 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
 
 
 @given(BOXES, st.floats(0, 1), st.integers(1, 8), st.integers(0, 2**32 - 1))
-def test_what_stays_is_apart_and_what_goes_has_a_better_one(
+def test_kept_boxes_are_apart_and_dropped_boxes_have_a_better_one(
     found: list[tuple[float, ...]], overlap: float, most: int, seed: int
 ) -> None:
     array = boxes(*found)

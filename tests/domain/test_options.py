@@ -39,7 +39,7 @@ class Some(Options):
             raise OptionError(("size", "needed by b"))
 
 
-def test_what_a_document_states_is_read_with_its_units_and_names() -> None:
+def test_a_document_is_read_with_its_units_and_names() -> None:
     found = read_options(Some, {"w": "20ms", "size": "1KiB", "sizes": [1, 2]}, bare=False)
     assert found == Some(wait=0.02, size=1024, sizes=(1, 2))
     assert read_options(Some, {"wait": 2, "share": 0.25, "place": Path("x")}).wait == 2.0
@@ -84,7 +84,7 @@ def test_bounds_hold_where_the_class_is_made_too(value: float) -> None:
         sizes=st.lists(st.integers(1, 99)).map(tuple),
     )
 )
-def test_what_is_written_reads_back(options: Some) -> None:
+def test_written_options_read_back(options: Some) -> None:
     assert read_options(Some, written(options, options_of(Some)), bare=False) == options
     assert read_options(Some, plain(options)) == options
 

@@ -91,7 +91,7 @@ def test_a_branch_that_others_feed_cannot_be_handed_over():
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_key(make, key, says):
+def test_an_impossible_pipeline_is_refused_with_its_key(make, key, says):
     with pytest.raises(PipelineError) as caught:
         make()
     assert caught.value.key == key

@@ -40,7 +40,7 @@ def test_a_file_that_ultralytics_exported_states_its_own_preprocessing() -> None
     assert (about.multiple, about.colour, about.factors) == (32, "rgb", (1 / 255,) * 3)
 
 
-def test_what_is_stated_overrides_preset_and_metadata() -> None:
+def test_stated_keys_override_preset_and_metadata() -> None:
     about = completed(
         model(-1, 3, -1, -1), metadata=EXPORTED, size=(64, 96), resize="squash", colour="bgr"
     )

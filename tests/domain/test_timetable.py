@@ -23,7 +23,7 @@ TABLE = Timetable(0.05, (ModelWindow("a", 0.0, 0.02), ModelWindow("b", 0.03, 0.0
         (0.05, (ModelWindow("a", 0.03, 0.04), ModelWindow("b", 0.0, 0.01)), "not ascending"),
     ],
 )
-def test_what_cannot_be_is_refused(period, windows, wrong):
+def test_an_impossible_timetable_is_refused(period, windows, wrong):
     with pytest.raises(ValueError, match=wrong):
         Timetable(period, windows)
 
@@ -62,7 +62,7 @@ def test_openings_are_where_they_are_said_to_be(period, cuts, now):
 
 
 @given(now=st.floats(0.0, 1e5), share=st.floats(0.0, 1.0, exclude_max=True))
-def test_what_closed_last_is_the_same_until_another_window_closes(now, share):
+def test_the_last_closed_window_stays_until_another_closes(now, share):
     until = TABLE.unchanged_until(now)
     assert until <= now + TABLE.period
     for window in TABLE.windows:

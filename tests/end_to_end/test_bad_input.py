@@ -319,7 +319,9 @@ def test_lengths_that_contradict_themselves(strict: Any, headers: bytes, status:
         ("GET", "/metrics", 404),
     ],
 )
-def test_what_is_not_there(strict: Any, method: str, path: str, status: int) -> None:
+def test_missing_models_and_paths_are_refused(
+    strict: Any, method: str, path: str, status: int
+) -> None:
     answer = strict.ask(strict.server.http_port, method, path, json.dumps(strict.matmul_call()))
     assert answer.status == status
     assert answer.error

@@ -250,7 +250,7 @@ def test_the_urgent_go_first(house: Any, busy: Callable[[], None]) -> None:
 # ── overload ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_cannot_be_met_behind_present_work_is_refused(
+def test_deadlines_that_present_work_makes_impossible_are_refused(
     speaker: Speaker, house: Any, busy: Callable[[], None]
 ) -> None:
     """Sixty requests, and time for thirty: some must hear no at the door, and nobody nothing."""

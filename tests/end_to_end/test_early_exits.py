@@ -158,7 +158,7 @@ def exits(server: Any) -> Iterator[Any]:
     server.settle()
 
 
-def test_what_was_learnt_before_is_planned_with(exits: Any) -> None:
+def test_stored_ramps_are_planned_with(exits: Any) -> None:
     def learnt(app: Any) -> bool:
         return any(
             pool.model == "learnt" and status.revision == 1
@@ -329,7 +329,7 @@ def test_a_decoder_reads_early_answers_too(leaving: Any) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"final": True}, {}])
-def test_what_must_come_from_the_end_does(leaving: Any, asked: dict[str, bool]) -> None:
+def test_requests_for_the_whole_model_get_it(leaving: Any, asked: dict[str, bool]) -> None:
     """A client says so, or wants an output that no ramp makes; all are wanted if none is named."""
     house, data = leaving, rows(40, seed=3)
     scores, states = end_of(data, house.zoo.root / "chain/1/model.onnx")

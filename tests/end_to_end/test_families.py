@@ -369,7 +369,7 @@ def test_a_family_is_reloaded_unloaded_and_refused_where_a_file_differs(families
     house.good()
 
 
-def test_what_each_size_learnt_is_kept_for_itself(families: Any):
+def test_each_size_keeps_its_own_learnt_times(families: Any):
     house = families
     for _ in range(3):
         ask(house, "sizes", sized(64), variant="64")

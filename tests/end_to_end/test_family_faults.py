@@ -117,9 +117,7 @@ def test_requests_that_wait_follow_a_plan_to_another_variant(house: Any) -> None
 
 
 @pytest.mark.parametrize("model", ["depths", "unrescued"])
-def test_what_the_slow_variant_has_no_time_for_is_answered_by_a_quicker_one(
-    house: Any, model: str
-) -> None:
+def test_a_quicker_variant_answers_when_the_slow_one_has_no_time(house: Any, model: str) -> None:
     route_to(house, model, "slow")
     times = house.look(
         lambda app: {

@@ -132,7 +132,7 @@ def test_a_function_is_a_model_like_others(house: Any) -> None:
         (4, "ValueError: assignment destination is read-only"),
     ],
 )
-def test_what_it_gets_wrong_costs_its_branch_alone(house: Any, shade: int, told: str) -> None:
+def test_a_faulty_function_costs_its_branch_alone(house: Any, shade: int, told: str) -> None:
     image = frame(*SEEN, seed=3)
     image[1:] = shade
     answers = [house.spawn(ask_frame, house, each, "turned") for each in (image, frame(*SEEN))]

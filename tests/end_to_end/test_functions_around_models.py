@@ -191,7 +191,7 @@ def test_a_model_of_tritons_python_backend_is_served_by_the_registered_class(hou
     assert config["input"][0]["dims"] == [2]
 
 
-def test_what_does_not_work_is_not_served_and_says_why(house: Any) -> None:
+def test_functions_that_do_not_work_are_not_served(house: Any) -> None:
     index = {model["name"]: model for model in house.post("/v2/repository/index").json}
     assert "the function 'broken' cannot be set up: FileNotFoundError" in index["broken"]["reason"]
     expected = "before.takes.factor.shape: expected a free first axis (-1), as the model has"

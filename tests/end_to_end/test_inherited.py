@@ -171,7 +171,7 @@ function:
 """
 
 
-def test_whatever_workers_write_is_an_object_a_line(
+def test_each_line_that_workers_write_is_a_json_object(
     zoo: Any, program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "acting.py").write_text(CODE)

@@ -122,7 +122,7 @@ def test_a_signal_while_models_load(program: Any, zoo: Any) -> None:
         (("{repo}", "--host", "256.0.0.1"), r"--host 256\.0\.0\.1: "),
     ],
 )
-def test_what_cannot_be_started_says_why_and_exits_2(
+def test_a_server_that_cannot_start_says_why_and_exits_2(
     program: Any, zoo: Any, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     zoo.matmul()
@@ -215,7 +215,7 @@ def test_bad_settings_are_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize("setting", [{"placement": None}, {"scheduler": 3}])
-def test_what_is_no_name_is_refused_in_python(tmp_path: Path, setting: dict[str, Any]) -> None:
+def test_invalid_names_are_refused_in_python(tmp_path: Path, setting: dict[str, Any]) -> None:
     (name,) = setting
     with pytest.raises(ValueError, match=f"{name}: expected a name, got"):
         slacktide.Server(tmp_path, **setting)

@@ -123,7 +123,7 @@ def waiting_at_grade(house: Any, **parameters: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_what_is_not_done_in_time_is_left_out_and_named(house: Any) -> None:
+def test_late_stages_are_left_out_and_named(house: Any) -> None:
     with house.hold():
         answer = ask_frame(house, IMAGE, timeout=1_500_000, report_timing=True)
     agree(outputs(answer, partial="grade"), IMAGE, lacks=("grade",))

@@ -119,7 +119,7 @@ def test_a_pipeline_takes_along_what_no_other_needs_if_it_is_told_to(server: Any
     assert server.post(UNLOAD.format("nobody"), wanted).status in (400, 404)
 
 
-def test_what_fits_no_more_says_so_and_other_names_of_outputs_show(server: Any) -> None:
+def test_a_reload_that_no_longer_fits_says_so_and_new_output_names_show(server: Any) -> None:
     tail(server.zoo, 2, gives="w")
     assert server.post(LOAD.format("tail")).status == 200
     assert said(server) == {"a.y": [1, 2], "b.w": [2, 4]}

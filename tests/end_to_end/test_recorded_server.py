@@ -122,7 +122,7 @@ def test_a_difference_ends_in_1_and_shows_both_sides(recorded: Path, tmp_path: P
     assert "  > ['Answer'" in result.stdout
 
 
-def test_what_cannot_be_recorded_or_replayed_is_bad_usage(recorded: Path, tmp_path: Path) -> None:
+def test_impossible_recordings_and_replays_are_bad_usage(recorded: Path, tmp_path: Path) -> None:
     run = CliRunner().invoke
     nowhere = run(app, ["simulate", "--replay", str(tmp_path / "none")])
     assert nowhere.exit_code == 2

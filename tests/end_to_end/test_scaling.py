@@ -143,7 +143,7 @@ def test_no_request_is_lost_over_many_resizes(zoo: Any, serve: Any) -> None:
 
 
 @pytest.mark.slow
-def test_what_planners_did_is_replayed_without_them(
+def test_plans_are_replayed_without_planners(
     zoo: Any, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zoo.matmul(settings=f"{EAGER}max_batch: 4\n")

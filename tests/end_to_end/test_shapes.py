@@ -147,9 +147,7 @@ def learnt(zoo: Any) -> Callable[[], Path]:
     return find
 
 
-def test_what_was_learnt_of_shapes_outlives_the_server(
-    zoo: Any, serve: Callable[..., Any], learnt: Any
-):
+def test_learnt_shapes_outlive_the_server(zoo: Any, serve: Callable[..., Any], learnt: Any):
     zoo.filter(settings="max_batch: 4\n")
     with serve(zoo) as house:
         for length in LENGTHS:
@@ -169,7 +167,7 @@ def test_what_was_learnt_of_shapes_outlives_the_server(
         assert house.look(lambda app: app.engine.state.request_table.counts["filter"].ended) == 1
 
 
-def test_what_was_learnt_of_applications_and_of_the_machine_outlives_the_server(
+def test_learnt_applications_and_speed_outlive_the_server(
     zoo: Any, serve: Callable[..., Any], learnt: Any
 ):
     zoo.spin(settings="max_batch: 8\n")
@@ -215,7 +213,7 @@ def test_it_is_written_on_unload_and_read_on_load(zoo: Any, serve: Callable[...,
         pytest.param("of another kind", marks=pytest.mark.slow),
     ],
 )
-def test_what_no_longer_fits_does_not_count(
+def test_learnt_times_that_no_longer_fit_do_not_count(
     zoo: Any, serve: Callable[..., Any], learnt: Any, change: str
 ):
     path = zoo.filter(settings="max_batch: 4\n")

@@ -466,9 +466,7 @@ def test_an_unavailable_version_that_leaves_the_plan_is_forgotten(world, one_mod
     lanes=st.integers(1, 3),
     steps=st.lists(st.sampled_from(["submit", "crash", "up", "finish", "wait"]), max_size=120),
 )
-def test_whatever_happens_an_unavailable_version_comes_back(
-    data, lanes, steps, make_world, one_model_plan
-):
+def test_an_unavailable_version_always_comes_back(data, lanes, steps, make_world, one_model_plan):
     """Invariants hold throughout (`World.send` checks them), and once replicas stay up the version
     serves again, on all of its lanes."""
     world = make_world()

@@ -255,7 +255,7 @@ class TestStopping:
         world.finish()
         assert [m.id for m in world.batches[1].members] == [2]
 
-    def test_what_is_judged_runs_on_even_if_its_last_member_withdraws(self, exiting):
+    def test_a_judged_batch_runs_on_even_if_its_last_member_withdraws(self, exiting):
         world = exiting(replace(AUTO, feedback=1.0))
         world.submit(1, 2)
         world.send(RowsReleased(0, (1,), 2))

@@ -64,7 +64,7 @@ def test_standings_are_positive_and_rise_with_what_was_had(pairs):
     assert len(pairs) == 1 or more[0] >= found[0]
 
 
-def test_what_rivals_have_waiting_comes_first_up_to_a_part_of_the_fair_share(make_world):
+def test_waiting_work_of_rivals_comes_first_up_to_a_part_of_the_fair_share(make_world):
     world = make_world()
     pools = [PoolId(name, "1") for name in "ab"]
     world.deploy(

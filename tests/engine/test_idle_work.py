@@ -328,7 +328,7 @@ def test_a_member_that_left_before_the_end_is_not_kept(sampled):
     assert held(world) == []
 
 
-def test_what_is_held_does_not_run_on_a_replica_that_is_not_up(sampled):
+def test_held_requests_do_not_run_on_a_replica_that_is_not_up(sampled):
     world = sampled(lanes=1)
     run_pair(world, 1)
     assert len(held(world)) == 1

@@ -46,7 +46,7 @@ def test_two_lanes_halve_the_time_per_row(make_world, one_model_plan):
     assert wait(world) == 0.0
 
 
-def test_what_is_not_served_never_starts(make_world, one_model_plan):
+def test_requests_of_unserved_models_never_start(make_world, one_model_plan):
     world = make_world()
     assert wait(world) == math.inf
     world.deploy(one_model_plan("1"))

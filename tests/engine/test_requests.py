@@ -108,7 +108,7 @@ def test_an_unknown_model_is_unavailable_and_counted(world):
     assert world.engine.state.request_table.counts["other"].requests == 1
 
 
-def test_what_the_scheduler_refuses_is_answered_with_its_reason(world):
+def test_a_refusal_of_the_scheduler_is_answered_with_its_reason(world):
     world.schedulers[PoolId("m", "1")].refuse = Reason.QUEUE_FULL
     world.submit(1)
     assert world.reasons() == {1: Reason.QUEUE_FULL}
@@ -264,7 +264,7 @@ def test_a_policy_that_waits_is_asked_again_in_time(make_world, one_model_plan):
     assert [m.id for m in world.batches[-1].members] == [1]
 
 
-def test_what_expires_in_the_queue_is_dropped_at_once(world):
+def test_an_expired_request_in_the_queue_is_dropped_at_once(world):
     world.submit(1)
     world.submit(2, slo=0.5)
     assert world.engine.next_wakeup() == pytest.approx(0.5)

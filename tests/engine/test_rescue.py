@@ -129,7 +129,7 @@ def test_a_variant_that_refuses_it_is_passed_over(family):
 
 
 @pytest.mark.parametrize("reason", [Reason.BAD_INPUT, Reason.UNMEASURED])
-def test_what_is_refused_for_another_reason_stays_refused(family, reason):
+def test_a_refusal_for_another_reason_stays(family, reason):
     family.schedulers[LARGE].refuse = reason
     family.submit(1)
     assert family.reasons() == {1: reason}

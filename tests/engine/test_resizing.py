@@ -100,7 +100,7 @@ class TestGrowing:
         world.send(TimerFired(), after=0.02)
         assert [batch.members[0].id for batch in world.batches] == [1, 2]
 
-    def test_what_runs_ends_sooner_and_teaches_nothing(self, world):
+    def test_a_running_batch_ends_sooner_and_teaches_nothing(self, world):
         world.submit(1)
         resize(world, 4, after=0.1)  # half of its 0.2 s are over
         assert world.views[POOL].free_in(now=world.now) == pytest.approx(0.1)
@@ -155,7 +155,7 @@ class TestShrinking:
         confirm(world, 1)
         assert lane_of(world).cores == (0,)
 
-    def test_what_runs_gets_more_time_before_it_is_taken_to_hang(self, world):
+    def test_a_running_batch_gets_more_time_before_it_counts_as_hung(self, world):
         world.times[POOL].seconds = 4.0
         world.submit(1, slo=100.0)
         assert world.engine.next_wakeup() == pytest.approx(20.0)

@@ -43,7 +43,7 @@ def test_another_plan_puts_it_in_service_at_once(world):
     assert (len(world.started), len(world.stopped)) == before
 
 
-def test_what_waits_follows_its_route_to_the_pool_in_service(world):
+def test_waiting_requests_follow_their_route_to_the_pool_in_service(world):
     world.deploy(plan(SMALL, SMALL, SMALL))
     world.submit(1)
     world.submit(2)

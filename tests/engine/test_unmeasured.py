@@ -223,7 +223,7 @@ def test_it_competes_for_a_shared_lane_as_one_that_is_certain_to_be_on_time(make
     assert members(world)[2:] == [[4]]
 
 
-def test_what_the_scheduler_refuses_once_it_can_judge_is_refused_then(shaped):
+def test_a_measured_request_may_still_be_refused_by_the_scheduler(shaped):
     world = shaped()
     world.submit(1, 2, signature=NEW)
     next(iter(world.schedulers.values())).refuse = Reason.SHORTER_THAN_ALONE
@@ -285,7 +285,7 @@ def test_a_shape_that_was_judged_by_others_is_refused_too_once_it_has_failed(sha
     assert 9 not in world.answers, "the shape can be run"
 
 
-def test_what_fails_of_a_shape_that_has_run_is_not_held_against_it(shaped):
+def test_failures_of_a_known_shape_block_no_further_requests(shaped):
     world = shaped()
     world.submit(1, signature=KNOWN)
     world.send(BatchFailed(world.batches[-1].id, "no"), after=0.01)

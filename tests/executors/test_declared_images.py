@@ -222,7 +222,7 @@ def test_a_family_resizes_to_the_size_of_the_batch(opened: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("sides", [(400, 720), (720, 400)])
-def test_what_a_camera_sends_is_placed_like_the_whole_frame(
+def test_a_shrunk_frame_is_placed_like_the_whole_frame(
     opened: Any, stated: dict[str, Any], sides: tuple[int, int]
 ) -> None:
     session = opened("n", 3, "h", "w", sizes=(64, 96), **stated)

@@ -73,7 +73,7 @@ def test_anything_else_is_refused_with_its_names(returned: object, message: str)
     assert message in str(caught.value)
 
 
-def test_what_a_function_quotes_of_its_input_is_no_lack_of_memory() -> None:
+def test_a_quoted_input_is_no_lack_of_memory() -> None:
     for text in ("out of memory", "CUDA failure 700: x", "bad_alloc"):
         error = FunctionError(f"the function 'reader' raised ValueError: no date: {text!r}")
         assert fault_of(error) is Fault.MODEL
@@ -104,7 +104,7 @@ def test_a_class_is_set_up_once_however_many_sessions_open() -> None:
     assert first(0) == second(0) == [4]
 
 
-def test_what_setup_raises_is_a_fault_of_the_model() -> None:
+def test_an_error_in_setup_is_a_fault_of_the_model() -> None:
     with pytest.raises(ModelError, match="the function 'a' cannot be set up: SystemExit: no wei"):
         load_function(f"{__name__}:Leaver", "function 'a'")
     with pytest.raises(ModelError, match="the function 'a' cannot be used: ModuleNotFoundError"):

@@ -158,7 +158,7 @@ def test_damaged_pictures_are_refused(damage: str, jpeg: bytes) -> None:
         (PLAIN.replace(b"\1\x22\0\2\x11", b"\1\x42\0\2\x11"), "subsampling"),
     ],
 )
-def test_what_is_wrong_is_said(jpeg: bytes, fault: str) -> None:
+def test_faults_of_a_jpeg_are_named(jpeg: bytes, fault: str) -> None:
     before = DAMAGED.count
     with pytest.raises(ValueError, match=fault):
         decode(jpeg)

@@ -75,7 +75,7 @@ def test_a_tensor_may_be_one_bare_jpeg() -> None:
         (TEXT[:-5], "damaged base64"),
     ],
 )
-def test_what_is_no_jpeg_is_named_with_its_cure(element: bytes, fault: str) -> None:
+def test_other_files_than_jpeg_are_named_with_a_cure(element: bytes, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         element_header(memoryview(element))
     with pytest.raises(ValueError, match=fault):

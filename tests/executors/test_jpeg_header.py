@@ -51,7 +51,7 @@ class CountedBytes(bytes):
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (480, 640), (3000, 17)])
 @pytest.mark.parametrize("way", [[], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1]])
 @pytest.mark.parametrize("colours", [1, 3])
-def test_what_a_library_writes_is_read(height, width, way, colours) -> None:
+def test_headers_that_a_library_writes_are_read(height, width, way, colours) -> None:
     image = np.zeros((height, width, colours), np.uint8)
     data = cv2.imencode(".jpg", image, way)[1].tobytes()
     header = jpeg_header(data)
@@ -60,7 +60,7 @@ def test_what_a_library_writes_is_read(height, width, way, colours) -> None:
     assert whole_picture(memoryview(data)).data == data
 
 
-def test_what_stands_before_the_frame_is_passed_over() -> None:
+def test_segments_before_the_frame_are_passed_over() -> None:
     thumbnail = with_segments(1, JPEG)  # a whole JPEG in a segment, as cameras have it
     filled = JPEG[:FRAME] + b"\xff\xff" + JPEG[FRAME:]
     restart = JPEG[:2] + b"\xff\xd0" + JPEG[2:]
@@ -137,7 +137,7 @@ def test_large_progressive_pictures_may_have_fewer_scans() -> None:
     assert limits[-1] >= 18  # as libjpeg writes pictures of four components
 
 
-def test_whatever_stands_behind_the_first_end_is_left_out() -> None:
+def test_bytes_behind_the_first_end_are_left_out() -> None:
     film = JPEG + b"\0\0\0\x18ftypmp42" + bytes(range(256)) * 40 + b"\xff\xd8\xff\xda" * 99
     for data in (film, JPEG + JPEG, JPEG + b"\xff", JPEG + b"\xff\xd9"):
         assert whole_picture(data).data == JPEG

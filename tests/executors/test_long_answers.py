@@ -113,7 +113,7 @@ def test_a_huge_answer_takes_larger_steps(played: PlayedWorker) -> None:
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_what_fits_one_turn_is_reported_as_soon_as_it_is_read(
+def test_outputs_that_fit_one_turn_are_reported_as_soon_as_they_are_read(
     played: PlayedWorker, extra: int
 ) -> None:
     runs = played.file.write([np.ones((1, COPY_BYTES + extra), np.uint8), None], [1], INTERFACE)
@@ -134,7 +134,7 @@ def test_a_short_answer_after_a_long_one_is_copied_at_once_again(played: PlayedW
     assert played.heard[1] == (BatchFinished(8, BatchTiming()), answers(16, batch=8))
 
 
-def test_what_the_worker_says_during_a_copy_is_heard_after_it(played: PlayedWorker) -> None:
+def test_messages_during_a_copy_are_handled_after_it(played: PlayedWorker) -> None:
     """Members that a ramp has answered, then those at the end, then a batch that failed."""
     played.handle.run(BatchOrder(7, MEMBERS, leaving=Leaving.RUN_ON))
     values = numbers(1, 1, LONG // 4)

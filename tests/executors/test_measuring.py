@@ -419,7 +419,7 @@ def test_a_model_without_a_batch_axis_has_one_size() -> None:
         ({"lose_at": 60}, "killed by signal 9", False),
     ],
 )
-def test_what_cannot_be_measured_says_why(
+def test_a_model_that_cannot_be_measured_says_why(
     script: dict[str, Any], message: str, permanent: bool
 ) -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01, **script)
@@ -594,7 +594,7 @@ def test_large_inputs_are_few() -> None:
     arena.close()
 
 
-def test_what_memory_had_no_room_for_is_left_out_and_the_profile_does_all_the_same() -> None:
+def test_sizes_without_room_in_memory_are_left_out_of_the_profile() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.010)
     found = asyncio.run(measure(executor, SOURCE, clock=executor.clock, cores=[(0,)]))
     assert executor.interface.max_batch == 8  # of the 32 that any model gets

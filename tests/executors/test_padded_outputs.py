@@ -59,7 +59,7 @@ def test_layers_that_round_up_and_down_are_found_in_few_runs() -> None:
     assert len(lengths) <= 2 + 3
 
 
-def test_what_was_found_before_is_kept_if_it_fits() -> None:
+def test_strides_found_before_are_kept_if_they_fit() -> None:
     lengths: list[int] = []
 
     def run(length: int) -> Shapes:

@@ -161,7 +161,7 @@ def test_members_that_do_not_fit_are_told(refs: list[TensorRef], message: str) -
 OUTPUTS = {"x": PaddedOutput(2), "z": PaddedOutput(1)}
 
 
-def test_what_does_not_fit_the_model_is_left_out() -> None:
+def test_padding_that_does_not_fit_the_model_is_left_out() -> None:
     interface = ModelInterface((SPEC,), (SPEC,), 4)
     assert Padding({"x": PaddedInput(1)}, {}).fitting(interface) is None
     assert Padding({"y": PaddedInput(2)}, {}).fitting(interface) is None

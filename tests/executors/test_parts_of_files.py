@@ -51,7 +51,7 @@ def test_a_whole_file_has_no_part(tmp_path: Path) -> None:
     assert OnnxFile(chain(tmp_path), tmp_path).content is None
 
 
-def test_what_cannot_be_a_part_is_told(tmp_path: Path) -> None:
+def test_impossible_parts_are_refused(tmp_path: Path) -> None:
     path = chain(tmp_path)
     with pytest.raises(ModelError, match="no output 'early'; it has y, late"):
         OnnxFile(path, tmp_path, {"early": "y"})

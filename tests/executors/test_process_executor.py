@@ -401,7 +401,7 @@ async def test_a_fork_server_that_hangs_is_replaced_and_its_workers_live_on(
         assert isinstance(await new.run(7, given), BatchFinished)
 
 
-async def test_what_a_fork_server_starts_too_late_is_ended(models, kit, arena, monkeypatch) -> None:
+async def test_a_worker_that_is_started_too_late_is_ended(models, kit, arena, monkeypatch) -> None:
     async with kit.serving(ProcessExecutor()) as executor:
         old = kit.Case(executor, models.matmul(), arena)
         await old.ready()

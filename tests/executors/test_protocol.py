@@ -176,7 +176,7 @@ def test_texts_and_numbers_come_back(number: int, text: str) -> None:
     )
 
 
-def test_what_a_ready_worker_tells_comes_back() -> None:
+def test_the_report_of_a_ready_worker_comes_back() -> None:
     specs = tuple(TensorSpec(f"é{d.wire_name}", d, (-1, 3)) for d in Datatype)
     interface = ModelInterface(specs, specs[:1], 8)
     opened = OpenedModel(interface, (SessionSize(4, 3 << 30), SessionSize(1, 0)), "no 2: é")

@@ -49,7 +49,7 @@ def test_the_devices_number_goes_to_the_accelerators_only() -> None:
 @pytest.mark.parametrize(
     ("wanted", "device"), [(("cuda",), "cuda:0"), ((), "cuda:0"), (("X",), "cpu")]
 )
-def test_what_is_missing_is_named(wanted: tuple[str, ...], device: str) -> None:
+def test_missing_providers_are_named(wanted: tuple[str, ...], device: str) -> None:
     with pytest.raises(
         ProviderMissingError, match=rf"{'X' if wanted == ('X',) else CUDA} is requested"
     ):

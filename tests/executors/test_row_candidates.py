@@ -41,7 +41,7 @@ def test_images_are_tried_by_common_sizes() -> None:
     assert tried(8, x=(-1, -1, -1, -1)) == free
 
 
-def test_what_the_file_names_comes_first_and_a_fixed_height_is_a_line() -> None:
+def test_sizes_named_by_the_file_come_first_and_a_fixed_height_is_a_line() -> None:
     found = tried(8, [(416, 416)], x=(-1, 3, -1, -1))
     assert found[:2] == [{"x": (3, 416, 416)}, {"x": (3, 224, 224)}]
     widths = [one["x"][2] for one in tried(8, x=(-1, 3, 48, -1))]

@@ -252,7 +252,7 @@ def test_requests_have_their_own_shapes_back(archive: Any) -> None:
     assert third["text"].tolist() == [["c"]]
 
 
-def test_what_example_samples_write_is_read(tmp_path: Path) -> None:
+def test_written_example_samples_are_read(tmp_path: Path) -> None:
     interface = ModelInterface((TensorSpec("input_ids", Datatype.INT64, (-1, -1)),), (), 8)
     rows = tuple({"input_ids": np.arange(size)[None]} for size in (3, 1, 5))
     Samples(rows, np.array([0, 1, 0])).write(tmp_path / "texts.npz")

@@ -95,7 +95,7 @@ def test_a_batch_stops_the_run_that_is_timed(
     assert ran.is_set()
 
 
-def test_what_a_run_raises_by_itself_is_raised(turn: LaneTurn, clock: FakeClock) -> None:
+def test_an_error_of_a_run_is_raised(turn: LaneTurn, clock: FakeClock) -> None:
     clock.now += 1.0
 
     def run(options: Any) -> tuple[float, ...]:
@@ -170,7 +170,7 @@ def test_a_lane_without_gaps_has_single_rows_timed_beside_its_batches(
 
 
 @pytest.mark.parametrize("gaps", [True, False])
-def test_what_seems_dear_is_timed_again_where_that_is_soon_done(
+def test_dear_stages_are_timed_again_where_that_is_soon_done(
     turn: LaneTurn, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, gaps: bool
 ) -> None:
     for name, value in {

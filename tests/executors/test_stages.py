@@ -348,7 +348,7 @@ def test_thresholds_change_at_once_and_ramps_when_they_are_open(bench: Bench) ->
     assert bench.run(*images(1), leaving=Leaving.RUN_ON).ramps == {0: 0}
 
 
-def test_what_stages_take_is_told_once_the_lane_has_room_for_it(bench: Bench) -> None:
+def test_stage_times_are_reported_once_the_lane_has_room(bench: Bench) -> None:
     bench.arrange(policy(0, 1))
     while (arranged := bench.told()).rows != (1, 4, 8):
         assert arranged.rows in ((1,), (1, 4))  # larger ones came to be timed only later
@@ -408,7 +408,7 @@ def test_a_model_without_a_batch_axis_has_early_answers(models: Any, kit: Any, a
         (lambda exits: (exits.folder / "ramps.1.npz").write_bytes(b"PK"), "ramps.1.npz"),
     ],
 )
-def test_what_cannot_be_opened_leaves_what_was_there(
+def test_a_chain_that_cannot_be_opened_leaves_the_previous_one(
     bench: Bench, layers: Any, spoil: Any, why: str
 ) -> None:
     bench.arrange(policy(1, threshold=2.0))

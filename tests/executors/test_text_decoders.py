@@ -111,7 +111,7 @@ def test_lines_are_fractions_of_the_picture_and_not_of_its_margins() -> None:
 
 
 @pytest.mark.parametrize("shape", [(-1, 2, -1, -1), (-1, 96, 128)])
-def test_what_is_no_map_is_refused(shape: tuple[int, ...]) -> None:
+def test_an_output_that_is_no_map_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ModelError, match=r"decode\.as: expected the map of a text detector"):
         decoder(DB, *shape)
 

@@ -172,7 +172,7 @@ def test_a_file_that_is_no_tokenizer_and_a_missing_package_are_named(
     assert str(error.value) == MISSING
 
 
-def test_what_the_package_refuses_fails_alone_and_names_its_elements(tmp_path: Path) -> None:
+def test_texts_that_the_package_refuses_fail_alone_and_are_named(tmp_path: Path) -> None:
     """A file without a token for unknown words, and pairs of which only the first may be cut."""
     words = ("a", *WORDS)
     vocab = {word: number for number, word in enumerate(words)}

@@ -87,7 +87,7 @@ def test_older_models_state_axes_as_attributes() -> None:
     np.testing.assert_array_equal(found["two"], [2, 5])
 
 
-def test_what_is_large_wrong_or_not_constant_stays() -> None:
+def test_large_wrong_and_variable_nodes_stay() -> None:
     nodes = [
         constant("huge", ints(MOST_ELEMENTS, MOST_ELEMENTS)),
         node("ConstantOfShape", "huge", "zeros"),

@@ -64,7 +64,7 @@ def edit_weights(folder: Path, **arrays: Any) -> None:
     edit(folder, weights_sha256=hashlib.sha256(packed.getvalue()).hexdigest())
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_manifest_is_read(tmp_path: Path) -> None:
     wrote = a_manifest()
     read = read_manifest(lay(tmp_path, wrote), model_sha256=MODEL)
     assert (read.model_sha256, read.revision, read.rows, read.source) == (MODEL, 3, 3000, "traffic")

@@ -132,7 +132,7 @@ def test_no_layer_runs_twice() -> None:
         ),
     ],
 )
-def test_what_is_named_wrongly_names_its_key(exit: OwnExit, message: str) -> None:
+def test_wrong_names_are_refused_with_their_key(exit: OwnExit, message: str) -> None:
     whole = model([[0], [1]], (1, 1, 2))
     whole.graph.output.append(helper.make_tensor_value_info("kind", TensorProto.INT64, ["n"]))
     with pytest.raises(ExitError, match=message):

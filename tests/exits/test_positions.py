@@ -169,7 +169,7 @@ def test_shapes_constants_and_dead_nodes_are_not_live() -> None:
     assert tensors(find_positions(model(*nodes))) == ["b", "e"]
 
 
-def test_what_depends_on_another_input_is_context() -> None:
+def test_tensors_of_another_input_are_context() -> None:
     nodes = (
         node("Relu", "bias", "more"),
         *CHAIN[:3],
@@ -289,7 +289,7 @@ YES = (numpy_helper.from_array(np.array(True), "yes"),)
         (model(*CHAIN[:2], node("Relu", "b", "a"), *CHAIN[2:]), "tensor 'a' is produced twice"),
     ],
 )
-def test_what_has_no_early_exits_is_told_why(given: onnx.ModelProto, message: str) -> None:
+def test_a_model_without_positions_says_why(given: onnx.ModelProto, message: str) -> None:
     with pytest.raises(ExitError, match=message):
         find_positions(given)
 

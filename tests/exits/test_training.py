@@ -95,7 +95,7 @@ def test_how_rows_are_cut_into_batches_does_not_matter(
     np.testing.assert_allclose(x @ cut + cut_bias, x @ weights + bias, atol=1e-6)
 
 
-def test_what_all_logits_share_does_not_count_and_flat_features_get_no_weight() -> None:
+def test_a_common_shift_of_logits_does_not_count_and_flat_features_get_no_weight() -> None:
     x, y = drawn(50, 3, 4)
     x[:, 1] = 7.25
     weights, bias = summed(x, y).solve(1e-3)

@@ -90,7 +90,7 @@ async def test_a_piece_of_work_that_fails_does_not_stop_the_others():
     assert len(complaints) == 1
 
 
-def test_what_failed_work_held_goes_with_it_and_not_with_the_collector():
+def test_failed_work_frees_what_it_held_without_the_collector():
     class Body:
         pass
 

@@ -163,7 +163,7 @@ def test_control_is_for_the_control_port_or_behind_a_token(wanted, ports, contro
 
 
 @pytest.mark.parametrize("wanted", [{"allow_control": True}, {"allow_uploads": True}])
-def test_what_was_enough_for_control_before_says_what_is_missing(wanted):
+def test_control_flags_without_a_token_say_what_is_missing(wanted):
     with pytest.raises(ValueError, match=r"^allow_\w+: needs .*token.*") as caught:
         settings(**wanted)
     assert "--control-port" in str(caught.value)

@@ -157,7 +157,7 @@ def test_the_binary_form_means_the_same(default, binary):
     assert answer_again.order == answer.order
 
 
-def test_what_is_long_and_no_data_is_refused():
+def test_long_json_that_is_no_data_is_refused():
     document = {"inputs": [], "parameters": {"x": "a" * MAX_REST}}
     assert refusal_of(lambda: binary_form(orjson.dumps(document), None)) is Reason.TOO_LARGE
 
@@ -246,7 +246,7 @@ async def test_long_texts_are_read_by_a_nice_process_and_their_memory_is_counted
         await asyncio.sleep(0.01)
 
 
-async def test_what_is_wrong_with_a_long_text_is_told_as_with_a_short_one():
+async def test_errors_of_long_and_short_texts_are_the_same():
     unpacker = Unpacker()
     bad = long_json(10_000).replace(b",77,", b',"77",')
     with pytest.raises(WireError) as caught:

@@ -95,7 +95,7 @@ def test_examples_are_right_and_inputs_follow_from_the_seed(fuzz: Any, name: str
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_what_was_found_stays_mended(fuzz: Any, name: str) -> None:
+def test_inputs_that_failed_once_pass(fuzz: Any, name: str) -> None:
     for data in FOUND[name]:
         assert fuzz.failure(fuzz.targets[name], data) is None
 

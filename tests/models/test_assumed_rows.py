@@ -232,7 +232,7 @@ def test_a_guess_is_not_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stated", [{"values": {"rate": 5}}, {"warmup_shapes": {"sound": (1, 9)}}])
-def test_what_is_stated_and_does_not_run_is_a_guess_as_well(tmp_path: Path, stated: Any) -> None:
+def test_stated_rows_that_do_not_run_give_a_guess_as_well(tmp_path: Path, stated: Any) -> None:
     assert measured(voice(tmp_path), **stated).guess
 
 

@@ -29,7 +29,7 @@ def manifest(definition: ModelDefinition, revision: int = 1) -> ExitManifest:
     return ExitManifest(model_hash(definition), revision, 300, "traffic", ("y",), (ramp,))
 
 
-def test_what_is_saved_is_found_and_is_no_part_of_the_model(definition: ModelDefinition) -> None:
+def test_saved_ramps_are_found_and_are_no_part_of_the_model(definition: ModelDefinition) -> None:
     before = model_hash(definition)
     folder = ProfileStore().exits_folder(definition)
     assert find_ramps(definition, folder) is None

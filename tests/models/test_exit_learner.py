@@ -125,7 +125,7 @@ async def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository:
         assert (told["rows"], told["source"], told["outputs"]) == (512, "traffic", ["label"])
 
 
-async def test_what_was_learnt_before_serves_at_once(repository: Path) -> None:
+async def test_ramps_learnt_before_serve_at_once(repository: Path) -> None:
     async with watched() as world:
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(FIRST_TRAINING), size=64)

@@ -54,7 +54,7 @@ def known(sides: tuple[int, ...] = (128, 256)) -> ProfiledModel:
 # ── accuracy ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_stated_wins_over_what_was_measured_and_that_over_the_order() -> None:
+def test_stated_accuracy_wins_over_measured_and_measured_over_the_order() -> None:
     settings = VariantSettings(sizes=(1 << 7, 1 << 8, 1 << 9), accuracy={"128": 0.3})
     found, notes = accuracies(settings, {"128": 0.9, "512": 0.7})
     assert found == {"128": 0.3, "256": pytest.approx(0.5), "512": 0.7}
@@ -92,7 +92,9 @@ def test_a_variant_is_dropped_only_where_it_is_worse_beyond_the_interval() -> No
 
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8), st.data())
-def test_what_is_kept_rises_and_ends_with_the_best(values: list[float], data: Any) -> None:
+def test_kept_variants_rise_in_accuracy_and_end_with_the_best(
+    values: list[float], data: Any
+) -> None:
     names = [f"v{i}" for i in range(len(values))]
     stated = data.draw(st.sets(st.sampled_from(names)))
     settings = VariantSettings(

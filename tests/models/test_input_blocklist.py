@@ -68,7 +68,7 @@ def test_the_same_input_is_refused_where_it_was_announced() -> None:
     on_loop(test)
 
 
-def test_what_waits_with_the_same_input_is_withdrawn_with_that_reason() -> None:
+def test_waiting_requests_with_the_same_input_are_withdrawn_with_that_reason() -> None:
     def test() -> None:
         bench = Bench()
         first, same, other = send(bench, 7), send(bench, 7), send(bench, 8)

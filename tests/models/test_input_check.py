@@ -113,7 +113,7 @@ def test_limits_of_the_settings_hold():
     assert caught.value.reason is Reason.TOO_LARGE
 
 
-def test_what_is_remembered_of_a_form_is_what_a_check_finds_and_is_bounded(monkeypatch):
+def test_remembered_forms_equal_fresh_checks_and_are_bounded(monkeypatch):
     monkeypatch.setattr(input_check, "MOST_FORMS", 3)
     check, fresh = check_for(IMAGE, WORDS, work_hint="bytes"), check_for(IMAGE, WORDS)
     for length in (1, 2, 3, 4, 1, 4):
@@ -169,7 +169,7 @@ class TestRawRequests:
     @pytest.mark.parametrize(
         "specs", [(IMAGE, WORDS), (LABEL,), (TensorSpec("x", Datatype.FP32, (-1, -1, -1)),)]
     )
-    def test_what_does_not_follow_is_refused(self, specs):
+    def test_a_raw_body_that_does_not_fit_is_refused(self, specs):
         with pytest.raises(BadField, match="a JSON header"):
             check_for(*specs).check(self.raw(b"\0" * 24))
 

@@ -95,7 +95,7 @@ def test_boxes_and_labels_are_read(tmp_path: Path) -> None:
         ([detected(boxes=[], classes=[])], "labels.jsonl: no image has a box"),
     ],
 )
-def test_what_is_wrong_is_named_by_line(tmp_path: Path, lines: list[Any], message: str) -> None:
+def test_faults_of_labels_are_named_by_line(tmp_path: Path, lines: list[Any], message: str) -> None:
     np.save(tmp_path / "out.npy", np.zeros((4, 4, 3), np.uint8))
     data = tmp_path / "data"
     data.mkdir()
@@ -244,7 +244,7 @@ def images_of(**changed: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_is_wrong_in_coco_is_named(tmp_path: Path, changed: Any, message: str) -> None:
+def test_faults_in_coco_are_named(tmp_path: Path, changed: Any, message: str) -> None:
     picture(tmp_path / "out.jpg")
     root = tmp_path / "data"
     (root / "images").mkdir(parents=True)
@@ -350,7 +350,7 @@ def test_a_split_of_yolo_may_be_a_list_of_images(tmp_path: Path, place: str) -> 
         (None, "data.yaml: val: there is no file 'v.txt' in the data"),
     ],
 )
-def test_what_is_wrong_in_a_list_of_images_is_named(
+def test_faults_in_a_list_of_images_are_named(
     tmp_path: Path, lines: str | None, message: str
 ) -> None:
     picture(tmp_path / "a.jpg")
@@ -404,7 +404,7 @@ LINE = "0 0.5 0.5 0.5 0.5"
         (GOOD, [], "data.yaml: val: no image has a box"),
     ],
 )
-def test_what_is_wrong_in_yolo_is_named(
+def test_faults_in_yolo_are_named(
     tmp_path: Path, text: str, lines: list[str], message: str
 ) -> None:
     (tmp_path / "out").mkdir()
@@ -505,7 +505,7 @@ def test_a_bmp_is_decoded_here(tmp_path: Path) -> None:
         load_picture(LabelledImage(path, "", 0))
 
 
-def test_what_its_suffix_says_does_not_count(tmp_path: Path) -> None:
+def test_the_suffix_of_a_picture_does_not_count(tmp_path: Path) -> None:
     picture(tmp_path / "a.bmp").rename(tmp_path / "a.png")
     assert load_picture(LabelledImage(tmp_path / "a.png", "", 0))[1] == (1, 20, 40, 3)
     (tmp_path / "b.png").write_bytes(b"II*\0 a TIFF, which OpenCV would decode")

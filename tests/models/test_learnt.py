@@ -84,7 +84,7 @@ async def test_it_is_looked_at_by_the_minute(
     version.arena.close()
 
 
-def test_what_a_profiled_replica_acts_is_not_kept(tmp_path: Path) -> None:
+def test_times_of_a_profiled_replica_are_not_kept(tmp_path: Path) -> None:
     version = served(tmp_path, ProfileStore(), "executor: profiled\n")
     learn(version, 0.05, length=9)
     asyncio.run(LearntTimes(ProfileStore()).save([version]))

@@ -170,7 +170,9 @@ def test_a_mask_may_be_left_out() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_for_boxes(changed: dict[str, ModelInterface], problem: str) -> None:
+def test_faults_of_edges_with_boxes_are_named(
+    changed: dict[str, ModelInterface], problem: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         fitted(TRAFFIC, **changed)
     assert problem in str(caught.value)
@@ -223,7 +225,7 @@ def test_what_does_not_fit_for_boxes(changed: dict[str, ModelInterface], problem
         ),
     ],
 )
-def test_what_does_not_fit_for_rows(old: str, new: str, problem: str) -> None:
+def test_faults_of_edges_with_rows_are_named(old: str, new: str, problem: str) -> None:
     assert old in JOINED
     with pytest.raises(SettingsError) as caught:
         fitted(
@@ -247,7 +249,7 @@ def test_what_does_not_fit_for_rows(old: str, new: str, problem: str) -> None:
         ("when: {}", ("scores INT64 -1",), "edges[0].scores: expected an output of FP32"),
     ],
 )
-def test_what_does_not_fit_for_chosen_rows(
+def test_faults_of_edges_with_chosen_rows_are_named(
     edge: str, outputs: tuple[str, ...], problem: str
 ) -> None:
     classes = "" if "class: 3" in edge else ", classes: [a, b, c]"
@@ -378,7 +380,7 @@ def test_crops_of_quads_go_from_stage_to_stage() -> None:
         ("plate, crop: {max_aspect: none}", "embed", "edges[1].to: expected a model that takes"),
     ],
 )
-def test_what_does_not_fit_for_crops_of_crops(old: str, new: str, problem: str) -> None:
+def test_faults_of_edges_with_crops_of_crops_are_named(old: str, new: str, problem: str) -> None:
     assert old in READ
     with pytest.raises(SettingsError) as caught:
         fitted(READ.replace(old, new), **READERS)

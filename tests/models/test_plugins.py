@@ -121,7 +121,7 @@ def test_an_entry_point_that_cannot_be_imported_is_told_in_a_sentence(
     assert validate_settings({}, where="").scheduler.name == "slack"
 
 
-def test_what_is_built_in_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_in_parts_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     offered(monkeypatch, EntryPoint("slack", OWN, "slacktide.schedulers"))
     plugins.offer_entry_points()
     assert POLICIES.find("slack").built_in

@@ -133,7 +133,7 @@ def mixing(root: Path) -> None:
     onnx.save(model, root / "m" / "1" / "model.onnx")
 
 
-def test_what_the_check_of_rows_found_is_kept_beside_the_profile(root: Path) -> None:
+def test_the_verdict_on_rows_is_kept_beside_the_profile(root: Path) -> None:
     mixing(root)
     plain = read(root, "")
     found = measured(plain)
@@ -211,7 +211,7 @@ def test_a_profile_of_before_rows_were_checked_is_taken_anew(root: Path) -> None
     assert ProfileCache(ProfileStore()).find(definition, [1]) is None
 
 
-def test_what_was_seen_while_serving_counts_at_the_next_start(root: Path) -> None:
+def test_a_verdict_from_serving_counts_at_the_next_start(root: Path) -> None:
     definition = read(root, "")
     before = measured(definition)
     cache = ProfileCache(ProfileStore())

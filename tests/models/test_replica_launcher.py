@@ -177,7 +177,7 @@ def test_a_loss_that_counts_against_another_variant_is_not_counted_twice(house: 
     assert house.version.counters.crashes == house.version.counters.out_of_memory == 1
 
 
-async def test_what_a_planner_has_taken_back_is_not_waited_for(house: Any) -> None:
+async def test_a_replica_that_a_planner_has_taken_back_is_not_waited_for(house: Any) -> None:
     waiting = house.launcher.await_up(POOL)
     house.launcher.stopped(REPLICA)
     assert not waiting.done(), "the only pool of a model is"
@@ -186,7 +186,7 @@ async def test_what_a_planner_has_taken_back_is_not_waited_for(house: Any) -> No
     assert waiting.result() is None
 
 
-def test_what_ramps_say_is_counted_with_the_batch(caplog: pytest.LogCaptureFixture) -> None:
+def test_verdicts_of_ramps_are_counted_with_the_batch(caplog: pytest.LogCaptureFixture) -> None:
     house = House()
     counters = house.version.counters
     # Four rows: two leave at the first ramp, and the second of these runs on.

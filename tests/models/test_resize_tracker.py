@@ -48,7 +48,7 @@ def test_without_replicas_there_is_nothing_to_wait_for(desk: Desk) -> None:
 
 @pytest.mark.parametrize("order", [(7, 8), (8, 7)])
 @pytest.mark.parametrize("instead", [(0,), (0, 1, 2)])
-def test_what_one_replica_did_not_get_the_lane_has_not(
+def test_cores_that_one_replica_did_not_get_are_not_the_lanes(
     desk: Desk, caplog: pytest.LogCaptureFixture, order: tuple[int, int], instead: tuple[int, ...]
 ) -> None:
     desk.resizing.begin("lane", (0, 1), [7, 8])
@@ -93,7 +93,7 @@ def test_a_replica_that_is_gone_is_not_waited_for(desk: Desk) -> None:
     assert desk.heard == [LaneResized("lane", (0, 1))]
 
 
-def test_what_comes_later_is_told_once_more(desk: Desk) -> None:
+def test_cores_that_come_later_are_told_once_more(desk: Desk) -> None:
     desk.resizing.begin("lane", (0, 1, 2), [7, 8])
     desk.reported("lane", 7, Resized((0,), "full"))
     desk.reported("lane", 8, Resized((0, 1), "full"))

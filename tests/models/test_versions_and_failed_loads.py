@@ -139,7 +139,7 @@ async def test_an_unforeseen_error_is_one_models_and_readiness_asks_for_those_of
     assert not control.ready()
 
 
-def test_what_the_machine_lacks_is_told_in_a_sentence():
+def test_a_lack_of_the_machine_is_told_in_a_sentence():
     assert machine_reason(MemoryError()) == "out of memory"
     assert machine_reason(OSError(errno.EMFILE, "Too many open files")) == (
         "the server has no file descriptor left; raise the limit on open files (ulimit -n)"

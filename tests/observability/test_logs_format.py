@@ -116,7 +116,7 @@ def test_an_exception_is_folded_into_its_json_line() -> None:
 
 
 @given(st.text())
-def test_whatever_the_text_a_json_record_is_one_ascii_line(text: str) -> None:
+def test_a_json_record_is_one_ascii_line_for_any_text(text: str) -> None:
     record = logging.makeLogRecord({"msg": text, "request_id": text, "name": "slacktide.x"})
     line = JsonFormatter().format(record)
     assert line.isascii()
@@ -125,7 +125,7 @@ def test_whatever_the_text_a_json_record_is_one_ascii_line(text: str) -> None:
 
 
 @given(st.text())
-def test_whatever_the_text_a_text_record_is_one_printable_line(text: str) -> None:
+def test_a_text_record_is_one_printable_line_for_any_text(text: str) -> None:
     standard = {"name": "slacktide.x", "levelname": "INFO", "levelno": logging.INFO}
     record = logging.makeLogRecord({**standard, "msg": text, "request_id": text})
     assert TextFormatter().format(record).isprintable()
@@ -203,7 +203,7 @@ def test_printable_text_stays(text: str) -> None:
     assert printable(text) == text
 
 
-def test_what_does_not_print_is_escaped_and_what_is_long_is_cut() -> None:
+def test_unprintable_characters_are_escaped_and_long_texts_cut() -> None:
     assert printable("a\nb\x1b[0m\u202e") == r"a\nb\x1b[0m\u202e"
     assert printable("x" * 300) == "x" * 255 + "…"
 

@@ -215,7 +215,7 @@ def test_no_family_is_declared_twice_and_all_have_help(world: World) -> None:
     assert len(re.findall(r"^# HELP \S+ \S", page, re.MULTILINE)) == len(names)
 
 
-def test_what_profiling_costs_and_has_found(world: World) -> None:
+def test_costs_and_findings_of_profiling(world: World) -> None:
     loaded = world.load("mlp")
     counts = loaded.counters.samples
     counts.run, counts.run_s, counts.delayed, counts.delayed_s = 5, 0.25, 2, 0.03
@@ -394,7 +394,7 @@ def test_where_requests_and_replicas_are(world: World) -> None:
     assert found["slacktide_payload_in_use_bytes"] == {(): 0}
 
 
-def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
+def test_targets_and_costs_of_scaling(world: World) -> None:
     mlp = world.load("mlp")
     mlp.pool.sessions = (SessionSize(2, 3000), SessionSize(1, 1000))
     base = Plan((LaneSpec("mlp", (0,)),), (Deployment(mlp.pool.id, "mlp", 8),), ())

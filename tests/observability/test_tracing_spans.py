@@ -257,7 +257,7 @@ def test_clocks_that_disagree_keep_children_within_their_parent(recorder: Record
         assert milliseconds(span) == (0.0, 0.0)
 
 
-def test_what_clients_write_is_made_printable(recorder: Recorder) -> None:
+def test_texts_of_clients_are_made_printable(recorder: Recorder) -> None:
     server = recorder.server(request(request_id="a\nb" + "x" * 1000))
     value = str((server.attributes or {})["triton.request_id"])
     assert value.startswith(r"a\nbxxx")

@@ -88,7 +88,7 @@ def test_the_help_lists_them_without_an_import(install: Any) -> None:
         ("broken", "publication 'broken' (no:PAPER of shop-papers 1.0) cannot be used: ModuleNot"),
     ],
 )
-def test_what_is_none_is_named(install: Any, name: str, message: str) -> None:
+def test_an_entry_that_is_no_publication_is_named(install: Any, name: str, message: str) -> None:
     install("shop-papers", "1.0", "publications", broken="no:PAPER")
     result = invoke(name)
     assert result.exit_code == 2

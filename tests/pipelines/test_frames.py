@@ -94,7 +94,7 @@ def test_a_thousand_rows_are_split_at_the_largest_batch():
 
 
 @pytest.mark.parametrize("lost", [Reason.HOPELESS, Reason.UNAVAILABLE, Reason.CRASHED])
-def test_what_is_lost_ends_its_branch_and_the_rest_is_answered(lost):
+def test_a_lost_stage_ends_its_branch_and_the_rest_is_answered(lost):
     play = Play(graph("detect>brand", "detect>plate", "plate>owner"))
     play.arrives()
     source = only(play.stage("detect"))
@@ -239,7 +239,7 @@ def test_a_join_that_lacks_a_part_does_not_begin():
     assert play.outcomes[1].missing == ("c", "d")
 
 
-def test_what_cannot_be_kept_ends_its_branch():
+def test_outputs_that_cannot_be_kept_end_their_branch():
     play = Play(TRAFFIC)
     play.arrives()
     source = only(play.stage("detect"))
@@ -273,7 +273,7 @@ def test_an_upload_that_never_comes_ends_at_its_deadline():
     assert play.freed == [7]
 
 
-def test_what_is_turned_away_is_counted():
+def test_refused_frames_are_counted():
     play = Play(TRAFFIC)
     play.tell(
         FrameRefused(1, "p", Reason.BAD_INPUT, "no"),
@@ -344,7 +344,7 @@ def test_frames_stay_with_the_pipeline_that_they_came_to():
     assert play.outcomes[2].reason is Reason.UNAVAILABLE
 
 
-def test_what_cannot_be_is_a_fault_of_the_driver():
+def test_an_impossible_event_is_a_fault_of_the_driver():
     play = Play(TRAFFIC)
     play.arrives()
     with pytest.raises(ValueError, match="already in use"):

@@ -260,7 +260,7 @@ def test_a_child_that_the_engine_was_not_told_of_is_found(tmp_path: Path) -> Non
     assert replay(Recording(world.path)).difference is not None
 
 
-def test_what_a_line_of_frames_cannot_hold_is_named(tmp_path: Path) -> None:
+def test_an_impossible_line_of_frames_is_named(tmp_path: Path) -> None:
     world = World(tmp_path / "r")
     world.run(*arrivals(20, 90.0, 0.15, seed=1))
 

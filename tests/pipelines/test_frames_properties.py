@@ -43,7 +43,7 @@ def plays(draw: st.DrawFn) -> Play:
 
 
 @given(plays(), st.data())
-def test_whatever_happens_each_frame_ends_once_and_is_freed_once(play: Play, data) -> None:
+def test_each_frame_ends_once_and_is_freed_once(play: Play, data) -> None:
     frames = 0
     for _ in range(data.draw(st.integers(1, 40), "steps")):
         choices = ["arrive", "announce", "wait"]

@@ -114,7 +114,7 @@ def test_a_fan_out_that_has_a_stage_refused_is_forgotten():
 @pytest.mark.parametrize(
     ("answered", "step", "kept"), [(100, 0.1, 0.012), (30, 0.1, 0.012), (0, 11.0, 0.012)]
 )
-def test_what_answers_or_has_a_rest_forgets_nothing(answered, step, kept):
+def test_a_stage_that_answers_or_has_time_left_forgets_nothing(answered, step, kept):
     seconds = {"A": 0.01, "B": 0.0005, "C": 0.0, "D": 0.0}
     found, _, fan_outs = rest(seconds, seen=[(0, 20)])
     assert asked(found, fan_outs, 60.0, answered=answered, step=step) == pytest.approx(kept)

@@ -177,9 +177,7 @@ class TestASlowPlanner:
         assert [now for now, _ in plans] == pytest.approx([0.0, 1.5, 3.0])
         assert simulation.runtime.plans == 2
 
-    def test_what_is_recorded_is_the_plan_so_a_replay_needs_no_planner(
-        self, tmp_path: Path
-    ) -> None:
+    def test_the_plan_is_recorded_so_a_replay_needs_no_planner(self, tmp_path: Path) -> None:
         recorder = Recorder(tmp_path / "run.rec", EngineSettings(), limit=1 << 30)
 
         def recorded(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:

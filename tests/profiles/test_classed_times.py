@@ -278,7 +278,7 @@ def test_once_an_application_was_named_requests_without_one_are_told_apart_also_
         assert each.unknown_keys == 2
 
 
-def test_what_was_learnt_can_be_written_and_read() -> None:
+def test_learnt_classes_can_be_written_and_read() -> None:
     times = ClassedTimes(TABLE)
     live(times, 1_500, hint=lambda name: 10.0 if name == "short" else None)
     data = json.loads(json.dumps(times.export()))
@@ -321,9 +321,7 @@ def test_what_was_learnt_can_be_written_and_read() -> None:
         ),
     ],
 )
-def test_what_cannot_have_been_learnt_is_refused(
-    change: Callable[[dict], object], message: str
-) -> None:
+def test_impossible_classes_are_refused(change: Callable[[dict], object], message: str) -> None:
     times = ClassedTimes(TABLE)
     times.train({"short": [1.0] * 30, "long": [5.0] * 30})
     data = json.loads(json.dumps(times.export()))

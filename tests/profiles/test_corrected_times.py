@@ -263,7 +263,7 @@ def run_on(
         times.observe(seconds, (), rows, cores)
 
 
-def test_what_runs_on_unmeasured_cores_is_learnt_there_and_hardly_elsewhere() -> None:
+def test_runs_on_unmeasured_cores_are_learnt_there_and_hardly_elsewhere() -> None:
     times = CorrectedTimes(amdahl_table((1, 2)))
     for seed in range(40):
         run_on(times, 1, 1.0, batches=5, seed=seed)
@@ -361,7 +361,7 @@ def test_trials_settle_a_table_that_is_wrong_by_any_factor(resnet: LatencyTable)
     assert again.of(1, 1).expected == pytest.approx(times.of(1, 1).expected, rel=0.01)
 
 
-def test_what_was_learnt_before_there_were_trials_is_read(resnet: LatencyTable) -> None:
+def test_corrections_from_before_there_were_trials_are_read(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     times.observe(1.0, (), 1, 1)
     document = times.export()

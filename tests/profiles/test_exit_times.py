@@ -126,7 +126,7 @@ def test_of_a_batch_that_was_stopped_only_the_exits_are_learnt(times):
     assert times.of(1, 1).on_time(0.5 * WHOLE) > 0.9
 
 
-def test_what_a_worker_says_of_ramps_that_are_not_in_force_is_passed_over(times):
+def test_reports_of_ramps_that_are_not_in_force_are_passed_over(times):
     times.follow(replace(POLICY, ramps=(3, 4)))
     times.saw(batch(), report(0), WHOLE, 1)
     assert times.of(1, 1) is times.whole(1, 1)
@@ -159,7 +159,7 @@ def test_ramps_that_begin_to_answer_are_hoped_for(times):
     assert times.of(1, 1).on_time(0.7 * WHOLE) < 0.06
 
 
-def test_what_a_policy_says_of_ramps_counts_until_they_are_seen(times):
+def test_a_policys_costs_of_ramps_count_until_they_are_measured(times):
     times.follow(replace(POLICY, costs=(0.5, 0.8)))
     assert times.of(1, 1).on_time(0.6 * WHOLE) > 0.4
     assert times.of(1, 1).on_time(0.4 * WHOLE) < 0.01

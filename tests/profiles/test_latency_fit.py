@@ -81,7 +81,7 @@ def test_core_counts_that_were_not_measured_lie_between_their_neighbours() -> No
     assert further == furthest
 
 
-def test_what_was_fitted_on_measured_cores_says_the_same_of_others(resnet: LatencyTable) -> None:
+def test_a_fit_on_measured_cores_gives_the_same_times_on_others(resnet: LatencyTable) -> None:
     others = [SizeTime(1, 1, 4.0, 0.040), SizeTime(1, 2, 4.0, 0.018)]
     measured = {count: fit_latency(resnet, count, others).latency for count in (1, 2)}
     for cores in (1, 2, 3, 4, 9):

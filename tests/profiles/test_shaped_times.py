@@ -84,7 +84,7 @@ def test_a_shape_is_not_measured_until_it_has_run() -> None:
     assert times.of(1, 1, (big,)).expected == pytest.approx(1.1)
 
 
-def test_what_was_learnt_survives_a_file() -> None:
+def test_learnt_times_survive_a_file() -> None:
     times = ShapedTimes(TABLE, REFERENCE)
     for side in (50, 100, 200, 333):
         run(times, square(side), 20, factor=1.4)
@@ -182,7 +182,7 @@ def test_shapes_that_are_asked_for_no_more_make_room_in_the_end() -> None:
     assert times.has_run(*of(new))
 
 
-def test_what_policies_see_has_not_changed_until_the_revision_rises() -> None:
+def test_published_times_stay_until_the_revision_rises() -> None:
     times = ShapedTimes(TABLE, REFERENCE)
     seen: dict[int, list[float]] = {}
     for number in range(200):
@@ -330,7 +330,7 @@ BAD: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("field", "value", "message"), BAD)
-def test_what_cannot_have_been_learnt_is_refused(field: str, value: Any, message: str) -> None:
+def test_impossible_times_are_refused(field: str, value: Any, message: str) -> None:
     times = ShapedTimes(TABLE, REFERENCE)
     run(times, square(200), 20)
     before = times.export()

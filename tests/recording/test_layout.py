@@ -251,7 +251,7 @@ def submitted(**changed: Any) -> list[Any]:
     return line
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_faults_of_a_line_are_named() -> None:
     assert refusal([0.0, []]) == "expected [now, events, commands]"
     assert refusal(["0", [], []]) == "now: expected a number, got '0'"
     assert "expected one of Announced, " in refusal([0.0, [["Sumbitted"]], []])

@@ -36,7 +36,7 @@ def test_why_is_kept_in_the_recording() -> None:
     assert line.endswith("brand moves from a to b: regular plan")
 
 
-def test_what_moves_is_told_once() -> None:
+def test_a_move_is_told_once() -> None:
     told: list[Decision] = []
     notes = Notes(told.append)
     plans = [plan("a"), plan("a"), plan("a", "b"), plan("b", device="box"), plan("b")]

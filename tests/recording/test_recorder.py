@@ -198,7 +198,7 @@ def test_a_disk_that_is_too_slow_ends_the_recording(
     assert records(tmp_path / "a.rec")
 
 
-def test_what_is_no_json_ends_the_recording_and_nothing_else(tmp_path: Path) -> None:
+def test_a_value_that_json_cannot_hold_ends_the_recording_alone(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.rec", EngineSettings(), limit=MIB)
     recorder.called((TimerFired(),), 2**70, ())  # type: ignore[arg-type]
     recorder.encode()
@@ -220,7 +220,9 @@ def test_the_last_line_of_a_killed_server_is_skipped_with_a_warning(
     assert warning.startswith(f"{recorded.path}:{lines}: skipping the incomplete last line")
 
 
-def test_what_is_no_recording_is_refused(tmp_path: Path, world: Any, happenings: Any) -> None:
+def test_a_file_that_is_no_recording_is_refused(
+    tmp_path: Path, world: Any, happenings: Any
+) -> None:
     path = tmp_path / "other.json"
     with pytest.raises(RecordingError, match="cannot be read: No such file"):
         Recording(path)

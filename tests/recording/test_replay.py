@@ -96,9 +96,7 @@ def test_a_replay_is_identical_whatever_happened(
 
 
 @pytest.mark.parametrize("policy", ["slack", "orloj"])
-def test_what_is_learnt_of_lengths_is_learnt_again(
-    policy: str, world: Any, happenings: Any
-) -> None:
+def test_lengths_are_learnt_again(policy: str, world: Any, happenings: Any) -> None:
     """Classes of requests, and finished ones that are run again alone to tell them apart."""
     recorded = world(policy, profiling=0.2)
     quiet = happenings(seed=5, count=600, rate=60.0, trouble=False, hints=(1.0, 20.0))

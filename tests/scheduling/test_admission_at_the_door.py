@@ -90,7 +90,7 @@ def test_a_refusal_can_be_told_in_numbers(lab, policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["edf", "slack"])
-def test_what_is_refused_needs_and_waits_longer_than_it_has(lab, policy: str) -> None:
+def test_refused_requests_need_and_wait_longer_than_they_have(lab, policy: str) -> None:
     times = lab.LogNormalTimes(lambda rows: 0.01 * rows, 0.01)
     scheduler = make_scheduler(policy, {}, max_batch=8, times=times, view=lab.LaneView())
     refused = 0

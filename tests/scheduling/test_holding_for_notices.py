@@ -227,7 +227,7 @@ class TestTrust:
         assert self.soon(known, 0.0) == [20]
 
     @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 1.0), st.booleans()), max_size=40))
-    def test_what_is_awaited_is_ahead_and_known(self, steps) -> None:
+    def test_an_awaited_notice_is_ahead_and_known(self, steps) -> None:
         known = Announcements()
         here: dict[int, Notice] = {}
         now = 0.0

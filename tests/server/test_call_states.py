@@ -61,7 +61,7 @@ def can(deed: str, opened: Any) -> bool:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(DEEDS)), max_size=12))
-def test_whatever_happens_a_call_is_answered_at_most_once_and_gives_everything_back(deeds):
+def test_a_call_is_answered_at_most_once_and_gives_everything_back(deeds):
     async def play() -> None:
         bench = Bench(requests=2, arriving=24)
         calls: list[Any] = [bench.open() for _ in range(3)]

@@ -91,7 +91,7 @@ def test_outputs_without_classes_or_with_too_many_give_none(shape: tuple[int, in
     assert not np.array(strings, object).size
 
 
-def test_what_cannot_be_sorted_is_refused_before_it_runs() -> None:
+def test_an_output_that_cannot_be_sorted_is_refused_before_the_request_runs() -> None:
     with pytest.raises(BadField, match="classification of output 'y': expected an output of numb"):
         check_classification({"y": 1}, version(Datatype.BOOL, -1, 3), 1)
     check_classification({"x": 1}, version(Datatype.BOOL, -1, 3), 1)

@@ -471,7 +471,7 @@ def test_an_announced_call_gives_everything_back_however_it_ends(end):
     on_loop(test)
 
 
-def test_what_a_front_end_refused_is_told_with_its_caller():
+def test_a_refusal_by_a_front_end_names_its_caller():
     def test() -> None:
         bench = Bench()
         bench.open().refuse(Reason.TOO_LARGE, "too large")

@@ -29,7 +29,7 @@ def test_without_any_the_models_slo_counts():
     assert at(slo="2s") == 102.0
 
 
-def test_what_was_sent_wins_over_the_models_slo_even_if_it_is_longer():
+def test_a_sent_deadline_wins_over_the_models_slo_even_if_it_is_longer():
     assert at(CallOptions(timeout_s=5.0), slo="2s") == 105.0
 
 
@@ -38,7 +38,7 @@ def test_nothing_is_longer_than_max_slo():
     assert at(max_slo="3s") == 103.0
 
 
-def test_what_is_shorter_than_max_slo_stays_as_it_was_sent():
+def test_a_deadline_shorter_than_max_slo_stays_as_it_was_sent():
     assert at(CallOptions(timeout_s=1.0), max_slo="3s") == 101.0
     assert at(CallOptions(timeout_s=3.0), max_slo="3s") == 103.0
     assert at(slo="2s", max_slo="3s") == 102.0

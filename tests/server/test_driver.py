@@ -570,7 +570,7 @@ async def test_replicas_hear_of_policies_after_the_batches_that_were_decided_bef
 
 
 @pytest.mark.replaces_parts
-async def test_what_replicas_tell_of_early_exits_goes_to_planners_and_to_what_learns():
+async def test_reports_of_early_exits_go_to_planners_and_learners():
     async with staged() as stage:
         told: list[Any] = []
         stage.driver.runtime.composer.observe_exits = lambda events, now: told.extend(events)
@@ -758,7 +758,7 @@ class Thinker(Planner):
         return replace(draft, plan=self.answer or draft.plan)
 
 
-async def test_what_a_planner_wants_computed_is_computed_on_a_thread_and_merged():
+async def test_a_planners_job_runs_on_a_thread_and_is_merged():
     async with staged() as stage:
         planner = Thinker(planned(POOL, cores=(1,)))
         stage.driver.runtime.composer = Composer((planner,))

@@ -62,7 +62,7 @@ def test_patience_of_one_time_does_not_delay_another(timer, loop):
     assert loop.pending == [1.001]
 
 
-def test_what_is_due_is_taken_once_with_whatever_comes_first(timer, loop):
+def test_a_due_timer_is_taken_once(timer, loop):
     timer.set(1.0, patience=0.004)
     assert not timer.take_due(now=0.999)
     assert timer.take_due(now=1.0)

@@ -65,7 +65,7 @@ def test_a_report_ends_the_pause():
         os.close(writer)
 
 
-def test_what_comes_during_a_pause_came_at_its_beginning():
+def test_requests_during_a_pause_count_from_its_beginning():
     coalescing, _ = busy(1000)
     coalescing.pause(0.0, [], now=123.0)
     assert coalescing.arrival_clock() == 123.0

@@ -64,7 +64,7 @@ def control(catalog: Catalog, when: ReadyWhen) -> ServerControlPlane:
         ("failed unloaded", ""),
     ],
 )
-def test_what_each_choice_asks_for(states: str, holds: str) -> None:
+def test_each_choice_of_ready_when(states: str, holds: str) -> None:
     catalog = catalog_of({f"m{i}": state for i, state in enumerate(states.split())})
     assert [when for when in get_args(ReadyWhen) if ready(catalog, when)] == holds.split()
 

@@ -87,7 +87,7 @@ def test_planners_hear_of_a_session_from_its_hello_to_its_end():
         bench.open().change(SessionTerms("other", None, 5.0, 0.1))
 
 
-def test_what_is_measured_is_told_at_most_ten_times_a_second_and_falls_at_once():
+def test_measurements_are_told_ten_times_a_second_and_falls_at_once():
     bench = Bench()
     session = bench.open()
     session.rtt = 0.03
@@ -230,7 +230,7 @@ def test_a_frame_that_is_given_up_on_its_way_may_be_a_fall():
     assert session.bandwidth == pytest.approx(1e5)
 
 
-def test_what_the_client_says_of_its_link_counts_until_it_is_measured():
+def test_the_clients_statement_on_its_link_counts_until_it_is_measured():
     bench = Bench()
     session = bench.open(terms=SessionTerms("street", None, 10.0, 0.15, bytes_per_s=5e5))
     assert session.transfer_time(5_000, now=bench.now) == pytest.approx(0.01)

@@ -47,7 +47,7 @@ few = st.builds(
 
 
 @given(st.lists(few | st.binary(max_size=30), max_size=12), st.data())
-def test_whatever_came_before_a_request_reads_the_same(messages, data):
+def test_a_request_reads_the_same_after_any_others(messages, data):
     codec = GrpcCodec()
     for raw in messages:
         damaged = bytearray(raw)
@@ -121,7 +121,7 @@ def test_typed_contents_are_not_remembered():
     assert cached(codec) == (0, 0)
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_the_caches_are_bounded(monkeypatch):
     monkeypatch.setattr(grpc_codec, "MAX_ENTRIES", 8)
     codec = GrpcCodec()
     for number in range(50):
@@ -152,7 +152,7 @@ replies = st.builds(
 
 
 @given(st.lists(st.tuples(replies, st.sampled_from([(), ("a",), ("b", "a")])), max_size=8))
-def test_whatever_came_before_an_answer_says_the_same(pairs):
+def test_an_answer_says_the_same_after_any_others(pairs):
     codec = GrpcCodec()
     for reply, wanted in pairs:
         plain = ModelInferResponse.FromString(b"".join(encode_reply(reply, wanted)))

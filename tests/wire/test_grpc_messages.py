@@ -80,7 +80,7 @@ def test_a_call_survives_the_wire(call):
 
 
 @given(calls())
-def test_what_we_send_the_runtime_reads_the_same(call):
+def test_the_runtime_reads_our_messages_the_same(call):
     request = ModelInferRequest.FromString(encode_call(call))
     assert request.model_name == call.model
     assert list(request.raw_input_contents) == [tensor.data for tensor in call.inputs]

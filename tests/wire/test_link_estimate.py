@@ -110,7 +110,7 @@ def test_a_transfer_in_progress_shows_a_fall_before_its_end():
     assert link.bytes_per_s(now=0.6) == pytest.approx(4e4)
 
 
-def test_what_was_learnt_gives_way_to_the_guess_in_a_long_silence():
+def test_a_learnt_rate_gives_way_to_the_guess_in_a_long_silence():
     link = settled(1e6)
     assert link.bytes_per_s(now=1.0) == pytest.approx(1e6)
     assert link.bytes_per_s(now=10.0) == pytest.approx(1e6, rel=0.06)
@@ -138,7 +138,7 @@ def test_nothing_is_learnt_from_nothing():
         max_size=60,
     )
 )
-def test_whatever_comes_the_rate_is_a_positive_number(steps):
+def test_the_rate_is_always_a_positive_number(steps):
     link, now = LinkEstimate(), 0.0
     for nbytes, seconds, later, ended in steps:
         now += later
@@ -201,7 +201,7 @@ def test_a_scene_that_changes_is_learnt_anew():
 
 
 @given(st.lists(st.tuples(st.integers(-5, 2**50), st.integers(-5, 2**50)), max_size=40))
-def test_whatever_comes_a_frame_has_a_size(frames):
+def test_a_frame_always_has_a_size(frames):
     sizes = BytesPerPixel()
     for nbytes, pixels in frames:
         sizes.observe(nbytes, pixels)

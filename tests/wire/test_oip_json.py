@@ -264,7 +264,7 @@ def test_bad_documents_are_refused_naming_the_field(case: str):
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 2000])
-def test_what_is_not_json_is_refused(body: bytes):
+def test_a_body_that_is_not_json_is_refused(body: bytes):
     with pytest.raises(WireError, match=r"^body: invalid JSON at position \d+: "):
         parse_infer("m", None, body, None)
 
@@ -350,7 +350,7 @@ def test_mutated_requests_raise_nothing_but_wire_errors(data):
     st.lists(st.lists(st.integers(-5, 5), min_size=1, max_size=4), min_size=1, max_size=4),
     st.lists(st.booleans(), min_size=4, max_size=4),
 )
-def test_what_is_sent_as_binary_or_json_is_what_arrives(rows, forms):
+def test_tensors_sent_as_binary_or_json_arrive_unchanged(rows, forms):
     """A request's tensors, sent back as an answer in the same forms, are the same bytes."""
     inputs, tail = [], b""
     for index, row in enumerate(rows):

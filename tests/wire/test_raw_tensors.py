@@ -165,7 +165,7 @@ def test_null_is_no_other_value(name):
         from_json([None], datatype, (1,), "d")
 
 
-def test_what_json_cannot_say():
+def test_values_that_json_cannot_express():
     raw = np.array([math.nan, math.inf, 1.0], "<f4").tobytes()
     assert through_json(to_json(raw, Datatype.FP32, (3,))) == [None, None, 1.0]
     half = np.array([1.5, -2.0], "<f2").tobytes()

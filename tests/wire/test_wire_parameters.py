@@ -257,7 +257,7 @@ scalars = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=
         max_size=5,
     )
 )
-def test_whatever_comes_ends_in_options_or_in_an_error_of_the_wire(parameters):
+def test_any_parameters_end_in_options_or_in_an_error_of_the_wire(parameters):
     try:
         options = parse_parameters(parameters)
     except WireError:

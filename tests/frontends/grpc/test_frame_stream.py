@@ -360,7 +360,7 @@ async def test_a_frame_given_up_on_its_way_keeps_its_place_until_it_is_here():
     assert len(steps) == 2
 
 
-async def test_what_cannot_be_fails_alone():
+async def test_impossible_frames_fail_alone():
     data = FakeDataPlane(holds=True)
     async with streaming(data, max_request_bytes=1_000_000) as client:
         await client.announce(1, 2_000_000)

@@ -106,7 +106,7 @@ async def test_a_second_message_takes_back_the_first():
         ({b"content-type": b"application/grpc-web"}, "415"),
     ],
 )
-async def test_what_is_not_grpc_gets_an_http_status(fields, status):
+async def test_requests_other_than_grpc_get_an_http_status(fields, status):
     head = {
         b":method": b"POST",
         b":scheme": b"http",

@@ -203,7 +203,7 @@ async def test_other_clients_are_never_sent_elsewhere(lines, path):
         assert here.data.calls[0].context.redirected == ("followed" in f"{lines}{path}")
 
 
-async def test_what_is_neither_allowed_nor_followed_is_refused():
+async def test_another_value_of_redirect_is_refused():
     async with serve() as here:
         answer = await here.ask(post(b"", "slacktide-redirect: perhaps"))
         assert answer.status == 400

@@ -328,7 +328,7 @@ async def test_a_bug_in_the_data_plane_is_500_without_details():
         assert (answer.status, answer.json) == (500, {"error": "internal error"})
 
 
-async def test_what_is_refused_before_its_body_is_told_with_its_caller():
+async def test_a_refusal_before_the_body_names_its_caller():
     async with serve(HttpSettings(max_request_bytes=1)) as here:
         answer = await here.ask(post(json_body(), "Traceparent: 00-a-b-01"))
         assert answer.status == 413

@@ -78,7 +78,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("method", "path", "status", "key"), ANSWERS)
-async def test_what_each_route_answers(method, path, status, key):
+async def test_each_route_answers(method, path, status, key):
     async with serve() as here:
         answer = await here.ask(request(method, path))
         assert answer.status == status

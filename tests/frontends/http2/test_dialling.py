@@ -159,7 +159,7 @@ ANSWER = f.frame(f.HEADERS, f.END_HEADERS, STREAM, f.header_block(200, ()))
         (f.frame(f.SETTINGS, 0, 0, b"x"), "SETTINGS of invalid length"),
     ],
 )
-def test_what_a_server_may_not_do_ends_with_a_sentence(http2, data, why):
+def test_forbidden_frames_of_a_server_end_the_link_with_a_sentence(http2, data, why):
     client = dialled(http2)
     client.take(data)
     assert client.connection.why.startswith(why)

@@ -37,7 +37,7 @@ PIECES = st.one_of(
     heads=st.lists(st.tuples(FIELDS, st.booleans()), min_size=1, max_size=8),
     sizes=st.lists(st.sampled_from([0, 64, 200, 4096]), min_size=8, max_size=8),
 )
-def test_what_hpack_encodes_is_decoded(heads, sizes):
+def test_blocks_that_hpack_encodes_are_decoded(heads, sizes):
     encoder, decoder = hpack.Encoder(), BlockDecoder(1 << 20)
     for (fields, huffman), size in zip(heads, sizes, strict=False):
         encoder.header_table_size = size

@@ -69,7 +69,7 @@ CONNECTION_ERRORS = OF_H2SPEC | {
 
 @pytest.mark.parametrize("case", CONNECTION_ERRORS)
 @pytest.mark.parametrize("cut", [False, True])
-def test_what_breaks_a_connection_ends_it(http2, case, cut):
+def test_connection_errors_end_the_connection(http2, case, cut):
     sent, code = CONNECTION_ERRORS[case]
     bench = http2.Bench()
     for piece in [sent[i : i + 1] for i in range(len(sent))] if cut else [sent]:
@@ -237,7 +237,7 @@ def test_a_body_is_as_long_as_its_content_length(http2, length, body, code):
         (f.window_update(1, 2**31 - 1), ErrorCode.FLOW_CONTROL_ERROR),
     ],
 )
-def test_what_breaks_a_stream_ends_it_alone(http2, sent, code):
+def test_stream_errors_end_the_stream_alone(http2, sent, code):
     bench = http2.Bench()
     bench.ask(1)
     bench.ask(3)
@@ -402,7 +402,7 @@ def test_updates_beside_answers_pass(http2):
     assert bench.end() is None
 
 
-def test_what_is_kept_of_header_blocks_is_bounded(http2):
+def test_the_cache_of_header_blocks_is_bounded(http2):
     reader = HeadReader(4096)
     for number in range(1000):
         block = WHOLE + f.header_block(None, ((b"x", b"%d" % number),))

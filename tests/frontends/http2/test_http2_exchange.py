@@ -270,7 +270,7 @@ def test_no_request_that_begins_after_goaway_is_taken(http2):
     assert [kind for kind, *_ in bench.heard()] == [f.HEADERS, f.DATA, f.HEADERS]
 
 
-def test_what_follows_of_a_request_behind_goaway_is_passed_over(http2):
+def test_frames_of_a_request_behind_goaway_are_passed_over(http2):
     bench = http2.Bench()
     bench.ask(1)
     bench.connection.go_away()

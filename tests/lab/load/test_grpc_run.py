@@ -275,7 +275,7 @@ async def test_tls(kit: Kit, tmp_path: Path) -> None:
         assert report.goodput == 1.0
 
 
-async def test_what_cannot_start_says_why(kit: Kit, tmp_path: Any) -> None:
+async def test_a_run_that_cannot_start_says_why(kit: Kit, tmp_path: Any) -> None:
     body = tmp_path / "body.json"
     body.write_text('{"inputs": []}')
 

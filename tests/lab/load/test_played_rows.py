@@ -49,7 +49,7 @@ def timeouts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sent
 
 
-def test_what_misses_its_deadline_has_no_answer(timeouts: list[int]) -> None:
+def test_a_row_that_misses_its_deadline_has_no_answer(timeouts: list[int]) -> None:
     rows = play_rows(TARGET, "m", 2, [ROW] * 3, [0.0] * 3, deadline_s=1.0)
     assert rows == [
         PlayedRow(0.01, 1, "ramp"),

@@ -104,7 +104,7 @@ def test_the_end_of_a_flow_comes_behind_its_bytes() -> None:
     assert queue.next_at == 2.0
 
 
-def test_what_is_dropped_does_not_hold_up_the_others() -> None:
+def test_a_dropped_flow_does_not_hold_up_the_others() -> None:
     queue: LinkQueue[Flow] = LinkQueue(link((1.0, 1e6)))
     gone, second = Flow(), Flow()
     queue.offer(gone, memoryview(bytes(500_000)), now=0.0)

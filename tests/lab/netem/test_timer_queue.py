@@ -84,7 +84,7 @@ async def test_calls_come_in_order_and_never_early() -> None:
         assert at >= due_at
 
 
-async def test_what_a_call_raises_is_not_swallowed() -> None:
+async def test_an_error_of_a_call_is_not_swallowed() -> None:
     for close in (True, False):
         timers, failed = TimerQueue(), asyncio.Event()
 

@@ -50,7 +50,7 @@ def test_the_document_states_goodput(report: Build, records: Callable[..., Any])
         ('{"schema": 1}', "kind: Field required"),
     ],
 )
-def test_what_is_not_a_report_is_refused(text: str, complaint: str) -> None:
+def test_a_document_that_is_no_report_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ReportError) as caught:
         Report.from_json(text)
     assert complaint in str(caught.value)

@@ -162,7 +162,7 @@ def test_a_frame_gets_its_size_when_it_is_sent(make: Any) -> None:
     assert [frame.accuracy for frame in acting.frames] == [0.5, 0.5, 0.5]
 
 
-def test_what_no_policy_could_save_is_marked(make: Any) -> None:
+def test_frames_that_no_policy_could_save_are_marked(make: Any) -> None:
     # 10,000 bytes take 80 ms on the slow half of the link; 80 + 10 + 10 + 2.4 > 100.
     trace = BandwidthTrace([0.0, 0.25], [8 * MBIT, 1 * MBIT], 0.5)
     world = make.world(fixed=0.01, per_row=0.0)

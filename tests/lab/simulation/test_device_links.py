@@ -44,7 +44,7 @@ def test_dropped_messages_make_room() -> None:
     assert len(wire) == 0
 
 
-def test_what_cannot_arrive_is_given_up_when_its_turn_comes() -> None:
+def test_a_message_that_cannot_arrive_is_given_up_when_its_turn_comes() -> None:
     wire = link(100.0, latency=0.2)
     a, b = Sending("a", 50.0, 1.0), Sending("b", 50.0, 1.0)
     wire.offer(a, now=0.0)
@@ -55,7 +55,7 @@ def test_what_cannot_arrive_is_given_up_when_its_turn_comes() -> None:
     assert wire.leaves_at == math.inf
 
 
-def test_what_a_link_no_longer_carries_is_given_up_in_time() -> None:
+def test_a_message_that_the_link_no_longer_carries_is_given_up_in_time() -> None:
     wire = link(100.0, 0.0, 100.0)
     a, b = Sending("a", 90.0, 1.5), Sending("b", 10.0, math.inf)
     wire.offer(a, now=0.5)

@@ -156,7 +156,7 @@ def test_overload_wastes_little_and_ends_frames_in_time() -> None:
     assert score.wasted < 0.01
 
 
-def test_what_is_handed_over_to_nobody_is_named() -> None:
+def test_a_missing_link_or_device_is_named() -> None:
     bed = Testbed(edges=1, check=False)
     bed.devices._links.clear()
     with pytest.raises(SimulationError, match="no link from 'e0' to 's'"):

@@ -309,7 +309,7 @@ def test_a_batch_in_stages_is_stopped_before_the_next_of_them():
 
 
 @pytest.mark.replaces_parts
-def test_what_was_to_be_released_comes_to_nothing_once_the_replica_is_gone():
+def test_rows_are_not_released_once_the_replica_is_gone():
     reports = Reports(small(), seconds=1.0)
     reports.publish(policy(0.5, 0.5), 0.0)
     reports.until(1.0)

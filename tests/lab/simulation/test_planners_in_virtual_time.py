@@ -84,7 +84,7 @@ class TestPlansThatResize:
         )
         return world
 
-    def test_what_is_left_of_a_batch_takes_less_time_on_more_cores(self, make: Any) -> None:
+    def test_the_rest_of_a_batch_takes_less_time_on_more_cores(self, make: Any) -> None:
         world = self.world(make).run(make.request(1, 0.0), ExternalEvent(0.25, sized(make, 2)))
         # Half a second on one core, a quarter on two.
         assert world.outcomes[1].at == pytest.approx(0.75)
@@ -101,7 +101,7 @@ class TestPlansThatResize:
         assert world.outcomes[1].at == pytest.approx(1.0 + 0.25 + 0.5)
         assert world.outcomes[2].at == pytest.approx(11.0)
 
-    def test_what_is_superseded_never_comes_to_pass(self, make: Any) -> None:
+    def test_a_superseded_resize_never_happens(self, make: Any) -> None:
         world = self.world(make)
         world.run(
             ExternalEvent(1.0, sized(make, 3)),

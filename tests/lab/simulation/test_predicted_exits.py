@@ -108,7 +108,7 @@ def batch(leaving: Leaving, judged: bool = False) -> Batch:
     return Batch(1, replica, members, 1, 0.0, 9.0, leaving=leaving, judged=judged)
 
 
-def test_what_ramps_said_is_drawn_with_the_ramps_that_are_active_now() -> None:
+def test_recorded_verdicts_are_drawn_for_the_ramps_that_are_active_now() -> None:
     observed = ObservedExits()
     report = ExitReport((1, 4), ((0.2, 0.1),), ((True, True),), (-1,), (0.25, 0.75))
     observed.note(batch(Leaving.SHRINK), report, 1.0)

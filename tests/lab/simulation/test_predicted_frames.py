@@ -167,7 +167,7 @@ def test_as_many_frames_are_complete(tmp_path: Path, rate: float, after: float) 
         assert 0.1 < live < 0.9  # there is something to predict
 
 
-def test_what_frames_show_is_served_again(tmp_path: Path) -> None:
+def test_objects_on_recorded_frames_are_served_again(tmp_path: Path) -> None:
     recording = record(tmp_path / "r", frames(5.0, 40))
     inputs = read(recording, after=0.05)
     assert inputs.frames.pipelines == (STREET,)
@@ -212,7 +212,7 @@ def test_a_later_part_says_which_pipelines_are_served(tmp_path: Path) -> None:
     assert abs(live - drawn) < 0.05
 
 
-def test_what_is_stated_again_changes_no_replay(tmp_path: Path) -> None:
+def test_repeated_facts_change_no_replay(tmp_path: Path) -> None:
     recording = record(tmp_path / "r", frames(20.0, 300), limit=400_000)
     assert [path.name for path in recording.paths] == ["r.1", "r"]
     assert replay(recording).difference is None

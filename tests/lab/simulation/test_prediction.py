@@ -142,7 +142,7 @@ def test_it_agrees_where_the_profile_is_right(rate: float, path: Path) -> None:
     assert [stream.name for stream in prediction.recorded.streams] == ["m/a", "m/b"]
 
 
-def test_what_the_beginning_teaches_makes_up_for_a_profile_that_is_wrong(path: Path) -> None:
+def test_a_beginning_makes_up_for_a_wrong_profile(path: Path) -> None:
     recording = record(path, poisson(500.0, 2500, seed=9), SLOWER)
     untaught, taught = predicted(recording), predicted(recording, after=2.0)
     assert untaught.difference > 0.05
@@ -174,7 +174,7 @@ def test_hindsight_tells_a_machine_that_changed_from_a_simulation_that_is_wrong(
     )
 
 
-def test_what_is_predicted_is_not_looked_at(path: Path) -> None:
+def test_the_predicted_part_is_not_looked_at(path: Path) -> None:
     """Other batch times after the beginning make the same prediction."""
     items = poisson(500.0, 1500)
     prediction = predicted(record(path, items, SLOWER, seed=1), after=2.0)
@@ -309,7 +309,7 @@ def ratios(taught: TrainedTimes, batch: Batch) -> set[float]:
     return {round(taught.seconds(batch, 1) / expected, 6) for _ in range(100)}
 
 
-def test_what_is_drawn_are_ratios_that_batches_alike_have_had() -> None:
+def test_ratios_are_drawn_from_similar_batches() -> None:
     samples = [(batch_of(i, 1, "short"), 0.5) for i in range(ENOUGH)]
     samples += [(batch_of(100 + i, 2, "short"), 0.6) for i in range(ENOUGH)]
     samples += [(batch_of(200 + i, 1, "long"), 4.0) for i in range(ENOUGH)]
@@ -324,7 +324,7 @@ def test_what_is_drawn_are_ratios_that_batches_alike_have_had() -> None:
     assert ratios(taught, batch_of(1, 1, "rare")) <= {0.5, 0.6, 2.0, 3.0, 4.0, 9.0}
 
 
-def test_what_is_drawn_are_those_of_one_moment_and_moments_follow_each_other() -> None:
+def test_ratios_are_drawn_from_one_moment_and_moments_follow_each_other() -> None:
     taught = taught_by([(batch_of(i, 1), 1.0 + i // 100) for i in range(400)])
     at = np.arange(0.0, 800.0)
     drawn = [ratios(taught, replace(batch_of(1, 1), started=float(moment))) for moment in at]

@@ -209,7 +209,7 @@ def recorded(path: Path, times: ShapedTimes) -> Recording:
     return Recording(path)
 
 
-def test_what_was_recorded_is_replayed(tmp_path: Path) -> None:
+def test_a_recording_with_shapes_is_replayed(tmp_path: Path) -> None:
     times = learnt(2)
     again = ShapedTimes(times.table, times.reference)
     again.load(times.export())

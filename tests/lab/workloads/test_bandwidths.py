@@ -90,7 +90,7 @@ def test_a_ghent_log_as_it_was_published() -> None:
         ("1 2 3 4 -5 6\n", None, None, "t.csv, line 1, bytes: must not be negative"),
     ],
 )
-def test_what_a_file_gets_wrong_is_named(
+def test_faults_of_a_bandwidth_file_are_named(
     text: str, only: str | None, column: str | None, message: str
 ) -> None:
     with pytest.raises(WorkloadError) as caught:

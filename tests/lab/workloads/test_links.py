@@ -63,7 +63,7 @@ def test_a_payload_waits_out_an_outage_in_its_midst() -> None:
     assert TraceLink(STEPS).deliver(1500, sent=0.0).complete_at == 4.0
 
 
-def test_what_is_sent_in_an_outage_has_its_first_byte_after_it() -> None:
+def test_a_payload_sent_in_an_outage_has_its_first_byte_after_it() -> None:
     link = TraceLink(STEPS, rtt=1.0)
     for size in (0, 500):
         journey = link.deliver(size, sent=1.5)
@@ -187,7 +187,7 @@ def test_later_or_larger_never_ends_earlier(
 
 
 @given(traces(), moments, sizes)
-def test_what_arrives_is_what_the_trace_moved_meanwhile(
+def test_a_payload_arrives_when_the_trace_has_moved_it(
     trace: BandwidthTrace, sent: float, size: int
 ) -> None:
     assume(trace.mean > 0.0)

@@ -32,7 +32,7 @@ def test_a_video_is_read() -> None:
         ("a,2,0.06,1", "line 4: expected 5 values, got 4"),
     ],
 )
-def test_what_is_missing_or_negative_is_named(line: str, message: str) -> None:
+def test_missing_and_negative_counts_are_named(line: str, message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
         parse_object_counts([*LINES[:3], line], "counts.csv")
 

@@ -130,7 +130,7 @@ def test_without_a_worker_they_are_left_out_with_a_warning(
     assert definition.warnings == (f"early_exit: has no effect with 'executor: {executor}'",)
 
 
-def test_what_is_learnt_beside_a_model_is_no_part_of_it(
+def test_learnt_files_beside_a_model_are_no_part_of_it(
     define: Callable[..., ModelDefinition],
 ) -> None:
     definition = define(yaml="early_exit: 1%")
@@ -142,7 +142,7 @@ def test_what_is_learnt_beside_a_model_is_no_part_of_it(
     assert model_hash(definition) == before
 
 
-def test_what_is_learnt_goes_beside_the_model_or_under_the_state_folder(
+def test_ramps_are_stored_beside_the_model_or_under_the_state_folder(
     define: Callable[..., ModelDefinition], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     definition = define(yaml="early_exit: 1%")

@@ -73,7 +73,7 @@ def test_a_folder_with_settings_alone_is_a_model_of_version_1(tmp_path: Path) ->
         ("function: {name: settings_join, takes: {}, gives: {}}", "function.takes"),
     ],
 )
-def test_what_cannot_be_names_its_key(tmp_path: Path, text: str, told: str) -> None:
+def test_an_impossible_function_names_its_key(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(RepositoryError) as caught:
         read(tmp_path, text)
     assert told in str(caught.value)
@@ -107,7 +107,7 @@ AFTER = "after: {name: settings_join, gives: {y: {datatype: BOOL, shape: [-1]}}}
         (AFTER.replace("gives", "takes"), "after.takes: unknown key"),
     ],
 )
-def test_what_cannot_stand_around_a_model_names_its_key(
+def test_a_function_that_cannot_stand_around_a_model_names_its_key(
     tmp_path: Path, text: str, told: str
 ) -> None:
     with pytest.raises(RepositoryError) as caught:
@@ -175,7 +175,7 @@ def test_a_model_of_the_python_backend_is_what_the_operator_registered(tmp_path:
         ("KIND_CPU", "KIND_GPU", "expected 'cpu' with 'function'"),
     ],
 )
-def test_what_the_python_backend_lacks_is_named(
+def test_missing_fields_of_the_python_backend_are_named(
     tmp_path: Path, old: str, new: str, told: str
 ) -> None:
     with pytest.raises(RepositoryError) as caught:

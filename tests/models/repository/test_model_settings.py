@@ -289,7 +289,7 @@ def test_settings_printed_as_json_read_back() -> None:
         ("cores: {min: 1, max: 2}\nscaling: static", "static"),
     ],
 )
-def test_what_may_change_says_who_decides(text: str, name: str) -> None:
+def test_a_range_says_who_decides(text: str, name: str) -> None:
     settings = load(text)
     assert settings.scaled
     assert settings.scaling_policy[0] == name

@@ -103,7 +103,7 @@ def test_other_kinds_of_files_are_refused(root: Path) -> None:
             resolve(root, name, kind=PathKind.FOLDER)
 
 
-def test_what_is_not_there_and_loops(root: Path) -> None:
+def test_missing_files_and_loops_are_refused(root: Path) -> None:
     (root / "dangling").symlink_to("nothing")
     (root / "loop").symlink_to("loop")
     (root / "file").write_text("x")

@@ -160,7 +160,7 @@ def test_stages_are_counted(stages: int, told: str) -> None:
         ("when: {class: taxi, height: 0.1}, ", "crop: 1, ", "edges[1].crop: unknown key"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_key(old: str, new: str, problem: str) -> None:
+def test_faults_are_named_by_their_key(old: str, new: str, problem: str) -> None:
     assert TRAFFIC.count(old) >= 1
     with pytest.raises(SettingsError) as caught:
         read(TRAFFIC.replace(old, new, 1))

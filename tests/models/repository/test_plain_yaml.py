@@ -38,7 +38,7 @@ def test_dates_stay_text() -> None:
         ("a: \x07", "special characters"),
     ],
 )
-def test_what_is_refused_is_explained(text: str, message: str) -> None:
+def test_refused_yaml_is_explained(text: str, message: str) -> None:
     with pytest.raises(YamlError) as caught:
         parse_yaml(text)
     assert str(caught.value).startswith(message) or message in str(caught.value)

@@ -93,7 +93,7 @@ def test_a_link_is_followed_and_gives_the_name(tmp_path: Path) -> None:
         (f"{'n' * 200}.onnx", "n" * 128),
     ],
 )
-def test_what_a_file_is_called(file: str, name: str) -> None:
+def test_the_name_of_a_single_file(file: str, name: str) -> None:
     assert SingleModel(Path(file), STATE).model == name
 
 
@@ -121,7 +121,7 @@ def test_every_file_with_a_letter_or_digit_has_a_valid_name(stem: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_opened_is_named(
+def test_a_file_that_cannot_be_opened_is_named(
     tmp_path: Path, name: str, error: type[RepositoryError], message: str
 ) -> None:
     for file in ("notes.txt", "–.onnx"):

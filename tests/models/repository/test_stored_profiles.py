@@ -25,7 +25,7 @@ KEY = ProfileKey("a" * 64, "some cpu, 2 cores")
 PROFILE = {"points": [{"rows": 1, "p50_s": 0.001}]}
 
 
-def test_what_is_saved_is_found(define: Define) -> None:
+def test_a_saved_profile_is_found(define: Define) -> None:
     definition, store = define(), ProfileStore()
     path = store.save(definition, KEY, PROFILE)
     assert path.parent == definition.folder

@@ -223,7 +223,7 @@ def test_a_check_proposes_lines_for_models_of_tokens(root: Path, add_model: Buil
         ),
     ],
 )
-def test_what_files_do_not_tell_is_tried(
+def test_facts_that_files_do_not_state_are_tried(
     root: Path, add_model: Builder, words: int, file: bytes, message: str | None
 ) -> None:
     folder = add_model("m", yaml=TEXT + "pooling: mean", data=encoder(words=words, hidden=True))

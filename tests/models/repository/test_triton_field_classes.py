@@ -103,7 +103,7 @@ def test_the_manual_is_printed_from_the_table() -> None:
         ("runtime: 'x'", "runtime"),
     ],
 )
-def test_what_changes_the_meaning_is_refused_by_name(text: str, path: str) -> None:
+def test_fields_that_change_the_meaning_are_refused_by_name(text: str, path: str) -> None:
     config = parse_text(text.encode(), where="m/config.pbtxt")
     with pytest.raises(RefusedFieldError) as caught:
         judge(config, where="m/config.pbtxt")

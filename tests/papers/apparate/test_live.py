@@ -44,7 +44,7 @@ def live() -> LiveStream:
     return compared(ORDER, 30.0, rows, [1, 0, 0], PREDICTED, stats)
 
 
-def test_what_came_stands_beside_what_was_predicted() -> None:
+def test_live_figures_stand_beside_predicted_ones() -> None:
     stream = live()
     assert stream.exits == (pytest.approx(2 / 3), 0.5)
     assert stream.agreement == (pytest.approx(2 / 3), 1.0)

@@ -268,7 +268,7 @@ def test_features_of_part_of_a_stream_are_those_of_its_inputs(
     assert StreamFeatures(STREAMS["text/drifting"]).folder != features.folder
 
 
-def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     path.write_text("no")
     run = CliRunner().invoke(command, ["apparate", "--table", str(path)])

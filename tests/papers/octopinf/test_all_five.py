@@ -49,7 +49,7 @@ def test_a_run_repeats_exactly(on: tuple[str, ...]) -> None:
     assert first.offered == play(cell(seconds=2)).offered
 
 
-def test_what_is_off_does_nothing() -> None:
+def test_mechanisms_that_are_off_do_nothing() -> None:
     played = play(cell())
     assert played.acted == {}
     assert played.cores[0] == pytest.approx(ALL_CORES)

@@ -42,7 +42,7 @@ def test_every_contender_plays_the_same_frames_twice_alike(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_made_for_a_surge_follows_links_and_nothing_else() -> None:
+def test_a_plan_made_for_a_surge_follows_links_alone() -> None:
     run = _PlayedCell(cell("pipeline", "surges", seconds=20, fixed=3.0))
     first = run.question
     plain = OctopInfTestbed(SETTINGS["surges"], load_data(None), 1, warm=20).question()
@@ -56,7 +56,7 @@ def test_what_is_made_for_a_surge_follows_links_and_nothing_else() -> None:
     assert last.links != first.links
 
 
-def test_what_is_made_for_a_surge_keeps_its_instances() -> None:
+def test_a_plan_made_for_a_surge_keeps_its_instances() -> None:
     """Nothing is counted, which the autoscaler would take for a rate of 0."""
     for options, changes in (({"fixed": 3.0}, False), ({}, True)):
         control = _PlayedCell(cell("octopinf", "surges", **options)).control

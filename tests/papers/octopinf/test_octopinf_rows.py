@@ -143,7 +143,7 @@ def test_quick_runs_are_few_and_every_experiment_has_points():
     assert max(cell.duration for p in whole["figure-11"] for cell in p.cells) == 13 * 3600
 
 
-def test_what_was_measured_is_shown():
+def test_measured_rows_are_shown():
     measured = [
         (point("figure-6", "base", contender), [run(900 - at, timeline=((100, 90), (100, 80)))])
         for at, contender in enumerate(ALL)

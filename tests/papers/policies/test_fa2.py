@@ -50,7 +50,7 @@ def test_the_fewest_instances_with_the_smallest_batch(rate, budget, target):
 
 
 @given(rate=st.floats(0.0, 400.0), budget=st.floats(0.0, 3.0))
-def test_what_it_accepts_carries_the_rate_within_the_budget(rate, budget):
+def test_an_accepted_size_carries_the_rate_within_the_budget(rate, budget):
     target = make_scaling_policy("fa2", {}).decide(_view(rate, budget), now=0.0)
     batch_s = TABLE1.of(target.batch, 1).expected
     holds = 2.0 * batch_s <= budget and target.replicas * target.batch >= rate * batch_s

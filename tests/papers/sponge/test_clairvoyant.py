@@ -75,7 +75,7 @@ def test_nothing_to_do_takes_the_least():
     assert (choice.mean_cores, choice.served) == (1.0, 0)
 
 
-def test_what_even_all_cores_cannot_do_is_left_out():
+def test_requests_that_all_cores_cannot_save_are_left_out():
     # A batch of one takes a second; two come at once and are due when the first is done.
     assert servable([0.0, 0.0, 2.0], [1.0, 1.0, 3.0], [1.0, 2.0]) == [0, 2]
 

@@ -79,7 +79,7 @@ def test_all_are_met_and_shown():
         ({"violation_rate": 0.0001}, "joint ÷ vertical: cores; points of violations"),
     ],
 )
-def test_what_is_missed_is_missed(ours: dict[str, float], missed: str) -> None:
+def test_a_missed_goal_is_shown_as_missed(ours: dict[str, float], missed: str) -> None:
     assert not goals(replace(BASE, **ours), *OTHERS)[missed].met
 
 

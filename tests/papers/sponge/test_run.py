@@ -117,7 +117,7 @@ def test_recorded_files_are_read(tmp_path):
     assert page(result).count("<svg") == 3
 
 
-def test_what_a_slow_link_dooms_is_unavoidable():
+def test_requests_that_a_slow_link_dooms_are_unavoidable():
     data = bandwidths(None)
     setting = replace(SETTINGS["figure-4"], payload_kb=2_500)
     requests = draw(setting, "model", 1, 0.0, 60.0, data)
@@ -136,7 +136,7 @@ def test_an_outage_changes_no_order():
 @pytest.mark.parametrize(
     ("setting", "cores"), [("figure-4", 7), ("x4", 4), ("x3", 3), ("100-per-second", 5)]
 )
-def test_what_carries_the_rate_for_good(setting: str, cores: int) -> None:
+def test_the_fewest_cores_that_sustain_the_rate(setting: str, cores: int) -> None:
     assert SETTINGS[setting].steady_cores == cores
 
 

@@ -107,7 +107,7 @@ def test_ramps_with_other_weights_begin_again(served: ServedExits) -> None:
     assert served.policy == before
 
 
-def test_what_ramps_with_other_weights_say_is_not_mixed_with_what_these_said(
+def test_verdicts_of_ramps_with_other_weights_are_not_mixed(
     served: ServedExits,
 ) -> None:
     served.rows(*sure(300))
@@ -130,7 +130,7 @@ def test_a_model_that_can_have_no_ramps_is_served_as_it_is(served: ServedExits) 
     assert served.status.reason == "it has no position"
 
 
-def test_what_is_heard_before_a_pool_is_served_is_kept() -> None:
+def test_ramps_learnt_before_a_pool_is_served_are_kept() -> None:
     planner = ExitsPlanner()
     planner.observe_exits([learnt(GOOD)], now=0.0)
     planner.rebase(BASE, {"m": StatedExits()}, now=0.0)
@@ -167,7 +167,7 @@ def test_ramps_that_cost_more_than_their_budget_go() -> None:
     assert [len(each.ramps) for each in served.policies[1:]] == [3, 2, 1, 0]
 
 
-def test_what_was_computed_for_ramps_that_are_gone_since_brings_none_back() -> None:
+def test_an_answer_for_ramps_that_have_gone_brings_none_back() -> None:
     served = ServedExits(job_rows=1_000)
     served.learn(learnt(GOOD))
     while not (served.job and len(served.wrong) > 400):

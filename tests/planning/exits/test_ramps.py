@@ -171,7 +171,7 @@ def test_ramps_go_where_rows_that_were_judged_everywhere_say_it_pays() -> None:
     assert not any(served.wrong)
 
 
-def test_what_a_ramp_alone_lets_leave_is_up_to_the_wrong_rows() -> None:
+def test_the_rate_of_a_ramp_alone_depends_on_its_wrong_rows() -> None:
     unsure = np.tile(np.arange(1, 513) / 1000.0, (2, 1)).T
     agrees = np.ones((512, 2), bool)
     agrees[[100, 200, 300, 400], 0] = False

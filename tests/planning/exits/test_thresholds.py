@@ -23,9 +23,7 @@ INF = math.inf
 
 
 @given(rows=st.integers(1, 2000), share=st.floats(0.001, 0.9), chance=st.floats(0.01, 0.99))
-def test_what_is_likely_is_what_the_binomial_law_says(
-    rows: int, share: float, chance: float
-) -> None:
+def test_likely_counts_follow_the_binomial_law(rows: int, share: float, chance: float) -> None:
     most = most_likely(rows, share, chance)
     assert -1 <= most <= rows
     assert binom.cdf(most, rows, share) <= chance + 1e-6
@@ -33,7 +31,9 @@ def test_what_is_likely_is_what_the_binomial_law_says(
 
 
 @given(rows=st.integers(1, 1000), loss=st.sampled_from([0.005, 0.01, 0.05, 0.1]))
-def test_what_may_be_wrong_is_the_bound_of_clopper_and_pearson(rows: int, loss: float) -> None:
+def test_the_permitted_wrong_rows_are_the_bound_of_clopper_and_pearson(
+    rows: int, loss: float
+) -> None:
     most = most_wrong(rows, loss)
     if most >= 0:
         assert beta.ppf(CONFIDENCE, most + 1, rows - most) <= loss * (1 + 1e-9)
@@ -51,7 +51,7 @@ def test_of_few_rows_nothing_can_be_told() -> None:
     ramps=st.integers(1, 5),
     most=st.integers(0, 4),
 )
-def test_what_it_finds_is_never_wrong_more_often_than_it_may(
+def test_found_thresholds_are_never_wrong_more_often_than_permitted(
     seed: int, rows: int, ramps: int, most: int
 ) -> None:
     rng = np.random.default_rng(seed)

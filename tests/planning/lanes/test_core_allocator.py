@@ -114,7 +114,7 @@ class TestCores:
         assert ledger.cores_for({"a": 2, "b": 2}, holdings) == {"a": (0, 1), "b": (2, 3)}
 
     @given(st.data())
-    def test_what_is_given_is_disjoint_whatever_is_held(self, data):
+    def test_given_cores_are_disjoint_whatever_lanes_hold(self, data):
         machine = data.draw(st.integers(1, 6))
         some = st.sets(st.integers(0, machine - 1)).map(lambda cores: tuple(sorted(cores)))
         holdings = {}

@@ -79,7 +79,7 @@ def residents(draw) -> Resident:
 
 
 @given(st.lists(st.tuples(st.booleans(), residents()), max_size=40))
-def test_whatever_comes_and_goes_windows_stay_sound(steps):
+def test_windows_stay_sound_as_replicas_come_and_go(steps):
     schedule, there = DeviceSchedule(DEVICE), {}
     for goes, one in steps:
         if one.key in there:
@@ -196,7 +196,7 @@ def test_the_autoscaler_takes_windows_and_gives_them_back():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_cwd_places_is_scheduled_or_said_not_to_be(seed):
+def test_each_placed_replica_is_scheduled_or_listed_as_unscheduled(seed):
     asked = at_random(np.random.default_rng(seed))
     answer = CoralSchedule(asked).schedule(distribute(asked))
     replicas = sum(stage.replicas for stages in answer.pipelines for stage in stages)

@@ -111,7 +111,7 @@ def test_pipelines_of_one_device_share_it():
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_found_is_feasible_wherever_all_on_the_server_is(seed):
+def test_the_found_placement_is_feasible_wherever_the_server_alone_is(seed):
     asked = at_random(np.random.default_rng(seed))
     placed = distribute(asked)
     judge = PipelineEstimator(asked, asked.pipelines[0], RULES)

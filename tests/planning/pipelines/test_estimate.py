@@ -147,7 +147,7 @@ def test_rows_of_a_frame_that_need_several_batches_wait_for_these():
     assert min(costs, key=lambda cost: cost.latency).batch == 2
 
 
-def test_what_is_late_is_worth_a_little_the_less_the_later():
+def test_late_answers_are_worth_a_little_the_less_the_later():
     worth = []
     for slo in (0.01, 0.005):
         asked = question(one_stage(10.0, slo=slo))

@@ -33,7 +33,7 @@ def test_partial_answers_are_worth_half_refusals_nothing_and_variants_what_they_
     assert worth.share() == 0.0  # much is lost
 
 
-def test_what_is_long_ago_does_not_count_but_for_few_frames() -> None:
+def test_old_frames_do_not_count_unless_frames_are_few() -> None:
     worth = MeasuredWorth()
     for at in range(30):
         worth.note(counts(PARTIAL=10 * min(at, 10), ON_TIME=10 * max(0, at - 10)), now=float(at))

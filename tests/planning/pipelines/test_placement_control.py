@@ -308,7 +308,7 @@ def test_the_first_plan_after_a_pause_is_followed_by_one_that_rests_on_more():
     assert world.control.plans.question.pipelines[0].rate == 15.0
 
 
-def test_what_was_asked_before_stages_became_others_is_not_put_in_force():
+def test_an_answer_for_earlier_stages_is_not_put_in_force():
     world = World("pipeline")
     world.runs(59)
     late = world.control.job(now=60.0)

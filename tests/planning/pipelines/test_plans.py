@@ -147,7 +147,7 @@ def assert_stages_are_reached(made, plans, asked):
             assert max(caps) >= each.batch
 
 
-def test_what_is_handed_over_has_its_times():
+def test_handed_over_stages_have_their_times():
     asked = question()
     placed = (PlacedStage("edge", 1), PlacedStage("server", 4, 2), PlacedStage("server", 2, 1))
     plans = DevicePlans(asked, PlacementAnswer((placed,)))
@@ -237,7 +237,7 @@ def test_a_model_without_a_portion_still_comes_first_at_times():
 EDGE_WITH_ROOM = DeviceView("edge", "edge")
 
 
-def test_what_lies_between_a_fork_and_its_join_stays_together():
+def test_stages_between_a_fork_and_its_join_stay_together():
     stages = (
         *TRAFFIC.stages,
         StageView("both", (configuration(0.001, 0.001),), (Inflow(1, 1.0), Inflow(2, 1.0))),

@@ -272,7 +272,7 @@ def test_another_pipeline_leaves_the_first_its_bounds():
     assert server.placement.status().within["street"].largest == "608"
 
 
-def test_what_moves_says_why():
+def test_a_move_says_why():
     server = Server(base_plan(3, brands=3))
     server.runs(65, frames=8, rows=1)
     assert not any(isinstance(each, PlacesChanged) for each in server.told)
@@ -324,7 +324,7 @@ def test_fields_have_one_owner_whatever_the_stages_are():
         )
 
 
-def test_what_nothing_can_run_is_said_and_tried_again_later():
+def test_an_impossible_placement_is_reported_and_tried_again_later():
     server = Server(name="octopinf")
 
     def refuse(question, present):
@@ -383,7 +383,7 @@ def test_windows_of_a_placement_become_timetables_of_lanes():
     ),
     st.integers(1, 3),
 )  # fmt: skip
-def test_whatever_comes_plans_stay_sound(loads, lanes):
+def test_plans_stay_sound_under_any_load(loads, lanes):
     """Models keep lanes of their own group, plain routes lead to what serves, within the bounds."""
     server = Server(base_plan(lanes, brands=lanes))
     for frames, rows, seconds in loads:
@@ -451,7 +451,7 @@ def test_rows_leave_early_unless_ramps_make_frames_late():
     assert server.placement.status().within["brand"].exits
 
 
-def test_what_is_known_of_a_pool_goes_with_it():
+def test_facts_about_a_pool_go_with_it():
     found = {}
     server = Server(exits=lambda: found, brand=StatedExits(), street=FAMILY)
     for version in ("1", "2", "3"):

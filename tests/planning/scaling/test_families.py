@@ -91,7 +91,7 @@ def test_its_choice_is_the_plain_route_and_no_other(family):
     assert view.times is family.engine.snapshot().pools[POOLS["m"]].times
 
 
-def test_what_waits_goes_along(family):
+def test_waiting_requests_go_along(family):
     family.submit(1, 2, 3, model="f", slo=9.0)
     family.submit(4, model="f", slo=8.0)
     choose(family, "l")

@@ -46,7 +46,7 @@ def test_no_row_is_lost_or_counted_twice(gaps, span):
     assert halves == pytest.approx(counts.rows(now - span, now))
 
 
-def test_what_was_wanted_most_is_held_for_a_while():
+def test_the_largest_target_is_held_for_a_while():
     held = WindowMax(2.0)
     wanted = [(0.0, 3), (1.0, 1), (2.0, 2), (2.5, 1), (4.0, 1), (4.6, 1)]
     assert [held.most(much, now=now) for now, much in wanted] == [3, 3, 3, 2, 2, 1]

@@ -145,7 +145,7 @@ class TestFreeTimes:
     def table(self, times):
         return SecondsByCores(CertainTimes(times), most_rows=8, p99=False)
 
-    def test_what_runs_goes_on_with_the_cores_that_are_there_then(self):
+    def test_a_running_batch_goes_on_with_the_cores_of_the_plan(self):
         halved = self.table(lambda rows, cores: rows / cores)
         view = view_of(replicas=(ReplicaView(2, 0.0, 14.0),))
         assert free_times(view, 2, halved, now=10.0) == (14.0,)

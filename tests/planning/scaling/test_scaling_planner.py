@@ -191,7 +191,7 @@ class TestWhatPlannersSee:
         budgets = [0.5 - at for at in (promised, came) if at < 0.4]
         assert view.budget == pytest.approx(min([9.0, *budgets]))
 
-    def test_what_starts_is_ready_when_it_is_expected_to(self):
+    def test_a_starting_replica_is_ready_when_it_is_expected_to(self):
         world = ScriptedScaling()
         world.state(base_plan("m"), m=scaled())
         world.settle()
@@ -428,7 +428,7 @@ WISHES = st.builds(
 
 @settings(derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(data=st.data())
-def test_whatever_is_wished_and_confirmed_no_core_is_held_twice(data):
+def test_no_core_is_held_twice(data):
     """`ScriptedScaling.turn` checks the cores and the engine after every event."""
     machine = data.draw(st.integers(3, 9))
     world = ScriptedScaling(machine)

@@ -25,7 +25,9 @@ FILES = Family(tuple(FamilyVariant(name, a, nbytes=9) for name, a in (("s", 0.5)
         (FILES, 2, 1),
     ],
 )
-def test_what_a_request_asks_for(family: Family, size: int, asked: int) -> None:
+def test_requests_count_by_the_variant_that_they_ask_for(
+    family: Family, size: int, asked: int
+) -> None:
     planned = PlannedFamily("m", family, now=0.0)
     planned.count_request(Request(1, "m", 0.0, 1.0, size=size), now=0.0)
     assert set(planned.requests) == {asked}

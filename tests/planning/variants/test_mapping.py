@@ -14,7 +14,7 @@ from slacktide.planning.variants.mapping import map_clients
 
 
 @given(fleets(), st.lists(st.integers(0, len(VARIANTS) - 1), min_size=3, max_size=3))
-def test_what_is_mapped_fits(fleet: Fleet, variants: list[int]) -> None:
+def test_mapped_clients_fit(fleet: Fleet, variants: list[int]) -> None:
     assert_sound(fleet, map_clients(fleet, variants[: fleet.replicas]))
 
 

@@ -358,7 +358,7 @@ def items_of(happens: list[tuple[float, SessionEvent | Submitted | Cancelled]]) 
 
 @pytest.mark.slow
 @given(sessions(), st.sampled_from((SIZES, FILES)), st.integers(1, 3), st.booleans())
-def test_whatever_comes_no_request_is_lost_and_every_plan_is_sound(
+def test_no_request_is_lost_and_every_plan_is_sound(
     happens: list[tuple[float, SessionEvent | Submitted | Cancelled]],
     variants: Any,
     lanes: int,

@@ -27,7 +27,7 @@ def seconds(fleet: Fleet, clients: list[int]) -> float:
 
 
 @given(fleets())
-def test_what_clients_get_fits(fleet: Fleet) -> None:
+def test_variants_of_clients_fit(fleet: Fleet) -> None:
     turns = by_turns(fleet)
     longest = fleet.variants[turns.largest].seconds[0]
     for client, variant in zip(fleet.clients, turns.clients, strict=True):

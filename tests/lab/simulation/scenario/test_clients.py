@@ -64,7 +64,7 @@ def test_applications_may_stand_beside_clients():
         (("clients:", "grid: {}\nclient:"), "client"),
     ],
 )
-def test_what_cannot_be_names_its_place(change: tuple[str, str], message: str) -> None:
+def test_an_impossible_client_names_its_place(change: tuple[str, str], message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         build(parse_scenario(SMALL.replace(*change), "small.yaml", Path())[0])
     assert message in str(refused.value)

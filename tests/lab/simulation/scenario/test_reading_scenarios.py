@@ -208,7 +208,7 @@ def test_bad_settings_name_themselves(read: Read, setting: str, message: str) ->
         (["applications.web.hint={}"], "web.hint: expected exactly one of 'error' and 'claim'"),
     ],
 )
-def test_what_only_building_shows_is_named_too(
+def test_faults_that_only_building_shows_are_named_too(
     read: Read, tmp_path: Path, settings: list[str], message: str
 ) -> None:
     (tmp_path / "empty.csv").write_text("time_s\n")

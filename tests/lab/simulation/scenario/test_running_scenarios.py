@@ -225,7 +225,7 @@ def test_a_sweep_has_the_mean_and_its_standard_error(read: Read) -> None:
     assert document["rows"][0]["streams"]["total"]["goodput"]["mean"] == pytest.approx(mean)
 
 
-def test_what_is_missing_is_left_out(read: Read) -> None:
+def test_missing_runs_are_left_out(read: Read) -> None:
     (cell,) = read()
     sweep = collected("s", [{"a": "1"}, {"a": "2"}], {(1, 0): run_cell(cell, 1)})
     assert [row.labels for row in sweep.rows] == [{"a": "2"}]

@@ -147,7 +147,7 @@ def test_notice_announces_so_long_before(read: Read) -> None:
         assert upload.arrival == pytest.approx(max(0.0, request.arrival - 0.003))
 
 
-def test_what_two_cells_both_say_they_share(read: Read) -> None:
+def test_cells_with_equal_settings_share_their_draws(read: Read) -> None:
     base = drawn(read()[0])
     slower = drawn(read("applications.web.slo=uniform:20ms:90ms", "scheduler=fifo")[0])
     assert [(r.arrival, r.length) for r in base] == [(r.arrival, r.length) for r in slower]

@@ -27,7 +27,7 @@ def test_one_job_works_in_this_process_and_in_order():
     assert pairs == [(4.0, {"root": 2.0}), (9.0, {"root": 3.0})]
 
 
-def test_what_the_work_raises_is_raised():
+def test_an_error_of_the_work_is_raised():
     pairs = done_in_processes(square_root, keyed(4.0, -1.0, 9.0), jobs=1)
     assert next(pairs) == (4.0, {"root": 2.0})
     with pytest.raises(ValueError):
