@@ -113,7 +113,7 @@ async def measure(count: int) -> dict[str, Times]:
         for crops in (1, CROPS):
             scores = np.where(np.arange(BOXES) % (BOXES // crops) == 0, 0.9, 0.1)
             arrays = boxes, scores.astype(np.float32), np.zeros(BOXES, np.int64)
-            outputs = [((1, *each.shape), each.tobytes()) for each in arrays]
+            outputs = [((1, *array.shape), array.tobytes()) for array in arrays]
             times = kinds[f"{crops} {name}"] = Times([], [], [])
             for batch in range(count):
                 waiting[0] = loop.create_future()

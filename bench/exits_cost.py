@@ -55,10 +55,10 @@ def ramps_for(name: str, folder: Path) -> ExitSource:
     output = model.graph.output[0].name
     graph = find_positions(model, mask=mask, output=output)
     ramps = []
-    for each in graph.positions:
-        weights = np.zeros((each.features, graph.classes), np.float32)
+    for position in graph.positions:
+        weights = np.zeros((position.features, graph.classes), np.float32)
         bias = np.zeros(graph.classes, np.float32)
-        ramps.append(Ramp(each.number, each.tensor, weights, bias, 1.0, 0.9, each.cost))
+        ramps.append(Ramp(position.number, position.tensor, weights, bias, 1.0, 0.9, position.cost))
     manifest = ExitManifest("0" * 64, 1, 1, "samples", graph.outputs, tuple(ramps))
     document, arrays = manifest.encode()
     (folder / manifest.weights_file).write_bytes(arrays)
@@ -176,13 +176,13 @@ def release_us(count: int) -> float:
             Submitted(Request(id, "m", arrival=0.0, deadline=9 * seconds)) for id in range(BATCH)
         ]
         commands = engine.handle_all(events, now=0.0)
-        (batch,) = [each.batch for each in commands if isinstance(each, RunBatch)]
+        (batch,) = [command.batch for command in commands if isinstance(command, RunBatch)]
         for place in range(BATCH):
             body = encode_released(ReleasedMessage(batch.id, 3, writer.file_bytes, [place], runs))
             begin = perf_counter()
             message = decode_released(body[8:], BATCH)
             reader.take(message)
-            ids = tuple([batch.members[each].id for each in message.members])
+            ids = tuple([batch.members[member].id for member in message.members])
             engine.handle_all([RowsReleased(message.batch, ids, message.ramp)], now=0.001)
             engine.next_wakeup()
             spent.append(perf_counter() - begin)

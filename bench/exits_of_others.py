@@ -138,14 +138,14 @@ def _measure(name: str, task: Task, count: int, result: Result) -> None:
         )
         result.figures += _stage_costs(name, arranged)
     result.details[name] = {
-        "cost": [each.cost for each in graph.positions],
+        "cost": [position.cost for position in graph.positions],
         **{style: one.details() for style, one in learnt.items()},
     }
 
 
 def _stage_costs(name: str, arranged: Arranged) -> Iterator[Figure]:
     for size, whole, stages in zip(arranged.rows, arranged.whole_s, arranged.stage_s, strict=True):
-        text = ", ".join(f"{1e3 * each:.1f}" for each in stages)
+        text = ", ".join(f"{1e3 * stage:.1f}" for stage in stages)
         note = f"{1e3 * whole:.1f} ms whole; answers after {text} ms"
         over = 100 * (stages[-1] / whole - 1)
         title = f"{name}: stages over the model, batch {size}"
@@ -158,11 +158,11 @@ def _learnt(model: Any, graph: ExitGraph, rows: Rows, count: int) -> dict[str, L
 
     exposed = with_features(model, graph)
     known = {value.name for value in exposed.graph.output}
-    tensors = [each for each in graph.positions if each.space]
+    tensors = [position for position in graph.positions if position.space]
     exposed.graph.output.extend(
-        onnx.helper.make_tensor_value_info(each.tensor, each.element, None)
-        for each in tensors
-        if each.tensor not in known
+        onnx.helper.make_tensor_value_info(tensor.tensor, tensor.element, None)
+        for tensor in tensors
+        if tensor.tensor not in known
     )
     session = _session(exposed)
     pooled_names = [f"{PREFIX}features/{each.number}" for each in graph.positions]
@@ -200,7 +200,9 @@ def _learnt(model: Any, graph: ExitGraph, rows: Rows, count: int) -> dict[str, L
 
 def _joined(parts: Sequence[Seen]) -> Seen:
     columns = zip(*(features for features, _ in parts), strict=True)
-    return [np.concatenate(each) for each in columns], np.concatenate([each for _, each in parts])
+    return [np.concatenate(column) for column in columns], np.concatenate(
+        [each for _, each in parts]
+    )
 
 
 def _grid(tensor: Rows, position: Position) -> Rows:
@@ -212,7 +214,7 @@ def _grid(tensor: Rows, position: Position) -> Rows:
         if tensor.shape[axis] > 1:
             parts = [half for one in parts for half in np.array_split(one, 2, axis)]
     axes = tuple(range(2, tensor.ndim))
-    return np.concatenate([one.mean(axis=axes) for one in parts], axis=1)
+    return np.concatenate([part.mean(axis=axes) for part in parts], axis=1)
 
 
 def _widened(means: Rows) -> Rows:

@@ -152,7 +152,7 @@ def _alone(
     rows = models.requests(MODEL, 32)
     path, spent, cpu = serving.path_of(MODEL), 0.0, 0.0
     for size, number in batches.items():
-        tensors = {name: np.concatenate([each[name] for each in rows[:size]]) for name in rows[0]}
+        tensors = {name: np.concatenate([row[name] for row in rows[:size]]) for name in rows[0]}
         body = models.oip_body(tensors)
         before, cpu_before = _batches(serving), cpu_seconds(workers)
         latencies(serving, path, body, count=RUNS_ALONE)

@@ -55,7 +55,7 @@ def run(options: Options) -> Result:
         offered.play(seconds)
         spent = cpu_seconds(tree(serving.pid)) - before
     sessions = offered.sessions
-    waits = [(each.mapped_at or np.inf) - each.joined for each in sessions]
+    waits = [(session.mapped_at or np.inf) - session.joined for session in sessions]
     frames = sum(each.answered + each.refused for each in sessions)
     took = np.array(offered.seconds)
     result.figures += [
@@ -112,8 +112,8 @@ class _Offer:
         self._serving = serving
         self._selector = selectors.DefaultSelector()
         self._connections = [_Connection(serving.grpc_port, self) for _ in range(CONNECTIONS)]
-        for each in self._connections:
-            self._selector.register(each.socket, selectors.EVENT_READ, each)
+        for connection in self._connections:
+            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
         self._canary = socket.create_connection(("127.0.0.1", serving.port))
         self._selector.register(self._canary, selectors.EVENT_READ)
         self._asked: float | None = None

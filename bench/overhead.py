@@ -182,7 +182,7 @@ def _throughput(
     result: Result,
     row: str,
 ) -> None:
-    found: dict[str, list[Rate]] = {each.name: [] for each in contenders}
+    found: dict[str, list[Rate]] = {contender.name: [] for contender in contenders}
     for _ in range(rounds):
         for each in contenders:
             rate = h2load(

@@ -179,7 +179,7 @@ def _outcomes(serving: Serving, pipeline: str) -> dict[str, int]:
 def _predicted(path: Path, split: float, hindsight: bool) -> Prediction:
     """`split`: when what counts began, by the clock of recordings."""
     recording = Recording(path)
-    begin = next(each.record.now for each in recording.lines() if isinstance(each.record, Call))
+    begin = next(line.record.now for line in recording.lines() if isinstance(line.record, Call))
     seeds = range(SEED, SEED + DRAWS)
     return predict(
         recording, seeds=seeds, provenance=gather(), after=split - begin, hindsight=hindsight

@@ -48,7 +48,7 @@ def seconds(rows: int, cores: int) -> float:
 def times(cores: tuple[int, ...] = (1, 2, 4, 8, 16), factor: float = 1.0) -> CorrectedTimes:
     """A profile, as a server has it: p99 a tenth above the median."""
     sizes = (1, 2, 4, 8, 16)
-    grid = [[factor * seconds(rows, each) for each in cores] for rows in sizes]
+    grid = [[factor * seconds(rows, core) for core in cores] for rows in sizes]
     slow = [[1.1 * each for each in row] for row in grid]
     return CorrectedTimes(
         LatencyTable.from_grid(sizes, cores, tuple(map(tuple, grid)), tuple(map(tuple, slow)))

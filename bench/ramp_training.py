@@ -49,7 +49,7 @@ def look(model: str, stream: str, places: Sequence[int]) -> tuple[list[float], d
     plain = onnx.load_from_string(example(model).onnx())
     output = plain.graph.output[0].name
     graph = find_positions(plain, mask=MASKS.get(model, ""), output=output)
-    names = [each.tensor for each in graph.positions]
+    names = [position.tensor for position in graph.positions]
     for name in names:
         plain.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, None))
     options = onnxruntime.SessionOptions()
@@ -178,7 +178,7 @@ def run(options: Options) -> Result:
         for name, (style, train) in _contenders(seen).items():
             begin = time.process_time()
             whole = seen[style]
-            ramps = train(Seen([one[:rows] for one in whole.features], whole.logits[:rows]))
+            ramps = train(Seen([feature[:rows] for feature in whole.features], whole.logits[:rows]))
             seconds = time.process_time() - begin
             answers = whole.logits[rows:].argmax(axis=1)
             columns[name] = [
@@ -203,8 +203,8 @@ def _table(title: str, costs: Sequence[float], columns: Mapping[str, list[Judged
             (
                 f"{cost:.0%}",
                 *(
-                    f"{one[at].agreement:.2f} / {one[at].leaving(LOSS):.2f}"
-                    for one in columns.values()
+                    f"{column[at].agreement:.2f} / {column[at].leaving(LOSS):.2f}"
+                    for column in columns.values()
                 ),
             )
             for at, cost in enumerate(costs)

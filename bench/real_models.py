@@ -436,7 +436,7 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
         for one, alone in zip(predicted, record["measured"], strict=True):
             seconds = [float(np.median(alone["bare"])), alone["true"], alone["lane"]]
             seconds += [one["took"], one["before"], one["learnt"]]
-            cells = ("-" if each != each else f"{1e3 * each:.2f}" for each in seconds)
+            cells = ("-" if second != second else f"{1e3 * second:.2f}" for second in seconds)
             sizes.append((f"{model} {one['size']}", str(one["batches"]), *cells))
     of_runs = ("run", "requests", "in time", "yardstick", "client late, p99 ms")
     result.tables.append(Table("Answered in time", of_runs, tuple(runs)))

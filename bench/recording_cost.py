@@ -57,7 +57,7 @@ def run(options: Options) -> Result:
             begin = perf_counter()
             events = replay(Recording(path)).events
             read.append(events / (perf_counter() - begin))
-    events = sum(len(each[0]) for each in calls)
+    events = sum(len(call[0]) for call in calls)
     goal = at_most(REQUEST_GOAL_US)
     result.figures += [
         Figure("recording a request", median(spent), "µs", goal, samples=tuple(spent)),

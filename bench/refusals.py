@@ -174,7 +174,7 @@ def endings(name: str, scheduler: str, seed: int) -> list[tuple[float, OutcomeKi
 
 def measure(name: str, scheduler: str, seeds: Sequence[int]) -> Found:
     """All seeds of one row together."""
-    every = [each for seed in seeds for each in endings(name, scheduler, seed)]
+    every = [ending for seed in seeds for ending in endings(name, scheduler, seed)]
     refusals = (OutcomeKind.DROPPED, OutcomeKind.REJECTED)
     waits = np.array([took for took, kind in every if kind in refusals])
     rest = waits[waits > SOON]

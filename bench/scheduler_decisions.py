@@ -125,8 +125,8 @@ def of_classes() -> FixedTimes:
 def unlike(policy: str, pending: int) -> Scheduler:
     """A scheduler with `pending` requests of four classes."""
     scheduler = make_scheduler(policy, {}, max_batch=MAX_BATCH, times=of_classes(), view=View())
-    for each in of_applications(0, pending):
-        scheduler.admit_moved(each, now=0.0)
+    for application in of_applications(0, pending):
+        scheduler.admit_moved(application, now=0.0)
     return scheduler
 
 
@@ -197,8 +197,8 @@ def cycle_us(policy: str, repeats: int, batch: int = 8) -> tuple[float, float]:
         arrivals = [request(id + i, now + 0.09 + i * 1e-4, now) for i in range(batch)]
         id += batch
         start = perf_counter()
-        for each in arrivals:
-            scheduler.add(each, now=now)
+        for arrival in arrivals:
+            scheduler.add(arrival, now=now)
         added = perf_counter()
         scheduler.expire(now=now)
         proposal = scheduler.propose(REPLICA, now=now)

@@ -170,7 +170,7 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
             stolen = (before, theft.share())
         recording = Recording(path)
         replayed = replay(recording)
-        begin = next(each.record.now for each in recording.lines() if isinstance(each.record, Call))
+        begin = next(line.record.now for line in recording.lines() if isinstance(line.record, Call))
         found = predict(
             recording,
             seeds=range(seed, seed + DRAWS),

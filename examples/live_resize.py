@@ -191,9 +191,9 @@ def prepare(folder: Path, probe: CoreProbe) -> Scene:
             "slow for the example, or other programs hold its cores."
         )
     at = table["batches"].index(ROWS)
-    one, two = (table["p99_s"][at][table["cores"].index(count)] for count in (1, 2))
-    left = math.sqrt(one * two)
-    deadline = 6.0 * one
+    one_core, two_cores = (table["p99_s"][at][table["cores"].index(count)] for count in (1, 2))
+    left = math.sqrt(one_core * two_cores)
+    deadline = 6.0 * one_core
     good = REQUEST_BYTES * 8e-6 / (CALM_SHARE * deadline)
     bad = REQUEST_BYTES * 8e-6 / (deadline - left)
     lines = ["time_s,bandwidth_mbps"]
@@ -202,7 +202,7 @@ def prepare(folder: Path, probe: CoreProbe) -> Scene:
         lines.append(f"{number * cycle:g},{good:.3f}")
         lines.append(f"{number * cycle + CALM_S:g},{bad:.3f}")
     (folder / "link.csv").write_text("\n".join(lines) + "\n")
-    return Scene(deadline, left, BUSY / one, one, two)
+    return Scene(deadline, left, BUSY / one_core, one_core, two_cores)
 
 
 def run(variant: str, scene: Scene, folder: Path, seconds: float) -> Outcome:
@@ -308,9 +308,9 @@ def free_ports(count: int) -> Iterator[int]:
 
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        yield from [each.getsockname()[1] for each in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        yield from [listener.getsockname()[1] for listener in sockets]
 
 
 def fetch(url: str) -> str:

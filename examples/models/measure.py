@@ -29,7 +29,7 @@ def main() -> None:
     print("| model |" + "".join(f" {batch} |" for batch in BATCHES) + " gain |")
     print("| --- |" + " ---: |" * (len(BATCHES) + 1))
     for name in sys.argv[1:] or MODELS:
-        one = make_inputs(name, 1, seed=0).batch()
+        inputs = make_inputs(name, 1, seed=0).batch()
         for file, content in example(name).onnx_files().items():
             session = _open(content)
             if name == "text":
@@ -37,11 +37,11 @@ def main() -> None:
                     _row(f"text, {length} tokens", session, _tokens(length))
             elif name.startswith("street"):
                 for size in SIZES:
-                    cut = {"image": np.ascontiguousarray(one["image"][:, :size, :size])}
+                    cut = {"image": np.ascontiguousarray(inputs["image"][:, :size, :size])}
                     _row(f"{name}, {size} pixels", session, cut, BATCHES[:4])
             else:
                 title = name if file == "model.onnx" else f"{name}, {file.removesuffix('.onnx')}"
-                _row(title, session, one)
+                _row(title, session, inputs)
 
 
 def _open(content: bytes) -> onnxruntime.InferenceSession:

@@ -45,7 +45,7 @@ def main() -> None:
     ]
     judges = ["depth1/quality", "depth2/quality"]
     whole = opened([*heads[0], *heads[1], *heads[2], *judges])
-    answers = [whole.run(None, {"image": one[None]}) for one in pictures]
+    answers = [whole.run(None, {"image": picture[None]}) for picture in pictures]
     found = [
         [Boxes(a[3 * d][0], a[3 * d + 2][0], a[3 * d + 1][0]) for a in answers] for d in range(3)
     ]
@@ -89,7 +89,7 @@ def main() -> None:
 
 def lost(early: Boxes, late: Boxes, truth: Boxes) -> float:
     """What a picture by itself loses, in mean average precision."""
-    scores = [score_detections([one], [truth]).ap50 for one in (late, early)]
+    scores = [score_detections([boxes], [truth]).ap50 for boxes in (late, early)]
     return scores[0] - scores[1]
 
 

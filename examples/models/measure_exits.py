@@ -59,7 +59,7 @@ def main() -> None:
             for _ in range(RUNS):
                 alone = seconds(partial(whole.whole.run, list(WHOLE), feeds))
                 runs.append((alone, *stages(cut, pictures[:batch], (0.0,), 0)))
-            least = [round(1e3 * each, 3) for each in np.min(runs, axis=0)]
+            least = [round(1e3 * least_s, 3) for least_s in np.min(runs, axis=0)]
             rows.append([side, batch, *least])
             print(rows[-1], flush=True)
     enlarged(scenes)
@@ -76,7 +76,7 @@ def accuracy(scenes: list) -> list[list[float]]:
     truth = [Boxes(scene.boxes(), scene.kinds()) for scene in scenes]
     names = [*WHOLE, *EXITS[0].outputs.values(), EXITS[0].quality]
     session = ModelSession.open(source(SIZE, dict(zip(names, names, strict=True))), threads=1).whole
-    answers = [session.run(names, {"image": one[None]}) for one in resized(scenes, SIZE)]
+    answers = [session.run(names, {"image": picture[None]}) for picture in resized(scenes, SIZE)]
     late, early = ([Boxes(a[at][0], a[at + 2][0], a[at + 1][0]) for a in answers] for at in (0, 3))
     order = np.argsort([-float(a[6][0]) for a in answers])
     found = []
@@ -110,7 +110,7 @@ def enlarged(scenes: list) -> None:
                 left = [a + b for a, b in zip(left, counts, strict=True)]
                 taken.append(1e3 * spent)
             score = score_detections(found, truth).ap50
-            shares = ", ".join(f"{each / len(found):.0%}" for each in (left[0], left[2]))
+            shares = ", ".join(f"{count / len(found):.0%}" for count in (left[0], left[2]))
             mean, most = np.mean(taken), np.percentile(taken, 95)
             label = "enlarge" if grows else "shrink"
             print(f"{label} {limit}: {shares}, {mean:.1f}, {most:.1f}, {score:.3f}", flush=True)
@@ -156,7 +156,7 @@ def gathered(pictures: Array) -> GatheredBatch:
 def resized(scenes: list, side: int) -> Array:
     shape = (side, side)
     return np.stack(
-        [cv2.resize(one.picture, shape, interpolation=cv2.INTER_AREA) for one in scenes]
+        [cv2.resize(scene.picture, shape, interpolation=cv2.INTER_AREA) for scene in scenes]
     )
 
 

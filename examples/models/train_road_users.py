@@ -124,11 +124,11 @@ class Batches(IterableDataset[list[torch.Tensor]]):
         pool = list(islice(source, POOL // 8))
         while True:
             fresh = list(islice(source, FRESH))
-            for one in fresh:
+            for crop in fresh:
                 if len(pool) < POOL:
-                    pool.append(one)
+                    pool.append(crop)
                 else:
-                    pool[int(rng.integers(POOL))] = one
+                    pool[int(rng.integers(POOL))] = crop
             rows = [pool[place] for place in rng.permutation(len(pool))[: ROWS - FRESH]] + fresh
             yield [torch.from_numpy(part) for part in joined(question, rows)]
 

@@ -209,16 +209,18 @@ def train(model: Chain, seconds: float) -> None:
             )
         with torch.autocast("cpu", torch.bfloat16):
             maps = model.maps(pictures)
-        each = [heat_loss(m[0], heat, counts) + 2 * edge_loss(m[1], edges, weights) for m in maps]
-        loss = sum(share * one for share, one in zip(SHARES, each, strict=True))
+        by_depth = [
+            heat_loss(m[0], heat, counts) + 2 * edge_loss(m[1], edges, weights) for m in maps
+        ]
+        loss = sum(share * part for share, part in zip(SHARES, by_depth, strict=True))
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 10.0)
         optimizer.step()
-        losses.append([one.item() for one in each])
+        losses.append([part.item() for part in by_depth])
         if step % 25 == 24:
-            told = " ".join(f"{one:.3f}" for one in np.mean(losses[-25:], axis=0))
-            print(f"{step + 1}: {told}, {time.process_time() - started:.0f} s", flush=True)
+            means = " ".join(f"{mean:.3f}" for mean in np.mean(losses[-25:], axis=0))
+            print(f"{step + 1}: {means}, {time.process_time() - started:.0f} s", flush=True)
 
 
 def judge(model: Chain) -> None:
@@ -248,21 +250,21 @@ def judge(model: Chain) -> None:
         if i % 100 == 99:
             print(f"{i + 1} judged", flush=True)
     regret = torch.tensor(losses)
-    for depth, one in enumerate(model.judges):
+    for depth, judge in enumerate(model.judges):
         x, worse = torch.cat(seen[depth]), regret[:, depth] - regret[:, -1]
         middle, width = worse.median(), worse.std() / 4
         good = ((middle - worse) / width).sigmoid()
         fit, held = slice(0, len(x) * 4 // 5), slice(len(x) * 4 // 5, None)
-        one.centre.copy_(x[fit].mean(0))
-        one.spread.copy_(x[fit].std(0) + 0.02)
-        optimizer = torch.optim.AdamW(one.body.parameters(), lr=3e-3, weight_decay=0.1)
+        judge.centre.copy_(x[fit].mean(0))
+        judge.spread.copy_(x[fit].std(0) + 0.02)
+        optimizer = torch.optim.AdamW(judge.body.parameters(), lr=3e-3, weight_decay=0.1)
         for _ in range(400):
-            loss = nn.functional.binary_cross_entropy_with_logits(one.of(x[fit]), good[fit])
+            loss = nn.functional.binary_cross_entropy_with_logits(judge.of(x[fit]), good[fit])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            said, meant = one.of(x[held]), worse[held]
+            said, meant = judge.of(x[held]), worse[held]
         order = np.corrcoef(said.argsort().argsort(), (-meant).argsort().argsort())[0, 1]
         print(f"depth {depth + 1}: rank correlation of judge and loss {order:.2f}", flush=True)
 

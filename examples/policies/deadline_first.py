@@ -30,24 +30,24 @@ class DeadlineFirst(ArrivalPolicy):
         self._times, self._margin = times, options.margin
 
     def expire(self, *, now: float) -> list[tuple[int, Reason]]:
-        late = [one.id for one in self.pending() if self._latest(one) <= now]
+        late = [request.id for request in self.pending() if self._latest(request) <= now]
         return [(id, Reason.HOPELESS) for id in late if self.remove(id)]
 
     def next_expiry(self) -> float | None:
         return min(map(self._latest, self.pending()), default=None)
 
-    def _latest(self, one: Request) -> float:
-        alone = self._times.of(one.rows, 1).expected + self._margin
-        return inf if one.best_effort else one.deadline - alone
+    def _latest(self, request: Request) -> float:
+        alone = self._times.of(request.rows, 1).expected + self._margin
+        return inf if request.best_effort else request.deadline - alone
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
         members: list[Request] = []
         rows, cores = 0, max(1, len(replica.cores))
-        for one in sorted(self.pending(), key=lambda one: (one.deadline, one.id)):
-            first, more = (members or [one])[0], rows + one.rows
+        for request in sorted(self.pending(), key=lambda request: (request.deadline, request.id)):
+            first, more = (members or [request])[0], rows + request.rows
             ends = now + self._times.of(more, cores).expected + self._margin
-            fits = more <= replica.max_batch and one.signature == first.signature
+            fits = more <= replica.max_batch and request.signature == first.signature
             if not members or (fits and ends <= first.deadline):
-                members.append(one)
+                members.append(request)
                 rows = more
         return Proposal(tuple(members), rows) if members else Idle()

@@ -201,14 +201,14 @@ class Looking(Watcher):
             elif isinstance(event, ReplicaLost):
                 self.lost += 1
                 self.between += any(
-                    one.batch.replica.id == event.replica and one.batch.id in self._released
-                    for one in engine.snapshot().batches()
+                    batch.batch.replica.id == event.replica and batch.batch.id in self._released
+                    for batch in engine.snapshot().batches()
                 )
 
     def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
         for command in commands:
             if isinstance(command, RunBatch) and not command.batch.solo:
-                members = (one.id for one in command.batch.members)
+                members = (member.id for member in command.batch.members)
                 self.again += [id for id in members if id in self.answered]
         self.answered.update(id for id, _ in answers(call))
 

@@ -63,5 +63,9 @@ def test_only_variables_of_ours_are_taken(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_manifest_keeps_them_out() -> None:
     folder = Path(__file__).parents[2] / "deploy" / "kubernetes"
     documents = yaml.safe_load_all((folder / "slacktide.yaml").read_text())
-    pods = [each["spec"]["template"]["spec"] for each in documents if each["kind"] == "Deployment"]
+    pods = [
+        document["spec"]["template"]["spec"]
+        for document in documents
+        if document["kind"] == "Deployment"
+    ]
     assert [pod["enableServiceLinks"] for pod in pods] == [False]

@@ -154,7 +154,7 @@ def test_models_are_equipped_as_one_lane_whose_classifier_is_left_early(tmp_path
         name: yaml.safe_load((tmp_path / name / "slacktide.yaml").read_text())
         for name in ("street", "brand", "plate")
     }
-    assert {each["lane"] for each in settings.values()} == {"traffic"}
+    assert {setting["lane"] for setting in settings.values()} == {"traffic"}
     assert all(each["cores"] == {"min": 1, "max": 2} for each in settings.values())
     assert [name for name, each in settings.items() if "early_exit" in each] == ["brand"]
     assert settings["plate"]["lengths"] == [48, 112, 208]

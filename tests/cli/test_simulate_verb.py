@@ -81,7 +81,7 @@ def test_a_file_of_requests_has_a_line_for_each_and_makes_percentiles_exact(
     lines = list(csv.DictReader(file.read_text().splitlines()))
     assert len(lines) == total.submitted == rough.submitted
     served = sorted(
-        float(one["latency_s"]) for one in lines if one["outcome"] in ("served", "late")
+        float(line["latency_s"]) for line in lines if line["outcome"] in ("served", "late")
     )
     assert total.latency is not None
     assert rough.latency is not None

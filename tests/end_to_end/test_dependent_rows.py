@@ -72,8 +72,8 @@ def ask_at_once(house: Any, model: str, arrays: list[Any]) -> list[Any]:
     """Answers to requests that have waited together."""
     with house.hold():
         calls = [
-            house.call_of({"x": ("FP32", list(each.shape), each.ravel().tolist())})
-            for each in arrays
+            house.call_of({"x": ("FP32", list(array.shape), array.ravel().tolist())})
+            for array in arrays
         ]
         answers = [house.later(model, call) for call in calls]
         waiting = f"{len(arrays)} requests of {model!r} wait"

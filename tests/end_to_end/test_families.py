@@ -230,7 +230,7 @@ def test_files_that_a_planner_moves_are_up_as_soon_as_some_of_them_are(families:
     first = variant_of(ask(house, "planned", sized(64)))
     assert first in ("small", "medium", "large")
     house.until(
-        lambda app: 1 <= sum(one["replicas"] > 0 for one in shares(app, "planned")) <= 2,
+        lambda app: 1 <= sum(share["replicas"] > 0 for share in shares(app, "planned")) <= 2,
         "a lane holds two files at most",
     )
     assert house.post("/v2/repository/models/planned/load").status == 200
@@ -248,9 +248,9 @@ def test_all_sizes_of_a_file_are_one_process(families: Any):
     def processes(app: Any) -> set[int]:
         replicas = app.driver.replicas
         return {
-            replicas._handles[each.id].pid
-            for each in replicas._replicas.values()
-            if each.pool.model == "sizes"
+            replicas._handles[replica.id].pid
+            for replica in replicas._replicas.values()
+            if replica.pool.model == "sizes"
         }
 
     lanes = families.look(lambda app: len(app.engine.state.lanes))
@@ -337,7 +337,9 @@ def test_files_have_profiles_of_their_own_and_a_lane_keeps_what_it_may(families:
     small, medium, large = version.family.variants
     assert medium.nbytes == 1 << 20
     assert small.nbytes > 0 < large.nbytes
-    assert [each.accuracy for each in version.family.variants] == pytest.approx([0.25, 0.5, 0.75])
+    assert [variant.accuracy for variant in version.family.variants] == pytest.approx(
+        [0.25, 0.5, 0.75]
+    )
     folder = house.zoo.root / "depths" / "1"
     kept = {path.name.partition("@")[2] for path in folder.glob("profile.*@*.json")}
     assert kept >= {"small.json", "medium.json", "large.json"}

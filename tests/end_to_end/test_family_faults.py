@@ -62,8 +62,10 @@ def route_to(house: Any, model: str, variant: str) -> None:
     def change(app: Any) -> None:
         plan: Plan = app.engine.plan
         routes = tuple(
-            replace(each, pool=each.pool._replace(variant=variant)) if each.model == model else each
-            for each in plan.routes
+            replace(route, pool=route.pool._replace(variant=variant))
+            if route.model == model
+            else route
+            for route in plan.routes
         )
         app.driver.post(PlanChanged(replace(plan, routes=routes)))
 

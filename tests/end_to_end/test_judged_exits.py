@@ -37,7 +37,7 @@ def whole() -> dict[str, NDArray[Any]]:
     """All that the file gives for these pictures."""
     content = example("street_depth").onnx()
     session = InferenceSession(content, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, {"image": pictures()}), strict=True))
 
 

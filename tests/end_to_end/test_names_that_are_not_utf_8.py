@@ -32,7 +32,7 @@ def test_such_a_folder_breaks_nothing_for_the_others(zoo: Any, serve: Any) -> No
         assert "expected letters, digits" in index["m\\xff"]["reason"]
         assert index["bare"]["state"] == "UNAVAILABLE"
         with InferenceServerClient(house.grpc) as client:
-            names = {each.name for each in client.get_model_repository_index().models}
+            names = {model.name for model in client.get_model_repository_index().models}
             assert names == set(index)
         port = house.server.metrics_port
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:

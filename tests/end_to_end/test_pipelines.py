@@ -189,7 +189,7 @@ def test_streams_of_frames_are_told_the_sizes_of_the_source(server: Any) -> None
         hello = m.Hello(model="watch", rate=10.0, slo_ms=8_000.0)
         told.put(m.ClientMessage(hello=hello).SerializeToString())
         welcome = m.ServerMessage.FromString(next(stream)).welcome
-        assert [each.size for each in welcome.variants] == [32, 64]
+        assert [variant.size for variant in welcome.variants] == [32, 64]
         assert welcome.input == "image"
         kinds = (m.ServerMessage.FromString(each) for each in stream)
         request = m.ModelInferRequest(model_name="watch", raw_input_contents=[bytes(4800)])
@@ -199,8 +199,8 @@ def test_streams_of_frames_are_told_the_sizes_of_the_source(server: Any) -> None
             announced = m.Announcement(id=id, bytes=4800)
             told.put(m.ClientMessage(announcement=announced).SerializeToString())
             told.put(m.ClientMessage(frame=m.Frame(id=id, request=request)).SerializeToString())
-            answer = next(each.answer for each in kinds if each.WhichOneof("message") == "answer")
-            names = [each.name for each in answer.response.outputs]
+            answer = next(kind.answer for kind in kinds if kind.WhichOneof("message") == "answer")
+            names = [output.name for output in answer.response.outputs]
             assert names == ["see.mean", "see.side"]
             (side,) = np.frombuffer(answer.response.raw_output_contents[1], "<f4")
             sides.append(side)

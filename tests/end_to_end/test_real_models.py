@@ -192,8 +192,9 @@ def checked(root: Path) -> dict[str, str]:
     command = [sys.executable, "-m", "slacktide", "models", "check", str(root), "--json"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     found: dict[str, str] = {}
-    for one in json.loads(said.stdout):
-        found[one["model"]] = found.get(one["model"], "") + one["message"]
+    for finding in json.loads(said.stdout):
+        model = finding["model"]
+        found[model] = found.get(model, "") + finding["message"]
     return found
 
 

@@ -362,7 +362,7 @@ def test_a_finished_call_leaves_nothing_to_the_garbage_collector(stock: Any) -> 
         return [one for one in gc.get_objects() if isinstance(one, ServerCall | CallContext)]
 
     def left() -> list[Any]:
-        return [one for one in of_calls() if id(one) not in others]
+        return [call for call in of_calls() if id(call) not in others]
 
     gc.collect()
     kept_by_others = of_calls()  # held here, so that none of their ids is given again

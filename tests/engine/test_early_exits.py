@@ -54,7 +54,7 @@ def aborted(commands):
 
 
 def published(commands):
-    told = [each for each in commands if isinstance(each, PublishExits)]
+    told = [command for command in commands if isinstance(command, PublishExits)]
     return {each.replica.id: each.policy for each in told}
 
 
@@ -66,7 +66,7 @@ class TestPolicies:
         world.send(PlanChanged(replace(one_model_plan("1"), exits=(AUTO,))))
         world.submit(1)
         commands = world.send(ReplicaUp(0))
-        assert [type(each) for each in commands] == [PublishExits, RunBatch]
+        assert [type(command) for command in commands] == [PublishExits, RunBatch]
         assert commands[0].policy is AUTO
 
     def test_go_to_every_replica_when_they_change_and_only_then(self, exiting):

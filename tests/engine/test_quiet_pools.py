@@ -56,7 +56,10 @@ def test_a_pool_is_asked_again_when_its_batch_has_ended(
     world, _ = asked
     beside = Plan(
         (*PLAN.lanes, LaneSpec("beside", (1,))),
-        (*PLAN.deployments, *(replace(each, lane="beside") for each in PLAN.deployments)),
+        (
+            *PLAN.deployments,
+            *(replace(deployment, lane="beside") for deployment in PLAN.deployments),
+        ),
         PLAN.routes,
     )
     world.deploy(beside)

@@ -27,7 +27,7 @@ def test_a_lane_serves_only_what_is_not_on_standby(world):
     world.deploy(plan(SMALL, LARGE, SMALL))
     world.submit(1)
     world.submit(2)  # lane b is free, but its copy is on standby
-    assert [(each.replica.lane, len(each.members)) for each in world.batches] == [("a", 1)]
+    assert [(batch.replica.lane, len(batch.members)) for batch in world.batches] == [("a", 1)]
     snapshot = world.engine.snapshot()
     assert snapshot.pools[SMALL].free_in > 0.0
     assert {r.replica.lane for r in snapshot.pools[SMALL].replicas} == {"a", "b"}
@@ -39,7 +39,7 @@ def test_another_plan_puts_it_in_service_at_once(world):
     world.submit(2)
     before = len(world.started), len(world.stopped)
     world.send(PlanChanged(plan(SMALL, SMALL, SMALL)))
-    assert [each.replica.lane for each in world.batches] == ["a", "b"]
+    assert [batch.replica.lane for batch in world.batches] == ["a", "b"]
     assert (len(world.started), len(world.stopped)) == before
 
 
@@ -49,7 +49,7 @@ def test_waiting_requests_follow_their_route_to_the_pool_in_service(world):
     world.submit(2)
     world.submit(3)
     world.send(PlanChanged(plan(LARGE, LARGE, LARGE)))
-    assert [len(each.members) for each in world.batches] == [1, 1]  # they run on where they are
+    assert [len(batch.members) for batch in world.batches] == [1, 1]  # they run on where they are
     world.finish()
     assert world.batches[-1].replica.pool == LARGE
     world.finish()

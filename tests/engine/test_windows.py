@@ -144,10 +144,10 @@ def test_all_is_answered_and_windows_are_kept(make_world, data):
                 keep(world.send(TimerFired(), after=first - world.now))
 
     def keep(commands):
-        for each in commands:
-            if isinstance(each, RunBatch):
-                ends.append((world.now + each.expected, each.batch.id))
-                check(each.batch)
+        for command in commands:
+            if isinstance(command, RunBatch):
+                ends.append((world.now + command.expected, command.batch.id))
+                check(command.batch)
 
     def check(batch):
         window = TABLE.at(batch.started)

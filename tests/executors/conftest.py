@@ -197,15 +197,15 @@ def write_ramps(path: Path, revision: int = 1, *, classes: int = 0) -> ExitSourc
     classes = classes or graph.classes
     ramps = [
         Ramp(
-            each.number,
-            each.tensor,
-            random.standard_normal((each.features, classes)).astype(np.float32) * 2,
+            position.number,
+            position.tensor,
+            random.standard_normal((position.features, classes)).astype(np.float32) * 2,
             np.zeros(classes, np.float32),
             1.0,
             0.9,
-            each.cost,
+            position.cost,
         )
-        for each in graph.positions
+        for position in graph.positions
     ]
     manifest = ExitManifest("0" * 64, revision, 100, "samples", graph.outputs, tuple(ramps))
     folder = path.parent / "exits"

@@ -198,7 +198,7 @@ def test_other_lengths_are_measured_beside_the_table() -> None:
     found = run(executor, PADDED, cores=[(0,), (1, 2)])
     assert found.record.shapes == {"x": (3, 8)}
     assert found.record.table.p50_s[0] == pytest.approx((0.008, 0.004))
-    times = {(one.rows, one.cores, one.size): one.seconds for one in found.record.sizes}
+    times = {(size.rows, size.cores, size.size): size.seconds for size in found.record.sizes}
     assert times == pytest.approx(
         {
             (rows, cores, length): 0.008 * rows * length / cores
@@ -213,7 +213,7 @@ def test_lengths_that_would_use_up_the_budget_are_left_out() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.001 * rows, per_length=True)
     found = run(executor, PADDED, budget_s=1.1)
     # 8 rows of length 32 take 256 ms, four times: more than half the budget.
-    assert {(one.rows, one.size) for one in found.record.sizes} == {
+    assert {(size.rows, size.size) for size in found.record.sizes} == {
         (1, 0.5),
         (8, 0.5),
         (1, 4.0),
@@ -230,11 +230,11 @@ PICTURE = replace(SOURCE, warmup_shapes={"x": (3, 48, 320)})
 def sizes_of(executor: ScriptedExecutor, source: ModelSource = PICTURE) -> dict[Any, list[int]]:
     """Rows measured by shape, apart from those of the table."""
     found: dict[Any, list[int]] = {}
-    for one in run(executor, source).record.sizes:
-        ((channels, height, width),) = one.signature
-        assert one.size == pytest.approx(channels * height * width / (3 * 48 * 320))
-        assert one.seconds == pytest.approx(1e-5 * one.rows * width)
-        found.setdefault(one.signature[0], []).append(one.rows)
+    for size in run(executor, source).record.sizes:
+        ((channels, height, width),) = size.signature
+        assert size.size == pytest.approx(channels * height * width / (3 * 48 * 320))
+        assert size.seconds == pytest.approx(1e-5 * size.rows * width)
+        found.setdefault(size.signature[0], []).append(size.rows)
     return found
 
 

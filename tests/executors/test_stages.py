@@ -377,7 +377,7 @@ def test_features_of_all_positions_are_handed_out(bench: Bench, layers: Any) -> 
     ran = bench.run(*members)
     assert ran.kinds == [FrameKind.FINISHED, FrameKind.FEATURES]
     seen = ran.features
-    assert seen.tensors == tuple(each.tensor for each in graph.positions)
+    assert seen.tensors == tuple(position.tensor for position in graph.positions)
     assert seen.outputs == ("y",)
     for each, data in zip(graph.positions, seen.features, strict=True):
         assert np.frombuffer(data, np.float32).reshape(3, -1).shape == (3, each.features)

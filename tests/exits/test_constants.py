@@ -156,7 +156,7 @@ def test_positions_behind_padding_that_is_computed_are_found() -> None:
     model = padded()
     before = model.SerializeToString()
     found = find_positions(model)
-    assert [(each.tensor, each.space) for each in found.positions] == [
+    assert [(position.tensor, position.space) for position in found.positions] == [
         ("b", (16, 16)),
         ("flat", ()),
     ]

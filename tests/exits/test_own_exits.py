@@ -70,7 +70,7 @@ def run(content: Any, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
         content.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     assert {each.name for each in session.get_inputs()} == feeds.keys()
-    names = [each.name for each in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 

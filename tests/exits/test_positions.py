@@ -47,7 +47,10 @@ def model(
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
         [*WEIGHTS, *weights],
     )
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(each, 1) for each in domains)]
+    imports = [
+        helper.make_opsetid("", opset),
+        *(helper.make_opsetid(domain, 1) for domain in domains),
+    ]
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
@@ -59,7 +62,7 @@ def node(op: str, inputs: str, output: str, **attributes: object) -> onnx.NodePr
 
 
 def tensors(found: ExitGraph) -> list[str]:
-    return [each.tensor for each in found.positions]
+    return [position.tensor for position in found.positions]
 
 
 CHAIN = (
@@ -91,7 +94,7 @@ def test_published_networks(name: str, count: int) -> None:
     assert len(found.positions) == count
     assert found.classes == 1000
     assert found.outputs == tuple(value.name for value in network.graph.output)
-    costs = [each.cost for each in found.positions]
+    costs = [position.cost for position in found.positions]
     assert costs == sorted(costs)
     assert costs[0] > 0
     assert costs[-1] <= 1
@@ -100,7 +103,7 @@ def test_published_networks(name: str, count: int) -> None:
 def test_the_blocks_of_a_resnet() -> None:
     found = find_positions(onnx.load(LIGHT / "light_resnet50.onnx"))
     channels = [64] + [256] * 3 + [512] * 4 + [1024] * 6 + [2048] * 3
-    assert [each.channels for each in found.positions] == channels
+    assert [position.channels for position in found.positions] == channels
     features = [128] + [512] * 3 + [1024] * 4 + [1024] * 6 + [2048] * 3  # no maxima beyond 1,024
     assert [each.features for each in found.positions] == features
     assert found.positions[0].space == (56, 56)
@@ -110,7 +113,7 @@ def test_the_blocks_of_a_resnet() -> None:
 def test_the_residual_example() -> None:
     found = find_positions(shipped("residual"))
     assert (len(found.positions), found.primary, found.logits) == (10, "frames", "logits")
-    assert [each.number for each in found.positions] == list(range(10))
+    assert [position.number for position in found.positions] == list(range(10))
     assert not any(each.channels_last or each.masked for each in found.positions)
     assert found.positions[0].cost == pytest.approx(0.012, abs=0.001)
 
@@ -119,7 +122,7 @@ def test_a_text_goes_by_its_tokens_and_its_mask_is_context() -> None:
     text = shipped("text")
     found = find_positions(text, mask="attention_mask")
     assert (len(found.positions), found.primary, found.outputs) == (8, "input_ids", ("logits",))
-    assert all(each.channels_last and each.masked for each in found.positions[:-1])
+    assert all(position.channels_last and position.masked for position in found.positions[:-1])
     assert found.positions[-1].tensor == "embedding"
     assert [each.features for each in found.positions] == [512] * 7 + [256]
     assert find_positions(text).primary == "input_ids"  # by the names of the others
@@ -128,7 +131,10 @@ def test_a_text_goes_by_its_tokens_and_its_mask_is_context() -> None:
 def test_a_position_stays_between_two_costly_operators() -> None:
     found = find_positions(model(*CHAIN))
     assert tensors(found) == ["b", "d"]
-    assert [each.cost for each in found.positions] == [pytest.approx(0.4), pytest.approx(0.8)]
+    assert [position.cost for position in found.positions] == [
+        pytest.approx(0.4),
+        pytest.approx(0.8),
+    ]
     assert found.position("d").number == 1
     with pytest.raises(ExitError, match="'a' is not a position"):
         found.position("a")

@@ -33,7 +33,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    names = [each.name for each in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 

@@ -59,7 +59,7 @@ def chain(stages: list[StageModel], feeds: Tensors, *, optimise: bool) -> list[T
         session = opened(stage.model, optimise=optimise)
         assert {each.name for each in session.get_inputs()} == set(takes)
         assert {each.name for each in session.get_outputs()} == set(names)
-        types |= {each.name: each.type for each in session.get_outputs()}
+        types |= {output.name: output.type for output in session.get_outputs()}
         made = dict(zip(names, session.run(names, takes), strict=True))
         found.append({name: made[name] for name in stage.outputs})
         values.update({name: made[name] for name in stage.passed_on})
@@ -128,7 +128,7 @@ def test_rows_that_leave_a_batch_take_what_is_made_of_their_mask_along() -> None
     assert not {"Cast", "Where", "Sub"} & {node.op_type for node in behind.model.graph.node[:6]}
     session = opened(first.model)
     made = dict(zip(first.passed_on, session.run(list(first.passed_on), feeds), strict=True))
-    behind.declare({each.name: each.type for each in session.get_outputs()})
+    behind.declare({output.name: output.type for output in session.get_outputs()})
     rest = [1, 4, 5]
     takes = {name: (made | feeds)[name][rest] for name in (*behind.inputs, *behind.received)}
     (logits,) = opened(behind.model).run(["logits"], takes)
@@ -189,7 +189,7 @@ def test_shapes_are_computed_anew_so_that_they_fit_the_rows_that_are_left() -> N
         node("MatMul", "e v", "logits"),
     )
     graph = find_positions(model)
-    assert [each.tensor for each in graph.positions] == ["a", "b", "e"]
+    assert [position.tensor for position in graph.positions] == ["a", "b", "e"]
     ramped = with_ramps(model, graph, ramps_at(graph, 0, 1))
     stages = split(ramped)
     assert [stage.received for stage in stages] == [(), ("a",), ("a", "b")]

@@ -170,7 +170,7 @@ def test_a_ramp_for_each_position_that_knows_how_often_it_agrees() -> None:
     features, logits = two_positions(2400)
     for at in range(0, 1200, 7):
         stop = min(at + 7, 1200)
-        learner.add([one[at:stop] for one in features], logits[at:stop])
+        learner.add([feature[at:stop] for feature in features], logits[at:stop])
     ramps = learner.train()
     assert [(ramp.position, ramp.tensor, ramp.cost) for ramp in ramps] == [
         (0, "t0", 0.0),
@@ -197,7 +197,7 @@ def test_agreement_is_of_rows_that_came_later() -> None:
 def test_rows_wait_before_they_are_learnt_from_and_count_in_the_end() -> None:
     features, logits = two_positions(6000)
     learner = trainer()
-    learner.add([one[:5000] for one in features], logits[:5000])
+    learner.add([feature[:5000] for feature in features], logits[:5000])
     first = learner.train()[1]
     learner.add([one[5000:] for one in features], logits[5000:])
     second = learner.train()[1]
@@ -226,7 +226,7 @@ def test_judged_on_the_same_rows_one_ramp_is_clearly_better_or_not() -> None:
     assert not poor.clearly_better(good)
     assert not good.clearly_better(good)
     assert good.agreement == ramps[1].agreement
-    learner.add([one[:256] for one in features], logits[:256])
+    learner.add([feature[:256] for feature in features], logits[:256])
     assert learner.judge(ramps[1]).agreement > 0.97
 
 
@@ -248,7 +248,7 @@ def test_too_few_rows_are_refused_with_how_many_are_wanted() -> None:
     learner.add(features, logits)
     with pytest.raises(ExitError, match="ramps need at least 256 rows, got 255"):
         learner.train()
-    learner.add([one[:1] for one in features], logits[:1])
+    learner.add([feature[:1] for feature in features], logits[:1])
     assert len(learner.train()) == 2
 
 

@@ -296,16 +296,16 @@ def run_exits(data: bytes) -> None:
         with_features(model, graph)
         ramps = [
             Ramp(
-                each.number,
-                each.tensor,
-                np.zeros((each.features, graph.classes), np.float32),
+                position.number,
+                position.tensor,
+                np.zeros((position.features, graph.classes), np.float32),
                 np.zeros(graph.classes, np.float32),
                 1.0,
                 1.0,
-                each.cost,
+                position.cost,
             )
-            for each in graph.positions
-            if each.features * graph.classes < 1 << 20
+            for position in graph.positions
+            if position.features * graph.classes < 1 << 20
         ]
         split(with_ramps(model, graph, ramps))
     except ExitError as error:

@@ -306,7 +306,7 @@ def _number(value: object, most: int) -> int:
 
 def _text(value: object) -> str:
     words = value[:MOST_TEXT] if isinstance(value, str) else ""
-    return "".join(each for each in words if " " < each < "\x7f")
+    return "".join(word for word in words if " " < word < "\x7f")
 
 
 def _begin(call: dict[str, Any], number: int) -> Callable[[], None]:

@@ -212,8 +212,8 @@ def test_no_name_of_a_model_is_that_of_a_lane_of_another_kind():
     ]
     plan = Plan(layout.lanes, tuple(deployments))
     on: dict[str, set[str]] = {}
-    for one in plan.deployments:
-        on.setdefault(one.lane, set()).add(one.pool.model)
+    for deployment in plan.deployments:
+        on.setdefault(deployment.lane, set()).add(deployment.pool.model)
     assert [models for models in on.values() if len(models) > 1] == []
     assert layout.lanes_of["m"] == ("m/0", "m/1")
     assert layout.lanes_of["m-0"] == ("m-0",)

@@ -72,7 +72,7 @@ class Watched:
     async def see(self, features: list[Rows], logits: Rows, size: int = 8) -> None:
         """Report rows in batches, and wait until they are learnt from."""
         for at in range(0, len(logits), size):
-            part = [np.ascontiguousarray(one[at : at + size]) for one in features]
+            part = [np.ascontiguousarray(feature[at : at + size]) for feature in features]
             self.learner.add_features(
                 POOL,
                 FeaturesSeen(
@@ -113,7 +113,7 @@ async def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository:
         (learnt,) = world.posted
         assert isinstance(learnt, RampsLearnt)
         assert (learnt.pool, learnt.revision) == (POOL, 1)
-        assert [(each.position, each.name, each.cost) for each in learnt.ramps] == [
+        assert [(ramp.position, ramp.name, ramp.cost) for ramp in learnt.ramps] == [
             (0, "early", 0.2),
             (1, "late", 0.8),
         ]
@@ -322,7 +322,7 @@ async def test_reports_that_the_thread_has_no_time_for_are_let_go(repository: Pa
             8,
             ("early", "late"),
             (0.2, 0.8),
-            tuple(one.tobytes() for one in features),
+            tuple(feature.tobytes() for feature in features),
             logits.tobytes(),
         )
         for _ in range(MOST_BEHIND + 20):  # without a turn of the loop between them

@@ -120,7 +120,7 @@ def test_a_size_that_was_measured_takes_as_long_as_it_did_and_others_as_the_law_
     profile = known((128, 256))
     settings = ModelSettings(variants=VariantSettings(sizes=(128, 256, 384, 512)))
     times = {side: times_of(profile, settings, side) for side in (128, 256, 384, 512)}
-    assert all(isinstance(each, ClassedTimes) for each in times.values())
+    assert all(isinstance(time, ClassedTimes) for time in times.values())
     for side in (128, 256, 512):
         assert times[side].of(1, 1).expected == pytest.approx(0.005 * (side / 512) ** 2, rel=0.02)
     between = times[384].of(1, 1)

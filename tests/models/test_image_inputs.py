@@ -150,7 +150,9 @@ def test_json_holds_a_jpeg_in_base64() -> None:
     }
     call, _ = parse_infer("m", None, json.dumps(document).encode(), None)
     checked = check_for(FIXED).check(call.inputs)
-    assert [element_picture(each) for each in jpeg_elements(checked.tensors[0].data)] == [JPEG] * 2
+    assert [
+        element_picture(jpeg_element) for jpeg_element in jpeg_elements(checked.tensors[0].data)
+    ] == [JPEG] * 2
 
 
 def test_a_raw_body_may_be_a_jpeg() -> None:

@@ -284,7 +284,7 @@ def test_planners_see_a_variant_that_is_hardly_worse_as_equal(pair: Path) -> Non
 
     family = prepared(definition, cache).family
     assert family is not None
-    assert [(each.name, each.accuracy) for each in family.variants] == [
+    assert [(variant.name, variant.accuracy) for variant in family.variants] == [
         ("small", 0.5),
         ("large", 0.5),
     ]

@@ -80,7 +80,7 @@ def test_every_area_has_modules_and_tests(mutants: ModuleType, monkeypatch) -> N
     monkeypatch.setitem(sys.modules, "mutation_main", main)
     spec.loader.exec_module(main)
     for area in main.AREAS:
-        assert [each for each in area.modules if not list(main.SOURCE.glob(each))] == []
+        assert [module for module in area.modules if not list(main.SOURCE.glob(module))] == []
         asked = [each for stage in area.tests for each in stage if each.startswith("tests/")]
         assert [each for each in asked if not (main.ROOT / each).is_dir()] == []
     assert [each for each in main.NOT_CHANGED if not (main.SOURCE / each).exists()] == []

@@ -131,7 +131,7 @@ class Play:
 
     def yields(self, id: int, *rows: int, refused: Reason | None = None) -> None:
         self.yields_due.pop(id, None)
-        self.tell(StageYielded(id, tuple(Yield(each, refused=refused) for each in rows)))
+        self.tell(StageYielded(id, tuple(Yield(row, refused=refused) for row in rows)))
 
     def stage(self, name: str) -> list[Request]:
         """Its children without an outcome, in the order they began."""

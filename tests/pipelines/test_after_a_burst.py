@@ -69,7 +69,7 @@ def test_frames_are_complete_again_soon_after_a_burst(first: int) -> None:
     simulation.run([*items, *(ExternalEvent(each.arrival, FrameArrived(each)) for each in frames)])
 
     def complete(begin: float) -> float:
-        ends = [street.outcomes[each.id] for each in frames if begin < each.arrival]
+        ends = [street.outcomes[frame.id] for frame in frames if begin < frame.arrival]
         return fmean(end.kind is OutcomeKind.SERVED and not end.missing for end in ends)
 
     assert complete(OVER_AT + 40.0) > 0.9

@@ -84,7 +84,7 @@ def test_a_thousand_rows_are_split_at_the_largest_batch():
     play.ends(source.id)
     play.yields(source.id, 1000, 0)
     brands = play.stage("brand")
-    assert [each.rows for each in brands] == [300, 300, 300, 100]
+    assert [brand.rows for brand in brands] == [300, 300, 300, 100]
     assert [only(play.feeds[each.id]) for each in brands] == [
         Feed(0, source.id, first, min(first + 300, 1000)) for first in (0, 300, 600, 900)
     ]
@@ -283,7 +283,7 @@ def test_refused_frames_are_counted():
         FrameAnnounced(Notice(5, "p", 0.0, 0.2, 1000, 0.05)),
         FrameRefused(5, "p", Reason.TOO_LARGE),
     )
-    assert [each.reason for each in play.outcomes.values()] == [
+    assert [outcome.reason for outcome in play.outcomes.values()] == [
         Reason.BAD_INPUT,
         Reason.UNAVAILABLE,
         Reason.BAD_INPUT,

@@ -111,7 +111,7 @@ class Street:
                 self.parts.append(command)
 
     def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
-        assert not any(isinstance(each, AnswerFrame) for each in commands)
+        assert not any(isinstance(command, AnswerFrame) for command in commands)
 
 
 class World:
@@ -169,7 +169,7 @@ def arrivals(count: int, rate: float, slo: float, *, seed: int) -> list[External
 
 
 def counted(answers: Iterable[AnswerFrame]) -> Counter[Reason]:
-    return Counter(each.reason for each in answers)
+    return Counter(answer.reason for answer in answers)
 
 
 def test_with_time_enough_frames_are_whole_and_in_time(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_child_that_the_engine_was_not_told_of_is_found(tmp_path: Path) -> Non
         i for i, text in enumerate(lines) if text.startswith(b"[") and b'"Submitted"' in text
     )
     now, events, commands = orjson.loads(lines[number])
-    events = [each for each in events if each[0] != "Submitted"]
+    events = [event for event in events if event[0] != "Submitted"]
     lines[number] = orjson.dumps([now, events, commands])
     world.path.write_bytes(b"\n".join(lines) + b"\n")
     assert replay(Recording(world.path)).difference is not None
@@ -284,7 +284,9 @@ def test_an_unloaded_model_leaves_answers_without_its_stage(tmp_path: Path) -> N
     world.run(*arrivals(100, 10.0, 0.5, seed=3), ExternalEvent(3.0, PlanChanged(left)))
     outcomes = world.street.outcomes.values()
     assert len(outcomes) == 100
-    late = [each for each in outcomes if each.at > 3.5 and each.reason is Reason.PARTIAL]
+    late = [
+        outcome for outcome in outcomes if outcome.at > 3.5 and outcome.reason is Reason.PARTIAL
+    ]
     assert late
     assert {each.missing for each in late} == {("brand",)}
 

@@ -81,7 +81,7 @@ class Caps(Planner):
 
     def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
         plan = draft.plan
-        capped = tuple(replace(each, max_batch=self.cap) for each in plan.deployments)
+        capped = tuple(replace(deployment, max_batch=self.cap) for deployment in plan.deployments)
         return replace(draft, plan=replace(plan, deployments=capped))
 
 

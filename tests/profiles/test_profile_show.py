@@ -71,7 +71,7 @@ def test_sizes_of_rows_stand_beside_what_the_law_makes_of_them() -> None:
 def test_the_law_shown_is_the_one_served_by() -> None:
     """Of batches of several rows too, whose fixed part does not grow as fast as the rows."""
     record = detector(32, 128)
-    batches = [one._replace(rows=4, seconds=3.5 * one.seconds) for one in record.sizes]
+    batches = [size._replace(rows=4, seconds=3.5 * size.seconds) for size in record.sizes]
     record = replace(record, sizes=(*record.sizes, *batches))
     law, times = size_law(record), ShapedTimes(record.table, ((3, 64, 64),), record.sizes)
     assert law is not None

@@ -91,7 +91,7 @@ class Recorded:
     def _watch(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
         self.recorder.called(events, now, commands)
         self.recorder.encode()
-        self.batches += [each.batch for each in commands if isinstance(each, RunBatch)]
+        self.batches += [command.batch for command in commands if isinstance(command, RunBatch)]
 
 
 @pytest.fixture

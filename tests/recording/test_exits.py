@@ -129,7 +129,7 @@ def changes_of(path: Path) -> tuple[list[ExitsChanged], str]:
     notes = Notes(told.append)
     assert replay(Recording(path), notes, pools=notes.pools).difference is None
     changes = [each for each in told if isinstance(each, ExitsChanged)]
-    return changes, "\n".join(line for each in changes for line in lines(each, begin=0.0))
+    return changes, "\n".join(line for change in changes for line in lines(change, begin=0.0))
 
 
 def test_decisions_tell_why_ramps_moved(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_decisions_tell_how_thresholds_were_tuned_and_what_ramps_did(tmp_path: P
     assert ", tuned on judged rows" in text
     alarm = "; release, 100% of batches judged: alarm: answers of ramps differ from the model's"
     assert alarm in text
-    seen = [each for each in changes if each.left]
+    seen = [change for change in changes if change.left]
     for each in seen:
         assert each.judged == each.rows >= sum(each.left.values())
         assert f"since the last change {each.rows} rows; answered early: " in text

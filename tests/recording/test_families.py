@@ -171,7 +171,9 @@ def test_a_variant_that_goes_and_comes_back_is_replayed_to_the_bit(
     families: Any, happenings: Any
 ) -> None:
     recorded = families()
-    items = [replace(one, model="a") for one in happenings(seed=5, count=800, trouble=False)]
+    items = [
+        replace(happening, model="a") for happening in happenings(seed=5, count=800, trouble=False)
+    ]
     last = items[-1].arrival
     whole = plan("300")
     less = replace(whole, deployments=tuple(d for d in whole.deployments if d.pool != POOLS[1]))
@@ -189,7 +191,9 @@ def test_a_variant_that_goes_and_comes_back_is_replayed_to_the_bit(
 
 
 def test_more_are_served_than_without(families: Any, happenings: Any) -> None:
-    items = [replace(one, model="a") for one in happenings(seed=1, count=800, trouble=False)]
+    items = [
+        replace(happening, model="a") for happening in happenings(seed=1, count=800, trouble=False)
+    ]
     with_rescue = families()
     with_rescue.run(items)
     without = families(rescue=False)

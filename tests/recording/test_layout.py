@@ -214,7 +214,7 @@ def test_commands_stand_in_a_recording_as_its_layout_says() -> None:
         assert plain[1] == 11
         assert len(plain) == 1 + len(stated[plain[0]])
     assert set(get_args(Command)) - {type(command) for command in COMMANDS} == {
-        each for each in get_args(Command) if each.__name__ == "AbortBatch"
+        arg for arg in get_args(Command) if arg.__name__ == "AbortBatch"
     }
 
 

@@ -17,7 +17,7 @@ def plan(*lanes: str, device: str = "") -> Plan:
     places = (StagePlace("cars", "brand", device),) if device else ()
     return Plan(
         tuple(LaneSpec(each, (core,)) for core, each in enumerate("ab")),
-        tuple(Deployment(POOL, each, 1) for each in lanes),
+        tuple(Deployment(POOL, lane, 1) for lane in lanes),
         places=places,
     )
 

@@ -32,7 +32,7 @@ def test_a_recording_states_what_it_takes_to_make_the_engine_again(
     recorded.run(happenings(seed=1))
     recording = Recording(recorded.path)
     assert recording.header.settings == EngineSettings(hang_floor=0.5)
-    opened = [each for each in records(recorded.path) if isinstance(each, PoolOpened)]
+    opened = [record for record in records(recorded.path) if isinstance(record, PoolOpened)]
     assert [each.pool for each in opened] == [
         PoolId("a", "1"),
         PoolId("b", "1"),

@@ -255,7 +255,7 @@ def test_samples_are_told_of_and_are_part_of_such_a_replay(world: Any, happening
     recorded = world(profiling=0.2)
     quiet = happenings(seed=5, count=600, rate=60.0, trouble=False, hints=(1.0, 20.0))
     recorded.run(quiet, seed=5)
-    runs = [each for each in decisions(recorded) if isinstance(each, Ran)]
+    runs = [decision for decision in decisions(recorded) if isinstance(decision, Ran)]
     samples = [run for run in runs if run.batch.solo]
     assert [run.batch.id for run in samples] == [b.id for b in recorded.batches if b.solo]
     assert "alone, again, to learn its length" in next(lines(samples[0], begin=0.0))
@@ -264,7 +264,11 @@ def test_samples_are_told_of_and_are_part_of_such_a_replay(world: Any, happening
 def test_one_that_is_singled_out_is_told_of(world: Any, happenings: Any) -> None:
     recorded = world(profiling=0.2)
     recorded.run(happenings(seed=6, count=600, rate=900.0, trouble=False, hints=(1.0, 20.0)))
-    told = [each for each in decisions(recorded) if isinstance(each, Ran) and each.isolated]
+    told = [
+        decision
+        for decision in decisions(recorded)
+        if isinstance(decision, Ran) and decision.isolated
+    ]
     assert told
     for run in told:
         assert len(run.batch.members) == 1
@@ -274,7 +278,7 @@ def test_one_that_is_singled_out_is_told_of(world: Any, happenings: Any) -> None
 def test_a_policy_that_waits_is_told_of(world: Any, happenings: Any) -> None:
     recorded = world("fifo", max_delay=0.005)
     recorded.run(happenings(seed=4, count=20, trouble=False))
-    waits = [each for each in decisions(recorded) if isinstance(each, Waited)]
+    waits = [decision for decision in decisions(recorded) if isinstance(decision, Waited)]
     assert waits
     assert "stays free" in next(lines(waits[0], begin=0.0))
 

@@ -284,7 +284,7 @@ def test_the_chosen_batch_is_the_first_of_the_best(
         assert members == requests[:1]
         return
     # What rounding cannot tell apart may be either.
-    scores = [rule.score(each, len(requests), now=NOW) for each in candidates]
+    scores = [rule.score(candidate, len(requests), now=NOW) for candidate in candidates]
     assert members in best_of(candidates, scores)
     fillings = rule.fillings(members, waiting, now=NOW)
     scores = [rule.score(members, len(requests), now=NOW, extra=extra) for extra in fillings]

@@ -91,7 +91,7 @@ def test_a_call_is_answered_at_most_once_and_gives_everything_back(deeds):
             assert bench.version.in_flight == sum(Held.VERSION in each for each in held)
             bench.arena.check_invariants()
         await asyncio.sleep(0)
-        assert all(len(each) <= 1 for each in replies)
+        assert all(len(reply) <= 1 for reply in replies)
         assert [replies[number] for number in cancelled] == list(cancelled.values())
         assert bench.plane.limits.clients == frozenset()
         assert bench.version.in_flight == 0

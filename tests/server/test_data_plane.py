@@ -384,7 +384,7 @@ def test_only_an_input_that_has_just_crashed_the_model_is_refused():
         bench = Bench()
         bench.driver.end(bench.submit().id, Reason.CRASHED)
         bench.submit()
-        assert [each.outcome.reason for each in bench.replies[1:]] == [Reason.CRASHED_BEFORE]
+        assert [reply.outcome.reason for reply in bench.replies[1:]] == [Reason.CRASHED_BEFORE]
         other = bench.submit(np.full(4, 7.0, "<f4").tobytes())
         announced, place = bench.announce(len(ROW))
         assert set(bench.driver.open) == {other.id, announced.id}

@@ -71,7 +71,7 @@ def found(**arrays: Any) -> StageArrays:
     ]
     values = [each.astype("f4") if each.dtype.kind == "f" else each for each in made.values()]
     places = {spec.name: place for place, spec in enumerate(specs)}
-    return StageArrays(specs, places, [tensor(each) for each in values])
+    return StageArrays(specs, places, [tensor(value) for value in values])
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=5), st.booleans())

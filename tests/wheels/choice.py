@@ -24,7 +24,7 @@ def taken(folder: Path, *flags: str) -> list[str]:
 
 with tempfile.TemporaryDirectory() as both, tempfile.TemporaryDirectory() as alone:
     wheels = [Path(shutil.copy(name, both)) for name in sys.argv[1:]]
-    (pure,) = (each.name for each in wheels if each.name.endswith("-none-any.whl"))
+    (pure,) = (wheel.name for wheel in wheels if wheel.name.endswith("-none-any.whl"))
     (compiled,) = (each for each in wheels if each.name != pure)
     shutil.copy(compiled, alone)
     assert taken(Path(both)) == [compiled.name]

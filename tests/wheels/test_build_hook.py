@@ -95,7 +95,7 @@ def test_a_constructor_is_written_and_behaves_as_the_generated_one(made: ModuleT
     assert one == made.Timed(2, 1.0, None)
     assert hash(one) == hash(made.Timed(2))
     assert replace(one, rows=3).rows == 3
-    assert [each.name for each in fields(one)] == ["rows", "seconds", "data"]
+    assert [field.name for field in fields(one)] == ["rows", "seconds", "data"]
     assert made.Timed.__init__.__code__.co_filename == made.__file__
     with pytest.raises(ValueError, match="rows"):
         made.Timed(0)

@@ -109,7 +109,10 @@ async def test_a_hello_is_welcomed_with_what_there_is():
     assert kind == "welcome"
     assert (welcome.session, welcome.input) == ("s:1", "x")
     assert (welcome.keeps_shape, welcome.short_side) == (True, 1.25)
-    assert [(each.name, each.size) for each in welcome.variants] == [("128", 128), ("256", 256)]
+    assert [(variant.name, variant.size) for variant in welcome.variants] == [
+        ("128", 128),
+        ("256", 256),
+    ]
     assert not welcome.HasField("advice")
     assert again.advice == m.Advice(size=256, variant="256", mapped=True, bytes_per_s=1e6)
     assert len(sessions) == 1

@@ -168,7 +168,7 @@ def cut(data: bytes | bytearray) -> list[bytes]:
 def streamed(client: RawClient, id: int) -> list[tuple[str, str]]:
     """Id and error of each answer on a stream."""
     answers = [ModelStreamInferResponse.FromString(each) for each in cut(client.data[id])]
-    return [(each.infer_response.id, each.error_message) for each in answers]
+    return [(answer.infer_response.id, answer.error_message) for answer in answers]
 
 
 async def test_long_messages_of_a_stream_come_into_their_places_too():

@@ -369,7 +369,7 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(kind):
                     await client.answer()
             for kept in (seen.calls, seen.announced, seen.refused_from):
                 kept.clear()
-            left = [one for one in of_requests() if id(one) not in others]
+            left = [request for request in of_requests() if id(request) not in others]
             client.close()
             assert left == []
 

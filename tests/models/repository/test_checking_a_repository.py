@@ -441,7 +441,9 @@ def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder)
         (root / name / "pipeline.yaml").write_text(yaml)
     messages = _messages(root)
     assert [
-        each.partition("pipeline.yaml: ")[2] for each in messages if "pipeline.yaml" in each
+        message.partition("pipeline.yaml: ")[2]
+        for message in messages
+        if "pipeline.yaml" in message
     ] == [
         "stages.b.model: there is no model 'thrid' in the repository; did you mean 'third'?",
         "stages.a.model: model 'broken' cannot be served",

@@ -164,7 +164,7 @@ def test_ramps_that_cost_more_than_their_budget_go() -> None:
     served.cut = 0.06
     served.learn(learnt(GOOD))
     # One after the other: each chain is measured before the next ramp goes.
-    assert [len(each.ramps) for each in served.policies[1:]] == [3, 2, 1, 0]
+    assert [len(policy.ramps) for policy in served.policies[1:]] == [3, 2, 1, 0]
 
 
 def test_an_answer_for_ramps_that_have_gone_brings_none_back() -> None:

@@ -140,7 +140,7 @@ def test_ramps_that_never_pay_end_with_none_and_are_tried_again_seldom() -> None
     served.learn(learnt((0.9, 0.95, 0.97)))
     served.rows(*always([0.1] * 3, [False] * 3, 3000))
     assert not any(served.wrong)
-    tried = [each.ramps for each in served.policies]
+    tried = [policy.ramps for policy in served.policies]
     assert () in tried[1:]
     assert served.spent.count(1.0) > 1500
     served.rows(*always([0.1] * 3, [False] * 3, 6000))

@@ -24,7 +24,7 @@ def times(base: float, row: float, kinds: dict[str, float], batches=BATCHES) -> 
     return tuple(
         ConfigurationTimes(
             kind,
-            tuple(factor * (base + row * each) for each in batches),
+            tuple(factor * (base + row * batch) for batch in batches),
             tuple(1.1 * factor * (base + row * each) for each in batches),
         )
         for kind, factor in kinds.items()

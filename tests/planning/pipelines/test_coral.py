@@ -169,7 +169,7 @@ def test_there_are_windows_for_all_rows_of_a_cycle(batch):
     (pipeline,), (stages,) = asked.pipelines, answer.pipelines
     assert answer.unscheduled == ()
     for at, (stage, rate) in enumerate(zip(stages, pipeline.rates(), strict=True)):
-        there = [each for each in answer.windows if each.stage == at]
+        there = [window for window in answer.windows if window.stage == at]
         assert len(there) == stage.replicas == math.ceil(rate * 0.5 * pipeline.slo / (0.8 * batch))
     assert batch > 1 or max(stage.replicas for stage in stages) > 1
 

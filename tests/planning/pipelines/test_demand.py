@@ -33,7 +33,7 @@ def test_the_largest_of_several_windows_counts():
     calm, surge = (demand.measured(windows, now=60.0) for windows in ((30.0, 60.0), (2.0, 60.0)))
     assert calm.rate == pytest.approx(16.0)
     assert surge.rate == pytest.approx(30.0)
-    assert [each.inflows[0].fan_out for each in surge.stages[1:]] == [3.0, 2.0]
+    assert [stage.inflows[0].fan_out for stage in surge.stages[1:]] == [3.0, 2.0]
 
 
 def test_fan_out_is_that_of_answered_rows_wherever_they_ran():

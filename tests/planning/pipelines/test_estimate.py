@@ -60,7 +60,7 @@ def test_bursts_fill_a_batch_sooner():
         estimator(question(one_stage(100.0, burst=each))).cost(0, 1, batch=2).latency
         for each in (1.0, 2.0, 3.0)
     ]
-    fills = [each - 1.1 * 0.016 for each in latencies]
+    fills = [latency - 1.1 * 0.016 for latency in latencies]
     assert fills == pytest.approx([0.03, 0.015, 0.0])  # together come 1, 2.5 and 5 rows
 
 
@@ -178,7 +178,7 @@ def test_loads_add_up_and_go():
     assert total.links == own.links
     total.add(own, judge.places, -1.0)
     assert total.memory == [0.0, 0.0]
-    assert all(each == (0.0, 0.0) for each in total.links.values())
+    assert all(link == (0.0, 0.0) for link in total.links.values())
 
 
 def test_a_join_has_the_rows_of_its_largest_inflow():

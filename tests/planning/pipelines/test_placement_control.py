@@ -84,7 +84,7 @@ def test_it_plans_every_few_minutes_from_what_was_measured(name):
     (view,) = world.control.plans.question.pipelines
     assert view.rate == pytest.approx(15.0)
     assert view.stages[1].inflows[0].fan_out == pytest.approx(3.0)
-    plans = [world.control.plans.of(each.name) for each in world.asked.devices]
+    plans = [world.control.plans.of(device.name) for device in world.asked.devices]
     assert sum(len(plan.deployments) for plan in plans) >= 3
 
 
@@ -102,7 +102,7 @@ def test_published_instances_take_windows_in_a_surge_and_give_them_back():
     assert len(answer.windows) + len(answer.unscheduled) == world.instances
     plans = world.control.plans
     windows = [t for (device, _), t in plans.timetables.items() if device == "server"]
-    assert sum(len(each.windows) for each in windows) >= len(answer.windows) - 1
+    assert sum(len(window.windows) for window in windows) >= len(answer.windows) - 1
     world.fan_out = 4
     world.runs(250)
     assert before <= world.instances <= before + 2  # so many that 0.7 of them would be enough
@@ -132,7 +132,7 @@ def test_after_each_of_ten_surges_all_is_given_back(name):
         for each in answer.windows:
             assert each.replica < placed[each.stage].replicas
             assert each.device == placed[each.stage].device
-        given = {(each.stage, each.replica) for each in answer.windows}
+        given = {(window.stage, window.replica) for window in answer.windows}
         assert len(given) == len(answer.windows)
         if name == "octopinf":
             assert len(given) + len(answer.unscheduled) == world.instances
@@ -153,7 +153,7 @@ def test_a_repair_moves_only_what_is_not_in_time():
     )
     policy = make_placement("pipeline")
     before = policy.decide(asked, None).pipelines
-    away = [sum(each.device == "server" for each in stages) for stages in before]
+    away = [sum(stage.device == "server" for stage in stages) for stages in before]
     worse = replace(asked, links=(*asked.links[:-1], LinkView("far", "server", 0.2e6)))
     after = policy.repair(worse, before).pipelines
     assert after[0] == before[0]
@@ -192,7 +192,7 @@ def test_a_surge_is_planned_for_at_once_and_forgotten_when_it_is_over():
     world.runs(120)
     assert world.instances == before
     assert world.decided[-1] < INTERVAL_S
-    told = [each.partition(";")[0].partition(":")[0] for each in world.reasons]
+    told = [reason.partition(";")[0].partition(":")[0] for reason in world.reasons]
     assert told[:2] == ["regular plan", "traffic received more rows than planned"]
     assert "a surge ended" in told[2:]
 

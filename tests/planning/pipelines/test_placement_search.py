@@ -121,11 +121,11 @@ def test_a_form_that_is_as_good_and_faster_is_taken():
     slow = TRAFFIC.stages[0].configurations[0]
     halved = tuple(
         replace(
-            each,
-            expected=tuple(0.5 * one for one in each.expected),
-            p99=tuple(0.5 * one for one in each.p99),
+            time,
+            expected=tuple(0.5 * one for one in time.expected),
+            p99=tuple(0.5 * one for one in time.p99),
         )
-        for each in slow.times
+        for time in slow.times
     )
     fast = replace(slow, times=halved)
     rough = replace(fast, accuracy=0.5)

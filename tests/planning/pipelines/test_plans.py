@@ -75,7 +75,7 @@ def answers(asked: PlacementQuestion, seed: int) -> list[PlacementAnswer]:
 def followed(plans, asked) -> dict[tuple[str, str], str]:
     """Where each stage runs, if a frame goes from device to device as the plans say."""
     places = {
-        device: {(each.pipeline, each.stage): each.device for each in plan.places}
+        device: {(place.pipeline, place.stage): place.device for place in plan.places}
         for device, plan in plans.items()
     }
     found = {}
@@ -102,7 +102,10 @@ def test_plans_are_whole(seed):
 
 
 def assert_replicas_sit_on_one_lane(made, plans, asked):
-    seats = [(each.device, each.lane, each.model, each.configuration) for each in made.replicas]
+    seats = [
+        (replica.device, replica.lane, replica.model, replica.configuration)
+        for replica in made.replicas
+    ]
     assert len(seats) == len(set(seats))
     for name, plan in plans.items():
         own = [each for each in made.replicas if each.device == name]
@@ -120,7 +123,7 @@ def assert_replicas_sit_on_one_lane(made, plans, asked):
 def assert_windows_are_in_timetables(made, plans, asked):
     for window in made.answer.windows:
         lane = plans[window.device].lanes[window.lane]
-        view = next(each for each in asked.pipelines if each.name == window.pipeline)
+        view = next(pipeline for pipeline in asked.pipelines if pipeline.name == window.pipeline)
         model = view.stages[window.stage].model_in(view)
         if lane.timetable is None:  # given up for a model without a window anywhere
             assert made.answer.unscheduled
@@ -189,7 +192,11 @@ def test_stages_of_one_model_share_what_a_device_has_of_it():
     asked = question(*shared)
     placed = tuple(PlacedStage("server", at) for at in (1, 4, 2))
     plan = DevicePlans(asked, PlacementAnswer((placed, placed))).of("server")
-    assert {each.pool.model for each in plan.deployments} == {"detector", "brand", "plate"}
+    assert {deployment.pool.model for deployment in plan.deployments} == {
+        "detector",
+        "brand",
+        "plate",
+    }
     assert len(plan.routes) == 3
 
 
@@ -259,7 +266,7 @@ def test_lanes_of_others_are_used_in_their_order():
     placed = tuple(PlacedStage("edge") for _ in range(3))
     plans = DevicePlans(asked, PlacementAnswer((placed,)))
     lane = LaneSpec("cpu", (0, 1))
-    assert {each.lane for each in plans.of("edge", (lane,)).deployments} == {"cpu"}
+    assert {deployment.lane for deployment in plans.of("edge", (lane,)).deployments} == {"cpu"}
     with pytest.raises(PlacementError, match="'server': expected 8 lanes, got 1"):
         plans.of("server", (lane,))
     assert plans.of("server").deployments == ()

@@ -77,10 +77,11 @@ class Traffic(Street):
         self._batches: dict[int, str] = {}
 
     def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
-        for each in commands:
-            if type(each) is RunBatch:
+        for command in commands:
+            if type(command) is RunBatch:
                 ran = dict.fromkeys(
-                    (one.id for one in each.batch.members), each.batch.replica.pool.variant
+                    (member.id for member in command.batch.members),
+                    command.batch.replica.pool.variant,
                 )
                 self._batches |= ran
 
@@ -194,9 +195,9 @@ class Seats:
 
     def _watch(self, events: Sequence[object], now: float, commands: Sequence[Command]) -> None:
         self.ran += [
-            (now, each.batch.replica.pool.model, each.batch.replica.lane)
-            for each in commands
-            if type(each) is RunBatch
+            (now, command.batch.replica.pool.model, command.batch.replica.lane)
+            for command in commands
+            if type(command) is RunBatch
         ]
 
     def lanes(self, model: str, since: float, until: float) -> set[str]:

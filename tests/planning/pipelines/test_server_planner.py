@@ -116,7 +116,7 @@ class Server(SteppedPlanners):
         self.rebase(base or base_plan())
 
     def watch(self, events: Any, now: float, commands: Any) -> None:
-        changes = tuple(each for each in events if isinstance(each, PlanChanged))
+        changes = tuple(event for event in events if isinstance(event, PlanChanged))
         self.notes.after(Call(now, changes), self.runtime.engine, [])
 
     def turn(self, *events: Any, **when: float) -> list[Command]:
@@ -166,7 +166,9 @@ def test_a_family_gets_the_largest_variant_for_which_all_stages_have_time():
     assert status.early >= 1
     assert int(server.plain) <= int(status.within["street"].largest)
     assert "street" in server.reports[-1]
-    assert {each.pool.variant for each in server.plan.deployments} >= {str(side) for side in SIZES}
+    assert {deployment.pool.variant for deployment in server.plan.deployments} >= {
+        str(side) for side in SIZES
+    }
 
 
 def test_without_bounds_the_detector_takes_the_time_of_what_is_behind_it():
@@ -186,7 +188,11 @@ def test_replicas_go_to_more_lanes_where_rows_ask_for_them_and_old_ones_stay_unt
     before = server.lanes("brand")
     server.up = False
     server.runs(20, frames=16, rows=24)
-    (cap,) = {each.max_batch for each in server.plan.deployments if each.pool.model == "brand"}
+    (cap,) = {
+        deployment.max_batch
+        for deployment in server.plan.deployments
+        if deployment.pool.model == "brand"
+    }
     assert cap <= 16
     assert server.lanes("brand") >= before
     server.up = True
@@ -203,7 +209,9 @@ def test_a_new_load_of_a_model_follows():
     lanes = server.lanes("street")
     server.rebase(base_plan(2, brands=2, version="2"))
     assert server.lanes("street") == lanes
-    assert {each.pool.version for each in server.plan.deployments if each.pool.variant} == {"2"}
+    assert {
+        deployment.pool.version for deployment in server.plan.deployments if deployment.pool.variant
+    } == {"2"}
 
 
 @pytest.mark.parametrize("sizes", [(100, 200, 300, 400), (256, 416, 608, 700), (608, 700)])
@@ -297,7 +305,7 @@ def test_a_placement_is_reported_once():
     assert server.placement.status().decided >= 2
     assert len(server.reports) == 1
     server.runs(12, frames=15, rows=12)
-    told = [each.partition(" (")[0] for each in server.reports]
+    told = [report.partition(" (")[0] for report in server.reports]
     assert len(told) > 1
     assert all(one != other for one, other in pairwise(told))
 
@@ -371,8 +379,12 @@ def test_windows_of_a_placement_become_timetables_of_lanes():
     timed = [lane for lane in server.plan.lanes if lane.timetable is not None]
     assert timed
     for lane in timed:
-        models = {each.pool.model for each in server.plan.deployments if each.lane == lane.name}
-        assert models <= {each.model for each in lane.timetable.windows}
+        models = {
+            deployment.pool.model
+            for deployment in server.plan.deployments
+            if deployment.lane == lane.name
+        }
+        assert models <= {window.model for window in lane.timetable.windows}
 
 
 @settings(max_examples=15)
@@ -390,10 +402,10 @@ def test_plans_stay_sound_under_any_load(loads, lanes):
         server.runs(seconds, frames=frames, rows=rows)
         plan, status = server.plan, server.placement.status()
         names = {lane.name for lane in plan.lanes}
-        pools = {each.pool for each in plan.deployments if not each.standby}
+        pools = {deployment.pool for deployment in plan.deployments if not deployment.standby}
         assert {each.lane for each in plan.deployments} <= names
         assert {each.pool.model for each in plan.deployments} == {"street", "brand"}
-        assert {each.pool for each in plan.routes} <= pools
+        assert {route.pool for route in plan.routes} <= pools
         assert len({(each.pool, each.lane) for each in plan.deployments}) == len(plan.deployments)
         within = status.within.get("street")
         largest = (within and within.largest) or "608"

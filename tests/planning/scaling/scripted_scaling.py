@@ -101,7 +101,9 @@ class ScriptedScaling(SteppedPlanners):
         lanes = self.engine.state.lanes.values()
         held = [core for lane in lanes for core in lane.target if not lane.removed]
         assert len(held) == len(set(held)), held
-        live = [lane for lane in lanes if any(each.phase.serves for each in lane.placements)]
+        live = [
+            lane for lane in lanes if any(placement.phase.serves for placement in lane.placements)
+        ]
         held = [core for lane in live for core in lane.held]
         assert len(held) == len(set(held)), held
         assert set(held) <= set(range(self.machine)), held

@@ -56,8 +56,8 @@ def family():
 
 def routes(world) -> dict[str, str]:
     return {
-        each.client or each.application or "": each.pool.variant
-        for each in world.engine.plan.routes
+        route.client or route.application or "": route.pool.variant
+        for route in world.engine.plan.routes
     }
 
 
@@ -71,7 +71,7 @@ def choose(world, variant: str) -> None:
 
 def test_the_policy_sees_the_variants_that_are_up(family):
     _, view = family.scripts["f"].views[-1]
-    assert {each.name: each.accuracy for each in view.variants} == ACCURACIES
+    assert {variant.name: variant.accuracy for variant in view.variants} == ACCURACIES
     assert view.times is family.engine.snapshot().pools[POOLS["s"]].times
     (replica,) = family.engine.snapshot().pools[POOLS["m"]].replicas
     family.turn(ReplicaLost(replica.replica.id, "killed"))
@@ -112,12 +112,14 @@ def test_the_choice_outlives_a_reload_and_holds_for_every_version(family):
     both = Plan(again.lanes, again.deployments + old.deployments, again.routes + old.routes)
     family.serve(both, f=(scaled("f"), FAMILY))
     plain = [
-        each.pool for each in family.engine.plan.routes if not each.client and not each.application
+        route.pool
+        for route in family.engine.plan.routes
+        if not route.client and not route.application
     ]
     assert plain == [POOLS["l"]._replace(generation=1), POOLS["l"]]
     family.tick()
     _, view = family.scripts["f"].views[-1]
-    assert [each.name for each in view.variants] == ["s", "m", "l"]
+    assert [variant.name for variant in view.variants] == ["s", "m", "l"]
     new = family.engine.snapshot().pools[POOLS["l"]._replace(generation=1)]
     assert view.times is new.times
 

@@ -48,7 +48,7 @@ def _run(
     replicas = list(view.replicas)
     for second, rate in enumerate(rates):
         now = float(second)
-        replicas = [replace(one, free_at=now) for one in replicas]
+        replicas = [replace(replica, free_at=now) for replica in replicas]
         view = replace(view, rate=rate, arrived=int(arrived), replicas=tuple(replicas))
         target = planner.decide(view, now=now)
         seen.append((view, target))
@@ -138,7 +138,7 @@ def test_at_four_times_what_a_node_can_take_nobody_is_late_once_replicas_are_up(
     up = next(
         second
         for second, (view, _) in enumerate(seen)
-        if len(view.replicas) >= 4 and all(one.ready_at <= second for one in view.replicas)
+        if len(view.replicas) >= 4 and all(replica.ready_at <= second for replica in view.replicas)
     )
     assert up <= 12
     assert seen[0][1].late > 0
@@ -161,7 +161,7 @@ def test_while_replicas_start_those_that_serve_grow():
     starting = [
         (view, target)
         for second, (view, target) in enumerate(seen)
-        if any(one.ready_at > second for one in view.replicas)
+        if any(replica.ready_at > second for replica in view.replicas)
     ]
     assert starting
     assert max(target.cores for _, target in starting) > seen[0][1].cores

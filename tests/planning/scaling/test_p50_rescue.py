@@ -24,7 +24,7 @@ def view(*budgets: float, free_at: float = 0.0, **fields: float):
     return model_view(
         Jittery(),
         ScalingLimits(cores_max=8, batch_max=4),
-        waiting=tuple(Waiting(0.0, each) for each in budgets),
+        waiting=tuple(Waiting(0.0, budget) for budget in budgets),
         replicas=(ReplicaView(1, 0.0, free_at),),
         batch=4,
         **fields,

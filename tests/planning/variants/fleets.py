@@ -58,7 +58,7 @@ def assert_sound(fleet: Fleet, assignment: Assignment) -> None:
         members = [fleet.clients[c] for c, at in enumerate(assignment.clients) if at == replica]
         seconds = fleet.variants[variant].seconds
         batch = fleet.batch_of(assignment, replica)
-        load = sum(each.rate for each in members)
+        load = sum(member.rate for member in members)
         assert load <= batch / seconds[batch - 1] + 1e-6
         for each in members:
             assert 2 * seconds[batch - 1] <= each.budgets[variant] + 1e-9

@@ -119,7 +119,7 @@ class ServedFamily(SteppedPlanners):
 
     def lane(self, name: str, *, standby: bool = True) -> set[str]:
         """The variants on a lane, those on standby too."""
-        on = [each for each in self.plan.deployments if each.lane == name]
+        on = [deployment for deployment in self.plan.deployments if deployment.lane == name]
         return {each.pool.variant for each in on if standby or not each.standby}
 
 
@@ -129,7 +129,7 @@ def assert_sound(plan: Plan, sessions: Iterable[str]) -> None:
     clients = sorted(sessions)
     assert sorted(each.client for each in plan.inputs) == clients
     assert sorted(each.client for each in plan.routes if each.client is not None) == clients
-    placed = {each.pool for each in plan.deployments if not each.standby}
+    placed = {deployment.pool for deployment in plan.deployments if not deployment.standby}
     assert {each.pool for each in plan.routes} <= placed
     size = {each.client: each for each in plan.inputs}
     for route in plan.routes:
@@ -171,4 +171,4 @@ class VirtualFamily:
         self.simulation.run(items)
 
     def _watch(self, events: Sequence[Event], now: float, commands: Sequence[object]) -> None:
-        self.plans += [(now, each.plan) for each in events if isinstance(each, PlanChanged)]
+        self.plans += [(now, event.plan) for event in events if isinstance(event, PlanChanged)]

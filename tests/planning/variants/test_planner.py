@@ -260,7 +260,7 @@ class TestLanes:
         family = family_of_one(base=old)
         both = Plan(old.lanes, old.deployments + new.deployments, old.routes + new.routes)
         family.rebase(both)
-        routes = {(each.version, each.client): each.pool for each in family.plan.routes}
+        routes = {(route.version, route.client): route.pool for route in family.plan.routes}
         assert routes["1.0", "a"] == pool_of("608")
         assert routes["1.7", "a"] == pool_of("608", generation=7)
         family.rebase(new)
@@ -483,7 +483,7 @@ def test_frames_are_answered_by_the_variant_they_are_mapped_to() -> None:
     happens: list[tuple[float, Any]] = [(0.5, opened("a", slo=PLENTY)), (0.5, measured("a"))]
     happens += [(1.0 + n / 10, request(n, at=1.0 + n / 10, client="a")) for n in range(20)]
     ran = VirtualFamily(items_of(happens))
-    kinds = {each.kind for each in ran.outcomes.values()}
+    kinds = {outcome.kind for outcome in ran.outcomes.values()}
     assert kinds == {OutcomeKind.SERVED}
     assert {round(each.compute_s, 6) for each in ran.outcomes.values()} == {0.06}
 

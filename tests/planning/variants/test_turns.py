@@ -92,7 +92,7 @@ def test_a_client_that_comes_takes_what_time_is_left_and_then_others_step_down()
         assert all(0 <= smaller < runs[name] for name, smaller in lowered.items())
         runs |= {str(number): variant, **lowered}
         lowered.clear()
-        spent = sum(10.0 * SIZES[each].seconds[0] for each in runs.values())
+        spent = sum(10.0 * SIZES[run].seconds[0] for run in runs.values())
         assert spent == pytest.approx(LOAD - turns.free_s)
         assert turns.free_s >= -1e-9
     assert set(runs.values()) == {0}
