@@ -25,7 +25,7 @@ CEILINGS = {
     "engine": 4_259,
     "executors": 13_002,
     "exits": 1_950,
-    "frontends": 8_193,
+    "frontends": 8_194,
     "models": 11_788,
     "observability": 1_930,
     "peers": 825,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_325,
+    "serving": 82_326,
     "client": 2_251,
     "lab": 20_781,
     "testing": 400,
     "papers": 11_528,
-    "all": 117_241,
+    "all": 117_242,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

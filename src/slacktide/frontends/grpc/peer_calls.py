@@ -142,6 +142,10 @@ class PeerCalls(StreamRpc):
     def control(self, content: m.PeerMessage) -> None:
         """Process a message other than a call or an answer."""
 
+    def tell(self, content: m.PeerMessage) -> None:
+        """Send a message other than a call or an answer."""
+        self.write([content.SerializeToString()])
+
     # ---------------------------------------------------------------- messages
 
     def place_for(self, length: int, beginning: memoryview) -> memoryview | None:
@@ -246,7 +250,7 @@ class PeerCalls(StreamRpc):
 
     def withdraw(self, id: int) -> None:
         if self._outgoing.pop(id, None) is not None:
-            self.write([m.PeerMessage(cancel=m.CancelOfPeer(id=id)).SerializeToString()])
+            self.tell(m.PeerMessage(cancel=m.CancelOfPeer(id=id)))
             self.go_on()
 
     def _finish(self, id: int, reply: InferReply | None) -> None:
@@ -285,4 +289,4 @@ class PeerCalls(StreamRpc):
     def _send_report(self) -> None:
         report = self._take_report()
         if report is not None:  # else an answer has taken it along
-            self.write([m.PeerMessage(loads=pm.loads_message(report)).SerializeToString()])
+            self.tell(m.PeerMessage(loads=pm.loads_message(report)))

@@ -133,7 +133,7 @@ class PeerStream(PeerCalls):
         if kind == "hello":
             self._welcome(content.hello)
         elif kind == "ping":
-            self.write([m.PeerMessage(pong=content.ping).SerializeToString()])
+            self.tell(m.PeerMessage(pong=content.ping))
         elif kind == "pong":
             self._take_pong(content.pong.id)
         elif kind == "goodbye":
@@ -177,8 +177,7 @@ class PeerStream(PeerCalls):
     def _ping(self, now: float) -> None:
         self._next_id += 1
         self._unanswered_ping, self._pinged_at = self._next_id, now
-        ping = m.PeerPing(id=self._next_id)
-        self.write([m.PeerMessage(ping=ping).SerializeToString()])
+        self.tell(m.PeerMessage(ping=m.PeerPing(id=self._next_id)))
 
     # ---------------------------------------------------------------- end
 
@@ -196,8 +195,7 @@ class PeerStream(PeerCalls):
 
     def _say_goodbye(self, why: str) -> None:
         if self._answering and self._parted_at is None and not self._is_left:
-            goodbye = m.PeerGoodbye(why=why[:256])
-            self.write([m.PeerMessage(goodbye=goodbye).SerializeToString()])
+            self.tell(m.PeerMessage(goodbye=m.PeerGoodbye(why=why[:256])))
 
     def _part(self, why: str) -> None:
         """Begin to end: the calls under way are still answered."""
@@ -270,10 +268,9 @@ class PeerConnection(GrpcConnection):
         self.peer = peer
         self._now = self._reading_since = self.state.clock()  # connecting took a while
         most, head = self.state.settings.max_metadata_bytes, Head(fields)
-        call_head = CallHead(head, self.state.methods, most)
+        call = CallHead(head, self.state.methods, most)
         http2 = self.http2 = self._dialling = Http2Dialling(max_list=most, now=self._now)
-        stream = PeerStream(self, STREAM, head, call_head, self._host, None, self._target)
-        stream.dial(http2, fields)
+        PeerStream(self, STREAM, head, call, self._host, None, self._target).dial(http2, fields)
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
