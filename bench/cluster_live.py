@@ -149,7 +149,7 @@ def _forwarded(result: Result, repository: Path, count: int) -> None:
 
 @contextlib.contextmanager
 def _blocked(member: Member) -> Iterator[None]:
-    """Keep the server's only lane busy with batches of 200 ms, which have no deadline."""
+    """Keep the server's only lane busy with batches of a second, which have no deadline."""
     words = ["load", f"http://127.0.0.1:{member.port}", "--model", "blocker"]
     words += ("--arrivals", "poisson:8", "--duration", "5m")
     child = subprocess.Popen(

@@ -91,7 +91,7 @@ def make_repository(name: str) -> Path:
     slow = f"executor: profiled\nmax_batch: {MOST_ROWS}\nslo: {SLO_S * 1e3:g}ms\n"
     save_model(root, "slow", slow, 2, FIXED_S, ROW_S)
     save_model(root, "wide", "executor: profiled\nmax_batch: 4\nslo: 2s\n", WIDE, 0.002, 0.0005)
-    save_model(root, "blocker", "executor: profiled\nmax_batch: 1\n", 2, 0.2, 0.0)
+    save_model(root, "blocker", "executor: profiled\nmax_batch: 1\n", 2, 1.0, 0.0)
     save_model(root, "tiny", "max_batch: 8\nslo: 2s\n", 2)
     return root
 
@@ -99,15 +99,17 @@ def make_repository(name: str) -> Path:
 def save_model(
     root: Path, name: str, settings: str, floats: int, fixed_s: float = 0.0, row_s: float = 0.0
 ) -> None:
-    """y = x for rows of `floats` floats, whose stored profile states these times; without times, it
-    is measured."""
+    """The mean of each row of `floats` floats. Its stored profile states these times; without
+    times, it is measured."""
     folder = root / name / "1"
     folder.mkdir(parents=True)
     (root / name / "slacktide.yaml").write_text(settings)
     x, y = (
-        helper.make_tensor_value_info(tensor, TensorProto.FLOAT, ["n", floats]) for tensor in "xy"
+        helper.make_tensor_value_info(tensor, TensorProto.FLOAT, ["n", width])
+        for tensor, width in (("x", floats), ("y", 1))
     )
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], name, [x], [y])
+    mean = helper.make_node("ReduceMean", ["x"], ["y"], axes=[1])
+    graph = helper.make_graph([mean], name, [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, folder / "model.onnx")
     if not fixed_s:
