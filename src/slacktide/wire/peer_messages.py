@@ -41,7 +41,8 @@ _CALL, _ANSWER = 5 << 3 | 2, 6 << 3 | 2  # of PeerMessage
 _REQUEST = 15 << 3 | 2  # CallOfPeer.request
 _RESPONSE = 16  # AnswerOfPeer.response
 _RESPONSE_TAG = encode_varint(_RESPONSE << 3 | 2)
-_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
+ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9][\w.-]*)):([0-9]{1,5})", re.A)
+"""`host:port` or `[v6]:port`."""
 _REASONS = {reason.label: reason for reason in Reason}
 
 
@@ -103,8 +104,8 @@ def hello_of(greeting: m.HelloPeer) -> tuple[PeerHello, int]:
 
 def is_address(text: str) -> bool:
     """Whether a text is `host:port` or `[v6]:port`."""
-    match = _ADDRESS.fullmatch(text) if len(text) <= MAX_ADDRESS else None
-    return match is not None and 0 < int(match[1]) < 65_536
+    match = ADDRESS.fullmatch(text) if len(text) <= MAX_ADDRESS else None
+    return match is not None and 0 < int(match[3]) < 65_536
 
 
 def loads_message(report: LoadReport) -> m.LoadsOfPeer:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from slacktide.frontends.common.security import host_name, is_loopback
 from slacktide.frontends.listener import EVERY_ADDRESS
 from slacktide.peers.messages import PeerHello
-from slacktide.wire.peer_messages import is_address
+from slacktide.wire.peer_messages import ADDRESS, is_address
 
 DNS: Final = "dns:"
 DEFAULT_PORT: Final = 8001
 """gRPC port of an address without one."""
-_ADDRESS: Final = re.compile(
-    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9][\w.-]*))(?::(?P<port>\d{1,5}))?", re.A
-)
 
 
 def split_address(text: str) -> tuple[str, int]:
     """The host and port of `host`, `host:port`, `[v6]` or `[v6]:port`. Raises ValueError."""
-    match = _ADDRESS.fullmatch(text)
-    port = int(match["port"] or DEFAULT_PORT) if match else 0
-    if match is None or not 0 < port < 65_536:
+    match = ADDRESS.fullmatch(text) or ADDRESS.fullmatch(f"{text}:{DEFAULT_PORT}")
+    if match is None or not 0 < int(match[3]) < 65_536:
         raise ValueError(f"expected an address such as 10.0.0.2:8001 or dns:NAME, got {text!r}")
-    return match["v6"] or match["host"], port
+    return match[1] or match[2], int(match[3])
 
 
 def join_address(host: str, port: int) -> str:
