@@ -226,7 +226,7 @@ class LocalCluster:
         )
 
     def members(self) -> list[Member]:
-        return [_member(state) for state in server_states(self.folder) if state["ports"]]
+        return [member_of(state) for state in server_states(self.folder) if state["ports"]]
 
     def supervisor(self) -> LockHolder | None:
         return supervisor_of(self.folder)
@@ -243,9 +243,10 @@ class LocalCluster:
         return until(find)
 
 
-def _member(state: Mapping[str, Any]) -> Member:
-    ports = state["ports"]
-    return Member(state["name"], state["pid"], ports["http"], ports["metrics"], ports["grpc"])
+def member_of(document: Mapping[str, Any]) -> Member:
+    """The server that a supervisor, or the lock of its folder, describes."""
+    name, pid, ports, host = (document[key] for key in ("name", "pid", "ports", "host"))
+    return Member(name, pid, ports["http"], ports["metrics"], ports["grpc"], host)
 
 
 def until(condition: Callable[[], Found | None], limit_s: float = 120.0) -> Found:

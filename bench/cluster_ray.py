@@ -5,7 +5,7 @@ what one can do to each. Needs an environment with Ray (`make ray`). Rows:
 
 - `replica`, `node`, `head`: `kill -9` of a supervisor, of all processes of the second node, of the
   head with its node; the node and the head are started again at once.
-- `headless`: requests of a tiny model before the head dies, and while it is away.
+- `away`: requests of a tiny model before the head dies, and while it is away.
 - `scaling`: twice the load on a pool of one server, which may have two.
 """
 
@@ -32,7 +32,7 @@ import numpy as np
 
 from bench import servers
 from bench.clients import latencies
-from bench.cluster_fault_load import RECOVERY_S, FaultRun, Seen, loaded, until
+from bench.cluster_fault_load import RECOVERY_S, FaultRun, Seen, loaded, member_of, until
 from bench.cluster_servers import CAPACITY, Member, load_spec, make_repository, wait_linked
 from bench.machine import CACHE, ROOT
 from bench.measurement import Figure, Options, Result, at_least, at_most
@@ -150,10 +150,7 @@ class RayCluster:
         holder = self.holder(host, "lock", number)
         if holder is None or "ports" not in holder.document:
             return None
-        document = holder.document
-        ports = document["ports"]
-        place = ports["http"], ports["metrics"], ports["grpc"], document["host"]
-        member = Member(document["machine"], holder.pid, *place)
+        member = member_of({**holder.document, "name": holder.document["machine"]})
         return member if member.is_ready() else None
 
     def members(self) -> list[Member]:
@@ -184,7 +181,7 @@ def run(options: Options) -> Result:
         result.remarks.append("no Ray here: make ray")
         return result
     repository, count = make_repository("cluster_ray"), 1 if options.quick else 3
-    if any(map(options.wants, (*FAULTS, "headless"))):
+    if any(map(options.wants, (*FAULTS, "away"))):
         with RayCluster(repository, {"min": 2, "max": 2}) as cluster:
             wait_linked(cluster.members())
             for name, fault in FAULTS.items():
@@ -198,8 +195,8 @@ def run(options: Options) -> Result:
                     faults.add(*asyncio.run(loaded(specs, script)))
                     limit = ADOPTED_S if name == "replica" else math.inf
                     faults.show(result, f"Ray: {name} killed", back=limit)
-            if options.wants("headless"):
-                _headless(result, cluster, 10.0 if options.quick else AWAY_S)
+            if options.wants("away"):
+                _without_head(result, cluster, 10.0 if options.quick else AWAY_S)
     if options.wants("scaling"):
         with RayCluster(repository, {"min": 1, "max": 2}) as cluster:
             _scaling(result, cluster)
@@ -251,7 +248,7 @@ def _kill_head(cluster: RayCluster) -> None:
 FAULTS = {"replica": _kill_replica, "node": _kill_node, "head": _kill_head}
 
 
-def _headless(result: Result, cluster: RayCluster, seconds: float) -> None:
+def _without_head(result: Result, cluster: RayCluster, seconds: float) -> None:
     """Kill the head's processes; those of the node end by themselves after a minute."""
     member, body = cluster.members()[0], oip_body({"x": np.ones((1, 2), np.float32)})
     serving = servers.Serving("slacktide", member.port, "/v2/models/{model}/infer")
@@ -271,19 +268,6 @@ def _headless(result: Result, cluster: RayCluster, seconds: float) -> None:
         Figure("head away: requests/s ÷ before", float(rate), "×", at_least(0.98)),
         Figure("head away: p99 ÷ before", float(tail), "×", at_most(1.02)),
         Figure("head away: the node's supervisor ended after", float(gone), "s"),
-    ]
-    pids = [until(partial(cluster.member, host)).pid for host in HOSTS]
-    begin = time.monotonic()
-    cluster.kill(NODE)
-    for host in HOSTS:
-        cluster.start(host)
-    cluster.up()
-    for host in HOSTS:
-        cluster.claimed(host, 0)
-    adopted = [until(partial(cluster.member, host)).pid for host in HOSTS] == pids
-    result.figures += [
-        Figure("head away: servers adopted by the next", float(adopted), "", at_least(1.0)),
-        Figure("head away: start of the next to that", time.monotonic() - begin, "s"),
     ]
 
 
