@@ -81,6 +81,7 @@ def _gain(result: Result, repository: Path, seconds: float) -> None:
         name = f"{times:g} × at one of {count}"
         result.figures += [
             Figure(f"{name}: on time", live, "", at_least(limit) if limit else None),
+            Figure(f"{name}: on time in virtual time", virtual),
             Figure(f"{name}: virtual - live", 100 * abs(virtual - live), "points", at_most(2.0)),
             Figure(f"{name}: forwarded", share),
             Figure(f"{name}: requests without an outcome", unended(log), "", at_most(0)),

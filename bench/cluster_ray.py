@@ -47,12 +47,13 @@ ADOPTED_S = 5.0
 AWAY_S = 61.0
 REST_S, DOUBLED_S = 5.0, 10.0
 """Time between an adoption and the next fault, and before the load is doubled."""
-TIGHT = {
+STATED = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_worker_niceness": "0",
 }
-"""Health checks of docs/cluster.md."""
+"""Health checks and priority, as in docs/cluster.md."""
 
 
 class RayCluster:
@@ -73,7 +74,7 @@ class RayCluster:
         self._address = f"{HEAD}:{servers.free_ports(1)[0]}"
         self._environment = {
             **os.environ,
-            **TIGHT,
+            **STATED,
             "HOME": str(self._root),
             "XDG_STATE_HOME": str(self._root / "state"),
             "RAY_ADDRESS": self._address,

@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_322,
+    "serving": 82_335,
     "client": 2_251,
     "lab": 20_781,
     "testing": 400,
     "papers": 11_528,
-    "all": 117_238,
+    "all": 117_251,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

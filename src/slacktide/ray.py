@@ -44,9 +44,13 @@ from slacktide.cluster.folder_lock import FolderLock, holder_of
 from slacktide.cluster.local import clusters_folder
 from slacktide.cluster.supervisor import ServerCommand, ServerPhase, Supervisor, ask, stop_server
 
+log = logging.getLogger("slacktide.cluster")
+
 SHARE = "offered_share"
 _PLACE_LOCK = "supervisor"
 """Lock in a server's state folder that its replica holds."""
+_NICENESS = "RAY_worker_niceness"
+"""Variable of what Ray adds to the niceness of its workers; 15 by default."""
 _LOOK_S = 0.05
 _STOP_S = 120.0
 """Time that Ray Serve gives a replica to let its server drain."""
@@ -62,6 +66,7 @@ class ServerPool:
         """`document`: the cluster's file as JSON; `index`: of the pool in it. The other `pools`
         only have to run. Raises RuntimeError if the node has no place left, or the server does not
         start."""
+        _undo_niceness()
         cluster = ClusterFile.model_validate_json(document)
         self._lock, command = _claim_place(cluster, index)
         holder = command.holder()
@@ -229,6 +234,14 @@ def states(name: str) -> list[dict[str, Any]]:
         }
         for pool, deployment in deployments.items()
     ]
+
+
+def _undo_niceness() -> None:
+    """Give the server, which inherits it from this thread, the priority of other programs."""
+    try:
+        os.nice(-int(os.environ.get(_NICENESS, 15)))
+    except PermissionError:
+        log.warning("the server has a low priority, as Ray's workers: set %s=0", _NICENESS)
 
 
 def _claim_place(cluster: ClusterFile, index: int) -> tuple[FolderLock, ServerCommand]:
