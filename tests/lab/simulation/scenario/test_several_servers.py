@@ -90,6 +90,12 @@ def test_servers_are_added_until_the_offered_share_is_at_its_target(read: Read) 
     assert goodput(read, *settings, load, "scale_out={most: 2, starts_in: 1s}") == few
 
 
+def test_added_servers_replace_none_of_the_file(read: Read) -> None:
+    load = ("applications.web.arrivals=poisson:700", "scale_out={most: 3, starts_in: 1s}")
+    (cell,) = read("servers={a: {}, added-2: {}}", *load, text=SMALL)
+    assert run_cell(cell, 1).total.submitted == sum(run_cell(cell, 1).total.outcomes.values())
+
+
 def test_a_grid_may_vary_servers(read: Read) -> None:
     cells = read("grid={servers.b.speed: [1, 0.5], hop.rtt: [1ms, 20ms]}", text=SMALL)
     for cell in cells:
@@ -105,6 +111,7 @@ def test_a_grid_may_vary_servers(read: Read) -> None:
         ("deaths=[{server: a, at: 2s, back: 1s}]", "back: expected a time after 2s, got 1s"),
         ("deaths=[{server: a, at: 1s}, {server: a, at: 2s}]", "expected one death of 'a', got two"),
         ("servers.a.speed=0", "servers.a.speed: "),
+        ("servers.a.speed=0.0000001", "servers.a.speed: expected greater than or equal to 0.001"),
         ("servers={}", "applications.web.enters: needs 'servers'"),
         ("applications.web.notice=1ms", "applications.web.notice: expected none with 'servers'"),
         ("clients={c: {}}", "clients.c"),

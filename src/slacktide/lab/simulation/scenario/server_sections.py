@@ -15,7 +15,7 @@ from slacktide.models.repository.settings import Count, Duration
 class ServerSection(Section):
     """A machine with the scenario's cores, on which a server serves all models."""
 
-    speed: Annotated[float, Field(gt=0)] = 1.0
+    speed: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
     """Speed of batches: at 0.5, they take twice as long as the models state."""
 
 

@@ -125,4 +125,5 @@ class _ScaleOut:
         self._work += request.rows * row_s / WINDOW_S
         self._at = now
         while len(servers.names) < min(section.most, math.ceil(self._work / section.target)):
-            servers.add(f"added-{len(servers.names)}", now + section.starts_in)
+            # With a space, so that no server in the file has this name.
+            servers.add(f"added {len(servers.names)}", now + section.starts_in)
