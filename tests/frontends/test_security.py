@@ -186,6 +186,22 @@ def test_hosts_are_checked_on_loopback_or_where_they_are_stated(host, allowed, h
 
 
 @pytest.mark.parametrize(
+    ("stated", "hosts"),
+    [
+        ({"advertise": "GPU-2.example"}, {"gpu-2.example"}),
+        ({"host": "10.0.0.2", "allowed_hosts": ("a.example",)}, {"a.example", "10.0.0.2"}),
+        ({"host": "0.0.0.0", "allowed_hosts": ("a.example",)}, {"a.example"}),
+        ({"host": "fd00::2", "allowed_hosts": ("a.example",)}, {"a.example", "fd00::2"}),
+        ({"host": "0.0.0.0", "advertise": "10.0.0.2"}, None),
+    ],
+)
+def test_the_host_to_which_peers_send_clients_is_allowed(stated, hosts):
+    assert settings(machine="m", **stated).rules().hosts == hosts
+    assert "gpu-2.example" not in settings(machine="m", **stated).rules(control_port=True).hosts
+    assert "gpu-2.example" not in (settings(**stated).rules().hosts or ())
+
+
+@pytest.mark.parametrize(
     "wanted",
     [
         {"allowed_hosts": ("*",)},

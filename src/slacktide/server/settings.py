@@ -361,10 +361,18 @@ class ServerSettings(Options):
         host = self.control_host if port == "control" else self.host
         return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
+    def client_address(self, port: int | None) -> str:
+        """The address of a port that peers give to clients; empty: they give none."""
+        from slacktide.server.peers.addresses import client_address
+
+        return client_address(self.advertise or self.host_of("http"), port)
+
     def rules(self, *, control_port: bool = False) -> PortRules:
         """Return the gate's rules for the control port, or for the others."""
         local = is_loopback(self.host_of("control")) if control_port else self.loopback
         hosts = frozenset(map(host_name, self.allowed_hosts))
+        if self.has_peers and not control_port and (local or hosts):
+            hosts |= {host_name(self.client_address(1))} - {""}  # peers send clients to this name
         return PortRules(
             hosts if local or hosts else None,
             frozenset(map(checked_origin, self.allowed_origins)),

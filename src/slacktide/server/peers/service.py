@@ -15,7 +15,6 @@ from slacktide.observability.metrics.own import peer_families
 from slacktide.peers import ForwardingRule, PeerLoads
 from slacktide.server.calls.data_plane import ServerDataPlane
 from slacktide.server.front_ends import FrontEnds
-from slacktide.server.peers.addresses import client_address
 from slacktide.server.peers.dialler import PeerDialler
 from slacktide.server.peers.forwarding import ForwardingPlane
 from slacktide.server.peers.host import ServerPeers
@@ -43,8 +42,7 @@ class PeerService:
     async def start(self, front_ends: FrontEnds) -> None:
         """Begin to dial. The links belong to the gRPC port, which listens."""
         settings = self._settings
-        host = settings.advertise or settings.host_of("http")
-        http, grpc = (client_address(host, front_ends.port(name)) for name in ("http", "grpc"))
+        http, grpc = (settings.client_address(front_ends.port(name)) for name in ("http", "grpc"))
         self.host.advertise(http=http, grpc=grpc, tls=settings.tls is not None)
         self._mover.start()
         await self.dialler.start(front_ends.grpc_server)
