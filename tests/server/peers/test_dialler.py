@@ -108,6 +108,17 @@ async def test_a_server_that_comes_back_is_linked_again(caplog):
         assert len(a.host.gone) == 2
 
 
+async def test_a_server_that_comes_back_by_itself_leaves_no_sentence():
+    port = free_port()
+    async with peering("z", f"127.0.0.1:{port}") as z:
+        async with peering("b", port=port):
+            await z.until(lambda: z.host.links)
+        await z.until_said("refused")
+        async with peering("b", z.address, port=port):
+            await z.until(lambda: z.host.links)
+            assert z.dialler.status()["notes"] == {}
+
+
 async def test_a_server_that_drains_is_left_with_its_sentence():
     async with peering("b") as b, peering("a", b.address) as a:
         await a.until(lambda: a.host.links)

@@ -122,6 +122,9 @@ class PeerDialler:
         self._host.joined(link, hello)
         self._sentences.pop(hello.machine, None)
         self._sentences.pop(link.address, None)
+        for address, machine, _ in self.members.addresses():  # whichever of the two has dialled
+            if machine == hello.machine:
+                self._sentences.pop(address, None)
         log.info("peer %s is linked (%s)", hello.machine, link.address)
 
     def reported(self, link: PeerLink, report: LoadReport) -> None:
