@@ -226,6 +226,10 @@ def test_a_second_server_on_a_state_folder_names_the_first_and_no_worker_holds_i
         ("repository: m\nserver: []", "server: unknown key; did you mean 'servers'?"),
         ("repository: m\nservers: [{name: a, prot: 1}]", "servers[0].prot: unknown key; did you"),
         ("repository: m\nservers: [{name: a}, {name: a}]", "servers: two are named 'a'"),
+        (
+            "repository: m\nserve: {token_file: t}\nservers: [{name: a}, {name: b}]",
+            "serve.token-file: servers then need 'peer_token_file' to link",
+        ),
         ("repository: m\nservers: [{name: ../a}]", "servers[0].name: expected letters, digits"),
         ("repository: m\nservers: [{name: a, port: 0}]", "servers[0].port: expected"),
         (
