@@ -21,7 +21,8 @@ GAIN = 0.05
 HOLD_S = 0.5
 """How long a peer must have been sooner."""
 PAUSE_S = 0.5
-"""Seconds between two moves away from this server."""
+"""Least seconds between two moves away from this server. They are as long as the budget if that is
+longer: what waits here when a session leaves takes up to that long."""
 STAY_S = 5.0
 """Seconds that a session stays after it has come."""
 
@@ -82,7 +83,7 @@ class SessionMoves:
             self._sooner_since.pop(model, None)
             return None
         since = self._sooner_since.setdefault(model, now)
-        if now - since < HOLD_S or now - self._moved_at < PAUSE_S:
+        if now - since < HOLD_S or now - self._moved_at < max(PAUSE_S, budget_s):
             return None
         for session in sessions:
             if now - self._since.get(session, -math.inf) >= STAY_S:
