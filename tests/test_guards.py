@@ -20,7 +20,7 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 CEILINGS = {
     "cli": 1_984,
     "client": 2_251,
-    "cluster": 1_488,
+    "cluster": 1_491,
     "domain": 3_114,
     "engine": 4_259,
     "executors": 13_002,
@@ -28,14 +28,14 @@ CEILINGS = {
     "frontends": 8_194,
     "models": 11_788,
     "observability": 1_930,
-    "peers": 825,
+    "peers": 826,
     "pipelines": 1_200,
     "planning": 11_752,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_076,
+    "server": 7_085,
     "wire": 2_728,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_058,
+    "lab/simulation": 8_059,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_335,
+    "serving": 82_348,
     "client": 2_251,
-    "lab": 20_781,
+    "lab": 20_782,
     "testing": 400,
     "papers": 11_528,
-    "all": 117_251,
+    "all": 117_265,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

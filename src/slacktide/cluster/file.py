@@ -148,9 +148,9 @@ class ClusterFile(ClusterSection):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"servers: two are named {name!r}")
-        if len(names) > 1 and "token-file" in self.serve:
-            if self.peer_token_file is None and "peer-names" not in self.serve:
-                raise ValueError("serve.token-file: servers then need 'peer_token_file' to link")
+        named = self.peer_token_file is not None or "peer-names" in self.serve
+        if len(names) > 1 and "token-file" in self.serve and not named:
+            raise ValueError("serve.token-file: servers then need 'peer_token_file' to link")
         for server in self.servers:
             if server.repository is None and self.repository is None:
                 raise ValueError(f"servers: {server.name} has no repository, nor has the file")
