@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "slacktide"
 PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
-    "cli": 1_984,
+    "cli": 1_988,
     "client": 2_251,
     "cluster": 1_491,
     "domain": 3_114,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_348,
+    "serving": 82_352,
     "client": 2_251,
     "lab": 20_782,
     "testing": 400,
     "papers": 11_528,
-    "all": 117_265,
+    "all": 117_269,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -210,6 +210,19 @@ def test_a_cluster_that_runs_is_not_taken_over(tmp_path, shop, plan, words, told
     assert read_plan(shop) == plan
 
 
+@pytest.mark.parametrize("command", ["status", "down"])
+def test_another_file_of_its_name_neither_shows_nor_ends_a_cluster(tmp_path, shop, command):
+    other = tmp_path / "other" / "shop.yaml"
+    other.parent.mkdir()
+    other.touch()
+    local.write_plan(shop, ClusterPlan(other, on_ray=True))
+    cluster_file(tmp_path, servers=[{"name": "a"}])
+    done = CliRunner().invoke(app, ["cluster", command, str(tmp_path / "shop.yaml")])
+    assert done.exit_code == 2
+    assert f"{other} has this name too" in done.stderr
+    assert read_plan(shop).file == other
+
+
 def test_what_went_wrong_is_also_told_as_json(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(local, "start_supervisor", lambda folder: 0)

@@ -214,6 +214,10 @@ def _folder(file: Path | None) -> Path:
         fail(f"there are several clusters here ({names}): state the file")
     if not folders:
         fail("no cluster here; start one with: slacktide cluster up FILE --local")
+    plan = running_plan(folders[0])
+    # If the file of the cluster is gone, this one may be where it has been moved.
+    if file and plan and plan.file != file.resolve() and plan.file.exists():
+        fail(f"{plan.file} has this name too, and runs: state it instead")
     return folders[0]
 
 
