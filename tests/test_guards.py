@@ -35,7 +35,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_085,
+    "server": 7_076,
     "wire": 2_728,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_352,
+    "serving": 82_343,
     "client": 2_251,
     "lab": 20_782,
     "testing": 400,
     "papers": 11_528,
-    "all": 117_269,
+    "all": 117_260,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -502,7 +502,7 @@ def test_a_model_that_was_reloaded_is_not_the_one_that_peers_know():
         await asyncio.sleep(0)
         home.bench.driver.end(opened.id, Reason.UNAVAILABLE)
         assert [reply.outcome.reason for reply in replies] == [Reason.UNAVAILABLE]
-        home.peers._tick()
+        home.peers.tick()
         assert home.peers.serve(again)
         assert not home.peers.serve(before)
 

@@ -48,7 +48,7 @@ def test_reports_say_what_has_changed_and_how_many_calls_were_received() -> None
         home = Home(wait_s=0.0, peers="b")
         link = home.links["b"]
         assert link.reports == [LoadReport((ModelLoad("m", 0.0, 0.01, 0.001),), 0)]
-        home.peers._tick()
+        home.peers.tick()
         assert len(link.reports) == 1  # nothing has changed
         replies: list[InferReply] = []
         context = CallContext(1.0, "b", "peer", 5.0)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from slacktide.frontends.ports import FrameSession, PeerLink
+from slacktide.frontends.ports import PeerLink
 from slacktide.models.versions import LoadedVersion
 from slacktide.peers import ForwardingRule, ModelLoad, PeerLoads
 from slacktide.server.calls.data_plane import ServerDataPlane
 from slacktide.server.peers.forwarding_call import ForwardingCall
 from slacktide.server.peers.host import ServerPeers
-from slacktide.wire.calls import CallContext, SessionTerms, SizeAdvice
+from slacktide.wire.calls import CallContext
 
 MOST_ATTEMPTS: Final = 3
 """Maximum number of peers that are asked for one call."""
@@ -36,15 +36,11 @@ class ForwardingPlane:
         """Loads at the begin of this turn of the loop, by version, and the rows accepted since."""
         self.largest_body = home.largest_body
         self.has_slo = home.has_slo
+        self.open_session = home.open_session
         self.offered_share = home.offered_share
 
     def call(self, model: str, version: str | None, context: CallContext) -> ForwardingCall:
         return ForwardingCall(self, self.home.driver.new_id(), model, version, context)
-
-    def open_session(
-        self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]
-    ) -> FrameSession:
-        return self.home.open_session(terms, address, advise)
 
     def sooner(
         self, version: LoadedVersion, deadline: float, rows: int, nbytes: int, *, now: float

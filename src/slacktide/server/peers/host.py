@@ -97,7 +97,6 @@ class ServerPeers:
         """Versions for which any peer is usable."""
         self._gone: dict[str, None] = {}
         """Peers that have left, latest last."""
-        self._is_ticking = False
         self._waiting: list[str] = []
         """Peers whose turn to get a report is still to come in this round."""
         self.draining = False
@@ -137,9 +136,6 @@ class ServerPeers:
         self._note_addresses(peer)
         self._compare(peer)
         self._report(peer, peer.models)
-        if not self._is_ticking:
-            self._is_ticking = True
-            self._plane.loop.call_later(REPORT_S, self._tick)
 
     def reported(self, link: PeerLink, report: LoadReport) -> None:
         peer = self._peers.get(link.machine)
@@ -261,16 +257,14 @@ class ServerPeers:
         self.draining = True
         self._greet()
 
-    def _tick(self) -> None:
-        self._is_ticking = bool(self._peers)
-        if not self._peers:
-            return
+    def tick(self) -> None:
+        """Look at models once in a round, and at the loads for each peer, from now on."""
         # One peer after the other: peers that hear at once all send to the same free server.
         if not self._waiting:
             self._greet()
             self._waiting = list(self._peers)
-        self._plane.loop.call_later(REPORT_S / len(self._peers), self._tick)
-        peer = self._peers.get(self._waiting.pop())
+        self._plane.loop.call_later(REPORT_S / max(1, len(self._peers)), self.tick)
+        peer = self._peers.get(self._waiting.pop()) if self._waiting else None
         if peer is not None:
             self._report(peer, peer.models)
 

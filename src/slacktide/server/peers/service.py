@@ -44,6 +44,7 @@ class PeerService:
         settings = self._settings
         http, grpc = (settings.client_address(front_ends.port(name)) for name in ("http", "grpc"))
         self.host.advertise(http=http, grpc=grpc, tls=settings.tls is not None)
+        self.host.tick()
         self._mover.start()
         await self.dialler.start(front_ends.grpc_server)
 
