@@ -53,10 +53,9 @@ def test_the_examples_show_what_they_mean_to_show(
     monkeypatch.chdir(tmp_path)
     Path("day.csv").write_text("time_s\n0\n")
     Path("bus.csv").write_text("time_s,bandwidth_mbps\n0,8\n")
-    _, _, text, trace, slow, constant, drawn, recorded, several = map(parse, COMMANDS)
+    _, _, text, trace, constant, drawn, recorded, several = map(parse, COMMANDS)
     assert text.streams[0].shapes["attention_mask"] == ((16,), (64,), (256,))
     assert trace.streams[0].payload == FilePayload((Path("inputs.npz"),))
-    assert slow.upload == 0.004
     assert constant.link == ConstantLink(625_000.0, 0.04)
     assert isinstance(drawn.link, TraceLink)
     assert drawn.link.trace.source == "5g"
@@ -64,6 +63,11 @@ def test_the_examples_show_what_they_mean_to_show(
     assert (recorded.link.offset, recorded.connections) == (30.0, 8)
     assert [stream.label for stream in several.streams] == ["mlp/ads", "text"]
     assert several.streams[1].priority == 1
+
+
+def test_an_upload_takes_a_stated_time() -> None:
+    command = "slacktide load 127.0.0.1:8000 --model mlp --arrivals poisson:200 --upload 4ms"
+    assert parse(f"{command} --deadline 50ms").upload == 0.004
 
 
 def test_every_reason_is_in_the_table() -> None:

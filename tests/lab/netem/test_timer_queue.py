@@ -64,23 +64,23 @@ async def test_calls_come_in_order_and_never_early() -> None:
 
     def first() -> None:
         note("b")()
-        timers.at(begin + 0.004, note("c"))
-        timers.at(begin + 0.003, note("d"))
+        timers.at(begin + 0.4, note("c"))
+        timers.at(begin + 0.3, note("d"))
 
     timers.at(begin + 60.0, note("never"))
     timers.at(float("inf"), note("never"))
-    timers.at(begin + 0.005, note("e"))
-    timers.at(begin + 0.002, first)
-    timers.at(begin + 0.001, note("a"))
-    timers.at(begin + 0.005, note("f"))
-    timers.at(begin + 0.006, done.set)
+    timers.at(begin + 0.5, note("e"))
+    timers.at(begin + 0.2, first)
+    timers.at(begin + 0.1, note("a"))
+    timers.at(begin + 0.5, note("f"))
+    timers.at(begin + 0.6, done.set)
     await asyncio.sleep(0)
     timers.at(begin - 1.0, note("at once"))
     await done.wait()
     timers.close()
     timers.close()
     assert [name for name, _ in calls] == ["at once", "a", "b", "d", "c", "e", "f"]
-    for (_, at), due_at in zip(calls[1:], (0.001, 0.002, 0.003, 0.004, 0.005, 0.005), strict=True):
+    for (_, at), due_at in zip(calls[1:], (0.1, 0.2, 0.3, 0.4, 0.5, 0.5), strict=True):
         assert at >= due_at
 
 
