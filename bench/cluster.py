@@ -20,12 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from bench.cluster_routings import LeastOutstanding, Prequal, TwoChoices, WeightedRoundRobin
+from bench.cluster_routings import (
+    LeastOutstanding,
+    OnRefusal,
+    Oracle,
+    Prequal,
+    TwoChoices,
+    WatchedServers,
+    WeightedRoundRobin,
+)
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
 from slacktide.domain import Deployment, LaneSpec, OutcomeKind, Plan, PoolId, Request, Route
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import ByPool, ByProfile, DrawnRequest, Simulation, rng_for
-from slacktide.lab.simulation.servers.routings import Alone, ByRule, OnRefusal, Oracle
+from slacktide.lab.simulation.servers.routings import Alone, ByRule
 from slacktide.lab.simulation.servers.world import HopTerms, ReportTerms, SimulatedServers
 from slacktide.lab.simulation.world.driver import Answered
 from slacktide.peers import ForwardingRule, LoadReport, ModelLoad, PeerLoads, SessionMoves
@@ -35,6 +43,8 @@ from slacktide.scheduling import PoolRecipe
 SIZES = (1, 2, 4, 8, 16)
 P99 = math.exp(2.326 * 0.05)
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
+SEEDS = (4, 5, 6)
+"""The rule was tuned on seeds 1, 21 and 22."""
 BALANCERS = (Prequal, LeastOutstanding, TwoChoices, WeightedRoundRobin)
 
 
@@ -71,15 +81,15 @@ class Setting:
         return f"{self.servers} {kind}, {where}, {self.load:g}, hop {1000 * self.hop:g} ms"
 
 
-def goodput(routing: Any, setting: Setting, seed: int, count: int, **options: Any) -> float:
+def goodput(routing: Any, setting: Setting, seed: int, count: int) -> float:
     """The share of `count` requests that is served in time."""
     speeds = {
         f"s{i}": 1.0 if setting.equal else SPEEDS[i % len(SPEEDS)] for i in range(setting.servers)
     }
-    servers = SimulatedServers(
+    servers = WatchedServers(
         list(speeds),
         partial(_server, speeds, setting.mix, seed, itertools.count()),
-        lambda servers, name: routing(servers, name, **options),
+        routing,
         models=list(setting.mix.models),
         hop=HopTerms(setting.hop),
         reports=setting.reports,
@@ -143,7 +153,7 @@ def _arrivals(
 
 
 def run(options: Options) -> Result:
-    result = Result("cluster", seeds=(1,) if options.quick else (1, 2, 3))
+    result = Result("cluster", seeds=SEEDS[:1] if options.quick else SEEDS)
     parts = {
         "oracle": _against_oracle,
         "two models": _two_models,
@@ -327,8 +337,8 @@ def _moved_sessions(seed: int, length: float, may_move: bool) -> tuple[float, in
 class Reporting(ByRule):
     """Forwards nothing, but knows what peers report."""
 
-    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
-        super().__init__(servers, name, **options)
+    def __init__(self, servers: SimulatedServers, name: str) -> None:
+        super().__init__(servers, name)
         if not hasattr(servers, "loads"):
             servers.loads = {}  # type: ignore[attr-defined]
         servers.loads[name] = self.loads  # type: ignore[attr-defined]

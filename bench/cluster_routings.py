@@ -1,28 +1,147 @@
-"""Balancers that the forwarding rule is measured against, each at the door of every server.
+"""What the forwarding rule is measured against: forwarding of refusals alone, a router that knows
+everything, and balancers, each at the door of every server.
 
-Each sees all servers, its own included, whose state it reads without delay. A refused request is
-tried once more where the balancer would send it next. All pay for the hops.
+A balancer sees all servers, its own included, whose state it reads without delay. A refused request
+is tried once more where the balancer would send it next. All pay for the hops.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Sequence
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 from typing import Any
 
-from slacktide.domain import Request
-from slacktide.lab.simulation.servers.routings import Alone
-from slacktide.lab.simulation.servers.world import ServerState, SimulatedServers
+from slacktide.domain import Outcome, OutcomeKind, Request
+from slacktide.lab.simulation.servers.routings import Alone, ByRule
+from slacktide.lab.simulation.servers.world import SimulatedServers
 from slacktide.peers import LoadReport
+
+AVERAGED_S = 1.0
+"""Time constant of moving averages."""
+
+
+@dataclass(slots=True)
+class ServerState:
+    """Facts about a server that it reports, apart from its loads."""
+
+    in_flight: int = 0
+    recent: list[tuple[int, float]] = field(default_factory=list)
+    """(in flight at arrival, latency in seconds) of its last requests."""
+    rate: float = 0.0
+    """Requests ended per second, a moving average, like the next two."""
+    errors: float = 0.0
+    """Requests refused or dropped per second."""
+    utilisation: float = 0.0
+    """Offered work divided by what lanes can do."""
+    at: float = 0.0
+
+    def age(self, now: float) -> None:
+        """Let the moving averages fall until `now`."""
+        decay = math.exp((self.at - now) / AVERAGED_S)
+        self.at = now
+        self.rate, self.errors = self.rate * decay, self.errors * decay
+        self.utilisation *= decay
+
+
+class WatchedServers(SimulatedServers):
+    """Servers that count what balancers go by."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.states: defaultdict[str, ServerState] = defaultdict(ServerState)
+        self.under_way: dict[tuple[int, str], tuple[str, float]] = {}
+        """Calls on their way: (server, arrival there)."""
+        self._arrived: dict[tuple[int, str], tuple[int, float]] = {}
+        """(in flight at arrival, arrival) of requests that servers hold."""
+        super().__init__(*arguments, **options)
+
+    def facts(self, name: str) -> ServerState:
+        state = self.states[name]
+        if name in self.terms.liars:
+            return ServerState(0, [(0, 0.0)], state.rate, 0.0, 0.01)
+        return replace(state, recent=list(state.recent))
+
+    def probe(self, name: str, done: Callable[[ServerState, float], None], *, now: float) -> None:
+        """Ask a server for its facts; `done` is called when the answer is here, if it comes."""
+        at = self._delayed(now + 2.0 * self.hop.seconds)
+        if at is not None and self.alive(name):
+            state = self.facts(name)
+            self._put(at, lambda now: done(state, now))
+
+    def _submit(self, attempt: Any, request: Request, now: float) -> None:
+        super()._submit(attempt, request, now)
+        name, state = attempt.target, self.states[attempt.target]
+        if self._servers[name].held.get(request.id) is attempt:
+            self._arrived[request.id, name] = state.in_flight, now
+            state.in_flight += 1
+            state.age(now)
+            state.utilisation += self.load(name, request.model, now=now).row_s / AVERAGED_S
+
+    def _done(self, server: Any, id: int, outcome: Outcome, now: float) -> None:
+        in_flight, arrival = self._arrived.pop((id, server.name))
+        request, state = server.held[id].request, self.states[server.name]
+        served = outcome.reason.kind is OutcomeKind.SERVED
+        state.in_flight -= 1
+        seconds = now - arrival if served else request.deadline - request.arrival
+        state.recent = [*state.recent[-47:], (in_flight, seconds)]
+        state.age(now)
+        state.rate += 1.0 / AVERAGED_S
+        state.errors += (not served) / AVERAGED_S
+        super()._done(server, id, outcome, now)
+
+
+class OnRefusal(ByRule):
+    """Only what was refused is forwarded."""
+
+    def on_arrival(self, request: Request, *, now: float) -> str | None:
+        return None
+
+
+class Oracle(Alone):
+    """Sends each request to the server that truly starts it soonest, calls on their way included,
+    and asks one more after a refusal. It pays for the hops."""
+
+    def __init__(self, servers: WatchedServers, name: str) -> None:
+        super().__init__(servers, name)
+        self._sent = servers.under_way
+
+    def _seconds(self, server: str, request: Request, now: float) -> float:
+        load = self.servers.load(server, request.model, now=now)
+        wait = load.wait_s + load.row_s * sum(
+            1 for target, at in self._sent.values() if target == server and at > now
+        )
+        if server == self.name:
+            return wait + load.alone_s
+        hop = self.servers.hop
+        return max(wait, hop.request_s) + hop.seconds + load.alone_s
+
+    def _soonest(self, request: Request, tried: Sequence[str], now: float) -> str | None:
+        servers = [self.name, *self.up]
+        left = [server for server in servers if server not in tried and self.servers.alive(server)]
+        return min(left, key=lambda server: self._seconds(server, request, now), default=None)
+
+    def on_arrival(self, request: Request, *, now: float) -> str | None:
+        return self._soonest(request, (), now)
+
+    def on_refusal(self, request: Request, tried: Sequence[str], *, now: float) -> str | None:
+        return self._soonest(request, tried, now)
+
+    def sent(self, request: Request, server: str, *, now: float) -> None:
+        for key, (_, at) in list(self._sent.items()):
+            if at <= now:
+                del self._sent[key]
+        if server != self.name:
+            self._sent[request.id, server] = server, now + self.servers.hop.request_s
 
 
 class LeastOutstanding(Alone):
     """The server with the fewest requests that this door has sent and that have no answer yet
     (HAProxy's leastconn). Ties are drawn."""
 
-    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
+    def __init__(self, servers: WatchedServers, name: str) -> None:
         super().__init__(servers, name)
         self.outstanding: Counter[str] = Counter()
 
@@ -51,7 +170,7 @@ class TwoChoices(LeastOutstanding):
     """The better of two drawn servers, by the requests in flight that they have last reported, and
     those sent since (Mitzenmacher 2001)."""
 
-    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
+    def __init__(self, servers: WatchedServers, name: str) -> None:
         super().__init__(servers, name)
         self.reported_in_flight: Counter[str] = Counter()
 
@@ -61,7 +180,7 @@ class TwoChoices(LeastOutstanding):
 
     def in_flight(self, server: str) -> int:
         if server == self.name:
-            return self.servers.state(server).in_flight
+            return self.servers.states[server].in_flight
         return self.reported_in_flight[server]
 
     def sent(self, request: Request, server: str, *, now: float) -> None:
@@ -79,13 +198,13 @@ class WeightedRoundRobin(LeastOutstanding):
     its utilisation and error rate ÷ rate, from its ORCA reports; the next is the server whose
     virtual deadline, 1 ÷ weight after its last turn, comes first. No blackout period."""
 
-    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
+    def __init__(self, servers: WatchedServers, name: str) -> None:
         super().__init__(servers, name)
         self.weights: dict[str, float] = {}
         self.turns: dict[str, float] = {}
 
     def choice(self, candidates: list[str], request: Request, now: float) -> str | None:
-        own = self.servers.state(self.name)
+        own = self.servers.states[self.name]
         own.age(now)
         self._weigh(self.name, own)
         mean = sum(self.weights.values()) / max(1, len(self.weights)) or 1.0
@@ -133,7 +252,7 @@ class Prequal(LeastOutstanding):
     with the lowest latency; if all are hot, the one with the fewest in flight. The own server is
     probed at each choice without delay, and round trips are added to latencies."""
 
-    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
+    def __init__(self, servers: WatchedServers, name: str) -> None:
         super().__init__(servers, name)
         self.pool: list[_Probe] = []
         self.seen: deque[int] = deque(maxlen=128)
@@ -145,7 +264,7 @@ class Prequal(LeastOutstanding):
     def choice(self, candidates: list[str], request: Request, now: float) -> str | None:
         self._probe(now)
         self.pool = [p for p in self.pool if now - p.at < PROBE_AGE_S and p.server in self.up]
-        own = self.servers.state(self.name)
+        own = self.servers.states[self.name]
         probes = [probe for probe in self.pool if probe.server in candidates]
         if self.name in candidates:
             latency = _latency(own, own.in_flight)

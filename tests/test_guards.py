@@ -28,7 +28,7 @@ CEILINGS = {
     "frontends": 8_194,
     "models": 11_788,
     "observability": 1_930,
-    "peers": 826,
+    "peers": 830,
     "pipelines": 1_200,
     "planning": 11_752,
     "profiles": 4_750,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_059,
+    "lab/simulation": 7_961,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_343,
+    "serving": 82_347,
     "client": 2_251,
-    "lab": 20_782,
+    "lab": 20_684,
     "testing": 400,
     "papers": 11_528,
-    "all": 117_260,
+    "all": 117_166,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

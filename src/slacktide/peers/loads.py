@@ -8,8 +8,8 @@ A report may be wrong: old, lost, or a lie. Four things help:
 
 - It says how many calls had come when it was made, which dates it: it was made before the first of
   the others came. So it is carried forward from there, and a report that was overtaken is dropped.
-- Drift: by how much waits are longer, when they are reported, than was expected, since others send
-  there as well. It is added as a report ages.
+- Inflow: others send there as well, so that waits fall more slowly than by the time that passes.
+  If no news has come for two intervals of reports, a wait has fallen as expected.
 - Own calls without an answer wait there, whatever was reported long ago.
 - Excess: calls that were refused or late, although the reports promised an answer in time, add to
   later estimates. It decays, so that a peer is tried again.
@@ -26,8 +26,11 @@ EXCESS_GAIN = 0.1
 """Weight of the newest answer in the excess of a peer's answers over its promises."""
 EXCESS_DECAY_S = 1.0
 """Seconds within which the excess falls to 1 / e while nothing is sent."""
-DRIFT_GAIN = 0.1
-"""Weight of the newest report in the drift."""
+INFLOW_GAIN = 0.1
+"""Weight of the newest report in the inflow."""
+INFLOW_S = 0.2
+"""Age of a report up to which inflow is assumed: a peer reports ten times a second if its wait has
+not fallen as expected."""
 UNREPORTED_MOST = 1_024
 """Calls that are remembered for a peer that does not report."""
 OLD_S = 0.1
@@ -79,8 +82,8 @@ class _Reported:
     """The last report of one model by one peer."""
 
     __slots__ = (
-        "alone_s", "calls", "drift_age_s", "drift_s", "excess_at", "excess_s", "free_at",
-        "made_at", "outstanding", "reported_free_at", "row_s",
+        "alone_s", "calls", "excess_at", "excess_s", "fallen_s", "free_at", "made_at", "missed_s",
+        "outstanding", "reported_free_at", "row_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -92,10 +95,10 @@ class _Reported:
         self.excess_s = 0.0
         self.excess_at = -math.inf
         self.made_at = -math.inf
-        self.drift_s = 0.0
+        self.missed_s = 0.0
         """Moving average of the reported wait beyond what was expected at that time."""
-        self.drift_age_s = 0.01
-        """Moving average of the seconds between two reports."""
+        self.fallen_s = 0.0
+        """Moving average of the seconds by which a wait was expected to fall between reports."""
         self.outstanding = 0
         """Rows of own calls that have no answer yet, and whose deadlines are not past."""
         self.calls: deque[PeerCall] = deque()
@@ -105,6 +108,16 @@ class _Reported:
         if not self.excess_s:
             return 0.0
         return self.excess_s * math.exp((self.excess_at - now) / EXCESS_DECAY_S)
+
+    def inflow(self, now: float) -> float:
+        """Work that others send, as a share of what the peer does in the time since its report."""
+        if self.missed_s <= 0.0 or now - self.made_at > INFLOW_S:
+            return 0.0
+        return 1.0 if self.missed_s >= self.fallen_s else self.missed_s / self.fallen_s
+
+    def fallen(self, now: float) -> float:
+        """Seconds by which the wait has fallen since the report, apart from what others sent."""
+        return max(0.0, min(now, self.free_at) - self.made_at)
 
     def forget_past(self, now: float) -> None:
         """Count off calls that have ended, or whose deadline is past."""
@@ -205,10 +218,11 @@ class PeerLoads:
             reported.alone_s = reported.row_s = 0.0
             wait = math.inf  # it says nothing that could be used
         if not is_first and wait < math.inf and reported.free_at < math.inf:
-            error = wait - max(0.0, reported.free_at - made_at)
-            age = max(0.0, made_at - reported.made_at)
-            reported.drift_s += DRIFT_GAIN * (error - reported.drift_s)
-            reported.drift_age_s += DRIFT_GAIN * (max(age, 0.001) - reported.drift_age_s)
+            missed = wait - max(0.0, reported.free_at - made_at)
+            if reported.outstanding and wait:  # a batch of own calls has begun
+                missed -= max(0.0, reported.alone_s - reported.row_s)
+            reported.missed_s += INFLOW_GAIN * (missed - reported.missed_s)
+            reported.fallen_s += INFLOW_GAIN * (reported.fallen(made_at) - reported.fallen_s)
         reported.reported_free_at = made_at + wait
         reported.made_at = made_at
         serving = self._serving.setdefault(load.model, [])
@@ -236,8 +250,7 @@ class PeerLoads:
         age = now - reported.made_at
         if starts < 0.0:
             starts = 0.0
-        # Others may send there as well, or it has more lanes than one.
-        starts += max(0.0, reported.drift_s) * min(1.0, age / reported.drift_age_s)
+        starts += reported.inflow(now) * reported.fallen(now)
         if reported.calls:
             reported.forget_past(now)
         least = reported.outstanding * reported.row_s * min(1.0, age / OLD_S) - link.rtt_s
@@ -247,11 +260,11 @@ class PeerLoads:
             starts = arrives
         return starts + reported.alone_s + (rows - 1) * reported.row_s + hop + reported.excess(now)
 
-    def age(self, peer: str, model: str, *, now: float) -> float:
-        """Seconds since the report by which `answer_in` judges; infinite if there is none."""
+    def doubt(self, peer: str, model: str, *, now: float) -> float:
+        """Seconds of work that others may have sent to a peer since its report."""
         link = self._peers.get(peer)
         reported = None if link is None else link.models.get(model)
-        return math.inf if reported is None else now - reported.made_at
+        return 0.0 if reported is None else reported.inflow(now) * (now - reported.made_at)
 
     def sent(
         self,

@@ -17,9 +17,13 @@ from typing import Protocol
 from slacktide.peers.loads import PeerLoads
 from slacktide.peers.messages import ModelLoad
 
-MARGIN_MIN_S, MARGIN_MAX_S = 0.0005, 0.010
-DOUBT, OLD_S = 0.1, 0.1
-"""The margin grows by DOUBT × the age of the report, up to OLD_S."""
+SAMPLE = 8
+"""Number of peers that are compared. All servers that compare all peers choose the same one."""
+MARGIN, MARGIN_MIN_S = 0.1, 0.0005
+"""How much sooner a peer must answer: a part of the model's time alone, but at least so much."""
+DOUBT = 2.0
+"""The margin grows by DOUBT × the work that others may have sent to the peer since its report ×
+the part of the budget that is left at home."""
 
 
 class Chance(Protocol):
@@ -32,30 +36,16 @@ class Chance(Protocol):
 class ForwardingRule:
     """The rule of one server."""
 
-    def __init__(
-        self,
-        loads: PeerLoads,
-        rng: Chance,
-        *,
-        sample: int = 2,
-        margin: float = 0.1,
-        theta: float = 0.0,
-    ) -> None:
-        """`sample`: number of peers that are compared. `margin`: how much sooner a peer must
-        answer, as a part of the model's time alone, within 1 and 10 ms. `theta`: peers are looked
-        at only if the wait at home is longer than this part of the budget."""
+    def __init__(self, loads: PeerLoads, rng: Chance) -> None:
         self._loads = loads
         self._rng = rng
-        self._sample = sample
-        self._margin = margin
-        self._theta = theta
 
     def on_arrival(
         self, home: ModelLoad, rows: int, nbytes: int, budget_s: float, *, now: float
     ) -> str | None:
         """The peer that answers a request of `nbytes` sooner than this server; None: none does.
         `home`: this server's load of the model now. `budget_s`: seconds until the deadline."""
-        if home.wait_s <= self._theta * budget_s:
+        if home.wait_s <= 0.0:
             return None
         answer_s = home.wait_s + home.alone_s + (rows - 1) * home.row_s
         model = home.model
@@ -64,9 +54,10 @@ class ForwardingRule:
             return None
         if answer_s > budget_s:  # it would be refused here
             return peer
-        doubt = DOUBT * min(self._loads.age(peer, model, now=now), OLD_S)
-        margin = min(max(self._margin * home.alone_s, MARGIN_MIN_S), MARGIN_MAX_S)
-        return peer if peer_s + margin + doubt <= answer_s else None
+        least_s = peer_s + max(MARGIN * home.alone_s, MARGIN_MIN_S)
+        if least_s <= answer_s:
+            least_s += DOUBT * self._loads.doubt(peer, model, now=now) * (1.0 - answer_s / budget_s)
+        return peer if least_s <= answer_s else None
 
     def on_refusal(
         self,
@@ -101,12 +92,12 @@ class ForwardingRule:
         return best, soonest
 
     def _sampled(self, peers: Collection[str], tried: Collection[str]) -> list[str]:
-        """At most `sample` of `peers`, drawn without replacement."""
+        """At most SAMPLE of `peers`, drawn without replacement."""
         drawn = [peer for peer in peers if peer not in tried] if tried else list(peers)
         size = len(drawn)
-        if size <= self._sample:
+        if size <= SAMPLE:
             return drawn
-        for place in range(self._sample):
+        for place in range(SAMPLE):
             partner = place + int(self._rng.random() * (size - place))
             drawn[place], drawn[partner] = drawn[partner], drawn[place]
-        return drawn[: self._sample]
+        return drawn[:SAMPLE]

@@ -7,14 +7,15 @@ from functools import partial
 from typing import ClassVar
 
 import pytest
+from bench.cluster_routings import OnRefusal, Oracle, WatchedServers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Request, Route
 from slacktide.engine import Engine
 from slacktide.lab.simulation import AsExpected, Simulation
-from slacktide.lab.simulation.servers.routings import Alone, ByRule, OnRefusal, Oracle
-from slacktide.lab.simulation.servers.world import Death, HopTerms, ReportTerms, SimulatedServers
+from slacktide.lab.simulation.servers.routings import Alone, ByRule
+from slacktide.lab.simulation.servers.world import Death, HopTerms, ReportTerms
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import PoolRecipe
 
@@ -35,7 +36,7 @@ def simulation(name, answered, begin, check=False):
 
 def servers(routing=ByRule, names="abc", *, check=False, **options):
     make = partial(simulation, check=check)
-    return SimulatedServers(names, make, routing, models=["m"], **options)
+    return WatchedServers(names, make, routing, models=["m"], **options)
 
 
 def burst(home: str, count: int, *, at: float = 0.01, every: float = 0.0, slo: float = 0.05):

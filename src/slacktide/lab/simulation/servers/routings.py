@@ -1,4 +1,4 @@
-"""How the servers of a simulation choose: the rule of `peers`, and what it is measured against."""
+"""How the servers of a simulation choose: by the rule of `peers`, or each alone."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from random import Random
 from typing import Any
 
 from slacktide.domain import Request
-from slacktide.lab.simulation.servers.world import Routing, ServerState, SimulatedServers
+from slacktide.lab.simulation.servers.world import Routing, SimulatedServers
 from slacktide.peers import ForwardingRule, LoadReport, PeerCall, PeerLoads
 
 
 class Alone(Routing):
     """Every request stays where it came. Base of the others."""
 
-    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
+    def __init__(self, servers: SimulatedServers, name: str) -> None:
         self.servers, self.name = servers, name
         self.random = Random(f"{name} chooses")
         self.up: list[str] = []
@@ -40,17 +40,17 @@ class Alone(Routing):
         if server in self.up:
             self.up.remove(server)
 
-    def reported(self, server: str, report: LoadReport, state: ServerState, *, now: float) -> None:
+    def reported(self, server: str, report: LoadReport, facts: Any, *, now: float) -> None:
         pass
 
 
 class ByRule(Alone):
-    """The server's own rule. Options: those of `ForwardingRule`."""
+    """The server's own rule."""
 
-    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
+    def __init__(self, servers: SimulatedServers, name: str) -> None:
         super().__init__(servers, name)
         self.loads = PeerLoads()
-        self.rule = ForwardingRule(self.loads, self.random, **options)
+        self.rule = ForwardingRule(self.loads, self.random)
         self._calls: dict[tuple[int, str], PeerCall] = {}
 
     def on_arrival(self, request: Request, *, now: float) -> str | None:
@@ -96,49 +96,5 @@ class ByRule(Alone):
         super().left(server, now=now)
         self.loads.left(server)
 
-    def reported(self, server: str, report: LoadReport, state: ServerState, *, now: float) -> None:
+    def reported(self, server: str, report: LoadReport, facts: Any, *, now: float) -> None:
         self.loads.reported(server, report, now=now)
-
-
-class OnRefusal(ByRule):
-    """Only what was refused is forwarded."""
-
-    def on_arrival(self, request: Request, *, now: float) -> str | None:
-        return None
-
-
-class Oracle(Alone):
-    """Sends each request to the server that truly starts it soonest, calls on their way included,
-    and asks one more after a refusal. It pays for the hops."""
-
-    def __init__(self, servers: SimulatedServers, name: str, **options: Any) -> None:
-        super().__init__(servers, name)
-        self._sent = servers.under_way
-
-    def _seconds(self, server: str, request: Request, now: float) -> float:
-        load = self.servers.load(server, request.model, now=now)
-        wait = load.wait_s + load.row_s * sum(
-            1 for target, at in self._sent.values() if target == server and at > now
-        )
-        if server == self.name:
-            return wait + load.alone_s
-        hop = self.servers.hop
-        return max(wait, hop.request_s) + hop.seconds + load.alone_s
-
-    def _soonest(self, request: Request, tried: Sequence[str], now: float) -> str | None:
-        servers = [self.name, *self.up]
-        left = [server for server in servers if server not in tried and self.servers.alive(server)]
-        return min(left, key=lambda server: self._seconds(server, request, now), default=None)
-
-    def on_arrival(self, request: Request, *, now: float) -> str | None:
-        return self._soonest(request, (), now)
-
-    def on_refusal(self, request: Request, tried: Sequence[str], *, now: float) -> str | None:
-        return self._soonest(request, tried, now)
-
-    def sent(self, request: Request, server: str, *, now: float) -> None:
-        for key, (_, at) in list(self._sent.items()):
-            if at <= now:
-                del self._sent[key]
-        if server != self.name:
-            self._sent[request.id, server] = server, now + self.servers.hop.request_s

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Any, Protocol
 
 from slacktide.domain import Notice, Outcome, OutcomeKind, Reason, Request, Submitted
 from slacktide.engine import Engine, next_start
@@ -24,8 +24,6 @@ from slacktide.lab.simulation.world.driver import Answered, Simulation
 from slacktide.peers import LoadReport, LoadReporter, ModelLoad
 
 REPORT_EVERY_S = 0.1
-AVERAGED_S = 1.0
-"""Time constant of moving averages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +64,6 @@ class Death:
     """How long peers wait for it before they notice, beyond a hop."""
 
 
-@dataclass(slots=True)
-class ServerState:
-    """Facts about a server that it reports, apart from its loads; baselines use them."""
-
-    in_flight: int = 0
-    recent: list[tuple[int, float]] = field(default_factory=list)
-    """(in flight at arrival, latency in seconds) of its last requests."""
-    rate: float = 0.0
-    """Requests ended per second, a moving average, like the next two."""
-    errors: float = 0.0
-    """Requests refused or dropped per second."""
-    utilisation: float = 0.0
-    """Offered work divided by what lanes can do."""
-    at: float = 0.0
-
-    def age(self, now: float) -> None:
-        """Let the moving averages fall until `now`."""
-        decay = math.exp((self.at - now) / AVERAGED_S)
-        self.at = now
-        self.rate, self.errors = self.rate * decay, self.errors * decay
-        self.utilisation *= decay
-
-
 class Routing(Protocol):
     """Decides where the requests of one server go."""
 
@@ -107,8 +82,8 @@ class Routing(Protocol):
 
     def left(self, server: str, *, now: float) -> None: ...
 
-    def reported(self, server: str, report: LoadReport, state: ServerState, *, now: float) -> None:
-        """A report has come."""
+    def reported(self, server: str, report: LoadReport, facts: Any, *, now: float) -> None:
+        """A report has come; `facts`: those of `SimulatedServers.facts` when it was made."""
 
 
 @dataclass(slots=True)
@@ -133,7 +108,7 @@ class ServersScore:
 
 class _Server:
     __slots__ = (
-        "alive", "due", "held", "name", "received", "reporters", "routing", "simulation", "state"
+        "alive", "due", "held", "name", "received", "reporters", "routing", "simulation"
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -143,9 +118,8 @@ class _Server:
         """Instant of its next event."""
         self.simulation: Simulation
         self.routing: Routing
-        self.state = ServerState()
-        self.held: dict[int, tuple[_Attempt, int, float]] = {}
-        """By id: (attempt, in flight at arrival, arrival) of the requests in its engine."""
+        self.held: dict[int, _Attempt] = {}
+        """By id: the requests in its engine."""
         self.received: Counter[str] = Counter()
         """Calls received, by peer."""
         self.reporters: dict[str, LoadReporter] = {}
@@ -184,8 +158,6 @@ class SimulatedServers:
         self.names, self.models = list(names), tuple(models)
         self.hop, self.terms = hop or HopTerms(), reports or ReportTerms()
         self.now = 0.0
-        self.under_way: dict[tuple[int, str], tuple[str, float]] = {}
-        """Calls on their way, for routings that know everything: (server, arrival there)."""
         self.score = ServersScore()
         self._make, self._routing, self._tries, self._ended = simulation, routing, tries, ended
         self._random = rng_for(seed, "reports between servers")
@@ -236,21 +208,14 @@ class SimulatedServers:
         """Whether a server is up."""
         return self._servers[name].alive
 
-    def state(self, name: str) -> ServerState:
-        """The counters of a server."""
-        return self._servers[name].state
-
     def load(self, name: str, model: str, *, now: float) -> ModelLoad:
         """The true load of a server."""
         start = next_start(self.engine(name), model, now=now)
         return ModelLoad(model, start.wait_s, start.alone_s, start.row_s)
 
-    def probe(self, name: str, done: Callable[[ServerState, float], None], *, now: float) -> None:
-        """Ask a server for its state; `done` is called when the answer is here, if it comes."""
-        at = self._delayed(now + 2.0 * self.hop.seconds)
-        if at is not None and self._servers[name].alive:
-            state = self._reported_state(name)
-            self._put(at, lambda now: done(state, now))
+    def facts(self, name: str) -> Any:
+        """What a server reports beside its loads, for routings that use it."""
+        return None
 
     # ── the run ──────────────────────────────────────────────────────────────────────────────
 
@@ -329,26 +294,13 @@ class SimulatedServers:
         if not server.alive:
             self._put(now + self.hop.seconds, lambda now: self._answered(attempt, None, now))
             return
-        server.held[request.id] = attempt, server.state.in_flight, now
-        server.state.in_flight += 1
-        state = server.state
-        state.age(now)
-        state.utilisation += self.load(server.name, request.model, now=now).row_s / AVERAGED_S
+        server.held[request.id] = attempt
         server.simulation.put(now, Submitted(request))
         self._due_at(server, now)
 
     def _done(self, server: _Server, id: int, outcome: Outcome, now: float) -> None:
-        attempt, in_flight, arrival = server.held.pop(id)
+        attempt = server.held.pop(id)
         home = attempt.home
-        state = server.state
-        state.in_flight -= 1
-        served = outcome.reason.kind is OutcomeKind.SERVED
-        budget = attempt.request.deadline - attempt.request.arrival
-        state.recent.append((in_flight, now - arrival if served else budget))
-        del state.recent[:-48]
-        state.age(now)
-        state.rate += 1.0 / AVERAGED_S
-        state.errors += (not served) / AVERAGED_S
         if home == server.name:
             self._answered(attempt, outcome, now)
             return
@@ -417,20 +369,14 @@ class SimulatedServers:
             at = self._delayed(now + self.hop.seconds)
         if report is None or at is None:
             return
-        state = self._reported_state(server.name)
-        self._put(at, lambda now: self._reported(server, peer, report, state, now))
+        facts = self.facts(server.name)
+        self._put(at, lambda now: self._reported(server, peer, report, facts, now))
 
     def _reported(
-        self, server: _Server, peer: str, report: LoadReport, state: ServerState, now: float
+        self, server: _Server, peer: str, report: LoadReport, facts: Any, now: float
     ) -> None:
         if server.alive and self._servers[peer].alive:
-            self._servers[peer].routing.reported(server.name, report, state, now=now)
-
-    def _reported_state(self, name: str) -> ServerState:
-        state = self._servers[name].state
-        if name in self.terms.liars:
-            return ServerState(0, [(0, 0.0)], state.rate, 0.0, 0.01)
-        return replace(state, recent=list(state.recent))
+            self._servers[peer].routing.reported(server.name, report, facts, now=now)
 
     def _delayed(self, at: float) -> float | None:
         """When a report is there; None: it is lost."""
@@ -445,7 +391,7 @@ class SimulatedServers:
         server = self._servers[death.server]
         held, server.held, server.alive, server.due = server.held, {}, False, math.inf
         noticed = now + self.hop.seconds + death.silent_s
-        for attempt, _, _ in held.values():
+        for attempt in held.values():
             if attempt.home != server.name:
                 lost = attempt
                 self._put(noticed, lambda now, lost=lost: self._answered(lost, None, now))  # type: ignore[misc]
