@@ -47,7 +47,7 @@ class Extension(NamedTuple):
     @property
     def target(self) -> str:
         """Its `module:name`. Raises ExtensionError if several distributions register the name, or
-        if one of ours does in another version."""
+        if the distribution that registers it is one of ours but has a different version."""
         if not self.points:
             return self.name
         if len(self.points) > 1:
@@ -83,7 +83,8 @@ def installed(extension_point: str) -> Mapping[str, Extension]:
 
 
 def find_extension(extension_point: str, name: str) -> Extension | None:
-    """The extension with an installed name, or for `module:name`; None if there is none."""
+    """The extension installed under this name, or the one that `module:name` denotes; None if there
+    is none."""
     if _PLACE.fullmatch(name):
         return Extension(name)
     return installed(extension_point).get(name)
@@ -119,7 +120,8 @@ def _mismatch(name: str, version: str) -> str:
     """Why a distribution does not match our version; empty if it does."""
     if name not in OURS or version == __version__:
         return ""
-    return f"{name} {version} does not fit slacktide {__version__}; install both of one version"
+    problem = f"{name} {version} does not match slacktide {__version__}"
+    return f"{problem}; install the same version of both"
 
 
 def _origin(point: EntryPoint) -> str:

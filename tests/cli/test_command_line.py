@@ -416,8 +416,10 @@ def test_papers_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("slacktide._extensions.__version__", "9.9.9")
     result = invoke("reproduce", "orloj", "--quick")
     assert result.exit_code == 2
-    told = "verb 'reproduce' cannot be used: slacktide-papers 0.1.0 does not fit slacktide 9.9.9; "
-    assert f"{told}install both of one version" in result.stderr
+    told = (
+        "verb 'reproduce' cannot be used: slacktide-papers 0.1.0 does not match slacktide 9.9.9; "
+    )
+    assert f"{told}install the same version of both" in result.stderr
 
 
 def test_both_distributions_have_one_version() -> None:

@@ -190,8 +190,8 @@ def test_a_policy_of_papers_of_another_version_is_refused(install: Any) -> None:
     with pytest.raises(OptionError) as refusal:
         POLICIES.find("clockwork")
     assert str(refusal.value) == (
-        "name: scheduler 'clockwork' cannot be used: slacktide-papers 0.0.9 does not fit slacktide "
-        f"{__version__}; install both of one version"
+        "name: scheduler 'clockwork' cannot be used: slacktide-papers 0.0.9 does not match "
+        f"slacktide {__version__}; install the same version of both"
     )
 
 
@@ -206,8 +206,8 @@ def test_papers_of_another_version_are_mentioned_once(
     finally:
         plugins.warn_of_mismatches.cache_clear()
     assert [record.getMessage() for record in caplog.records] == [
-        f"slacktide-papers 0.0.9 does not fit slacktide {__version__}; install both of one "
-        "version; until then it cannot be used"
+        f"slacktide-papers 0.0.9 does not match slacktide {__version__}; install the same "
+        "version of both; until then it cannot be used"
     ]
 
 

@@ -123,4 +123,4 @@ def test_papers_of_another_version_are_mentioned_at_the_start(
         warn_of_mismatches.cache_clear()
     told = [record.getMessage() for record in caplog.records if "papers" in record.getMessage()]
     assert len(told) == 1
-    assert told[0].startswith(f"slacktide-papers 0.0.9 does not fit slacktide {__version__}; ")
+    assert told[0].startswith(f"slacktide-papers 0.0.9 does not match slacktide {__version__}; ")

@@ -1,4 +1,5 @@
-"""Client sessions on an asyncio loop, which carry out the core's actions.
+"""Client sessions on an asyncio loop. A session carries out the actions of `ClientCore`, the state
+machine that decides.
 
     async with AioConnection("localhost:8001") as server:
         async with await server.open("street", slo=0.15, rate=25) as session:
@@ -338,7 +339,8 @@ class AioSession:
             self._tell(FallbackDone(id), outputs)
 
     async def _connect(self, link: int, address: str) -> None:
-        """Run one of the core's links. `address`: empty: the connection's own."""
+        """Run one of the core's links. `address`: the server's address; if empty, that
+        of the connection."""
         connection = self._connection
         channel = nullcontext(connection._channel)
         try:

@@ -122,7 +122,7 @@ class ClusterServer(ClusterSection):
     replicas: Annotated[ServerCount, BeforeValidator(_bounds)] = ServerCount()
     """Number of servers. Ray Serve scales between the bounds; `--local` runs the fewest."""
     per_node: Annotated[int, Field(ge=1, le=8)] = 1
-    """Most of them on one Ray node."""
+    """Maximum number of these servers on one Ray node."""
     target: Annotated[float, Field(gt=0, le=2)] = 0.8
     """`slacktide_offered_share` above which Ray Serve starts another."""
     serve: ServeFlags = Field(default={})

@@ -10,7 +10,7 @@ class EngineSettings:
     """Limits and pauses of the engine, in seconds unless the name says otherwise."""
 
     hang_floor: float = 1.0
-    """Least time after which a batch counts as hung."""
+    """Minimum time after which a batch counts as hung."""
     hang_factor: float = 10.0
     """A batch counts as hung after this many times its p99."""
     decoding_hang_factor: float = 40.0

@@ -35,7 +35,7 @@ class UnmeasuredRules:
     share: float = SHARE
     """Share of the lanes' time that their runs may take from others, 0 to 1."""
     most: int | None = None
-    """Most waiting requests; None: no limit."""
+    """Maximum number of waiting requests; None: no limit."""
 
 
 @dataclass(slots=True)

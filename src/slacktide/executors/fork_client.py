@@ -27,8 +27,10 @@ from slacktide.executors.worker_output import WorkerOutput
 log = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds for a fork server to end without being killed
-_FIRST_ANSWER = 30.0  # seconds, twice: the fork server first imports modules, maybe from disk
-_ANSWER = 5.0  # seconds, twice, in case the whole machine stood still
+# Seconds for an answer. The fork server is abandoned only after waiting this long a second time,
+# because the whole machine may have stood still.
+_FIRST_ANSWER = 30.0  # the fork server first imports modules, maybe from disk
+_ANSWER = 5.0
 
 
 class ForkClient:
@@ -209,7 +211,8 @@ def _close_all(descriptors: Sequence[int]) -> None:
 
 def _environment() -> dict[str, str]:
     """The server's environment without NumPy's thread pools and ONNX Runtime's telemetry: a process
-    that forks must have one thread, and workers compute only in ONNX Runtime."""
+    that forks must have one thread, and workers do not need those pools, since they compute only in
+    ONNX Runtime."""
     return {
         **os.environ,
         "OPENBLAS_NUM_THREADS": "1",

@@ -46,7 +46,7 @@ class JpegHeader(NamedTuple):
     components: int
     progressive: bool
     sample_cost: int = 1
-    """Least decoding time of a sample, relative to that of a plain JPEG."""
+    """Minimum decoding time of a sample, relative to that of a plain JPEG."""
 
     @property
     def samples(self) -> int:

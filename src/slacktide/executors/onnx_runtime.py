@@ -35,7 +35,7 @@ class ModelError(Exception):
 
 
 class FunctionError(Exception):
-    """A function of the server's owner raised an exception, or returned a wrong result."""
+    """A function that the operator supplied raised an exception, or returned a wrong result."""
 
 
 class ProviderMissingError(ModelError):

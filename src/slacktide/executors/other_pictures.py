@@ -18,7 +18,7 @@ from slacktide.executors.pictures import Pixels, load_opencv
 PNG, WEBP = b"\x89PNG\r\n\x1a\n", re.compile(rb"RIFF....WEBPVP8[ LX]", re.DOTALL)
 _HEADER_BYTES = 32
 _COSTS = {"PNG": 6, "WebP": 5}
-"""Least decoding time of a sample by format, relative to that of a plain JPEG: decisions/0045."""
+"""Minimum decoding time of a sample by format, relative to that of a plain JPEG: decisions/0045."""
 
 
 def is_other(data: memoryview | bytes | bytearray) -> bool:

@@ -466,8 +466,8 @@ class ReplicaHandle(Protocol):
     def publish(self, policy: ExitPolicy) -> None:
         """Apply a policy of early exits to the batches that follow, once the replica is up.
 
-        Thresholds take effect immediately. If the stages change, they are prepared beside batches,
-        which run through the old stages until then, and Arranged is reported later.
+        Thresholds take effect immediately. If the stages change, they are prepared while batches
+        run through the old ones, and Arranged is reported later.
         """
         ...
 

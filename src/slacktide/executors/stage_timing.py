@@ -2,8 +2,8 @@
 
 The model and its stages run in turn on synthetic rows. A run begins if earlier gaps between batches
 suggest that it will end before the next batch. A batch that comes sooner stops the run within one
-node. If a lane has no such gaps, single rows are timed beside batches, so rarely that fewer than
-one answer in a hundred waits, and larger batches are not timed.
+node. If a lane has no such gaps, single rows are timed while batches run, so rarely that fewer than
+one answer in a hundred is delayed, and larger batches are not timed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LaneTurn:
 
     def run_timed(self, run: Callable[[Any], Ends], seconds: float, *, beside: bool) -> Ends | None:
         """The result of `run`; None if no gap of `seconds` is expected, or a batch has stopped the
-        run. `beside`: run to the end in any case, beside batches if necessary."""
+        run. `beside`: run to the end in any case, while batches run if necessary."""
         options = load_onnxruntime().RunOptions()
         with self.lock:
             if not beside:

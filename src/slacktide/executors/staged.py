@@ -71,8 +71,8 @@ class StageChain:
         self._ends: list[list[float]] = []
 
     def enlarge(self, sizes: Sequence[int], ends: Sequence[Sequence[float]]) -> None:
-        """Plan batches to end at the last ramp. Rows go beyond it only in time that earlier exits
-        saved. `ends`: seconds up to the end of each stage, for batches of these sizes."""
+        """Plan batches to end at the last ramp. Rows run beyond it only if earlier exits have saved
+        enough time. `ends`: seconds up to the end of each stage, for batches of these sizes."""
         self.planned_end = len(self.ramps) - 1
         self._sizes = [0, *sizes]
         self._ends = [[0.0, *column] for column in zip(*ends, strict=True)]
@@ -160,7 +160,7 @@ class StagedBatch:
         self.finished = True
 
     def end_outputs(self) -> tuple[list[NDArray[Any]], list[int]]:
-        """The outputs of the file, and the rows still in the batch at its end."""
+        """The model's own outputs, and the rows that are still in the batch at the model's end."""
         return [self._values[name] for name in self._model.outputs], self._batch_rows
 
     def unanswered(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

@@ -1,4 +1,5 @@
-"""Early exits of a model: positions where rows can leave, ramps that answer there, their files."""
+"""Early exits of a model: positions where rows can leave, the ramps that answer there, and the
+files that ramps are stored in."""
 
 from __future__ import annotations
 

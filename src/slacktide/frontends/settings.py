@@ -28,8 +28,8 @@ class FrontEndSettings:
     """Seconds from the first byte of a request to the end of its headers; after that, 408 or
     GOAWAY."""
     min_body_rate: float = 16 * KIB
-    """Least bytes per second of a body: every such number of bytes that arrives extends its timeout
-    by a second (like Apache's reqtimeout)."""
+    """Minimum bytes per second of a body: each time this many bytes have arrived, the body's
+    timeout is extended by a second (like Apache's reqtimeout)."""
     write_timeout_s: float = 30.0
     """Seconds a client may leave its answer unread before the connection is cut."""
     linger_s: float = 2.0
@@ -72,8 +72,8 @@ class HttpSettings(FrontEndSettings):
     max_headers: int = 100
     """Maximum number of headers. More of them, or more than `max_header_bytes`, get 431."""
     max_json_bytes: int = 8 * MIB
-    """Maximum JSON part of an inference request; a larger one gets 413. Parsing takes up to forty
-    times its size."""
+    """Maximum JSON part of an inference request; a larger one gets 413. Parsing needs memory of up
+    to forty times its size."""
     max_control_bytes: int = 64 * KIB
     """Maximum body of any other request, whose JSON is parsed on the event loop; a larger one gets
     413."""
@@ -115,4 +115,4 @@ class GrpcSettings(FrontEndSettings):
     health_poll_s: float = 0.5
     """Seconds between Health/Watch's checks for a changed status."""
     receive_bytes: int = 256 * KIB
-    """Size of the receive buffer: most messages, with the heads of their frames."""
+    """Size of the receive buffer; it holds most messages, including their frame headers."""

@@ -57,7 +57,7 @@ _PIECE = 64 * 1024
 
 
 class Unpacker:
-    """Unpacks bodies beside the loop. All front ends of a server share one; it belongs to the
+    """Unpacks bodies off the event loop. All front ends of a server share one; it belongs to the
     loop."""
 
     def __init__(self, budget: MemoryBudget | None = None) -> None:

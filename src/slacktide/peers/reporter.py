@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from slacktide.peers.messages import LoadReport, ModelLoad
 
 INTERVAL_S = 0.1
-"""Least seconds between two reports that go with no answer."""
+"""Minimum seconds between two reports that go with no answer."""
 REFRESH_S = 0.5
 """A load that has not changed is reported again after this time."""
 CHANGED = 0.1

@@ -17,7 +17,7 @@ from slacktide.peers.messages import ModelLoad
 AVERAGED_S = 1.0
 """Time constant of the averages."""
 GAIN = 0.05
-"""Least gain, as a part of the budget, for which a session moves."""
+"""Minimum gain, as a part of the budget, for which a session moves."""
 HOLD_S = 0.5
 """How long a peer must have been sooner."""
 PAUSE_S = 0.5

@@ -42,7 +42,7 @@ scatter."""
 _TO_DEVIATION = 1.4826
 """Ratio of standard deviation to median |residual|, for normal scatter."""
 _LEAST_DEVIATION = 1e-3
-"""Least scatter: no measurement is more precise."""
+"""Minimum scatter: no measurement is more precise."""
 _STEPS = 50
 _STILL = 1e-5
 """Largest relative change of a prediction at which iteration stops."""

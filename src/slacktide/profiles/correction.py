@@ -45,7 +45,7 @@ RUN = 8
 FAST_GAIN = 3 * GAIN
 SPREAD_GAIN = 0.05
 LOWEST_SPREAD = math.log(1.01)
-"""Least spread: without any, P(on time) would be a step; a quiet machine shows 1 %."""
+"""Minimum spread: without any, P(on time) would be a step; a quiet machine shows 1 %."""
 
 _KEYS = ("base", "overall", "own", "upper", "lower", "batches", "evidence", "run")
 _MACHINE_VARIANCE = 0.5**2

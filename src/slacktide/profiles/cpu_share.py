@@ -10,7 +10,7 @@ from __future__ import annotations
 from slacktide.domain import BatchTiming
 
 QUIET_SHARE = 0.7
-"""Least share at which times are trusted. One core shared with a second program gives 0.5."""
+"""Minimum share at which times are trusted. One core shared with a second program gives 0.5."""
 
 
 class CpuShare:

@@ -22,7 +22,7 @@ from slacktide.profiles.reading import ProfileError
 POINTS = 96
 """Number of lengths in the grid."""
 FLOOR = 1e-9
-"""Least value of a CDF in a product, so that its logarithm exists."""
+"""Smallest value of a CDF in a product, so that its logarithm exists."""
 
 Floats: TypeAlias = NDArray[np.float64]
 

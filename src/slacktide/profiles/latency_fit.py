@@ -26,7 +26,7 @@ from slacktide.profiles.size_law import ENOUGH_SIZES
 from slacktide.profiles.surface import between, core_share
 
 LEAST_PART = 1e-3
-"""Least c1, as a part of the time of one row: a length must cost something."""
+"""Minimum c1, as a part of the time of one row: a length must cost something."""
 
 
 class SizeTime(NamedTuple):

@@ -102,7 +102,7 @@ class LatencyTable:
 
     @classmethod
     def from_samples(cls, samples: Mapping[tuple[int, int], npt.ArrayLike]) -> LatencyTable:
-        """Make a table of raw run times: {(batch, cores): seconds, shape (n,)}, a full grid of
+        """Make a table from raw run times: {(batch, cores): seconds, shape (n,)}, a full grid of
         points. Points with fewer than `ENOUGH_SAMPLES` get an estimated p99. Raises ProfileError if
         a point is missing or empty, or a time is not positive."""
         batches = sorted({batch for batch, _ in samples})

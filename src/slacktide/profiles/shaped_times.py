@@ -153,7 +153,7 @@ class ShapedTimes(BatchTimes):
         return signature not in self._doubted and self._law_of(self._size(signature)) is not None
 
     def reach(self) -> tuple[float, float] | None:
-        """Least and largest size of shapes that count as measured without having run."""
+        """Smallest and largest size of shapes that count as measured without having run."""
         law = self._law
         return None if law is None else (law.sizes[0] / REACH, law.sizes[-1] * REACH)
 

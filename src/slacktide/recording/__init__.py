@@ -1,6 +1,6 @@
 """Recordings of an engine's events and commands: writing and reading.
 
-`slacktide.lab` replays recordings, and predicts from them.
+`slacktide.lab` replays recordings, and predicts from them how the requests would end.
 """
 
 from slacktide.recording.layout import RecordingError as RecordingError

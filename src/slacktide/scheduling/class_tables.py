@@ -40,8 +40,9 @@ many times the p90 time of its longest row (decision 0005)."""
 P90 = 0.9
 
 PAYS = 0.01
-"""Least share of the time per row that a larger batch of one class must save to be tried (decision
-0005): such a batch blocks the lane for longer, and its longest member delays all others."""
+"""Minimum share of the time per row that a larger batch of one class must save to be tried
+(decision 0005): such a batch blocks the lane for longer, and its longest member delays all
+others."""
 
 WIDTH = POINTS + 1
 """Columns of `Compositions.cdf`: the grid points, and the last one again for interpolation."""
@@ -121,7 +122,7 @@ class ClassTables:
         self.sizes = _sizes(classes, limit)
         """Batch sizes to try, ascending."""
         self.low = tuple(smaller + 1 for smaller in (0, *self.sizes[:-1]))
-        """Least number of rows to try in a batch of each size."""
+        """Minimum number of rows to try in a batch of each size."""
         paid = [0, *(latency.paid(rows) for rows in range(1, limit + 1))]
         self.paid: Floats = np.array(paid, dtype=np.float64)
         """Rows that a batch pays for, by its own rows."""

@@ -17,7 +17,7 @@ resets: nothing overflows, since no exponent is positive. The sum is a curve wit
 
 From one bin edge to the next, therefore, p(s + x) = p(s) e^(-b x) + f (1 - e^(-b x)) / (b E[L]),
 and one value per edge determines the curve. Within a bin the curve either rises or falls. So
-requests that share it and are sorted by deadline form a few runs in which the score is sorted too,
+requests that share a curve, sorted by deadline, form a few runs in which the score is sorted too,
 which replaces the paper's milestones and convex hull.
 
 A cost with several steps (appendix B) is a sum of such curves, each shifted by the time of its step
@@ -26,12 +26,12 @@ after the deadline: the same equation with f the sum of the shifted densities, t
 The other members of a batch are not known yet (§4.3), so they are assumed to be drawn from all
 arrivals of any application: F is the mixture of all classes. The score of a request of class g uses
 the histogram of a batch that contains it, F_g · F^(k-1), a product of CDFs as in Eq. 8. The mean
-E[L] occurs in two places: in the score, and in line 11, which drops requests and rules out sizes.
-If it "only depends on the batch size", as the paper says, it is the mean of F^k in both places
-(`batch`). If it depends on the request, as EstimateBatchLatency(r, bs) of line 11 suggests, it is
-the mean of F_g · F^(k-1), either in line 11 only (`own_class`) or in both places (`by_class`). In a
-pool without classes, all requests are one class with the pool's predicted batch times, and the
-readings agree.
+E[L] occurs in two places: in the score, and in line 11 of Orloj's Algorithm 1, which drops requests
+and rules out sizes. If it "only depends on the batch size", as the paper says, it is the mean of
+F^k in both places (`batch`). If it depends on the request, as EstimateBatchLatency(r, bs) of line
+11 suggests, it is the mean of F_g · F^(k-1), either in line 11 only (`own_class`) or in both places
+(`by_class`). In a pool without classes, all requests are one class with the pool's predicted batch
+times, and the readings agree.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """`ShapeChooser`: the decisions of `slack` for a pool whose requests differ in input shape.
 
-All members of a batch have one shape, so candidates of a shape are made as for equal requests
-(slack_uniform.py), with the tables of its class. The class determines a request's worth (by the
-fairness knob `length_exponent`, as for different lengths), the time it must have left, and which
-requests count as work ahead of it at admission: those of its own class and of shorter ones.
+All members of a batch have one shape, so the candidate batches of a shape are formed as if all
+requests were equal (slack_uniform.py), using the tables of the shape's class. The class determines
+a request's worth (by the fairness knob `length_exponent`, as for different lengths), the time it
+must have left, and which requests count as work ahead of it at admission: those of its own class
+and of shorter ones.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from slacktide.scheduling.slack_uniform import UniformChooser
 from slacktide.scheduling.tables import Cached, Lazy, Lead, RowTimes, TimeByRows
 
 PAYS_LONGER, MOST_PAYS = 0.03, 0.2
-"""A larger batch blocks the lane for others, so it must save per row PAYS_LONGER × (time of its
-class ÷ time of the shortest class), or MOST_PAYS if that is less (docs/decisions/0038)."""
+"""A larger batch blocks the lane for others, so it must reduce the time per row by at least the
+share PAYS_LONGER × (time of its class ÷ time of the shortest class), at most MOST_PAYS
+(docs/decisions/0038)."""
 
 
 class MakeTable(Protocol):
@@ -64,7 +66,8 @@ class ShapeChooser(UniformChooser):
         """Time that a request must have left, by (rows, class)."""
 
     def refresh(self) -> bool:
-        """Follow the predictions, which always have classes."""
+        """Update the classes and tables to the current predictions. Returns True: predictions by
+        shape always have classes."""
         version = (self._times.revision, self._view.cores)
         if version != self._version:
             self._version = version

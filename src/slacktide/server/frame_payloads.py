@@ -137,8 +137,8 @@ class FramePayloads:
             frames[number] = None
             log.warning(
                 "pipeline %s: boxes of %s look like pixels, such as %s; expected fractions of the "
-                "frame, 0 to 1. Have the model divide them by its width and height; until then "
-                "%s gets no crops",
+                "frame, 0 to 1. Have the model divide x by the width and y by the height of its "
+                "input; until then %s gets no crops",
                 self.version.name,
                 edge.upstream,
                 boxes.reshape(-1, boxes.shape[-1])[0].round().tolist(),
@@ -158,8 +158,8 @@ class FramePayloads:
     def _boxes(
         self, number: int, edge: Edge, handed: HandedOn, frame: Payload | None
     ) -> tuple[Yield, HandedOn]:
-        """Return the yield of boxes, sorted by their shape if a stage that gets them takes crops of
-        any width."""
+        """Return the `Yield` for these boxes, and the boxes themselves. They are sorted by aspect
+        ratio if a stage that gets them takes crops of any width."""
         chosen, rows = handed.chosen, len(handed.chosen.rows)
         if not rows:
             return Yield(0), handed
@@ -379,7 +379,8 @@ def _part(
     end: int,
     offsets: Offsets | None = None,
 ) -> TensorRef:
-    """Return rows of an input's tensor. With fewer axes than `spec`, it holds encoded images."""
+    """Return rows of an input's tensor. A tensor with fewer axes than `spec` holds encoded
+    images."""
     rows = end - first
     if rows == ref.shape[0]:
         return ref

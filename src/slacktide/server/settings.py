@@ -288,7 +288,7 @@ class ServerSettings(Options):
             return self.tls
         if self.tls.client_ca is not None and self.peer_token_file is None:
             message = (
-                "beside --tls-client-ca it needs --peer-token-file: clients could pass as peers"
+                "with --tls-client-ca it needs --peer-token-file: else clients could pass as peers"
             )
             raise OptionError(("peer_ca", message))
         return replace(self.tls, peer_ca=self.peer_ca)

@@ -12,9 +12,10 @@ second. We add to this:
 - A transfer that takes too long counts before it has ended.
 - An old estimate fades towards the guess.
 
-It is used wherever one clock times transfers: in the server (a frame from its announcement to its
-last byte, a body from its first byte), in the client (a frame from its sending to its
-acknowledgement), and in the simulator, for its servers and its clients.
+The estimate is used wherever the same clock measures the start and the end of a transfer: in the
+server (a frame from its announcement to its last byte, a body from its first byte), in the client
+(a frame from its sending to its acknowledgement), and in the simulator, for its servers and its
+clients.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def test_a_part_of_a_file_is_chosen_by_name_and_column(tmp_path: Path) -> None:
 def test_lengths_need_a_column_and_only_one(tmp_path: Path) -> None:
     path = tmp_path / "llm.csv"
     path.write_text("time_s,context_tokens,generated_tokens\n0,5,6\n")
-    with pytest.raises(WorkloadError, match="expected one column"):
+    with pytest.raises(WorkloadError, match="several columns of lengths; choose one: column="):
         read_lengths(str(path))
     with pytest.raises(WorkloadError, match="did you mean 'context_tokens'"):
         read_lengths(f"{path}:column=context")

@@ -46,7 +46,7 @@ def test_a_choice_that_is_open_is_asked_for() -> None:
         parse_object_counts(["frame,cars,cars", "0,1,2"], "counts.csv")
     with pytest.raises(WorkloadError, match="no class 'bikes' is counted; valid: cars"):
         ObjectCounts({"cars": [1]}).of("bikes")
-    with pytest.raises(WorkloadError, match="as many of each class"):
+    with pytest.raises(WorkloadError, match="same number of counts for every class"):
         ObjectCounts({"cars": [1], "persons": []})
 
 

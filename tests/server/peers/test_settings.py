@@ -45,7 +45,7 @@ def test_peers_that_cannot_be_used_are_refused(settings, field, sentence):
                 "tls": TlsFiles(TLS.certificate, TLS.key, client_ca=Path("clients.pem")),
             },
             "peer_ca",
-            "beside --tls-client-ca it needs --peer-token-file",
+            "with --tls-client-ca it needs --peer-token-file",
         ),
     ],
 )

@@ -101,11 +101,11 @@ def rows_of(
 
 
 MEDIAN, QUARTER, STREAMS_MET = 0.45, 0.70, 0.75
-"""Least saving on a video at p50 and at p25; share of the videos that must reach each."""
+"""Minimum saving on a video at p50 and at p25; share of the videos that must reach each."""
 OF_OPTIMUM = 0.75
-"""Least share of the offline optimum's saving."""
+"""Minimum share of the offline optimum's saving."""
 TEXT_MEDIAN: Mapping[str, float] = {"text": 0.50}
-"""Least median saving on texts, by model; `ORDERED` for models where word order matters."""
+"""Minimum median saving on texts, by model; `ORDERED` for models where word order matters."""
 ORDERED = 0.15
 WINDOWS = 0.95
 TAIL = {APPARATE.label: 0.02 + 0.01, RELEASE.label: 0.05 + 0.01}

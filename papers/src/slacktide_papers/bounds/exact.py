@@ -1,11 +1,11 @@
 """Jellyfish's problem P1 as a mixed-integer program (HiGHS), to judge planners by. Needs scipy.
 
 `optimum` is the program as printed, with variables for each replica. As replicas are alike, it adds
-an order among them. `bound` has only the number of replicas that run variant j in batches of b. It
-lets a client be split between replicas, so it is an upper bound of the optimum; it takes a second
-where `optimum` takes minutes. Clients can be split among configurations if, for every batch size m,
-the clients with a limit of at most m fit into the replicas with batches of at most m (these sets
-are nested, so the conditions suffice).
+an order among them. `bound` has one variable for each (variant j, batch size b): the number of
+replicas that run j in batches of b. It lets a client be split between replicas, so it is an upper
+bound of the optimum; it takes a second where `optimum` takes minutes. Clients can be split among
+configurations if, for every batch size m, the clients with a limit of at most m fit into the
+replicas with batches of at most m (these sets are nested, so the conditions suffice).
 
 Mapping clients comes before accuracy: `bound` and the second step of `optimum` maximise accuracy
 while clients of a given total weight stay mapped.

@@ -21,7 +21,7 @@ from slacktide.planning.exits import ExitsArranged
 from slacktide.planning.variants import Variant
 
 LEAST_SHARE, MOST_SHARE = 0.25, 0.4
-"""Least and largest share of rows that leave, by variant (§8.3)."""
+"""Smallest and largest share of rows that leave, by variant (§8.3)."""
 DRAWS = 10_000
 RUNS = 1000
 """Simulated batches of each size in Figure 20."""

@@ -15,9 +15,9 @@ MOST_BEYOND = {"synthetic": 0.005, "wifi": 0.005, "lte": 0.01}
 """Largest share of frames that may be missed although savable, by network."""
 LARGE_BEYOND = 0.005
 ACCURACY, ACCURACY_LEAST = 1.01, 0.98
-"""Least accuracy over all frames, ours ÷ published: mean of settings, and worst setting."""
+"""Minimum accuracy over all frames, ours ÷ published: mean of settings, and worst setting."""
 HITS = {"5": 0.92, "3": 0.84}
-"""Least prefetch hit rate, by number of loaded variants (printed: 92.37 and 83.61 %)."""
+"""Minimum prefetch hit rate, by number of loaded variants (printed: 92.37 and 83.61 %)."""
 NEAR = 0.01
 """Largest distance from a printed figure at which it still counts as met."""
 

@@ -35,15 +35,15 @@ PUBLISHED: Mapping[tuple[str, str], float] = {
 ABOUT = 0.10
 """Largest difference allowed between a baseline's share in time and the printed one."""
 OVER_BEST = {"base": 1.16, "doubled": 1.5, "slo-50": 1.5, "slo-100": 1.5}
-"""Least throughput of `pipeline` and of `octopinf`, as a multiple of the best baseline's."""
+"""Minimum throughput of `pipeline` and of `octopinf`, as a multiple of the best baseline's."""
 OF_BOUND = {"base": 0.90, "doubled": 0.80}
-"""Least throughput of `pipeline`, as a share of the fluid bound."""
+"""Minimum throughput of `pipeline`, as a share of the fluid bound."""
 OVER_RIM, OVER_JELLYFISH = 5.0, 7.0
-"""Least throughput of `pipeline` at `slo-100`, ÷ that of `rim` and `jellyfish` (paper: 7, 10)."""
+"""Minimum throughput of `pipeline` at `slo-100`, ÷ that of `rim` and `jellyfish` (paper: 7, 10)."""
 IN_TIME = 0.97
 """Base setting: least share in time of the offered objects, or of those that the bound allows."""
 OF_MADE = 0.95
-"""Least ratio of the objects in time during surges to those under a plan made for the surge."""
+"""Minimum ratio of the objects in time during surges to those under a plan made for the surge."""
 ACTION_KINDS: Mapping[str, Sequence[str]] = {
     "variants": ("changes of variant", "frames of other variants"),
     "exits": ("rows that left early",),

@@ -82,15 +82,15 @@ OVER_ORLOJ = {
     "P": dict(zip(SLOS, (2.4, 3.7, 1.7, 0.8, 0.3), strict=True)),
     "Q": dict(zip(SLOS, (2.9, 4.8, 6.0, 6.1, 6.1), strict=True)),
 }
-"""Least gain of `slack` over Orloj's strongest reading, by SLO: mean of 13 cases, in points."""
+"""Minimum gain of `slack` over Orloj's strongest reading, by SLO: mean of 13 cases, in points."""
 OVER_TEXT = {"P": 5.0, "Q": 4.0}
-"""Least gain of `slack` over `orloj_text`, in points: mean over the tight SLOs."""
+"""Minimum gain of `slack` over `orloj_text`, in points: mean over the tight SLOs."""
 TIGHT = 2.0
 """Largest SLO that counts as tight, × P99."""
 WITH_NOTICE = {1.5: 8.0, 2.0: 6.0}
-"""Least gain under P, in points, of `slack` with notice over Orloj's strongest reading, by SLO."""
+"""Minimum gain under P (points) of `slack` with notice over Orloj's strongest reading, by SLO."""
 WORST = -1.0
-"""Least gain of `slack` over Orloj's strongest reading in any single row, in points."""
+"""Minimum gain of `slack` over Orloj's strongest reading in any single row, in points."""
 BEHIND_ORACLE = 1.0
 """Maximum points, on average under P, by which `slack` may be behind `oracle_slack`."""
 LONG_CLASS = 10.0

@@ -44,7 +44,7 @@ _ALWAYS = (
     "orloj, by class, includes the request's own class in line 11 and in the score. This is the "
     "strongest reading; gains are stated over it.",
     "oracle_slack is not a published system: it applies the rule of slack with every length known, "
-    "in three ways of which the best counts. It looks one batch ahead, so it is not a bound.",
+    "in three ways of which the best is used. It looks one batch ahead, so it is not a bound.",
     "Notice: requests are announced 0.2 × the time alone before their arrival. Deadlines count "
     "from the arrival, with and without notice.",
 )

@@ -131,7 +131,9 @@ class ClockworkOptions(DeadlineOptions):
     """The default tolerance fits the printed figures; on a real machine it makes jitter cost every
     other batch of the most regular model, and 0.1 is closer to Clockwork's own windows."""
 
-    window: int = option(10, "Number of last batches of a size, whose median time counts.", least=1)
+    window: int = option(
+        10, "Number of last batches of a size, whose median time is used.", least=1
+    )
     tolerance: float = option(
         0.001,
         "Overrun, as a share of its estimate, after which the next batch is lost.",

@@ -23,7 +23,7 @@ class SpongeContender(Contender):
     """A planner that takes part in an experiment, with its limits."""
 
     cores: tuple[int, int] | None = None
-    """Least and most cores of one instance; None: 1 to 16."""
+    """Minimum and maximum cores of one instance; None: 1 to 16."""
     replicas: bool = False
     """Whether it may have several instances."""
     notice: bool = True

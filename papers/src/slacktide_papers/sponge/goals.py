@@ -110,7 +110,7 @@ OVER_CLAIRVOYANT = 1.2
 OF_WHOLE = 0.5
 """Maximum mean cores of `vertical`, as a share of those of `whole` (in the paper: 0.8)."""
 BELOW_FA2 = 15.0
-"""Least factor by which `vertical` has fewer avoidable violations than `fa2`."""
+"""Minimum factor by which `vertical` has fewer avoidable violations than `fa2`."""
 EQUAL = 0.1
 """Points by which violations may differ and still be called equal."""
 SETTLED = 1.0

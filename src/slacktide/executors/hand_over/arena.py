@@ -30,7 +30,7 @@ from slacktide.domain.read_only import read_only
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and the best alignment for vector instructions."""
 LEAST_RESERVED: Final = 64 << 20
-"""Limits are never reduced below this: the default size, in bytes, of the largest request."""
+"""Limits are never reduced below this many bytes, the default maximum size of a request."""
 
 
 @read_only

@@ -87,7 +87,7 @@ class FairLoop:
 
 
 class FairThread:
-    """Runs work in a thread beside the loop, one piece at a time, clients in turn."""
+    """Runs work in a thread off the event loop, one piece at a time, clients in turn."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -155,7 +155,7 @@ class InferEndpoint:
     async def _unpack(
         self, request: ClientRequest, head: InferHead, body: Buffer, inflation: Inflation | None
     ) -> None:
-        """Unpack a long body beside the loop, then submit."""
+        """Unpack a long body off the event loop, then submit."""
         length = head.json_length
         try:
             if inflation is not None:

@@ -37,8 +37,9 @@ def make(
 ) -> None:
     """Build a repository of small example models and pipelines: mlp, text, street, traffic, …
 
-    With --real, extracts published models: text detector, direction and recogniser, orientation,
-    magika, opennsfw and vad. Prints the origin and licence of each file before the download.
+    With --real, extracts published models: text detection, text direction, text recognition, page
+    orientation, magika, opennsfw and vad. Prints the origin and licence of each file before the
+    download.
 
     Example: slacktide models make /tmp/models
     """

@@ -35,7 +35,7 @@ PIPELINES: Mapping[str, ExamplePipeline] = {
         ),
         ExamplePipeline(
             "surveillance",
-            "pipeline that finds people, and their coats' colours and directions",
+            "pipeline that finds people, their directions, and the colours of their coats",
             ("street", "clothing", "direction"),
         ),
     )

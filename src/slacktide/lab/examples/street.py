@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from slacktide.lab.examples._canvas import DRAW, Canvas, Colour, VehicleSpot, houses
 
 OVERLAP: Final = 0.5
-"""Least intersection over union at which a box counts as showing a road user."""
+"""Minimum intersection over union at which a box counts as showing a road user."""
 SIZE: Final = 608
 """Default height and width of a scene, in pixels."""
 

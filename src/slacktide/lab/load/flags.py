@@ -99,7 +99,9 @@ class LoadFlags(Options):
         repeated=True,
     )
     connections: int | None = option(
-        None, "Most HTTP connections (default: 512), or number of gRPC channels (1).", panel=_WIRE
+        None,
+        "Maximum HTTP connections (default: 512), or number of gRPC channels (1).",
+        panel=_WIRE,
     )
     upload: float = option(
         0.0,

@@ -44,7 +44,8 @@ def read_lengths(text: str) -> Empirical:
     column = fields.get("column")
     if column is None:
         if len(lengths) > 1:
-            raise WorkloadError(name, f"expected one column: column={' | '.join(lengths)}")
+            choice = f"choose one: column={' | '.join(lengths)}"
+            raise WorkloadError(name, f"the file has several columns of lengths; {choice}")
         return next(iter(lengths.values()))
     if column not in lengths:
         hint = did_you_mean(column, lengths) or f"; valid: {', '.join(lengths)}"

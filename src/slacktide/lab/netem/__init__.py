@@ -1,6 +1,7 @@
 """Emulates a network link: a proxy between client and server carries bytes at a trace's rate.
 
-The proxy knows only bytes; `slacktide.lab.workloads` computes the delay of each request.
+The proxy delays bytes and knows no requests. In simulations, where nothing is sent,
+`slacktide.lab.workloads` computes the delay of each request.
 """
 
 from slacktide.lab.netem.process import LinkError as LinkError

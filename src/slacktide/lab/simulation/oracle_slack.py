@@ -43,7 +43,7 @@ COST_GAIN = 0.05
 """Weight of the newest batch in the average cost of a request."""
 
 PAYS = 0.05
-"""Least share of the time per row that a larger size must save to be tried."""
+"""Minimum share of the time per row that a larger size must save to be tried."""
 
 KAPPAS = (SlackOptions().deferral_discount, 0.6, 0.3)
 """Values of κ; each gets a run, and the best run counts."""
@@ -55,7 +55,7 @@ class OracleSlackOptions(Options):
 
     deferral_discount: float | None = option(
         None,
-        "As for `slack`; none: several values are tried, and the best counts.",
+        "As for `slack`; none: several values are tried, and the best is used.",
         least=0,
         most=1,
         aliases=("kappa",),

@@ -27,10 +27,10 @@ from slacktide.profiles import BatchTimes, ShapedTimes, TimeDistribution
 from slacktide.recording import Call
 
 LATEST = 3_000
-"""Number of latest batches of a pool that are used. Earlier ones may have run beside another load;
+"""Number of latest batches of a pool that are used. Earlier ones may have run with another load;
 far fewer could all fall into one phase of the machine."""
 ENOUGH = 30
-"""Least number of similar batches from which ratios are drawn."""
+"""Minimum number of similar batches from which ratios are drawn."""
 NEAR = 8
 """Number of ratios, nearest to a moment, of which one is drawn."""
 

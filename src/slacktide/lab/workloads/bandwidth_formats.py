@@ -67,7 +67,8 @@ def parse_bandwidths(
     if column is None and _EXACT.issubset(columns):
         return _by_interval(columns["bytes"], columns["interval_ms"], name)
     if column is None and len(rate_columns) > 1 and _USUAL not in rate_columns:
-        raise WorkloadError(name, f"expected one column: column={' | '.join(rate_columns)}")
+        choice = f"choose one: column={' | '.join(rate_columns)}"
+        raise WorkloadError(name, f"the file has several columns of rates; {choice}")
     levels = columns[column or (_USUAL if _USUAL in rate_columns else rate_columns[0])]
     times = columns["time_s"].times(rising=True)
     return BandwidthTrace(times, levels.numbers() * MBIT, source=name)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from slacktide.lab.workloads.values import WorkloadError, column, not_negative, positive, set_fields
 
 SMALLEST = 0.01
-"""Least length drawn from a mode, as a share of the mode's mean: work is never negative."""
+"""Minimum length drawn from a mode, as a share of the mode's mean: work is never negative."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

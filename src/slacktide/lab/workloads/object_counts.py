@@ -38,7 +38,9 @@ class ObjectCounts:
         """Raises WorkloadError that names the class and the frame."""
         positive(rate=self.rate)
         if len({len(counts) for counts in self.classes.values()}) != 1 or not self.frames:
-            raise WorkloadError("counts", "expected as many of each class, and one at least")
+            raise WorkloadError(
+                "counts", "expected the same number of counts for every class, and at least one"
+            )
         for name, counts in self.classes.items():
             for frame, count in enumerate(counts):
                 if count < 0:

@@ -75,7 +75,7 @@ class DecodeSettings(Section):
     """`yolo`, `ssd`, `db`: number of boxes in an answer; the best are kept. Missing ones have
     a score of 0."""
     per_class: bool = True
-    """`yolo`, `ssd`: whether only overlaps of boxes of one class count."""
+    """`yolo`, `ssd`: whether only boxes of the same class suppress each other."""
     classes: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...],
         BeforeValidator(_listed),

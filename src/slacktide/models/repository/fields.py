@@ -183,18 +183,18 @@ class Cores(_Range):
     """Number of cores of the model's own lane. `2` is short for `{min: 2, max: 2}`."""
 
     min: Annotated[int, Field(ge=1)] = 1
-    """Fewest cores."""
+    """Minimum cores."""
     max: Annotated[int, Field(ge=1)] | None = None
-    """Most cores. Default: all that the server may use."""
+    """Maximum cores. Default: all that the server may use."""
 
 
 class ReplicaCount(_Range):
     """Number of copies of the model. `2` is short for `{min: 2, max: 2}`."""
 
     min: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
-    """Fewest copies."""
+    """Minimum copies."""
     max: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
-    """Most copies."""
+    """Maximum copies."""
 
 
 class WindowSettings(Section):

@@ -183,7 +183,7 @@ class EdgeSettings(Section):
     turned by a quarter if they are 1.5 times as high as wide. Needs `slacktide[images]`."""
     scores: str | None = None
     """The upstream's output with scores: [rows, n] or [rows, n, classes] for boxes, [rows] or
-    [rows, classes] for rows. The highest of several scores counts. Default: `scores`, if it
+    [rows, classes] for rows. The highest of several scores is used. Default: `scores`, if it
     exists."""
     classes: str | None = None
     """The upstream's output with classes as whole numbers: [rows, n] for boxes; [rows] or

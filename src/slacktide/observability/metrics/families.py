@@ -150,11 +150,11 @@ stage_slack_seconds              histogram Time left of a stage's share of the d
 stage_loop_seconds_total         counter  Event loop time spent between stages, seconds
 edge_rows                        gauge    Recent rows passed on per row of the stage
 edge_burstiness                  gauge    Coefficient of variation of the rows passed on per row
-session_bytes                    gauge    Memory of a replica's session by its threads, bytes
+session_bytes                    gauge    Memory of a replica's session, by number of threads, bytes
 client_sessions                  gauge    Open sessions of clients that stream frames
 client_sessions_mapped           gauge    Open sessions that can expect answers in time
 client_sessions_opened_total     counter  Sessions opened
-client_sessions_refused_total    counter  Hellos refused: too many sessions, or too many at a time
+client_sessions_refused_total    counter  Sessions refused at opening: too many open or opening
 frames_on_time_total             counter  Frames of sessions answered in time
 frames_missed_total              counter  Frames of sessions refused, dropped, late or failed
 frames_of_other_size_total       counter  Frames whose size differs from the advice
@@ -178,8 +178,8 @@ planning_seconds_total           counter  Event loop time spent on planning, sec
 planned_sessions                 gauge    Sessions of clients that stream frames to a family
 unmapped_sessions                gauge    Sessions for whose frames no variant is fast enough
 planned_accuracy                 gauge    Mean accuracy planned for the frames of sessions, 0 to 1
-capacity_room_ratio              gauge    Share of a lane's throughput used for planning
-bandwidth_room_ratio             gauge    Share of a link's bandwidth used for planning
+capacity_room_ratio              gauge    Share of a lane's throughput that plans may count on
+bandwidth_room_ratio             gauge    Share of a link's bandwidth that plans may count on
 variant_plans_total              counter  Searches for the variants of lanes and sessions
 variant_planning_seconds_total   counter  Time spent on these searches off the event loop, seconds
 variant_switches_total           counter  Lanes switched to another variant
@@ -188,8 +188,8 @@ placements_total                 counter  Computed placements of pipelines
 early_placements_total           counter  Placements computed before their regular time
 placement_seconds_total          counter  Time spent on placements off the event loop, seconds
 placement_moves_total            counter  Times a placement moved a model to other lanes
-placement_rebounds_total         counter  Times a placement changed the bounds of a model
-placement_expected_ratio         gauge    Expected share of the best possible placement result
+placement_rebounds_total         counter  Changes of a model's limits on cores, variants or exits
+placement_expected_ratio         gauge    Expected placement result as a share of the best possible
 early_exits_total                counter  Requests answered by an early exit
 exit_judged_rows_total           counter  Rows whose early answer was compared with the model's
 exit_agreeing_rows_total         counter  Compared rows with the same answer

@@ -1,9 +1,9 @@
 """Assigns the replicas of a placement to lanes, and to the windows in which they come first.
 
 A placement with a timetable states the windows of its replicas. A replica without a window gets a
-lane without windows if it can; else it shares a replica that its model already has; else it gets
-the widest gap between the windows of a lane, so that it never waits for ever. Without a timetable
-replicas are assigned by best fit (best_fit.py).
+lane without windows if it can; else no replica is added, and the stage uses one that its model
+already has. If there is none, the replica gets the widest gap between the windows of a lane, so
+that it never waits for ever. Without a timetable replicas are assigned by best fit (best_fit.py).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Timetables = Mapping[tuple[str, int], Timetable]
 def assign_replicas(
     question: PlacementQuestion, answer: PlacementAnswer, costs: Sequence[Sequence[StageCost]]
 ) -> tuple[tuple[PlacedReplica, ...], Timetables]:
-    """Return all replicas, at most one per lane of each model and configuration, and timetables of
-    their lanes. `costs`: the costs of the answer's stages."""
+    """Return all replicas (on each lane, at most one for each model and configuration) and
+    timetables of their lanes. `costs`: the costs of the answer's stages."""
     if not answer.windows and not answer.unscheduled:
         return best_fit(question, answer.pipelines, costs), {}
     devices = {device.name: _DeviceLanes(device) for device in question.devices}

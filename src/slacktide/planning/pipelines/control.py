@@ -36,7 +36,7 @@ INTERVAL_S = 360.0
 WATCHED_S = 60.0
 """Seconds between plans of a policy that watches, not counting repairs."""
 WINDOWS_S = (15.0, 30.0, KEPT_S)
-"""Windows of measured rates; the largest rate counts."""
+"""Windows of measured rates; the largest rate is used."""
 CHECK_S = 1.0
 """Seconds between checks of the prediction."""
 SCALE_S = 5.0

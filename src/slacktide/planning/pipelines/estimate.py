@@ -1,4 +1,4 @@
-"""Estimates placements: latency, worth, work and load. Equations 1 to 5.
+"""Estimates placements: latency, worth, work and load (OctopInf, equations 1 to 5).
 
 The same code estimates one placement, in floats, or many together, in arrays with one axis for each
 stage (search.py). Both are annotated as `float`; a number that depends on two stages has two axes.
@@ -6,11 +6,13 @@ stage (search.py). Both are annotated as `float`; a number that depends on two s
 The latency of a stage is the sum of its batch's wait to fill, its p99, and its wait for a lane. A
 path adds the transfers between devices and the answer's way back. Waits:
 
-    fill      (b − m) / λ    m = (1 + CV²) / 2 rows come together, as in a Poisson process of groups
-                             of geometric size whose rows have that CV; no wait if b ≤ m
+    fill      (b − m) / λ    CV: coefficient of variation of the times between rows. Rows are
+                             taken to come in groups of m = (1 + CV²) / 2, as in a Poisson process
+                             of groups of geometric size with that CV; no wait if b ≤ m
     lane      ρ / (2 μ (1 − ρ))    M/D/1 of one replica: μ = 1 / latency(b), ρ = λ / (n b μ)
     shared    Σ λ/b · latency(b)² / (2 (1 − ρ)) over all stages on the lanes of a device, if they
-              have no timetable; the larger of `lane` and `shared` counts (M/G/1, equal for one)
+              have no timetable; the larger of `lane` and `shared` counts (M/G/1; for a
+              single stage on a single lane, both are equal)
 
 If batches do not wait to be full, a frame's rows come together: a stage takes one p99 for each
 batch that they need, one after another.
@@ -160,7 +162,7 @@ class PipelineEstimator(StageChoices):
         background: Load | None = None,
         arithmetic: Arithmetic = FLOATS,
     ) -> PipelineEstimate:
-        """Estimate these choices beside the `background` load."""
+        """Estimate these choices in addition to the `background` load."""
         low, high, _ = arithmetic
         background = background or Load(len(self.question.devices))
         load, crossings = self._load(costs)
@@ -347,7 +349,7 @@ def _transfer(link: LinkView | None, high: Combine, wait: float = 0.0) -> Transf
 def total_score(
     question: PlacementQuestion, placed: Sequence[Sequence[PlacedStage]], rules: EstimateRules
 ) -> PlacementScore:
-    """Return the score of all pipelines together, each beside the load of the others."""
+    """Return the score of all pipelines together, each in addition to the load of the others."""
     estimators = make_estimators(question, rules)
     pairs = zip(estimators, placed, strict=True)
     return score_of_all(estimators, [estimator.chosen(stages) for estimator, stages in pairs])

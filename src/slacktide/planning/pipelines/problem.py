@@ -84,7 +84,7 @@ class StageConfiguration:
     row_share: float = 1.0
     """Share of a row's bytes that it reads: a smaller variant takes smaller images."""
     cores: int = 0
-    """Most cores of each lane, if the model has a range of them; 0: no further limit."""
+    """Maximum cores of each lane, if the model has a range of them; 0: no further limit."""
     exits: bool = True
     """Whether rows may leave early, if the model has exits."""
 

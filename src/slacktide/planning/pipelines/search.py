@@ -1,9 +1,9 @@
 """Searches devices, configurations and batches of stages: our placement.
 
 CWD takes stages one by one and never goes back on a choice (distribution.py). Here all choices for
-the stages of one pipeline are estimated together, beside the load of the other pipelines. If there
-are too many, a few neighbouring stages are chosen at a time, from several starts, until no such
-change helps. The best placement serves the most, then uses the least of servers (estimate.py).
+the stages of one pipeline are estimated together, in addition to the load of the other pipelines.
+If there are too many, a few neighbouring stages are chosen at a time, from several starts, until no
+such change helps. The best placement serves the most, then uses the least of servers (estimate.py).
 
 Choices that no path has the time for, or that another choice of the stage beats in every respect,
 are left out first. The rest span arrays with one axis for each stage.
@@ -152,7 +152,7 @@ class _Pipeline:
         self._use(estimator.budget)
 
     def best(self, load: Load, start: Sequence[StageCost] = ()) -> list[StageCost]:
-        """Return the best choices found beside `load`."""
+        """Return the best choices found in addition to `load`."""
         self.background_load = load
         self._use(self.estimator.budget)
         picks, score = self._best(self._starts(start))

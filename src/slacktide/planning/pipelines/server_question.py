@@ -50,7 +50,7 @@ class LaneGroup:
     lanes: tuple[str, ...]
     models: frozenset[str]
     cores: int
-    """Most cores of each lane."""
+    """Maximum number of cores of each lane."""
     choices: tuple[int, ...] = ()
     """Numbers of cores to consider for a lane, ascending; empty: its number is fixed."""
     held: int = 0

@@ -107,7 +107,7 @@ class StaticOptions(Options):
 
     cores: int | None = option(None, "Cores of each replica; none: the upper limit.", least=1)
     replicas: int | None = option(None, "Number of replicas; none: the upper limit.", least=1)
-    batch: int | None = option(None, "Most rows in a batch; none: the upper limit.", least=1)
+    batch: int | None = option(None, "Maximum rows in a batch; none: the upper limit.", least=1)
 
 
 class Static(ScalingPolicy):
@@ -141,7 +141,7 @@ class OctopInfOptions(Options):
     interval: float = option(30.0, "Time between checks.", unit=SECONDS, above=0)
     windows: tuple[float, ...] = option(
         (15.0, 30.0, 60.0),
-        "Windows over which the rate is averaged; the largest rate counts.",
+        "Windows over which the rate is averaged; the largest rate is used.",
         unit=SECONDS,
         above=0,
     )

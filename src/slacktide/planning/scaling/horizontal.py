@@ -2,8 +2,8 @@
 
 A new replica serves only after `view.start_time`, so the number follows a forecast:
 
-- up immediately to what the forecast needs (`forecast`), and by one more if the walk finds late
-  requests although no replica is starting;
+- up immediately to what the forecast needs (`forecast`), and by one more if the queue projection
+  (queue_projection.py) finds late requests although no replica is starting;
 - down once fewer replicas have been enough for `cool_down` seconds.
 
 A starting replica does not help requests that are already on their way: until it serves, they are

@@ -46,7 +46,8 @@ class SecondsByCores(dict[int, list[float]]):
 
 
 MOST_EXPECTED = 512
-"""Limit on expected arrivals in a walk: at high rates, part of a second says as much as all."""
+"""Limit on expected arrivals in a projection: at high rates, the arrivals of part of the horizon
+say as much as those of all of it."""
 
 Item = tuple[float, int, int]
 """(deadline, tie-breaker, rows)."""
@@ -130,8 +131,8 @@ class QueueProjection:
 
     def seconds_per_row(self, free: Sequence[float]) -> float:
         """Return the most seconds per row that a plan may take to save all requests: a quick test.
-        In any order, by the i-th deadline all replicas together must have run the rows of the i
-        requests due first, starting no earlier than the first replica is free."""
+        Whatever the order of execution, by the i-th deadline the replicas together must have run
+        the rows of the i requests due first, starting no earlier than the first replica is free."""
         if not len(self) or not free:
             return inf
         budgets = self._deadlines - min(free)
@@ -218,8 +219,8 @@ class QueueProjection:
             limit = max(rows, bisect_right(seconds, budget, 1, batch + 1) - 1)
             place, last = first + 1, min(len(available), first + 4 * limit)
             shared_places: list[int] = []
-            """Places of requests that share the batch, except those of an unbroken run from the
-            first on."""
+            """Places of requests that share the batch, except those that directly follow the first
+            one without a gap: these are skipped by advancing `first`."""
             while rows < limit and place < last:
                 more = rows + available[place][2]
                 if more <= limit:

@@ -31,7 +31,7 @@ class ScaledModel:
 
 
 CHECK_INTERVAL = 0.005
-"""Least seconds between two checks of the plan in force."""
+"""Minimum seconds between two checks of the plan in force."""
 CHECK_REQUESTS = 500
 """Waiting requests above which `CHECK_INTERVAL` grows in proportion, so that checks never take a
 larger share of the time."""

@@ -64,11 +64,11 @@ class ScalingLimits:
 
     cores_min: int = 1
     cores_max: int = 1
-    """Most cores of one replica."""
+    """Maximum number of cores of one replica."""
     replicas_min: int = 1
     replicas_max: int = 1
     batch_max: int = 1
-    """Most rows in one batch."""
+    """Maximum number of rows in one batch."""
 
     def __post_init__(self) -> None:
         for name in ("cores_min", "replicas_min", "batch_max"):
@@ -109,13 +109,13 @@ class ModelView:
     """Waiting requests, in the order of their deadlines."""
     replicas: tuple[ReplicaView, ...]
     rate: float
-    """Expected rows per second until the next plan, with a margin for bursts. Only requests count
-    that some allowed number of cores can save."""
+    """Expected rows per second until the next plan, with a margin for bursts. Counts only requests
+    that could be on time with some allowed number of cores."""
     budget: float
     """Seconds that such a request will have left when it is ready (a low quantile); infinite
     without deadlines."""
     batch: int
-    """Most rows in a batch under the plan in force."""
+    """Maximum number of rows in a batch under the plan in force."""
     times: BatchSeconds
     limits: ScalingLimits
     start_time: float = 0.0
@@ -130,8 +130,9 @@ class ModelView:
     if they are evenly spaced."""
 
     def pressure(self, *, now: float) -> float:
-        """Return the largest share of any request's remaining time that one row takes on the most
-        cores, from 0 (no deadlines) to 1. Requests that cannot be on time do not count."""
+        """Return the share of its remaining time that a one-row batch on the maximum number of
+        cores would take, for the request with the least time that can still be on time: 0 (no
+        deadlines) to 1."""
         alone = self.times.of(1, self.limits.cores_max).p99
         budgets = [waiting.deadline - max(now, waiting.ready_at) for waiting in self.waiting]
         if self.rate > 0.0:
@@ -147,7 +148,7 @@ class ScalingTarget:
     cores: int
     """Cores of each replica."""
     batch: int
-    """Most rows in one batch."""
+    """Maximum number of rows in one batch."""
     late: int = 0
     """Waiting and expected requests that would still miss their deadlines."""
     reason: str = ""
@@ -204,7 +205,8 @@ def view_of(
 
     `fresh`: requests that the engine is about to handle, by id, announced before or not. `beside`:
     the other models on these lanes, which slow down its batches. `runs`: the variant of a family
-    that serves the plain route. `accuracies`: accuracies of the variants to choose from.
+    that serves requests not routed by client or application. `accuracies`: accuracies of the
+    variants to choose from.
     """
     pools = snapshot.serving(model)
     if not pools:
@@ -218,7 +220,7 @@ def view_of(
     staying: dict[str, ReplicaSnapshot] = {}
     for replica in [replica for pool in pools for replica in pool.replicas if replica.staying]:
         lane_replica = staying.get(replica.replica.lane)
-        # A lane serves a family as soon as one variant does.
+        # A lane counts as serving a family as soon as one of the variants on it is ready.
         if lane_replica is None or runs is None or replica.ready_at < lane_replica.ready_at:
             staying[replica.replica.lane] = replica
     placed = [(snapshot.lanes[name], staying[name]) for name in lanes if name in staying]

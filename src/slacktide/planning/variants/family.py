@@ -39,9 +39,9 @@ class Family:
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of that planner."""
     resident: int = 5
-    """Most variants that a lane keeps loaded if they have memory of their own."""
+    """Maximum number of variants that a lane keeps loaded if they have memory of their own."""
     memory: int | None = None
-    """Most bytes of all variants loaded on one lane; None: unlimited."""
+    """Maximum bytes of all variants loaded on one lane; None: unlimited."""
 
     @property
     def switches_free(self) -> bool:

@@ -48,7 +48,7 @@ def divided(fleet: Fleet, members: Clients, *, least: float, effort: Effort) -> 
     total = int(rates.sum())
     sums = np.tensordot(rates, limits[:, :, None] >= np.arange(fleet.batches + 1), 1)
     served = np.minimum(fleet.columns, sums)[:, 1:].max(axis=1)
-    """Most of the rate that a replica can serve, by variant."""
+    """Maximum rate that a replica can serve, by variant."""
     first, second = fleet.pairs
     hoped = fleet.accuracy[second] * total
     hoped = hoped + (fleet.accuracy[first] - fleet.accuracy[second]) * served[first]

@@ -32,7 +32,7 @@ UNKNOWN_S = 1e6
 """Batch time of a variant that was never on a lane. Such a variant is not chosen, but when its
 smaller neighbour is chosen, it is loaded beside that one and measured."""
 ANSWER_GAP = 0.005
-"""Least seconds between two plans, and as much again for every 50 sessions."""
+"""Minimum seconds between two plans, and as much again for every 50 sessions."""
 SEARCHING = 3.0
 """A search starts at least 3 n seconds after one that took n, since serving needs the processor."""
 CROWDED = 1.0
@@ -40,7 +40,7 @@ CROWDED = 1.0
 PLACED_AT_ONCE = 250
 """Maximum number of sessions placed in one turn of the loop, at 10 to 32 µs each."""
 URGENT_GAP = 0.1
-"""Least seconds between two searches, however many clients come and go."""
+"""Minimum seconds between two searches, however many clients come and go."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,8 +212,8 @@ class ServerCall(PendingRequest):
             raise
 
     def _encode(self, version: LoadedVersion, text: TextInput, call: InferCall) -> None:
-        """Submit a call once its texts are tokenized, whose time counts as that of its body. Raises
-        WireError."""
+        """Submit a call once its texts are tokenized. The time for tokenizing counts as part of the
+        body's arrival. Raises WireError."""
         plane, context, opened = self._plane, self.context, self.state is _OPEN
         limits, client, settings = plane.limits, context.client, version.definition.settings
         if call.parameters:
@@ -314,7 +314,7 @@ class ServerCall(PendingRequest):
         if kind is _SERVED:
             self._plane.limits.served(self.context.client)
         if kind is not _SERVED and kind is not _LATE:
-            self.outputs = None  # cancelled in the same turn of the loop as its result came
+            self.outputs = None  # cancelled in the turn of the loop in which its result came
         if (outcome.reason is Reason.CRASHED or self.crashed) and self.payload is not None:
             self._block_inputs(version)
         elif version.blocklist.inputs and self.outputs is not None:

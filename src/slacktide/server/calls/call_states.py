@@ -83,7 +83,7 @@ class Held(StrEnum):
 
     __hash__ = str.__hash__
 
-    BODY = "a body among those that arrive"
+    BODY = "one of the counted bodies that are still arriving"
     CLIENT = "a place among its client's requests"
     VERSION = "its version, which keeps its memory"
 

@@ -1,8 +1,8 @@
 """Live demo of cameras on changing links. Server and worker run on some cores, clients and their
 links (`netem`) on the others.
 
-The accuracy of a frame's answer is that of the smaller of two sizes: the size sent, and the variant
-that ran. A missed frame has accuracy 0.
+The accuracy of a frame's answer is that of the smaller of two sizes: the size sent, and the input
+size of the variant that ran. A missed frame has accuracy 0.
 """
 
 from __future__ import annotations
@@ -176,9 +176,10 @@ def show_clients(report: Document) -> Iterator[Part]:
         f"Each client sends {report['rate']:g} frames/s; answers are due "
         f"{report['slo'] * 1e3:g} ms after capture. Accuracy is a mean over all frames; missed "
         f"frames count as 0. ± {NEAR:.0%}: how often the server's estimate of the link was within "
-        f"this range, from {SETTLED_S:g} s after each change on. A client used "
+        f"this range, not counting the first {SETTLED_S:g} s after each change. A client used "
         f"{100 * live['client_cores']:.1f} % of a core, and {100 * live['encoding_cores']:.1f} % "
-        f"to resize and encode. Links were {live['late_s'] * 1e3:.1f} ms late at p99."
+        "to resize and encode. The emulation delivered data "
+        f"{live['late_s'] * 1e3:.1f} ms too late at p99."
     )
 
 

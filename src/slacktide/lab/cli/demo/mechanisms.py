@@ -37,7 +37,7 @@ ACTIONS = (
     Action("moving cores", "core-seconds in total", "lane_core_seconds"),
     Action("placement", "placements computed", "placements"),
     Action("placement", "placements computed early", "early_placements"),
-    Action("placement", "changes of a model's bounds", "placement_rebounds"),
+    Action("placement", "changes of a model's cores, variants or exits", "placement_rebounds"),
 )  # fmt: skip
 
 

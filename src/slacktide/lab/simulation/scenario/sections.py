@@ -184,11 +184,11 @@ class SimulatedModel(Section):
     learn from requests that run alone, as a server does."""
 
     weights: Bytes = 0
-    """In scenarios with `pipelines`: accelerator memory that each replica takes."""
+    """With `pipelines`: accelerator memory that each replica takes."""
     intermediate: Bytes = 0
-    """In scenarios with `pipelines`: additional memory while a batch runs."""
+    """With `pipelines`: additional memory while a batch runs."""
     utilisation: Annotated[float, Field(gt=0)] = 1.0
-    """In scenarios with `pipelines`: share of an accelerator that a running batch takes."""
+    """With `pipelines`: share of an accelerator that a running batch takes."""
 
     @model_validator(mode="after")
     def _one_source(self) -> SimulatedModel:

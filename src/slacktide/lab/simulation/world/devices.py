@@ -203,7 +203,8 @@ class SimulatedDevices:
         return link
 
     def link_changed(self, link: DeviceLink, *, now: float) -> None:
-        """Handle messages that `link` gave up, and note when its moving message leaves."""
+        """Handle messages that `link` gave up, and note when the message that it is now
+        transmitting has left."""
         if link.given_up:
             lost: Iterable[SentPart] = [sending.message for sending in link.given_up]
             link.given_up.clear()
