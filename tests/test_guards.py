@@ -25,8 +25,8 @@ CEILINGS = {
     "engine": 4_259,
     "executors": 13_005,
     "exits": 1_950,
-    "frontends": 8_194,
-    "models": 11_788,
+    "frontends": 8_195,
+    "models": 11_789,
     "observability": 1_930,
     "peers": 830,
     "pipelines": 1_200,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_364,
+    "serving": 82_366,
     "client": 2_253,
     "lab": 20_695,
     "testing": 400,
     "papers": 11_530,
-    "all": 117_198,
+    "all": 117_200,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

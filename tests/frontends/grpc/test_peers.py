@@ -197,6 +197,15 @@ async def test_reports_are_merged_and_ride_with_an_answer():
         assert a.reports[1] == LoadReport((load("m", 0.0),), 1)
 
 
+async def test_models_that_change_before_the_peer_says_hello_are_told_to_it():
+    host = FakeHost()
+    async with raw_peer(host) as client:
+        await client.until(lambda: b"abc" in bytes(client.data.get(1, b"")))
+        host.models = {"m:1": "changed"}
+        client.give(1, HELLO, ends=False)
+        await client.until(lambda: b"changed" in bytes(client.data[1]))
+
+
 async def test_a_hello_said_again_brings_other_models():
     a, b = FakeHost("a"), FakeHost("b")
     async with linked(a, b):

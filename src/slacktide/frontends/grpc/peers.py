@@ -50,7 +50,7 @@ class PeerStream(PeerCalls):
     """One link (a `PeerLink`), dialled by either side."""
 
     __slots__ = (
-        "_access", "_instance", "_is_left", "_parted_at", "_pinged_at", "_rtts", "_timer",
+        "_access", "_hello", "_is_left", "_parted_at", "_pinged_at", "_rtts", "_timer",
         "_unanswered_ping", "_why",
     )  # fmt: skip
 
@@ -67,7 +67,6 @@ class PeerStream(PeerCalls):
         """`access` judges a stream that is accepted; None: it is dialled."""
         super().__init__(protocol, id, head, call_head, host, address, dialled=access is None)
         self._access = access
-        self._instance = ""
         self._rtts: deque[float] = deque(maxlen=8)
         self._pinged_at = protocol.now
         self._unanswered_ping: int | None = None
@@ -95,9 +94,8 @@ class PeerStream(PeerCalls):
 
     def _begin(self) -> None:
         self.connection.widen(self)  # after the head, which tells the server whom it is for
-        hello = self.host.hello()
-        self._instance = hello.instance
-        self.greet(hello)
+        self._hello = self.host.hello()
+        self.greet(self._hello)
         self._beat()
 
     def headed(self, fields: dict[bytes, bytes], ends: bool) -> None:
@@ -109,8 +107,8 @@ class PeerStream(PeerCalls):
             self._why = self._why or (words if words.isprintable() and words else "refused")
 
     def greet(self, hello: PeerHello) -> None:
-        hello = replace(hello, instance=self._instance)
-        self.write([pm.hello_message(hello, self.state.limits.max_request_bytes)])
+        self._hello = replace(hello, instance=self._hello.instance)
+        self.write([pm.hello_message(self._hello, self.state.limits.max_request_bytes)])
         if self.is_joined:
             self._ping(self.state.clock())
             # A server that shuts down has no models, and still answers what comes.
@@ -125,6 +123,9 @@ class PeerStream(PeerCalls):
         if not self.is_joined:
             self.is_joined, self.is_open = True, self._parted_at is None
             self._ping(self.state.clock())
+            current = self.host.hello()
+            if current != self._hello:  # models have changed since the link began
+                self.greet(current)
 
     # ---------------------------------------------------------------- messages
 

@@ -41,7 +41,7 @@ _TABLE = """
 name + Must be the name of the model's folder, if stated.
 platform + Only `onnxruntime_onnx`, if stated; any other platform is refused.
 backend + `onnxruntime`, or `python`: the class that the operator
-    [registered](tutorials/python-models.md) answers. Any other backend is refused.
+    [registered](tutorials/python-models.md) answers requests. Any other backend is refused.
 runtime - Would load another backend library.
 version_policy + The versions to serve; `versions` in slacktide.yaml.
 version_policy.latest + Serves the highest versions.
@@ -56,7 +56,8 @@ input.name + Must be an input of the model.
 input.data_type + Must match the model's, if stated.
 input.format o Describes an image; the tensor is as the model defines it.
 input.dims + Must match the model's shape, without the batch axis; −1 is free. If the model leaves
-    an axis free, a size here is only typical: `inputs.NAME.shape` in slacktide.yaml.
+    an axis free, a size here does not restrict requests; it is the
+    typical size, like `inputs.NAME.shape` in slacktide.yaml.
 input.reshape + Must have as many elements as `dims`.
 input.reshape.shape + Must match the model's shape in place of `dims`. Clients may send either where
     the model leaves no axis free.
