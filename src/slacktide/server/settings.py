@@ -182,7 +182,7 @@ class ServerSettings(Options):
     )
     peers: tuple[str, ...] = _peer(
         (),
-        "gRPC addresses of servers that answer for this one, and it for them, comma-separated; "
+        "gRPC addresses of servers to share requests with, comma-separated; "
         "dns:NAME:PORT: every address of a DNS name.",
         metavar="ADDRESSES",
     )
