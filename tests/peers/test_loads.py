@@ -154,6 +154,14 @@ def test_calls_whose_deadline_is_past_count_no_more(loads):
     assert wait(loads, 0.7) == 0.0
 
 
+def test_calls_that_have_ended_are_forgotten_behind_one_that_has_not(loads):
+    loads.sent("a", "m", 1, now=0.0, budget_s=3600.0)
+    for number in range(10_000):
+        call = loads.sent("a", "m", 1, now=0.001 * number, budget_s=1.0)
+        loads.answered(call, in_time=True, now=0.001 * number)
+    assert len(loads._peers["a"].models["m"].calls) <= 2 * 1024
+
+
 def test_batches_of_own_calls_are_not_taken_for_work_of_others(loads):
     for i in range(1, 20):
         now = 0.1 * i

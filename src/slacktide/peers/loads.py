@@ -289,6 +289,8 @@ class PeerLoads:
             reported.outstanding += rows
         call = PeerCall(peer, model, rows, link.sent, now, promised, budget_s, link)
         if reported is not None:
+            if len(reported.calls) >= 2 * UNREPORTED_MOST:  # one without an answer holds up others
+                reported.calls = deque([sent for sent in reported.calls if not sent.ended])
             reported.calls.append(call)
         link.sent += 1
         link.unreported.append(call)
