@@ -28,7 +28,7 @@ CEILINGS = {
     "frontends": 8_195,
     "models": 11_789,
     "observability": 1_930,
-    "peers": 830,
+    "peers": 832,
     "pipelines": 1_200,
     "planning": 11_757,
     "profiles": 4_750,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_366,
+    "serving": 82_368,
     "client": 2_253,
     "lab": 20_695,
     "testing": 400,
     "papers": 11_530,
-    "all": 117_200,
+    "all": 117_202,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
