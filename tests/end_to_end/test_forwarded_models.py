@@ -50,6 +50,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> I
     ):
 
         def always_busy(app: Any) -> None:
+            app._peers.host.in_flight = lambda: 1
             app._peers.host.next_start = lambda model, pin: NextStart(inf, 0.001, 0.001)
 
         a.until(lambda app: len(app._peers.host._usable) == 7, "the peer may answer for all")

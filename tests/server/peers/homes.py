@@ -91,6 +91,10 @@ class LateDriver(NotingDriver):
         self.withdrawn: list[int] = []
         self.wait_s = 0.0
 
+    @property
+    def in_flight(self) -> int:
+        return len(self.open) or int(self.wait_s > 0.0)
+
     def next_start(self, model: str, pin: str) -> NextStart:
         return NextStart(self.wait_s, 0.01, 0.001)
 

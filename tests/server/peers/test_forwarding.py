@@ -246,6 +246,18 @@ def test_requests_of_one_turn_see_each_other():
     run(test)
 
 
+def test_a_server_without_requests_keeps_the_next():
+    def test() -> None:
+        home = Home(wait_s=1.0)
+        home.submit()
+        assert len(home.away) == 1
+        home.peers.in_flight = lambda: 0
+        home.submit()
+        assert len(home.away) == 1
+
+    run(test)
+
+
 def test_best_effort_stays_at_home():
     def test() -> None:
         home = Home(wait_s=inf)

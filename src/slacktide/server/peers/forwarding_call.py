@@ -101,10 +101,12 @@ class ForwardingCall(ServerCall):
     ) -> PeerLink | None:
         """The link to a peer that answers it sooner; None: none does, or it stays here. `deadline`
         None: best effort, which stays."""
-        forwarding, now = self._forwarding, self._plane.driver.clock()
-        if deadline is None or self._stays(version) or not forwarding.peers.serve(version):
+        forwarding = self._forwarding
+        if not forwarding.peers.in_flight() or deadline is None or self._stays(version):
             return None
-        return forwarding.sooner(version, deadline, rows, nbytes, now=now)
+        if not forwarding.peers.serve(version):
+            return None
+        return forwarding.sooner(version, deadline, rows, nbytes, now=self._plane.driver.clock())
 
     def elsewhere(self, length: int, parameters: Mapping[str, Parameter]) -> str:
         try:

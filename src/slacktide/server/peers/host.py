@@ -93,6 +93,8 @@ class ServerPeers:
         self._versions = ServedVersions(plane.catalog, digest)
         self.next_start = plane.driver.next_start
         """When the next request of a version would start, by its model and pin."""
+        self.in_flight: Callable[[], int] = lambda: plane.driver.in_flight
+        """The number of this server's requests. Without any, the next one starts at once."""
         self._usable: frozenset[str] = frozenset()
         """Versions for which any peer is usable."""
         self._gone: dict[str, None] = {}
