@@ -18,9 +18,9 @@ SOURCE = ROOT / "src" / "slacktide"
 PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
-    "cli": 1_988,
+    "cli": 1_992,
     "client": 2_253,
-    "cluster": 1_491,
+    "cluster": 1_494,
     "domain": 3_114,
     "engine": 4_259,
     "executors": 13_005,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_372,
+    "serving": 82_379,
     "client": 2_253,
     "lab": 20_695,
     "testing": 400,
     "papers": 11_530,
-    "all": 117_206,
+    "all": 117_213,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -211,6 +211,15 @@ def test_a_cluster_that_runs_is_not_taken_over(tmp_path, shop, plan, words, told
 
 
 @pytest.mark.parametrize("command", ["status", "down"])
+def test_a_plan_that_cannot_be_read_is_named(tmp_path, shop, command):
+    (shop / local.PLAN).write_text('{"servers": []}')
+    cluster_file(tmp_path, servers=[{"name": "a"}])
+    done = CliRunner().invoke(app, ["cluster", command, str(tmp_path / "shop.yaml")])
+    assert done.exit_code == 2
+    assert "not a plan of this release" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "down"])
 def test_another_file_of_its_name_neither_shows_nor_ends_a_cluster(tmp_path, shop, command):
     other = tmp_path / "other" / "shop.yaml"
     other.parent.mkdir()

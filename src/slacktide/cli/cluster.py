@@ -197,7 +197,7 @@ def _folder(file: Path | None) -> Path:
     """Return the folder of the cluster of `file`, or of the only one. Ends the program if there is
     none, or several."""
     from slacktide.cluster.file import read_cluster_file
-    from slacktide.cluster.local import PLAN, clusters_folder, running_plan
+    from slacktide.cluster.local import PLAN, clusters_folder, read_plan, running_plan
     from slacktide.models.repository.errors import RepositoryError
 
     parent, name = clusters_folder(), "*"
@@ -218,6 +218,10 @@ def _folder(file: Path | None) -> Path:
     # If the file of the cluster is gone, this one may be where it has been moved.
     if file and plan and plan.file != file.resolve() and plan.file.exists():
         fail(f"{plan.file} has this name too, and runs: state it instead")
+    try:
+        read_plan(folders[0])
+    except OSError as error:
+        fail(str(error))
     return folders[0]
 
 

@@ -100,7 +100,10 @@ def write_plan(folder: Path, plan: ClusterPlan) -> None:
 
 def read_plan(folder: Path) -> ClusterPlan:
     """Read what `write_plan` wrote. Raises OSError."""
-    return _PLANS.validate_json((folder / PLAN).read_bytes())
+    try:
+        return _PLANS.validate_json((folder / PLAN).read_bytes())
+    except ValueError:
+        raise OSError(f"{folder / PLAN}: not a plan of this release; delete it") from None
 
 
 def running_plan(folder: Path) -> ClusterPlan | None:
@@ -116,7 +119,7 @@ def _addresses(cluster: ClusterFile, folder: Path) -> dict[str, Address]:
     """Choose host and HTTP port of each server: the stated port, else its earlier one, else one
     that is free."""
     ports = {name: port for name, _, port in cluster.members() if port is not None}
-    with suppress(OSError, ValueError):
+    with suppress(OSError):
         earlier = read_plan(folder).ports.items()
         ports = {name: port for name, port in earlier if _is_apart(port, ports.values())} | ports
     addresses = {}
