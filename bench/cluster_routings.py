@@ -1,4 +1,4 @@
-"""What the forwarding rule is measured against: forwarding of refusals alone, a router that knows
+"""Baselines for the forwarding rule: forwarding of refusals alone, a router that knows
 everything, and balancers, each at the door of every server.
 
 A balancer sees all servers, its own included, whose state it reads without delay. A refused request

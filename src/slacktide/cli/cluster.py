@@ -186,8 +186,8 @@ def _check_flags(file: Path, document: ClusterFile) -> None:
             config.flush()
             words = ["serve", "--config", config.name, "--print-config", "."]
             done = CliRunner().invoke(app, words, standalone_mode=False)
-        message = str(getattr(done.exception, "format_message", str)()) or done.stderr
-        if message:
+        if done.exception is not None or done.return_value:  # else stderr has warnings at most
+            message = str(getattr(done.exception, "format_message", str)()) or done.stderr
             message = message.strip().removeprefix("error: ").removeprefix("--config: ")
             message = message.replace(config.name, "serve")
             fail(f"{file}: servers: {server.name}: serve: {message}")

@@ -177,7 +177,7 @@ def find_positions(
 
 
 def _cheapest(group: Sequence[Position], sizes: TensorShapes) -> Position:
-    """Of a group of positions between the same costly operators: the one with the fewest channels,
+    """The position with the fewest channels in a group between the same costly operators,
     then the fewest elements; of several, the last."""
     return min(
         reversed(group),

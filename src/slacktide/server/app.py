@@ -306,7 +306,7 @@ class App:
         return Staging(Path(folder))
 
     def _description(self) -> dict[str, object]:
-        """What a supervisor reads in the lock of the state folder."""
+        """The document that a supervisor reads in the lock of the state folder."""
         settings = self.settings
         return {
             "release": __version__,

@@ -30,7 +30,7 @@ FIGURE_4: Mapping[str, str] = {
     "static-16": "≈ 0",
     "vertical": "< 0.3 %",
 }
-"""What the paper says about violations in Figure 4, a plot without numbers, by our name for the
+"""The paper's claims about violations in Figure 4, a plot without numbers, by our name for the
 policy."""
 
 FIGURE_4_CORES: Mapping[str, str] = {"static-16": "16", "vertical": "< 12.8"}

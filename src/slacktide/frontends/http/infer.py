@@ -315,7 +315,7 @@ class InferEndpoint:
 
 
 def _redirect_of(request: ClientRequest) -> bytes:
-    """What a client says about redirects. Raises BadField."""
+    """The client's choice about redirects, from its headers or query. Raises BadField."""
     text = request.head.headers.get(_REDIRECT, b"").strip().lower()
     if text not in (b"", _ALLOW, _FOLLOWED):
         raise BadField(_REDIRECT.decode(), "allow or followed", text)

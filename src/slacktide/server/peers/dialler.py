@@ -79,7 +79,7 @@ class PeerDialler:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sentences: dict[str, str] = {}
-        """What was logged last about an address or a machine."""
+        """The last sentence logged about each address or machine."""
         self._server: GrpcServer | None = None
 
     async def start(self, server: GrpcServer) -> None:

@@ -64,7 +64,7 @@ class JoinedPeer:
     called: set[str] = field(default_factory=set)
     """Models of the calls that came since the last report."""
     reporter: LoadReporter = field(default_factory=LoadReporter)
-    """What the peer was told."""
+    """The loads that the peer was told."""
     has_reported: bool = False
     """Whether a report went with an answer in this turn of the loop."""
 

@@ -31,7 +31,7 @@ class ServersRun(CellReader):
         super().__init__(cell)
         self._world = world
         self.simulations: list[Simulation] = []
-        """Those of all servers; a server that came back has another."""
+        """The simulations of all servers; a server that came back has another."""
         self.forwarded = 0
         """Requests that were forwarded, without those of the warm-up."""
         scenario, dying = self._scenario, set[str]()

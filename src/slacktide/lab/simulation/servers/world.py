@@ -214,7 +214,7 @@ class SimulatedServers:
         return ModelLoad(model, start.wait_s, start.alone_s, start.row_s)
 
     def facts(self, name: str) -> Any:
-        """What a server reports beside its loads, for routings that use it."""
+        """Facts that a server reports in addition to its loads, for routings that use them."""
         return None
 
     # ── the run ──────────────────────────────────────────────────────────────────────────────
