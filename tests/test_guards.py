@@ -21,21 +21,21 @@ CEILINGS = {
     "cli": 1_992,
     "client": 2_253,
     "cluster": 1_494,
-    "domain": 3_114,
-    "engine": 4_259,
+    "domain": 3_117,
+    "engine": 4_261,
     "executors": 13_005,
     "exits": 1_950,
     "frontends": 8_195,
-    "models": 11_789,
+    "models": 11_792,
     "observability": 1_930,
-    "peers": 832,
+    "peers": 838,
     "pipelines": 1_200,
-    "planning": 11_757,
+    "planning": 11_759,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_081,
+    "server": 7_089,
     "wire": 2_729,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_379,
+    "serving": 82_407,
     "client": 2_253,
     "lab": 20_695,
     "testing": 400,
     "papers": 11_530,
-    "all": 117_213,
+    "all": 117_241,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

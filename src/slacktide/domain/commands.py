@@ -15,7 +15,7 @@ from slacktide.domain.request import Batch, Replica
 
 
 class Circuit(Enum):
-    """Whether a version may serve after it has crashed."""
+    """State of a version's circuit breaker: whether the version may serve after crashes."""
 
     CLOSED = "closed"
     """It serves."""
@@ -65,8 +65,8 @@ class StartReplica:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
-    """Stop this replica, which is idle. With `kill`, it is overdue instead, and `ReplicaLost` must
-    follow once it is dead."""
+    """Stop this idle replica. With `kill`, the replica is overdue instead: kill it, and report
+    `ReplicaLost` once it is dead."""
 
     replica: Replica
     kill: bool

@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 MOST_BOXES = 100
 """Default limit on the boxes of a frame that go on to one stage."""
 FEW = 64
-"""Maximum number of boxes above the score limit that are examined one by one; more are examined in
+"""Up to this many boxes above the score limit are filtered one by one; more are filtered as
 arrays."""
 PLAIN = 256
-"""Maximum number of boxes of a frame that are examined one by one; more are examined in arrays."""
+"""Up to this many boxes of a frame are filtered one by one; more are filtered as arrays."""
 _SINGLE, _BOX = Struct("f"), Struct("4f")
 BOX_BYTES, QUAD_BYTES = _BOX.size, 2 * _BOX.size
 _TRIED = 4
 _BLOCK = 128
-"""Boxes that are compared with each other at a time."""
+"""Number of boxes that are compared with each other at a time."""
 WIDEST = 8.0
 """Default limit on the ratio of width and height of a crop that keeps its shape."""
 HIGH = 1.5
-"""Ratio of height and width from which the crop of a quad is turned by a quarter."""
+"""Height ÷ width from which the crop of a quad is turned by 90 degrees."""
 _SHORT, _STEPS = 4, 4
-"""Width ÷ height up to which all crops are padded to one width, and number of steps in which the
-width doubles beyond it."""
+"""`_SHORT`: width ÷ height up to which all crops are padded to one width. `_STEPS`: number of steps
+in which the width doubles beyond that."""
 _LEAST_AREA = 1e-9
 """Area of a quad, as a share of the frame's, below which it is degenerate."""
 _INEXACT = 1e-3
@@ -55,7 +55,7 @@ class Glue:
     """Datatype of each output in `takes`, by its wire name; empty until the stages' models are
     known."""
     max_aspect: float | None = WIDEST
-    """Crops that are wider, relative to their height, are squeezed; None: no limit."""
+    """Limit on width ÷ height; wider crops are squeezed. None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class BoxChoice:
         classes: Sequence[float] | None,
     ) -> list[int] | None:
         """Like `choose`, for plain numbers instead of arrays; None if more than `FEW` boxes reach
-        `score`. `boxes` holds 32-bit floats. For a few boxes this is faster than array operations,
-        ten times when a model has just filled the caches."""
+        `score`. `boxes` holds 32-bit floats. For a few boxes this is faster than array operations:
+        ten times as fast when a model has just filled the caches."""
         if scores is None:
             places = [*range(len(boxes) // BOX_BYTES)]
         else:
@@ -218,7 +218,8 @@ def _hides(
     kinds: NDArray[np.int64] | None,
     overlap: float,
 ) -> NDArray[np.bool_]:
-    """[n, m]: whether each of n better boxes overlaps each of m boxes of its kind too much."""
+    """Array [n, m]: whether each of n better boxes overlaps each of m boxes of its kind too
+    much."""
     sides = np.minimum(better[:, None, 2:], boxes[:, 2:])
     sides -= np.maximum(better[:, None, :2], boxes[:, :2])
     shared = np.maximum(sides[..., 0], 0) * np.maximum(sides[..., 1], 0)
@@ -248,7 +249,8 @@ def crop_extent(
 
 
 def _covered(low: float, high: float, size: int) -> tuple[int, int]:
-    """First pixel, and end, of the range between two fractions of an axis; never empty."""
+    """First pixel of the range between two fractions of an axis, and one past the last; never
+    empty."""
     last = max(1, min(size, ceil(high * size - _INEXACT)))
     return max(0, min(floor(low * size + _INEXACT), last - 1)), last
 
@@ -274,7 +276,7 @@ def bounds(quads: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def crop_aspects(boxes: bytes, rows: int, height: int, width: int) -> NDArray[np.float64]:
-    """Width ÷ height of the crops of boxes or quads, [rows] of a frame of this size."""
+    """Width ÷ height of the crops of boxes or quads in a frame of this size; shape [rows]."""
     array = np.frombuffer(boxes, np.float32).reshape(rows, -1)
     with np.errstate(invalid="ignore", over="ignore"):
         if array.shape[1] == 4:

@@ -69,12 +69,13 @@ class ExitReport:
     """Positions of the ramps that were active."""
     uncertainty: tuple[tuple[float, ...], ...]
     """By row, by ramp: 1 − the probability of the answer; NEVER if ramps may not give the answer's
-    class. Shorter if the row left earlier."""
+    class. A row that left earlier has fewer."""
     agrees: tuple[tuple[bool, ...], ...]
     """By row, by ramp: whether the ramp agreed with the model's end. Empty if the row did not get
     to the end."""
     left: tuple[int, ...]
-    """By row: index in `ramps` of the ramp that answered it; -1: the model's end did."""
+    """By row: index in `ramps` of the ramp that answered the row; -1: the model's end answered
+    it."""
     stage_s: tuple[float, ...] = ()
     """Seconds from the batch's start to the answers of each ramp."""
     answers: tuple[int, ...] = ()

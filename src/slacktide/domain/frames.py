@@ -114,7 +114,7 @@ class Yield:
     refused: Reason | None = None
     """Why the rows cannot be kept or read; None if they can."""
     parts: tuple[YieldPart, ...] = ()
-    """Parts of unlike shape; empty: all rows are alike."""
+    """Parts whose rows differ in shape; empty: all rows have one shape."""
 
 
 @read_only

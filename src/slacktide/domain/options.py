@@ -51,7 +51,7 @@ class Option:
     aliases: tuple[str, ...] = ()
     """Further names in files and on command lines: a paper's letter, a former name."""
     flag: str = ""
-    """Its flag; empty: its name without a final `_s`, and with hyphens."""
+    """The option's flag; empty: the option's name with hyphens, without a final `_s`."""
     panel: str = ""
     """Section of the help that lists its flag; empty: it has no flag."""
     metavar: str = ""

@@ -69,7 +69,7 @@ class Edge:
     quads: str = ""
     """Upstream output with quads, instead of boxes; empty: boxes."""
     turn: BoxChoice | None = None
-    """Selects crops of quads that are turned upside down, by class and score."""
+    """Selects the crops of quads to turn by 180 degrees, by class and score."""
 
     @property
     def selection(self) -> tuple[object, ...]:

@@ -89,8 +89,8 @@ class StatedPreprocessing:
 
     @property
     def short_side(self) -> float:
-        """Length of the short side, as a multiple of the model's size, from which a picture loses
-        no detail; 0: it suffices that the long side has the model's size."""
+        """Short side below which a picture loses detail, as a multiple of the model's size; 0: a
+        long side of the model's size is enough."""
         if self._resize == "cover":
             preset = PRESETS[self.preset].crop if self.preset else None
             return 1.0 / (self.crop or preset or 1.0)
@@ -251,8 +251,8 @@ def complete(
     metadata: dict[str, str],
     sizes: Sequence[int],
 ) -> Preprocessing:
-    """Return the complete preprocessing for a model. `metadata`: of the model's file. `sizes`:
-    sides of a family's variants. Raises ValueError, which names the key."""
+    """Return the complete preprocessing for a model. `metadata` is that of the model's file;
+    `sizes` are the sides of a family's variants. Raises ValueError, which names the key."""
     field = _field(stated)
     spec, layout = _image_input(stated, interface)
     first = layout == "chw"
@@ -433,8 +433,8 @@ def _stated_by_file(imgsz: str) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=256)
 def stated_resize(stated: StatedPreprocessing) -> Preprocessing | None:
-    """If batches decide the model's size, return how settings resize pictures of any size; None if
-    settings do not tell. Only the sizes in the result have a meaning."""
+    """Return how these settings resize pictures of any size, if batches decide the model's size;
+    None if the settings do not say. Only the sizes in the result are meaningful."""
     interface = ModelInterface((TensorSpec("", Datatype.FP32, (-1, 3, -1, -1)),), (), 1)
     keys = ("preset", "size", "resize", "multiple")
     stated = StatedPreprocessing("", **{key: getattr(stated, key) for key in keys})

@@ -46,7 +46,8 @@ class Deploying:
         self._idle = idle
         self._exits = exits
         self._applied: Plan | None = None
-        """The plan in force; None while one is being applied, or after that failed."""
+        """The plan in force; None while a plan is being applied, or after applying one has
+        failed."""
         self._serving: Set[PoolId] = frozenset()
         """Pools that served when waiting requests last followed the routes."""
 
@@ -132,7 +133,7 @@ class Deploying:
     ) -> None:
         """Move waiting requests to where their route leads now. Requests without a route stay where
         they are, and so do rescued requests while their pool is deployed. `clients`: those whose
-        routes have changed; None: all may have."""
+        routes have changed; None: any client's may have."""
         state = self._state
         self._serving = self._pools_that_serve()
         waiting = [e for e in state.waiting() if clients is None or e.request.client in clients]

@@ -8,11 +8,11 @@ and reports with `RowsReleased`. The rules here:
   chosen before anything is known about their rows. A choice by content would judge the ramps on
   easy inputs.
 - In other batches, answered rows run on in mode `release` and leave in mode `shrink`.
-- In mode `auto` they run on if the lane was idle before and no other request waits for it: then
-  their time costs nothing, and accuracy is learnt from them. Otherwise they leave, even if the
-  batch follows another one and takes all waiting requests: a busy lane will be needed before the
-  batch is over (decision 0054). Once all members of a batch that runs on are answered, the batch is
-  stopped as soon as there is a request that its lane could run.
+- In mode `auto`, answered rows run on if the lane was idle before and no other request waits for
+  it: their time then costs nothing, and accuracy is learnt from them. Otherwise they leave, even if
+  the batch follows another one and takes all waiting requests: a busy lane will be needed before
+  the batch is over (decision 0054). Once all members of a batch that runs on are answered, the
+  batch is stopped as soon as there is a request that its lane could run.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class ExitRules:
     ) -> tuple[Leaving, bool, bool]:
         """Return the rules for a batch that is about to start: whether its members may leave,
         whether it is judged, and whether it may be stopped once all members are answered.
-        `members`: how many of its pool's waiting requests it takes. `first`: whether its time is
-        unknown and will be learnt, so that it must run to the end.
+        `members`: how many of its pool's waiting requests it takes. `first`: whether the batch's
+        time is unknown, so that it must run to the end to be learnt.
         """
         policy = placement.pool.exits
         if policy is None or not policy.ramps:

@@ -58,7 +58,7 @@ class Rivals:
         return max(within * (1.0 - self.used) - self.queued, within * self.least)
 
     def within(self, left: float) -> float:
-        """Seconds until `left` seconds of lane time were left to the pool."""
+        """Seconds until `left` seconds of lane time will have been left to the pool."""
         longest = left / self.least
         free = 1.0 - self.used
         return min((left + self.queued) / free, longest) if free > 0.0 else longest
@@ -104,7 +104,7 @@ class Pool:
         self.scheduler = parts.scheduler
         self.times = parts.times
         self.rates = 0.0, 0.0
-        """Cached by `next_start` for `rates_key`."""
+        """Rates that `next_start` computed for `rates_key`."""
         self.rates_key = -1, 0, 0
         self.exits: ExitPolicy | None = None
         """Exit policy of its requests under the plan in force; None: they never leave early."""
@@ -283,9 +283,10 @@ class Running:
         self.steady = True
         """Whether `cores` is the same as when the batch started."""
         self.unmeasured = False
-        """Whether it is a request without a prediction (engine/unmeasured.py)."""
+        """Whether the batch is one request without a prediction (engine/unmeasured.py)."""
         self.trial_s = 0.0
-        """Predicted seconds if the profile had refused this request (engine/trials.py), else 0."""
+        """Predicted seconds, if this is the trial of a refused request (engine/trials.py); else
+        0."""
         self.may_stop = False
         """Whether it may stop once ramps have answered all members (engine/early_exits.py)."""
         self.spare = False
@@ -349,12 +350,12 @@ class Lane:
         change."""
         shrinks = len(self.target) <= len(self.cores)
         self.usable = self.target if shrinks else self.cores
-        """Cores that a batch that starts now can count on."""
+        """Cores for a batch that starts now."""
         self.size = len(self.usable) or 1
         """Number of usable cores, at least 1 (an accelerator lane counts as one)."""
         awaited = self.awaited_until < math.inf
         self.planned = (len(self.target) or 1) if awaited else self.size
-        """Number of cores that a waiting request can count on, at least 1."""
+        """Number of cores for a request that waits, at least 1."""
 
     def free_in(self, *, now: float) -> float:
         """Seconds until it should start another batch; not positive if it is free."""

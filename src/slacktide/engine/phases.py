@@ -43,18 +43,18 @@ class Phase(Enum):
     """No replica. The next one starts after a pause, or when the circuit of the version allows."""
     STARTING = ("starting", ReplicaState.STARTING)
     STALLED = ("stalled", ReplicaState.STARTING)
-    """It took too long to start and is being killed."""
+    """The replica took too long to start and is being killed."""
     UP = ("up", ReplicaState.UP)
     RESTARTING = ("restarting", ReplicaState.UP)
     """A new replica replaces this one after its batch."""
     HUNG = ("hung", ReplicaState.UP)
-    """Its batch took too long, and it is being killed."""
+    """The replica's batch took too long, and the replica is being killed."""
     LEAVING = ("leaving", ReplicaState.UP)
-    """It has left the plan and serves until its pool is up on a planned lane."""
+    """The placement has left the plan and serves until its pool is up on a planned lane."""
     RETIRING = ("retiring", ReplicaState.UP)
-    """It has left the plan and stops after its batch."""
+    """The placement has left the plan; its replica stops after its batch."""
     HUNG_RETIRING = ("hung_retiring", ReplicaState.UP)
-    """It has left the plan and is being killed."""
+    """The placement has left the plan, and its hung replica is being killed."""
 
 
 for _phase in Phase:  # read for every request: attributes cost a third of properties

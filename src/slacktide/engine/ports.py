@@ -44,8 +44,8 @@ class PoolView(Protocol):
         replica that is up or starting."""
 
     def leave(self, *, now: float) -> Callable[[float], float]:
-        """Return a function from the length of a period that begins now, in seconds, to the seconds
-        of it that the other models on this pool's lanes leave to the pool."""
+        """Return a function that maps the length of a period from now to the lane time in it that
+        the other models on these lanes leave to this pool, both in seconds."""
 
     @property
     def lanes(self) -> int:
@@ -87,7 +87,7 @@ class Scheduler(Protocol):
 
     def next_expiry(self) -> float | None:
         """Earliest time at which `expire` may return a request; None: never. After None, if nothing
-        is queued or announced, this is next called at the next event for this pool."""
+        is queued or announced, the engine asks again only at the next event for this pool."""
 
     def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
         """Explain the refusal of a request that is not queued: (seconds that it needs even alone,

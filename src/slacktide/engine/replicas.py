@@ -75,7 +75,7 @@ class ReplicaLifecycle:
     def restart(self, placement: Placement) -> None:
         """Replace the replica by a new one; if it runs a batch, do so after the batch."""
         if placement.state is ReplicaState.BACKOFF or placement.phase.dying:
-            return  # a new one starts in any case
+            return  # a new replica starts in any case
         if placement.busy:
             if placement.phase is Phase.UP:
                 placement.go(Step.RESTART)
@@ -229,7 +229,7 @@ class ReplicaLifecycle:
 
     def driver_stalled(self, event: DriverStalled) -> None:
         """The driver could not read reports for some time: extend the time limits of starting and
-        busy replicas by it. Nothing is learnt from their batches, whose end is unknown."""
+        busy replicas by that time. Nothing is learnt from their batches, whose end is unknown."""
         state = self._state
         for running in state.running.values():
             running.hang_at += event.seconds

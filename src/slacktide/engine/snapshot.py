@@ -37,7 +37,7 @@ class RunningBatch:
     expected_end: float
     """Absolute seconds."""
     unmeasured: bool = False
-    """Whether it is a request whose run time could not be predicted."""
+    """Whether the batch is one request whose run time could not be predicted."""
 
 
 @dataclass(frozen=True, slots=True)

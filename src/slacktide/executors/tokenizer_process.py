@@ -1,8 +1,8 @@
 """A process that runs one tokenizer: `python -m slacktide.executors.tokenizer_process FD`.
 
-The first message states what to run. Each further one is a part of a request's texts; the last part
-is answered with the request's tensors, or with the reason why there are none, the others with
-nothing. It ends when the server's end of its socket closes. `tokenizing.py` is the other end.
+The first message states what to run. Each further message is a part of a request's texts. Only the
+last part is answered: with the request's tensors, or with the reason why there are none. The
+process ends when the server's end of its socket closes. `tokenizing.py` is the other end.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Encoder:
 def _serve(stream: BinaryIO, server: socket.socket, encoder: Encoder) -> None:
     """Read and answer requests until the server's end closes."""
     whole: dict[int, tuple[list[Any], int, str]] = {}
-    """By request: encodings so far, number of texts, and why it is refused."""
+    """By request: its encodings so far, its number of texts, and why it is refused."""
     while header := stream.read(HEADER.size):
         number, last, size = HEADER.unpack(header)
         elements = list(split_elements(stream.read(size)))

@@ -115,7 +115,7 @@ class TokenizerProcess:
         """The requests of parts under way."""
         self._sizes: deque[int] = deque()
         self._under_way = 0
-        """Bytes of these parts, and their sum."""
+        """Bytes of the parts in `_sent` together."""
         self._patience: asyncio.TimerHandle | None = None
         self._numbers = 0
 

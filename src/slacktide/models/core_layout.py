@@ -32,8 +32,8 @@ from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import session_sizes
 
 SHARED = "shared"
-"""Name of the lane that models without own cores share. If that is split: `shared/0`, `shared/1`,
-…"""
+"""Name of the lane that models without own cores share. If that lane is split: `shared/0`,
+`shared/1`, …"""
 
 
 class LaneError(ValueError):

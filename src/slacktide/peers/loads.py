@@ -1,16 +1,17 @@
-"""`PeerLoads`: what peers have reported, and what is known about them since.
+"""`PeerLoads`: estimates the waits at peers from their reports and from the calls sent since.
 
-A peer reports for each model when the next request would start. Between reports that instant is
-carried forward: it comes closer as time passes, and moves away by the time per row of each call
-that was sent and that the report does not know of yet.
+For each model, a peer reports when it could start the next request. Between reports this start
+stays the same, so the wait shrinks as time passes; each call sent that the report does not include
+yet moves the start back by the time of its rows.
 
-A report may be wrong: old, lost, or a lie. Four things help:
+A report may be outdated, lost or false. Four measures help:
 
-- It says how many calls had come when it was made, which dates it: it was made before the first of
-  the others came. So it is carried forward from there, and a report that was overtaken is dropped.
-- Inflow: others send there as well, so that waits fall more slowly than by the time that passes.
-  If no news has come for two intervals of reports, a wait has fallen as expected.
-- Own calls without an answer wait there, whatever was reported long ago.
+- A report states how many calls the peer had received, which dates it: it was made before the first
+  of the later calls arrived. The estimate continues from that time, and a report that a newer one
+  has overtaken is ignored.
+- Inflow: other servers send calls to the peer too, so its waits fall more slowly than time passes.
+  If no report comes for two intervals, the wait has fallen as expected.
+- Own calls without an answer count as waiting at the peer, however old its report is.
 - Excess: calls that were refused or late, although the reports promised an answer in time, add to
   later estimates. It decays, so that a peer is tried again.
 """
@@ -32,7 +33,7 @@ INFLOW_S = 0.2
 """Age of a report up to which inflow is assumed: a peer reports ten times a second if its wait has
 not fallen as expected."""
 UNREPORTED_MOST = 1_024
-"""Calls that are remembered for a peer that does not report."""
+"""Maximum number of calls to remember for a peer that does not report."""
 OLD_S = 0.1
 """Age of a report from which own calls without an answer count in full."""
 
@@ -65,11 +66,11 @@ class PeerCall:
     ) -> None:
         self.peer = peer
         self.link = link
-        """The link's own record; calls of an earlier link are not counted off a later one."""
+        """The link on which the call was sent; a later link to the peer keeps counts of its own."""
         self.model = model
         self.rows = rows
         self.number = number
-        """Number of calls sent to this peer before it, since it joined."""
+        """Number of calls sent to this peer before this one, since the peer joined."""
         self.sent_at = sent_at
         self.promised_s = promised_s
         """Seconds from `sent_at` within which the answer was expected by the reports alone."""
@@ -89,9 +90,10 @@ class _Reported:
     def __init__(self) -> None:
         self.alone_s = self.row_s = 0.0
         self.reported_free_at = math.inf
-        """When a lane is free for the next request, without calls that the report did not know."""
+        """When a lane is free for the next request, not counting calls that the report does not
+        include."""
         self.free_at = math.inf
-        """`reported_free_at`, moved by the calls that the report did not know."""
+        """`reported_free_at`, moved back by calls that the report does not include."""
         self.excess_s = 0.0
         self.excess_at = -math.inf
         self.made_at = -math.inf
@@ -102,7 +104,7 @@ class _Reported:
         self.outstanding = 0
         """Rows of own calls that have no answer yet, and whose deadlines are not past."""
         self.calls: deque[PeerCall] = deque()
-        """These calls, and some that have ended."""
+        """The calls behind `outstanding`, and some that have ended."""
 
     def excess(self, now: float) -> float:
         if not self.excess_s:
@@ -110,13 +112,14 @@ class _Reported:
         return self.excess_s * math.exp((self.excess_at - now) / EXCESS_DECAY_S)
 
     def inflow(self, now: float) -> float:
-        """Work that others send, as a share of what the peer does in the time since its report."""
+        """Work that other servers send, as a share of the work that the peer has done since its
+        report."""
         if self.missed_s <= 0.0 or now - self.made_at > INFLOW_S:
             return 0.0
         return 1.0 if self.missed_s >= self.fallen_s else self.missed_s / self.fallen_s
 
     def fallen(self, now: float) -> float:
-        """Seconds by which the wait has fallen since the report, apart from what others sent."""
+        """Seconds by which the wait has fallen since the report, without the inflow."""
         return max(0.0, min(now, self.free_at) - self.made_at)
 
     def forget_past(self, now: float) -> None:
@@ -132,8 +135,8 @@ class _Reported:
             self.outstanding -= call.rows
 
     def add(self, rows: int, at: float) -> None:
-        """Count a call of `rows` rows that is there at `at`."""
-        if self.free_at <= at:  # it runs alone at once
+        """Count a call of `rows` rows that reaches the peer at `at`."""
+        if self.free_at <= at:  # idle: the call runs alone at once
             self.free_at = at + self.alone_s + (rows - 1) * self.row_s
         else:
             self.free_at += rows * self.row_s
@@ -149,7 +152,7 @@ class _Peer:
         """Number of calls sent since it joined."""
         self.received = 0
         self.unreported: deque[PeerCall] = deque(maxlen=UNREPORTED_MOST)
-        """Calls that its last report did not know of."""
+        """Calls that its last report does not include."""
         self.models: dict[str, _Reported] = {}
 
 
@@ -162,12 +165,12 @@ class PeerLoads:
         self._serving: dict[str, list[str]] = {}
 
     def joined(self, peer: str, *, now: float) -> None:
-        """Begin to count for a new link to `peer`; what was known of an earlier one is dropped."""
+        """Start counting for a new link to `peer`; the counts of an earlier link are dropped."""
         self.left(peer)
         self._peers[peer] = _Peer()
 
     def left(self, peer: str) -> None:
-        """Forget a peer. Nothing happens if it is not known."""
+        """Forget a peer; unknown peers are ignored."""
         if self._peers.pop(peer, None) is not None:
             for peers in self._serving.values():
                 if peer in peers:
@@ -185,7 +188,7 @@ class PeerLoads:
         if link is None:
             return
         received, loads = min(report.received, link.sent), report.loads
-        if received < link.received:  # overtaken, or the host withdraws models
+        if received < link.received:  # a newer report came first, or models are withdrawn
             received = link.received
             loads = tuple([load for load in loads if load.wait_s == math.inf])
         link.received = received
@@ -194,7 +197,7 @@ class PeerLoads:
         while unreported and unreported[0].number < received:
             changed.add(unreported.popleft().model)
         made_at = now - hop
-        if unreported:  # it was made before the first of these had come
+        if unreported:  # the report was made before the first of these calls had arrived
             made_at = min(made_at, unreported[0].sent_at + hop)
         for load in loads:
             changed.add(load.model)
@@ -216,7 +219,7 @@ class PeerLoads:
         wait = max(0.0, load.wait_s)
         if reported.alone_s == math.inf or reported.row_s == math.inf:
             reported.alone_s = reported.row_s = 0.0
-            wait = math.inf  # it says nothing that could be used
+            wait = math.inf  # the report is unusable
         if not is_first and wait < math.inf and reported.free_at < math.inf:
             missed = wait - max(0.0, reported.free_at - made_at)
             if reported.outstanding and wait:  # a batch of own calls has begun
@@ -246,7 +249,7 @@ class PeerLoads:
             return math.inf
         hop = 0.5 * link.rtt_s
         arrives = hop + nbytes / link.bytes_per_s
-        starts = reported.free_at - now  # work goes on there while the call is on its way
+        starts = reported.free_at - now  # the peer works on while the call travels
         age = now - reported.made_at
         if starts < 0.0:
             starts = 0.0
@@ -254,14 +257,14 @@ class PeerLoads:
         if reported.calls:
             reported.forget_past(now)
         least = reported.outstanding * reported.row_s * min(1.0, age / OLD_S) - link.rtt_s
-        if starts < least:  # own calls wait there, whatever was reported
+        if starts < least:  # own calls wait there, whatever the report says
             starts = least
         if starts < arrives:
             starts = arrives
         return starts + reported.alone_s + (rows - 1) * reported.row_s + hop + reported.excess(now)
 
     def doubt(self, peer: str, model: str, *, now: float) -> float:
-        """Seconds of work that others may have sent to a peer since its report."""
+        """Seconds of work that other servers may have sent to a peer since its report."""
         link = self._peers.get(peer)
         reported = None if link is None else link.models.get(model)
         return 0.0 if reported is None else reported.inflow(now) * (now - reported.made_at)
@@ -289,7 +292,7 @@ class PeerLoads:
             reported.outstanding += rows
         call = PeerCall(peer, model, rows, link.sent, now, promised, budget_s, link)
         if reported is not None:
-            if len(reported.calls) >= 2 * UNREPORTED_MOST:  # one without an answer holds up others
+            if len(reported.calls) >= 2 * UNREPORTED_MOST:  # behind one without an answer
                 reported.calls = deque([sent for sent in reported.calls if not sent.ended])
             reported.calls.append(call)
         link.sent += 1

@@ -1,8 +1,8 @@
 """`Members`: which addresses a server dials, and which links it uses.
 
-A server dials the addresses that it knows, up to `MAX_LINKS` links; of more addresses it dials a
-random sample. Two servers that have dialled each other keep one link, the one dialled by the
-machine whose name sorts first, so that both keep the same.
+A server dials the addresses that it knows, up to `MAX_LINKS` links; if it knows more, it dials a
+random sample. Two servers that have dialled each other keep only the link dialled by the machine
+whose name sorts first, so both keep the same link.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from slacktide.peers.rule import Chance
 MAX_LINKS: Final = 16
 LEAST_WAIT_S: Final = 0.1
 MOST_WAIT_S: Final = 2.0
-"""Seconds until an address is dialled again. They double with each failure, and each wait is
-shortened by chance, so that peers do not dial in step."""
+"""Maximum seconds until an address is dialled again. The wait doubles with each failure and is
+shortened at random, so that peers do not dial in step."""
 ITSELF: Final = "this address is the server's own"
 LINKED: Final = "already linked"
 
@@ -35,7 +35,7 @@ class _Address:
     busy: bool = False
     """Whether it is dialled or linked."""
     why: str = ""
-    """Why its last attempt or link ended."""
+    """Why the last attempt to dial it, or the last link to it, ended."""
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ class LinkVerdict:
     """Whether a link is used."""
 
     refusal: str = ""
-    """A sentence; empty: it is used."""
+    """Why the link is not used, in a sentence; empty: it is used."""
     replaced: Any = None
-    """The link whose place it takes."""
+    """The earlier link that this one replaces."""
 
 
 class Members:
@@ -72,7 +72,7 @@ class Members:
     # ---------------------------------------------------------------- addresses
 
     def listed(self, addresses: Collection[str]) -> None:
-        """Dial these addresses and no others. Links go on."""
+        """Dial these addresses and no others. Existing links stay."""
         self._addresses = {
             address: self._addresses.get(address, _Address()) for address in addresses
         }
@@ -90,13 +90,13 @@ class Members:
         return chosen
 
     def next_wakeup(self) -> float | None:
-        """Time at which an address is due; None if none is to be dialled."""
+        """Time at which the next address is due; None if there is nothing to dial."""
         if not self._has_room():
             return None
         return min((entry.due_at for _, entry in self._free()), default=None)
 
     def ended(self, address: str, why: str, *, now: float) -> None:
-        """The attempt to dial an address, or the link that came of it, has ended."""
+        """Record that the attempt to dial an address, or the link that it led to, has ended."""
         entry = self._addresses.get(address)
         if entry is not None and entry.busy:
             entry.busy, entry.why = False, why
@@ -104,8 +104,8 @@ class Members:
             entry.wait_s = min(2.0 * entry.wait_s, MOST_WAIT_S)
 
     def _has_room(self) -> bool:
-        """Whether one more link may be dialled. Where not all peers can be linked, half of the
-        places are left to those that dial this server."""
+        """Whether one more link may be dialled. If not all peers can be linked, half of the links
+        are left to servers that dial this one."""
         busy = sum(entry.busy for entry in self._addresses.values())
         accepted = sum(not member.dialled for member in self._members.values())
         most = self._max_links
@@ -113,7 +113,7 @@ class Members:
         return busy + accepted < most and busy < (most // 2 if is_sample else most)
 
     def _free(self) -> list[tuple[str, _Address]]:
-        """The addresses that may be dialled, apart from their time."""
+        """The addresses that may be dialled once they are due."""
         return [
             (address, entry)
             for address, entry in self._addresses.items()
@@ -131,7 +131,7 @@ class Members:
     # ---------------------------------------------------------------- links
 
     def admit(self, hello: PeerHello, link: object, *, address: str, dialled: bool) -> LinkVerdict:
-        """Judge a link by its first hello. `address`: as dialled."""
+        """Judge a link by its first hello. `address`: the address that was dialled."""
         machine, entry = hello.machine, self._addresses.get(address) if dialled else None
         if hello.protocol != PROTOCOL:
             return LinkVerdict(
@@ -164,14 +164,14 @@ class Members:
         return member is not None and member.link is link
 
     def left(self, link: object, machine: str) -> bool:
-        """A link has ended. Returns whether it was used."""
+        """Record that a link has ended. Returns whether it was used."""
         used = self.holds(link, machine)
         if used:
             del self._members[machine]
         return used
 
     def links(self) -> list[Any]:
-        """The links that are used, by the names of their machines."""
+        """The links that are used, sorted by the names of their machines."""
         return [self._members[machine].link for machine in sorted(self._members)]
 
     def addresses(self) -> list[tuple[str, str, str]]:

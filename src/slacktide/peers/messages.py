@@ -23,13 +23,13 @@ class PeerHello:
     """Digest of each loaded model version, by `model:version`. Equal digests mean that either
     server may answer for the other."""
     instance: str = ""
-    """Random text made at the server's start, which tells it from its namesakes. The dialler fills
-    it in."""
+    """Random text made at the server's start, which tells the server from others of the same name.
+    The dialler fills it in."""
     http_address: str = ""
     grpc_address: str = ""
-    """`host:port` at which clients reach the server; empty: they are not sent there."""
+    """`host:port` at which clients reach the server; empty: clients are not sent to it."""
     tls: bool = False
-    """Whether these ports use TLS."""
+    """Whether the ports at these addresses use TLS."""
 
 
 @read_only
@@ -42,7 +42,7 @@ class ModelLoad:
     alone_s: float
     """Time that a batch of one row takes."""
     row_s: float
-    """By how much each waiting row delays the next: the time per row at the best batch size,
+    """Delay of the next request by each waiting row: the time per row at the best batch size,
     divided by the number of lanes."""
 
 
@@ -54,5 +54,5 @@ class LoadReport:
     loads: tuple[ModelLoad, ...]
     """Only the models whose load has changed since the last report on the same link."""
     received: int
-    """Number of calls received on this link when the report was made. The calls sent later are not
-    in `wait_s`."""
+    """Number of calls received on this link when the report was made. `wait_s` does not include
+    later calls."""

@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from slacktide.peers.messages import LoadReport, ModelLoad
 
 INTERVAL_S = 0.1
-"""Minimum seconds between two reports that go with no answer."""
+"""Minimum seconds between two reports that are not sent with an answer."""
 REFRESH_S = 0.5
 """A load that has not changed is reported again after this time."""
 CHANGED = 0.1
-"""A load has changed if a time differs by more than this part of the model's time alone."""
+"""A load has changed if a time differs by more than this share of the time of one row alone."""
 
 
 class LoadReporter:
-    """The reports on one link. A peer expects that a wait falls by the time that has passed, so a
-    load counts as changed if it differs from that."""
+    """The reports on one link. A peer expects the wait to shrink as time passes, so a load counts
+    as changed if it differs from that expectation."""
 
     def __init__(self) -> None:
         self._reported: dict[str, tuple[ModelLoad, float]] = {}
-        """By model: the load last reported, and when."""
+        """By model: the last load reported, and the time of that report."""
         self._received = 0
         self._at = -INTERVAL_S
 
@@ -29,7 +29,7 @@ class LoadReporter:
     ) -> LoadReport | None:
         """The report to send now; None if nothing has changed, or it is too early. `loads`: those
         of all models that the peer may use, now. `received`: calls received on the link so far.
-        `answering`: it goes with an answer."""
+        `answering`: whether the report is sent with an answer."""
         if not answering and now < self._at + INTERVAL_S:
             return None
         came = received != self._received
@@ -44,7 +44,7 @@ class LoadReporter:
         return LoadReport(changed, received)
 
     def forget(self, model: str) -> None:
-        """Report a model anew: the peer may have ignored what it was told."""
+        """Report a model again: the peer may have ignored earlier reports."""
         self._reported.pop(model, None)
 
     def _has_changed(self, load: ModelLoad, now: float) -> bool:

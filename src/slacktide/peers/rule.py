@@ -1,11 +1,11 @@
-"""`ForwardingRule`: whether a request is served where it came, or by a peer.
+"""`ForwardingRule`: decides whether a request is served by this server or by a peer.
 
-A relative of Prequal (Wydrowski et al., NSDI 24), which sends a request to the replica with the
-lowest latency of a few sampled ones, by what they have reported. What differs: there is no balancer
-in between, so that staying at home costs nothing and is preferred by a margin; what is compared is
-the time until the answer to *this* request by the profile of its model, rather than a median of
-past latencies beside a count of requests in flight; what was reported ages, and calls that were
-sent since count on top; a peer without the time until the deadline is no choice.
+The rule is related to Prequal (Wydrowski et al., NSDI 24), which samples a few replicas and sends a
+request to the one that has reported the lowest latency. It differs in four ways. There is no
+balancer in between, so staying at home costs nothing and is preferred by a margin. It compares the
+time until the answer to *this* request, by the profile of its model, rather than the median of past
+latencies and the number of requests in flight. Reports age, and calls sent since a report are added
+to it. A peer that cannot answer by the deadline is never chosen.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from slacktide.peers.loads import PeerLoads
 from slacktide.peers.messages import ModelLoad
 
 SAMPLE = 8
-"""Number of peers that are compared. All servers that compare all peers choose the same one."""
+"""Number of peers to compare. If all servers compared all peers, they would all choose the same
+one."""
 MARGIN, MARGIN_MIN_S = 0.1, 0.0005
-"""How much sooner a peer must answer: a part of the model's time alone, but at least so much."""
+"""How much sooner a peer must answer: `MARGIN` × the time of the model alone, but at least
+`MARGIN_MIN_S`."""
 DOUBT = 2.0
-"""The margin grows by DOUBT × the work that others may have sent to the peer since its report ×
-the part of the budget that is left at home."""
+"""The margin grows by DOUBT × the work that other servers may have sent to the peer since its
+report × the part of the budget that is left at home."""
 
 
 class Chance(Protocol):
@@ -52,7 +54,7 @@ class ForwardingRule:
         peer, peer_s = self._soonest(model, rows, nbytes, (), now)
         if peer is None or peer_s > budget_s:
             return None
-        if answer_s > budget_s:  # it would be refused here
+        if answer_s > budget_s:  # this server would refuse the request
             return peer
         least_s = peer_s + max(MARGIN * home.alone_s, MARGIN_MIN_S)
         if least_s <= answer_s:
@@ -82,7 +84,7 @@ class ForwardingRule:
         tried: Collection[str],
         now: float,
     ) -> tuple[str | None, float]:
-        """The soonest of the sampled peers, and the seconds until its answer is here."""
+        """The sampled peer that answers soonest, and the seconds until its answer is here."""
         loads = self._loads
         best, soonest = None, math.inf
         for peer in self._sampled(loads.serving(model), tried):

@@ -1,9 +1,10 @@
 """`SessionMoves`: which session should move to a peer.
 
-Frames of a session are not forwarded one by one; a session moves as a whole, and rarely. The wait
-at home and the answers that peers promise are averaged. If a peer has promised to answer sooner by
-a part of the budget for a while, one session moves. Then the averages get time to show the effect,
-and a session that has come stays for longer, so that none goes back and forth.
+Frames of a session are not forwarded one by one: a session moves as a whole, and rarely. The rule
+averages the wait at home and the answer times that peers promise. If a peer has promised to answer
+sooner for a while, by at least a part of the budget, one session moves. The next move waits until
+the averages show the effect, and a session that has just arrived stays longer, so that no session
+goes back and forth.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ AVERAGED_S = 1.0
 GAIN = 0.05
 """Minimum gain, as a part of the budget, for which a session moves."""
 HOLD_S = 0.5
-"""How long a peer must have been sooner."""
+"""Seconds for which a peer must have promised to answer sooner."""
 PAUSE_S = 0.5
-"""Least seconds between two moves away from this server. They are as long as the budget if that is
-longer: what waits here when a session leaves takes up to that long."""
+"""Minimum seconds between two moves away from this server, or the budget if that is longer: frames
+that wait here when a session leaves may take up to that long."""
 STAY_S = 5.0
 """Seconds that a session stays after it has come."""
 
@@ -33,21 +34,21 @@ class SessionMoves:
     def __init__(self, loads: PeerLoads) -> None:
         self._loads = loads
         self._since: dict[str, float] = {}
-        """When each session came."""
+        """Time at which each session began or arrived here."""
         self._averages: dict[str, dict[str, float]] = {}
         """Seconds until an answer, by model and server; "" is this server."""
         self._at: dict[str, float] = {}
         """By model: time of the last call of `advise`."""
         self._sooner_since: dict[str, float] = {}
-        """By model: since when a peer has been sooner."""
+        """By model: time since which a peer has promised to answer sooner."""
         self._moved_at = -math.inf
 
     def came(self, session: str, *, now: float) -> None:
-        """A session has begun here or moved here."""
+        """Record that a session has begun here or moved here."""
         self._since[session] = now
 
     def ended(self, session: str) -> None:
-        """A session has ended or moved away."""
+        """Record that a session has ended or moved away."""
         self._since.pop(session, None)
 
     def advise(
@@ -61,7 +62,7 @@ class SessionMoves:
         peers: Collection[str] | None = None,
     ) -> tuple[str, str] | None:
         """A session of this model that should move, and the peer; None: all stay. `sessions`: those
-        that may move, the first choice first. `nbytes`: of a frame. `peers`: those that take
+        that may move, the first choice first. `nbytes`: size of a frame. `peers`: peers that take
         sessions; None: all that serve the model."""
         model = home.model
         weight = 1.0 - math.exp((self._at.get(model, now) - now) / AVERAGED_S)

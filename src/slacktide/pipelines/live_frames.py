@@ -107,7 +107,8 @@ class LiveFrame:
         self.announced: int | None = None
         """Id of the announced child, whose body has not arrived; None: there is none."""
         self.open: dict[int, str] = {}
-        """Device of each part without an outcome, '' for each such child; by id, oldest first."""
+        """Device of each part without an outcome, or '' for a child that runs here; by id, oldest
+        first."""
         self.awaited: list[int] = []
         """Ids of children whose yield is awaited."""
         self.fed: dict[str, list[tuple[Edge, Feed, Yield, Place]]] = {}

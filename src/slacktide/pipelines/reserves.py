@@ -1,11 +1,11 @@
 """`Reserves`: how much of a frame's time to reserve for the stages behind a stage.
 
-A stage's request is due before its frame, by the time of the longest branch behind the stage: the
-p99 of each stage alone, for the likely number of rows, and of transfers between devices. Waiting
-times are not included: schedulers handle them, since they know deadlines. If less time is left than
-all p99 together, it is shared in proportion: usually such a frame is still on time. For a branch
-that alone takes more time than is left, nothing is reserved: its first stage refuses the rows
-itself, and finds out (engine/trials.py) whether the branch still takes that long.
+A stage's request is due earlier than its frame, by the time that the longest branch behind the
+stage takes: the p99 of each stage alone, for the likely number of rows, and of transfers between
+devices. Waiting times are not included: schedulers handle them, since they know deadlines. If less
+time is left than all p99 together, it is shared in proportion: usually such a frame is still on
+time. For a branch that alone takes more time than is left, nothing is reserved: its first stage
+refuses the rows itself, and finds out (engine/trials.py) whether the branch still takes that long.
 """
 
 from __future__ import annotations

@@ -179,8 +179,8 @@ class Admission:
     ) -> tuple[float, float]:
         """See `Scheduler.outlook`. The time needed is that of test 1. The wait is all work ahead at
         the best rate, slowed as in promises.py, even work that may not be served. If the request
-        could wait that long and is refused nevertheless, this is for the sake of requests due
-        later, so their work is added to the wait."""
+        could wait that long and is refused nevertheless, the refusal is for the sake of requests
+        due later, so their work is added to the wait."""
         view, lead = self._view, times.lead[rows]
         wait = free = view.free_in(now=now)
         if not self._queue.rows:

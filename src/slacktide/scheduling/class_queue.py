@@ -94,7 +94,8 @@ class ClassQueue:
 
     def _build(self, classes: RunClasses) -> None:
         self.classes = classes
-        """The classes that requests are sorted by. May be replaced by classes that sort alike."""
+        """The classes that requests are sorted by. May be replaced by classes that sort requests in
+        the same way."""
         self.kinds: list[ClassKind] = [EMPTY]
         """Properties by code. Read only; it grows, or is replaced by a new list."""
         self._code_by_kind: dict[ClassKind, int] = {}

@@ -1,16 +1,18 @@
 """Promises: `slack` admits only requests it can serve, and drops any that it no longer can.
 
-Under overload some requests are refused, and while no lane is idle, goodput does not depend on
-which. So the newest is refused (docs/decisions/0030-refusing-early.md): a request is admitted only
-if it can be on time after the work ahead *and* makes no waiting request of its class and at least
-its penalty late. *The plan* assumes that requests run by deadline, each after those of its own and
-shorter classes, in the time that other models leave, and take `slowdown` × their time at the best
-rate. What is left before a deadline is slack; a newcomer uses up slack of all requests due later.
+Under overload some requests must be refused, and while no lane is idle, goodput does not depend on
+which ones. So the newest is refused (docs/decisions/0030-refusing-early.md): a request is admitted
+only if it can be on time after the work ahead *and* makes no waiting request of its class and at
+least its penalty late. *The plan* assumes that requests run by deadline, each after those of its
+own and shorter classes, in the time that other models leave, and take `slowdown` × their time at
+the best rate. The time between a request's planned end and its deadline is its slack; a new request
+uses up slack of all requests due later.
 
-A newcomer without a place in the plan may replace a request that is due earlier and came at most
-AT_ONCE before it: the last request of a burst is due last, and if it were refused, the lane would
-idle sooner. After a refusal or a loss, requests without a place are dropped at the next decision.
-If more than a share `late` of the refusals come after a wait, the slowdown rises.
+A new request for which the plan has no time may replace a request that is due earlier and arrived
+at most AT_ONCE before it. Otherwise the last request of a burst, which is due last, would be
+refused, and the lane would idle sooner. After a refusal or a loss, requests without a place in the
+plan are dropped at the next decision. If more than a share `late` of the refusals come after a
+wait, the slowdown rises.
 """
 
 from __future__ import annotations

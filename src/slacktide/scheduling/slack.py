@@ -20,7 +20,7 @@ k. The sizes are half octaves, without those that save next to nothing per row.
 In both cases the lane may be held for announced requests (announcements.py). Let a_1 … a_4 be the
 times when their bodies will be complete, if within `lead` × the time alone. The best score now is
 compared with the best at each a_j, with requests 1 … j added and a_j − now added to the batch's
-time. If one of these is WORTH_WAITING times as good, nothing runs before a_1.
+time. If one of these scores is WORTH_WAITING times as high, nothing runs before a_1.
 """
 
 from __future__ import annotations

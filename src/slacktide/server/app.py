@@ -380,7 +380,8 @@ class NoPeers:
 def open_peers(
     settings: ServerSettings, data: ServerDataPlane, credentials: Credentials
 ) -> PeerService | NoPeers:
-    """Return what links the server to its peers. Without peers, nothing of it is loaded."""
+    """Return the service that links the server to its peers. Without peers, its modules are not
+    loaded."""
     if not settings.has_peers:
         return NoPeers(data)
     from slacktide.server.peers.service import PeerService

@@ -1,7 +1,8 @@
 """Tells formats of labels apart, and reads them.
 
-The simplest is a folder for each class, with its images. Names of folders are labels of the model.
-If none is, or the model has none, the sorted order of folders gives the class numbers.
+The simplest format is a folder of images for each class. Folders are named after labels of the
+model. If no name is a label, or the model has no labels, the sorted order of folders gives the
+class numbers.
 """
 
 from __future__ import annotations

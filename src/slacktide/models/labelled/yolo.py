@@ -4,9 +4,9 @@
     DATA/images/val/000000.jpg
     DATA/labels/val/000000.txt         a line for each object: class, centre x, y, width, height
 
-Numbers are fractions of the upright image. A line with more of them is an outline, whose bounding
-box counts. An image without a text file has no object. `val` is read, else `test`, else `train`. It
-names a folder of images, or a text file with a path in each line, relative to that file.
+Numbers are fractions of the upright image. A line with more numbers is an outline, whose bounding
+box counts. An image without a text file has no object. `val` is read, else `test`, else `train`:
+the name of a folder of images, or of a text file with a path in each line, relative to that file.
 """
 
 from __future__ import annotations

@@ -219,7 +219,8 @@ class InputSettings(Section):
 
     @property
     def inputs_by_role(self) -> dict[str, str]:
-        """Inputs of the file by what a tokenizer makes of them, whether or not they exist."""
+        """Inputs of the file by the role for which a tokenizer makes them, whether or not they
+        exist."""
         return {role: role for role in ROLES} if self.gives is None else self.gives
 
 

@@ -2,7 +2,7 @@
 
 inputs: {text: {tokenizer: tokenizer.json}}
 
-`with_text` states what follows for the file's inputs: how they are padded, and how long they are.
+`with_text` completes the settings of the file's inputs: their padding and their lengths.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ class DeclaredText:
         return TokenSource(f"inputs.{self.name}.tokenizer", self.gives["input_ids"], named)
 
     def specs(self, interface: ModelInterface) -> dict[str, TensorSpec]:
-        """The inputs of a file that it makes, by role."""
+        """The inputs of a file that the tokenizer makes, by role."""
         inputs = {spec.name: spec for spec in interface.inputs}
         return {role: inputs[name] for role, name in self.gives.items() if name in inputs}
 
     def shown(self, interface: ModelInterface) -> ModelInterface:
-        """Return a file's interface as clients see it: BYTES instead of what it makes."""
+        """Return a file's interface as clients see it: a BYTES input instead of those that the
+        tokenizer makes."""
         given_names = set(self.gives.values())
         other_inputs = [spec for spec in interface.inputs if spec.name not in given_names]
         rows = next((spec.shape[0] for spec in self.specs(interface).values()), -1)

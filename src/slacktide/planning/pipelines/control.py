@@ -50,7 +50,7 @@ CALM_S = 30.0
 CALM = (CALM_S,)
 PAUSES_S = (3.0, 30.0)
 """Pause after a plan that paid off, and the longest pause. The pause doubles after each plan that
-did not pay off. A grave loss does not wait for its end."""
+did not pay off. A loss above `GRAVE_LOSS` does not wait for the pause to end."""
 LINK_QUANTILE = 4
 """Equal groups into which the rates of an unwatched link are cut; the lowest cut point counts."""
 RECENT_SECONDS = 3

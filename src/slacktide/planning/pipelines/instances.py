@@ -102,7 +102,8 @@ class StageInstances:
         return policy.decide(view, now=now).replicas
 
     def _scaled(self, schedule: CoralSchedule, number: int, at: int, target_count: int) -> bool:
-        """Add or remove instances, and return whether any changed. Each added one has a window."""
+        """Add or remove instances, and return whether any changed. Each added instance has a
+        window."""
         pipeline, stages = schedule.question.pipelines[number], self._placed[number]
         before = stages[at].replicas
         for replica in range(before, target_count):

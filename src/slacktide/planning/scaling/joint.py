@@ -62,8 +62,8 @@ class JointOptions(VerticalOptions):
 
 
 SHORT_SHARE = 0.05
-"""For how much longer a number of replicas may have been too small than the number that was too
-small for the shortest time; as a share of the window."""
+"""A number of replicas is considered if the time for which it was too small exceeds the shortest
+such time of any number by at most this share of the window."""
 
 
 class Joint(ScalingPolicy):

@@ -9,8 +9,8 @@ predicted time and arrivals come as expected; otherwise it is a forecast, renewe
 Our scaling policies judge every plan by the walk: a plan is good if the walk finds no request late.
 Sponge's Algorithm 1 (paper §3.3) instead gives all requests the shortest of their budgets.
 
-Expected arrivals come at the view's rate, but as early as chance may bring them: the k-th as soon
-as rate · t + burst · √t reaches k. Announced requests that can still be on time replace the first
+Arrivals are expected at the view's rate, but as early as a burst may bring them: the k-th comes
+when rate · t + burst · √t reaches k. Announced requests that can still be on time replace the first
 expected arrivals.
 
 The walk ignores lanes held for a later batch, other models on a shared lane, and the rule that

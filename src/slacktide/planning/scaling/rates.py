@@ -1,7 +1,7 @@
 """`ExpectedArrivals`: how many rows will come soon, and how much time they will have left.
 
 It counts each request that can still be on time, once, when it is first known. A request that no
-number of cores can save must not claim any. Work and memory per request are constant.
+number of cores can save must not claim cores. Work and memory per request are constant.
 
 The rate is an exponential average over `window` seconds. A second average, over `burst_window`,
 reacts sooner but is noisy. Its mean square distance from the first shows how far chance or bursts
@@ -51,7 +51,7 @@ MOST_BUDGETS = 128
 """Budgets remembered: enough for a quantile, and few enough to sort for every plan."""
 
 MOST_SPREAD = 16.0
-"""Measurements of D are capped at this, so that one step in the rate does not pass for bursts."""
+"""Upper bound on measurements of D, so that a single step in the rate is not taken for bursts."""
 SPREAD_WINDOWS = 20.0
 """Time over which D is averaged, in burst windows."""
 

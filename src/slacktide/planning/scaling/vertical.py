@@ -54,7 +54,7 @@ def p50_rescue(view: ModelView, *, now: float) -> int:
 def _requests_of(view: ModelView, now: float) -> Iterator[Waiting]:
     yield from view.waiting
     if view.rate > 0.0:
-        # One that is expected when all running batches have ended; `Search` judges earlier ones.
+        # A request expected after all running batches end; `Search` judges earlier requests.
         ready_at = max([now, *(replica.free_at for replica in view.replicas)])
         yield Waiting(ready_at, ready_at + view.budget)
 

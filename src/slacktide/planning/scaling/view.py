@@ -112,7 +112,7 @@ class ModelView:
     """Expected rows per second until the next plan, with a margin for bursts. Counts only requests
     that could be on time with some allowed number of cores."""
     budget: float
-    """Seconds that such a request will have left when it is ready (a low quantile); infinite
+    """Seconds that an expected request will have left when it is ready (a low quantile); infinite
     without deadlines."""
     batch: int
     """Maximum number of rows in a batch under the plan in force."""
@@ -121,8 +121,9 @@ class ModelView:
     start_time: float = 0.0
     """Seconds from the start of a replica until it serves."""
     arrived: int = 0
-    """Rows of such requests so far, announced ones included. Policies compute rates over longer
-    spans from it. It falls only when the body of an announced request comes too late."""
+    """Rows so far of requests that could be on time, announced ones included. Policies compute
+    rates over longer spans from this count. It falls only when the body of an announced request
+    comes too late."""
     variants: tuple[VariantView, ...] = ()
     """Variants that the model can run, the present one included; empty if there is only one."""
     burst: float = 0.0

@@ -394,7 +394,8 @@ class ServerCall(PendingRequest):
             raise WireError(Reason.CONNECTION_BLOCKED, "")
 
     def _split(self, version: LoadedVersion, checked: CheckedInputs) -> None:
-        """Run the call's rows in several batches. Raises BadField if they depend on each other."""
+        """Run the call's rows in several batches. Raises BadField if the rows depend on each
+        other."""
         if version.dependence:
             most = version.interface.max_batch
             field = f"input {checked.tensors[0].name!r} shape[0]"

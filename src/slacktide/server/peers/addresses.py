@@ -24,7 +24,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """An address that `split_address` takes apart."""
+    """Join a host and a port to an address that `split_address` reads."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -47,8 +47,8 @@ def client_address(host: str, port: int | None) -> str:
 
 
 def why_unnamed(home: PeerHello, hello: PeerHello) -> str:
-    """Why clients of the server that says `home` must not be sent to the addresses in `hello`;
-    empty: they may."""
+    """Why clients of this server, whose hello is `home`, must not be sent to the addresses in
+    `hello`; empty: they may."""
     home_addresses = {home.http_address, home.grpc_address} - {""}
     addresses = {hello.http_address, hello.grpc_address} - {""}
     if addresses and hello.tls != home.tls:

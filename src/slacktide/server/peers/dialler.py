@@ -1,8 +1,8 @@
 """`PeerDialler`: keeps the links of a server to its peers.
 
-It resolves the addresses of `--peers` and dials them. Every link, whoever dialled it, is judged
-before the server's own host hears of it (`peers/members.py` decides). Each attempt reads the
-certificate and the token anew; links that exist go on with those that they began with.
+It resolves the addresses of `--peers` and dials them. `peers/members.py` judges every link,
+whichever side dialled it, before the server's own host is told of the link. Each attempt reads the
+certificate and the token again; existing links keep those that they began with.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from slacktide.wire.errors import WireError
 log = logging.getLogger("slacktide.server")
 
 RESOLVE_S: Final = 5.0
-"""Seconds between look-ups of the names after `dns:`."""
+"""Seconds between look-ups of the names in `dns:NAME`."""
 DIAL_S: Final = 2.0
 """Seconds that connecting may take, TLS included."""
 LOCAL_ONLY: Final = "peers on other machines need --peer-token-file, or certificates that name them"
@@ -56,8 +56,8 @@ class PeerDialler:
         *,
         rng: random.Random | None = None,
     ) -> None:
-        """`host` hears of the links that are used. `peers`: addresses, or `dns:NAME` for all that a
-        name stands for, each with an optional port. Raises ValueError for others."""
+        """`host` is told of the links that are used. `peers`: addresses, or `dns:NAME` for every
+        address of a name, each with an optional port. Raises ValueError for other texts."""
         self._host = host
         self._credentials = credentials
         self._names = {
@@ -71,7 +71,7 @@ class PeerDialler:
             if not peer.startswith(DNS)
         }
         self._resolved: dict[str, dict[str, Place]] = {}
-        """Addresses of each name, as of the last look-up that worked."""
+        """Addresses of each name, as of the last look-up that succeeded."""
         self._places: dict[str, Place] = {}
         """All addresses to dial."""
         self._instance = secrets.token_hex(8)
@@ -83,19 +83,20 @@ class PeerDialler:
         self._server: GrpcServer | None = None
 
     async def start(self, server: GrpcServer) -> None:
-        """Dial from now on. The links belong to `server`, which drains and closes them."""
+        """Start to dial. The links belong to `server`, which drains and closes them."""
         self._server = server
         self._begin(self._run())
 
     async def close(self) -> None:
-        """Dial no more. Safe to repeat."""
+        """Stop dialling. Safe to repeat."""
         self._server = None
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def status(self) -> dict[str, Any]:
-        """Each address, what is linked there or why nothing is, and what is wrong with peers."""
+        """Each address with the machine linked there or the reason why there is none, and `notes`:
+        the last sentence logged about each address or machine."""
         return {
             "addresses": [
                 {"address": address, "machine": machine, "why": why}
@@ -122,7 +123,7 @@ class PeerDialler:
         self._host.joined(link, hello)
         self._sentences.pop(hello.machine, None)
         self._sentences.pop(link.address, None)
-        for address, machine, _ in self.members.addresses():  # whichever of the two has dialled
+        for address, machine, _ in self.members.addresses():  # whichever side dialled
             if machine == hello.machine:
                 self._sentences.pop(address, None)
         log.info("peer %s is linked (%s)", hello.machine, link.address)
@@ -211,14 +212,14 @@ class PeerDialler:
             self._ended(address, why)
 
     def _ended(self, address: str, why: str) -> None:
-        """An attempt or its link has ended."""
+        """Record that an attempt, or the link that it led to, has ended."""
         self.members.ended(address, why, now=time.monotonic())
         self._note(address, why)
         self._changed.set()
 
     def _note(self, about: str, why: str) -> None:
-        """Log a sentence, unless it is the last one about this address or machine, or is about a
-        link that nobody misses."""
+        """Log a sentence, unless it repeats the last one about this address or machine, or concerns
+        a link that nobody misses."""
         if why not in (ITSELF, LINKED) and self._sentences.get(about) != why:
             if len(self._sentences) >= _MOST_SENTENCES:
                 self._sentences.clear()

@@ -33,7 +33,8 @@ class ForwardingPlane:
         self.loads = loads
         self._rule = rule
         self._turn: dict[str, tuple[ModelLoad, int]] = {}
-        """Loads at the begin of this turn of the loop, by version, and the rows accepted since."""
+        """Loads at the beginning of this turn of the loop, by version, and the rows accepted
+        since."""
         self.largest_body = home.largest_body
         self.has_slo = home.has_slo
         self.open_session = home.open_session

@@ -1,12 +1,13 @@
 """`ForwardingCall`: a call of a client, which a peer may answer.
 
-A call begins at home, where its limits apply and its payload gets its slot. When it is submitted, a
-rule compares the wait here with what peers have reported, and a peer that answers sooner gets it. A
-call that this server refuses for lack of time is forwarded once, if a peer has the time. The slot
-stays until the answer, so that a call whose peer is lost can be asked again, here or elsewhere.
+A call begins at this server: its limits apply, and the payload gets a slot. When the call is
+submitted, a rule compares the wait here with the reports of peers, and a peer that answers sooner
+gets the call. A call that this server refuses for lack of time is forwarded once, if a peer has the
+time. The payload keeps its slot until the answer, so that a call whose peer is lost can be sent
+again, here or elsewhere.
 
 While a peer has a call, or between two attempts, the call is *outside*: the engine does not know
-it, and it keeps its slot. It then ends here as any other call does, with one outcome.
+it, and it keeps its slot. Like any other call, it ends here, with one outcome.
 """
 
 from __future__ import annotations
@@ -78,29 +79,29 @@ class ForwardingCall(ServerCall):
         self._held = False
         """Outside: whether the driver has yet to release the payload."""
         self._refusal: Outcome | None = None
-        """The outcome with which this server has refused it, once it was forwarded for that."""
+        """The outcome with which this server refused the call, if it was forwarded after that."""
         self._tried: tuple[str, ...] = ()
-        """Peers that it was sent to."""
+        """Peers that the call was sent to."""
         self._sent: tuple[PeerLink, int] | None = None
-        """The link to the peer that has it, and the link's id of the call."""
+        """The link to the peer that has the call, and the link's id for it."""
         self._peer_call: PeerCall | None = None
         self._request: Request | None = None
-        """Set once it is submitted."""
+        """Set once the call is submitted."""
         self._output_names: list[str] = []
         self._parameters: Mapping[str, Parameter] = {}
 
     # ── where it goes ────────────────────────────────────────────────────────────────────────
 
     def _stays(self, version: LoadedVersion) -> bool:
-        """Whether it is answered here, whatever peers report."""
+        """Whether the call is answered here, whatever peers report."""
         context = self.context
         return bool(version.stages or context.session or context.redirected)
 
     def _sooner(
         self, version: LoadedVersion, deadline: float | None, rows: int, nbytes: int
     ) -> PeerLink | None:
-        """The link to a peer that answers it sooner; None: none does, or it stays here. `deadline`
-        None: best effort, which stays."""
+        """The link to a peer that answers the call sooner; None: none does, or the call stays here.
+        `deadline` None: best effort, which stays."""
         forwarding = self._forwarding
         if not forwarding.peers.in_flight() or deadline is None or self._stays(version):
             return None
@@ -112,7 +113,7 @@ class ForwardingCall(ServerCall):
         try:
             version = self._find()
             options = parse_parameters(parameters, self._plane.look_alikes)
-        except WireError:  # `announce` refuses it
+        except WireError:  # `announce` refuses the call
             return ""
         settings = version.definition.settings
         deadline = due(self.context, options, settings, settings.slo)
@@ -132,12 +133,12 @@ class ForwardingCall(ServerCall):
         deadline = None if notice.best_effort else notice.deadline
         if self._sooner(version, deadline, 0, self._length) is None:
             super()._expect(version, notice)
-        else:  # the engine would only learn of it to forget it
+        else:  # a peer will probably get the call, so the engine need not know it
             self._outside = True
             self._plane.loop.call_later(PATIENCE_S, self._expect_late, notice)
 
     def _expect_late(self, notice: Notice) -> None:
-        """Tell the engine of a body that takes its time."""
+        """Announce a request whose body is slow to arrive to the engine."""
         if self._outside and self.state is CallState.RECEIVING and self._refusal is None:
             self._outside = False
             self.id = self._plane.driver.new_id()
@@ -157,25 +158,25 @@ class ForwardingCall(ServerCall):
         if link is None:
             self._go_home()
             return
-        if self.waits:  # the engine has its notice
+        if self.waits:  # the engine has the call's notice
             self.waits = False
             self._held = True
-            # Not by its route: that of a call that is split cancels only parts.
+            # Not by the call's route: the route of a split call cancels only parts.
             self._plane.driver.cancel(self.id, Reason.CLIENT_CANCELLED)
         self._send(version, link)
 
     def _go_home(self) -> None:
-        """Have the engine answer it."""
+        """Have this server's engine answer the call."""
         request = self._request
         assert request is not None
-        if self._outside:  # the engine has seen its id before
+        if self._outside:  # the engine has seen the call's id before
             self._outside = False
             self.id = self._plane.driver.new_id()
             request = self._request = replace(request, id=self.id)
         self._route.submit(request, self)
 
     def _send(self, version: LoadedVersion, link: PeerLink) -> None:
-        """Send it to a peer. Its payload stays here."""
+        """Send the call to a peer. The payload stays here."""
         request, now, nbytes = self._request, self._plane.driver.clock(), self._nbytes()
         assert request is not None
         self._outside = True
@@ -200,7 +201,7 @@ class ForwardingCall(ServerCall):
         return sum([tensor.nbytes for tensor in self.payload.tensors])
 
     def _rescuer(self, version: LoadedVersion, budget_s: float) -> PeerLink | None:
-        """The link to a peer that has the time for it after this server has refused it."""
+        """The link to a peer that has time for the call, after this server has refused it."""
         now, tried = self._plane.driver.clock(), self._tried
         rows, nbytes = (1, self._length) if self.payload is None else (self._rows, self._nbytes())
         return self._forwarding.rescuer(version, rows, nbytes, budget_s, tried, now=now)
@@ -215,8 +216,8 @@ class ForwardingCall(ServerCall):
         super().answered(outcome)
 
     def _rescued(self, outcome: Outcome) -> bool:
-        """Keep a call that this server refuses, for a peer that has the time for it. Returns False
-        if there is none."""
+        """Keep a call that this server refuses if a peer has time for it, and send it there.
+        Returns False if no peer has."""
         version, request, budget_s = self._version, self._request, outcome.budget_s
         if request is not None:
             budget_s = None if request.best_effort else request.deadline - outcome.at
@@ -236,7 +237,7 @@ class ForwardingCall(ServerCall):
         return True
 
     def _returned(self, reply: InferReply | None) -> None:
-        """Called by the link: the peer has answered, or is lost."""
+        """Handle the peer's reply, or None if the peer is lost. The link calls this."""
         self._sent = None
         version, request, peer_call = self._version, self._request, self._peer_call
         assert version is not None

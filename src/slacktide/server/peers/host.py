@@ -1,8 +1,8 @@
-"""`ServerPeers`: the server as its links see it, and the links as its calls see them.
+"""`ServerPeers`: connects the links to peers with this server's models and calls.
 
-It greets peers with the digests of this server's models, compares theirs, tells them when it could
-start the next request of each model, and takes the calls that they forward. A peer is used for a
-version only if it serves the same files in the same way under the same name.
+It sends peers the digests of this server's models and compares them with theirs, reports when it
+could start the next request of each model, and accepts the calls that peers forward. A peer is used
+for a version only if it serves the same files in the same way under the same name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from slacktide.wire.errors import WireError
 log = logging.getLogger("slacktide.peers")
 
 REPORT_S: Final = 0.1
-"""Seconds of a round, in which models, and then the loads for each peer, are looked at once."""
+"""Seconds of a round, in which models are checked once, and then the loads for each peer."""
 _UNLIKE: Final = "the peer serves other files or settings under this name"
 MOST_GONE: Final = 64
 """Number of peers that are shown after they have left."""
@@ -52,9 +52,9 @@ class JoinedPeer:
     models: frozenset[str] = frozenset()
     """Models that have such a version."""
     unlike: frozenset[str] = frozenset()
-    """Versions that both have, with other files or settings."""
+    """Versions that both servers have, but with different files or settings."""
     alike: frozenset[str] = frozenset()
-    """Models of which it serves only such versions."""
+    """Models of which the peer has only versions that are usable."""
     unnamed: str = ""
     """Why clients are not sent to the addresses in its hello; empty: they are."""
     reported_at: float = -inf
@@ -64,7 +64,7 @@ class JoinedPeer:
     called: set[str] = field(default_factory=set)
     """Models of the calls that came since the last report."""
     reporter: LoadReporter = field(default_factory=LoadReporter)
-    """The loads that the peer was told."""
+    """Decides which loads to report to the peer, and when."""
     has_reported: bool = False
     """Whether a report went with an answer in this turn of the loop."""
 
@@ -96,11 +96,11 @@ class ServerPeers:
         self.in_flight: Callable[[], int] = lambda: plane.driver.in_flight
         """The number of this server's requests. Without any, the next one starts at once."""
         self._usable: frozenset[str] = frozenset()
-        """Versions for which any peer is usable."""
+        """Versions that at least one peer may answer."""
         self._gone: dict[str, None] = {}
         """Peers that have left, latest last."""
         self._waiting: list[str] = []
-        """Peers whose turn to get a report is still to come in this round."""
+        """Peers that have not had their turn for a report in this round."""
         self.draining = False
 
     # ── for links ────────────────────────────────────────────────────────────────────────────
@@ -151,7 +151,7 @@ class ServerPeers:
     def call(
         self, link: PeerLink, model: str, version: str | None, context: CallContext
     ) -> InferenceCall:
-        context.client = f"peer {link.machine}"  # which is no client's address
+        context.client = f"peer {link.machine}"  # not the address of a client
         context.connection = ""  # crashing inputs of one client must not block the whole peer
         loaded = self._plane.catalog.find(model, version)
         if loaded is not None and not self._versions.is_current(loaded) and not self.draining:
@@ -203,8 +203,8 @@ class ServerPeers:
     def client_addresses(
         self, machine: str, version: LoadedVersion, *, named: bool
     ) -> tuple[str, str]:
-        """The HTTP and gRPC address at which a peer answers clients for a version, which they have
-        `named` or not; empty: they are not sent there."""
+        """The HTTP and gRPC addresses at which a peer answers clients for a version; empty: clients
+        are not sent there. `named`: whether the client has named the version."""
         peer = self._usable_peer(machine, version)
         if peer is None or peer.unnamed or not (named or version.name in peer.alike):
             return "", ""
@@ -255,13 +255,14 @@ class ServerPeers:
     # ── its parts ────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
-        """Tell peers to forward no more: this server shuts down."""
+        """Tell peers to stop forwarding: this server shuts down."""
         self.draining = True
         self._greet()
 
     def tick(self) -> None:
-        """Look at models once in a round, and at the loads for each peer, from now on."""
-        # One peer after the other: peers that hear at once all send to the same free server.
+        """From now on, check models once in a round, and then the loads for each peer."""
+        # One peer after the other: peers that get reports together all send to the same free
+        # server.
         if not self._waiting:
             self._greet()
             self._waiting = list(self._peers)
@@ -291,7 +292,7 @@ class ServerPeers:
             now = self._plane.driver.clock()
             self._loads.reported(machine, LoadReport(gone, 0), now=now)
         for model in models - peer.models:
-            peer.reporter.forget(model)  # the peer may have ignored what it was told
+            peer.reporter.forget(model)  # the peer may have ignored earlier reports
         peer.models = models
         peer.alike = models - models_of(theirs.keys() - peer.usable)
         self._note_usable()

@@ -1,7 +1,7 @@
 """`SessionMover`: advises clients that stream frames to go on at a peer.
 
-Frames are not forwarded: they are the heaviest traffic there is, and a session that moves pays its
-way once. `peers/session_moves.py` decides which session moves, and when.
+Frames are not forwarded: they are the heaviest traffic, and if a session moves, its frames take no
+detour. `peers/session_moves.py` decides which session moves, and when.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from slacktide.server.peers.host import ServerPeers
 log = logging.getLogger("slacktide.peers")
 
 ADVISE_S: Final = 0.2
-"""Seconds between two looks at the sessions."""
+"""Seconds between two checks of the sessions."""
 
 
 class SessionMover:
-    """Looks at the sessions of a server with peers from `start` until `close`. Sessions move only
-    to peers that serve the same version of their model, and no pipeline's sessions do."""
+    """Checks the sessions of a server with peers, from `start` until `close`. Sessions move only to
+    peers that serve the same version of their model; sessions of pipelines never move."""
 
     def __init__(self, home: ServerDataPlane, peers: ServerPeers, loads: PeerLoads) -> None:
         self._home = home
@@ -36,7 +36,7 @@ class SessionMover:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look at the sessions from now on."""
+        """Check the sessions from now on."""
         self._timer = self._home.loop.call_later(ADVISE_S, self.start)
         self.look()
 
@@ -77,6 +77,6 @@ class SessionMover:
         move = self._rule.advise(load, movable, 0, slo, now=now, peers=addresses)
         if move is not None:
             id, peer = move
-            self._rule.came(id, now=now)  # it has not moved yet, and may not follow
+            self._rule.came(id, now=now)  # the client has not moved yet, and may ignore the advice
             log.debug("session %s of %s should move to peer %s", id, version.name, peer)
             movable[id].move(addresses[peer])

@@ -17,7 +17,8 @@ from slacktide.wire.calls import InferReply, InputTensor, Parameter
 _AT_HOME: Final = frozenset(
     ("timeout", "network_us", "late", "report_timing", "binary_data_output")
 )
-"""Parameters that do not travel: the remaining time does, and the answer is made here."""
+"""Parameters that are not sent to the peer: it gets the remaining time, and the answer is made
+here."""
 
 
 def inputs_for_peer(
@@ -45,8 +46,8 @@ def parameters_for_peer(parameters: Mapping[str, Parameter]) -> dict[str, Parame
 def outputs_of(
     reply: InferReply, version: LoadedVersion, rows: int, requested: Sequence[int]
 ) -> list[OutputTensor | None] | None:
-    """The outputs of a peer's reply in the model's order; None unless they are those of the model
-    for `rows` rows, and all that are `requested` (indices) are among them."""
+    """The outputs of a peer's reply, in the model's order. None if they are not those of the model
+    for `rows` rows, or lack any output that is `requested` (indices)."""
     if reply.outputs is None:
         return None
     interface, places = version.interface, version.check.output_places
@@ -69,8 +70,8 @@ def outputs_of(
 def outcome_at_home(
     remote: Outcome, version: LoadedVersion, request: Request, *, now: float
 ) -> Outcome:
-    """The outcome of a call whose peer's answer is here now. The way there and back counts as
-    waiting."""
+    """The outcome of a call whose answer has just arrived from a peer. The time to the peer and
+    back counts as waiting."""
     reason = remote.reason
     if reason.kind is not OutcomeKind.FAILED:
         if now > request.deadline:

@@ -40,7 +40,7 @@ class ServedVersions:
         """Pin (`LoadedVersion.pin`) and digest of each version."""
 
     def update(self) -> bool:
-        """Look at the catalog again. Returns whether digests have changed."""
+        """Read the catalog again. Returns whether digests have changed."""
         loads = {}
         for name in self._catalog.names():
             for version in self._catalog.serving(name).values():
@@ -53,7 +53,7 @@ class ServedVersions:
         return self._note({label: digest for label, (_, digest) in loads.items() if digest})
 
     def withdraw(self) -> bool:
-        """Offer nothing any more. Returns whether anything was offered."""
+        """Stop offering any version. Returns whether any was offered."""
         self._loads = {}
         return self._note({})
 

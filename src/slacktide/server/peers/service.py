@@ -1,4 +1,4 @@
-"""`PeerService`: everything that a server with peers has in addition."""
+"""`PeerService`: all parts that only a server with peers has."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PeerService:
         """The host to give to the gRPC port."""
 
     async def start(self, front_ends: FrontEnds) -> None:
-        """Begin to dial. The links belong to the gRPC port, which listens."""
+        """Start to dial. The links belong to the gRPC port, which already listens."""
         settings = self._settings
         http, grpc = (settings.client_address(front_ends.port(name)) for name in ("http", "grpc"))
         self.host.advertise(http=http, grpc=grpc, tls=settings.tls is not None)
@@ -49,11 +49,11 @@ class PeerService:
         await self.dialler.start(front_ends.grpc_server)
 
     def drain(self) -> None:
-        """Take no more calls of peers: this server shuts down."""
+        """Accept no more calls from peers: this server shuts down."""
         self.host.drain()
 
     async def close(self) -> None:
-        """Dial no more."""
+        """Stop dialling."""
         self._mover.close()
         await self.dialler.close()
 
@@ -62,7 +62,7 @@ class PeerService:
         return peer_families(self.host.states(), self.host.forwarded)
 
     def status(self) -> dict[str, Any]:
-        """This server's name, the peers that are linked, and what became of each address."""
+        """This server's name, the linked peers, and the state of each address."""
         status = self.dialler.status()
         return {
             "machine": self.host.machine,

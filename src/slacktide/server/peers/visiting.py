@@ -1,7 +1,8 @@
 """`VisitingCall`: a call that a peer has forwarded.
 
-It is checked, placed and answered as any call is, but counts nowhere here: the server that it came
-to applies its limits to the client, counts its one outcome, and knows who has cancelled it.
+The call is checked, scheduled and answered like any other, but is not counted here. The server that
+the client called applies its limits to the client, counts the one outcome, and knows who has
+cancelled the call.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class VisitingCall(ServerCall):
         context: CallContext,
         ended: Callable[[], None],
     ) -> None:
-        """`ended` is called when it has its outcome."""
+        """`ended` is called when the call has its outcome."""
         super().__init__(plane, id, model, version, context)
         self._ended = ended
 
@@ -38,5 +39,5 @@ class VisitingCall(ServerCall):
         self._ended()
 
     def cancel(self, reason: Reason) -> None:
-        self._early_until = -inf  # the server it came to counts the cancellations of its clients
+        self._early_until = -inf  # the server that the client called counts its cancellations
         super().cancel(reason)
