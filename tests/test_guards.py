@@ -19,13 +19,13 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
     "cli": 1_992,
-    "client": 2_253,
+    "client": 2_254,
     "cluster": 1_494,
     "domain": 3_117,
     "engine": 4_261,
     "executors": 13_005,
     "exits": 1_950,
-    "frontends": 8_195,
+    "frontends": 8_196,
     "models": 11_792,
     "observability": 1_930,
     "peers": 838,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 7_962,
+    "lab/simulation": 7_964,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_407,
-    "client": 2_253,
-    "lab": 20_695,
+    "serving": 82_408,
+    "client": 2_254,
+    "lab": 20_697,
     "testing": 400,
     "papers": 11_530,
-    "all": 117_241,
+    "all": 117_245,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -112,9 +112,10 @@ class ClientCore:
         self._links = 0
         """Number of connections so far."""
         self._address = ""
-        """Where the server has sent the client; empty: the client is where the user wanted it."""
+        """Address to which the server has sent the client; empty: the client is at the address that
+        the user gave."""
         self._attempt: Connect | None = None
-        """The attempt to connect to such an address, and when it began."""
+        """The attempt to connect to an advised address, and the time at which it began."""
         self._attempt_at = -inf
         self._previous: tuple[int, Uplink] | None = None
         """The connection that the client has left, while frames wait for its answers."""

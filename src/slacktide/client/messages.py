@@ -27,7 +27,7 @@ class ClientSettings:
     picture in memory."""
     most_bytes_in_flight: int = 1 << 20
     follow: bool = True
-    """Whether the client goes where its server sends it."""
+    """Whether the client moves to another server when its own advises that."""
 
     def __post_init__(self) -> None:
         for name, least in (("slo", 1e-4), ("rate", 0.0), ("bytes_per_s", 0.0)):

@@ -96,9 +96,9 @@ class InferenceCall(Protocol):
     on the way, then `submit` it; `refuse` or `cancel` may end it instead."""
 
     def elsewhere(self, length: int, parameters: Mapping[str, Parameter]) -> str:
-        """The origin of a server (`http://10.0.0.2:8000`) that answers a call with a body of
-        `length` bytes sooner, and takes its client; empty: none does. If there is one, the call has
-        ended without an outcome. Allowed before `announce`."""
+        """The origin (`http://10.0.0.2:8000`) of a server that answers a call with a body of
+        `length` bytes sooner, and accepts its client; empty: there is none. If an origin is
+        returned, the call has ended without an outcome. Allowed before `announce`."""
         ...
 
     def announce(
@@ -238,15 +238,15 @@ class PeerLink(Protocol):
         ...
 
     def withdraw(self, id: int) -> None:
-        """Tell the peer that nobody waits for the answer to a call. Its answer is then ignored.
-        Nothing happens if it is here already."""
+        """Tell the peer that nobody waits for the answer to a call, and ignore that answer. Does
+        nothing if it has already arrived."""
 
     def report(self, report: LoadReport) -> None:
-        """Send a report. Nothing happens if the link has ended."""
+        """Send a report. Does nothing if the link has ended."""
 
     def greet(self, hello: PeerHello) -> None:
-        """Send the hello again, because this server's models have changed; a server that shuts down
-        has none. Nothing happens if the link has ended."""
+        """Send the hello again, because this server's models have changed. The hello of a server
+        that shuts down names no models. Does nothing if the link has ended."""
 
     def close(self, why: str) -> None:
         """Forward and take no more calls. The link ends once those under way are answered. The
@@ -254,19 +254,19 @@ class PeerLink(Protocol):
 
 
 class PeerHost(Protocol):
-    """The server, to its links."""
+    """The server as its links see it."""
 
     def hello(self) -> PeerHello:
         """This server's first message."""
         ...
 
     def joined(self, link: PeerLink, hello: PeerHello) -> None:
-        """A peer has said hello, or has said it again because its models have changed. Raises
-        WireError if the server must not use it (same machine name, another protocol): the link then
-        ends with that sentence."""
+        """Handle a peer's hello, the first one or one that says that the peer's models have
+        changed. Raises WireError if the server must not use the link (same machine name, another
+        protocol): the link then ends with that sentence."""
 
     def reported(self, link: PeerLink, report: LoadReport) -> None:
-        """A peer has reported its loads."""
+        """Handle a report of a peer's loads."""
 
     def call(
         self, link: PeerLink, model: str, version: str | None, context: CallContext
@@ -276,7 +276,7 @@ class PeerHost(Protocol):
         ...
 
     def left(self, link: PeerLink, why: str) -> None:
-        """A link has ended, or was refused. Called once, before `done` of its calls."""
+        """Handle the end, or the refusal, of a link. Called once, before `done` of its calls."""
 
 
 class ControlPlane(Protocol):

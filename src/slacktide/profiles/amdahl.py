@@ -37,8 +37,8 @@ the fewest."""
 
 _Floats = npt.NDArray[np.float64]
 _HUBER, _BISQUARE = 1.345, 4.685
-"""In standard deviations: with these, both are 95 % as efficient as least squares under normal
-scatter."""
+"""Limits in standard deviations, with which both functions are 95 % as efficient as least squares
+under normal scatter."""
 _TO_DEVIATION = 1.4826
 """Ratio of standard deviation to median |residual|, for normal scatter."""
 _LEAST_DEVIATION = 1e-3

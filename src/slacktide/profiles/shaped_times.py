@@ -10,7 +10,7 @@ batch teaches about that shape only; each shape has its own `CorrectedTimes` (kn
 - What one shape learns about the machine is passed on to all, so that shapes that have not run
   recently follow a drift.
 - Policies see a few classes of shapes (shape_classes.py), which stay while shapes come and go.
-- At most `MOST_SHAPES` are known. A new one replaces the least frequent one unless that has more
+- At most `MOST_SHAPES` are known. A new shape replaces the least frequent one unless that has more
   requests; if there are thousands of shapes, they keep replacing each other.
 """
 

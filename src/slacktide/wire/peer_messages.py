@@ -205,8 +205,8 @@ def is_answer(message: Buffer) -> bool:
 
 
 def read_answer(message: Buffer, *, now: float) -> tuple[int, InferReply, LoadReport | None]:
-    """Parse the message of an answer that came at `now`. Returns the id of its call, the reply,
-    whose tensors are views into the message, and what it reports. Raises WireError."""
+    """Parse the message of an answer that came at `now`. Returns the id of its call, the reply (its
+    tensors are views into the message), and its load report, if any. Raises WireError."""
     try:
         answers = take_bulk(message, _ANSWER >> 3)[1]
         head, responses, _ = take_bulk(answers[-1], _RESPONSE)

@@ -139,7 +139,7 @@ class FrontEndConnection(ABC):
 
     @abstractmethod
     def disconnected(self) -> None:
-        """The client has gone, or no longer wants answers."""
+        """Handle a client that has gone, or no longer wants answers."""
 
     @abstractmethod
     def start_drain(self) -> None:

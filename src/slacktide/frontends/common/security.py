@@ -147,7 +147,7 @@ class PeerAccess:
         self, token: str | None = None, names: frozenset[str] = frozenset(), *, local: bool = True
     ) -> None:
         """`token`: required of every peer; it may be replaced at any time. `names`: without a
-        token, a peer's verified certificate must contain one of them. `local`: without either,
+        token, a peer's verified certificate must contain one of them. `local`: if there is neither,
         whether programs on this machine may open links."""
         self.token, self.names, self.local = token, names, local
 

@@ -1,8 +1,8 @@
 """`PeerCalls`: the calls on a link between two servers, in both directions.
 
-A call that arrives is received straight into the slot reserved for it, as a frame is, and answered
-once. A call that cannot be served fails alone. Loads that are to be reported go with the next
-answer, or by themselves at the end of the turn.
+An incoming call is received straight into the slot reserved for it, like a frame, and answered
+once. A call that cannot be served fails alone. A load report is sent with the next answer or, if
+there is none, alone at the end of the turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slacktide.wire.grpc_messages import target_before_tensors
 from slacktide.wire.proto import messages as m
 
 MAX_CALLS: Final = 1024
-"""Unanswered calls of one side. A peer that sends more breaks the protocol."""
+"""Maximum number of unanswered calls of one side. A peer that sends more breaks the protocol."""
 ROOM_BYTES: Final = 1 << 20
 """Unsent bytes beyond which a call should go elsewhere."""
 AROUND_TENSORS: Final = 64 * 1024
@@ -115,7 +115,7 @@ class PeerCalls(StreamRpc):
         self.is_open = False
         """Whether further calls may be sent: neither side has said goodbye."""
         self.is_outdated = False
-        """Whether the peer may have sent its calls before it knew of the last hello."""
+        """Whether calls of the peer may come that it sent before it got our last hello."""
         self.max_bytes = 0
         """Longest message that the peer takes."""
         self._requests: dict[int, PeerRequest] = {}
@@ -288,5 +288,5 @@ class PeerCalls(StreamRpc):
 
     def _send_report(self) -> None:
         report = self._take_report()
-        if report is not None:  # else an answer has taken it along
+        if report is not None:  # otherwise an answer has carried it
             self.tell(m.PeerMessage(loads=pm.loads_message(report)))

@@ -1,12 +1,12 @@
 """Peers/Connect: the link between two servers (`wire/proto/peers.proto`).
 
-The stream is symmetric once its head has been sent: `PeerStream` is both the call that a server
-accepts and the one that it makes (`PeerConnection`). This file has its beginning, its clock and its
-end; `peer_calls.py` has the calls that it carries.
+Once its head has been sent, the stream is symmetric: `PeerStream` is the call that a server accepts
+as well as the one that it makes (`PeerConnection`). This file handles the stream's beginning, its
+timeouts and its end; `peer_calls.py` handles the calls on it.
 
-A link is bounded like a client: its memory is charged to the peer's address, its calls are counted,
-and HTTP/2's windows hold it back. A message that breaks the protocol ends the link, with a sentence
-for the peer.
+A link has the limits of a client: its memory is charged to the peer's address, its calls are
+counted, and HTTP/2's windows hold it back. A message that breaks the protocol ends the link, with a
+sentence for the peer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from slacktide.wire.proto.messages import PEER_SERVICE
 
 CONNECT: Final = f"/{PEER_SERVICE}/Connect"
 BEAT_S: Final = 0.05
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the clock."""
 PING_S: Final = 0.5
 SILENT_S: Final = 1.4
 """Seconds without a byte after which a link is dead: two pings and most of a third."""
 UNREAD_S: Final = 5.0
-"""Seconds without an answer to a ping: the peer sends, but does not read."""
+"""Seconds without an answer to a ping after which a link is dead: the peer sends, but does not
+read."""
 PARTING_S: Final = 30.0
 """Seconds that calls under way may take after a goodbye."""
 
@@ -162,7 +163,7 @@ class PeerStream(PeerCalls):
         now, protocol = self.state.clock(), self.protocol
         heard_at = max(protocol.now, protocol.reading_since)
         if self._backlog or not protocol.is_reading:
-            heard_at = now  # the peer has sent what we have not read
+            heard_at = now  # the peer has sent bytes that we have not read
         is_answered = self._unanswered_ping is None
         if waited(heard_at, now) >= SILENT_S:
             self._cut(f"silent for {SILENT_S:g} s")
@@ -199,7 +200,7 @@ class PeerStream(PeerCalls):
             self.tell(m.PeerMessage(goodbye=m.PeerGoodbye(why=why[:256])))
 
     def _part(self, why: str) -> None:
-        """Begin to end: the calls under way are still answered."""
+        """Begin to end the link: calls under way are still answered."""
         self._why = self._why or why
         self.is_open = False
         if self._parted_at is None:
@@ -216,7 +217,7 @@ class PeerStream(PeerCalls):
         self._leave(why or "the connection broke")
 
     def _cut(self, why: str) -> None:
-        """End a link whose peer would not read the end."""
+        """Cut a link whose peer would not read the end."""
         self._leave(why)
         self.protocol.abort()
 
@@ -250,7 +251,7 @@ class PeerConnection(GrpcConnection):
     __slots__ = ("_dialling", "_host", "_target", "_token")
 
     def __init__(self, state: GrpcState, host: PeerHost, target: str, token: str | None) -> None:
-        """`target`: the address as dialled. `host` hears how the link, or the attempt, ended."""
+        """`target`: the address as dialled. `host` is told how the link, or the attempt, ended."""
         super().__init__(state)
         self._host, self._target, self._token = host, target, token
         self._dialling: Http2Dialling | None = None

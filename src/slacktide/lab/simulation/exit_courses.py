@@ -103,7 +103,8 @@ def played(
 
 
 def _leaving(batch: Batch, policy: ExitPolicy, uncertainty: Sequence[Sequence[float]]) -> list[int]:
-    """Return for each member the index of the first ramp sure of all its rows; −1 if none is."""
+    """Return for each member the index of the first ramp that is sure of all its rows; −1 if none
+    is."""
     leaves = []
     first = 0
     for place, member in enumerate(batch.members):

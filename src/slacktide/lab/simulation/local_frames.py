@@ -30,7 +30,8 @@ class LocalFrame:
     worth: float = 0.0
     """Expected number of right answers among these rows."""
     bases: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By (child, edge): index, in the downstream stage, of the first row passed on, unless 0."""
+    """By (child, edge): index, in the downstream stage, of the first row passed on; missing if it
+    is 0."""
 
     def base(self, feed: Feed) -> int:
         """Return the index of the first row of `feed` in the stage that it feeds."""
