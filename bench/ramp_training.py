@@ -170,7 +170,7 @@ def run(options: Options) -> Result:
     for model, stream in STREAMS:
         if not options.wants(f"{model} {stream}"):
             continue
-        length = example(model).stream_length
+        length = example(model).streams[stream]
         first = np.linspace(0, length // 10 - 1, rows).astype(int)
         places = [*first, *np.linspace(length // 10, length - 1, later).astype(int)]
         costs, seen = look(model, stream, [int(at) for at in places])

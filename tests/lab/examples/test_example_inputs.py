@@ -19,7 +19,17 @@ from slacktide.lab.examples import (
     make_stream,
     stories,
 )
-from slacktide.lab.examples.frames import KINDS, SIZE, STREAM_FRAMES, STREAMS, Video, frames, video
+from slacktide.lab.examples.frames import (
+    HOUR_FRAMES,
+    HOURS,
+    KINDS,
+    SIZE,
+    STREAM_FRAMES,
+    STREAMS,
+    Video,
+    frames,
+    video,
+)
 from slacktide.lab.examples.sentences import (
     CLS,
     LONGEST,
@@ -149,6 +159,12 @@ def test_light_and_fog_of_a_stream_move_as_stated() -> None:
     assert brightness[0] > 2 * brightness[-1]
     clear, foggy = (_VIDEOS["fog_rolling_in"].frame(i)[0] for i in (0, STREAM_FRAMES - 1))
     assert clear.std() > 1.3 * foggy.std()
+
+
+def test_a_stream_of_an_hour_changes_its_light_over_the_hour() -> None:
+    dusk = Video(HOURS["dusk_hour"])
+    brightness = [float(dusk.frame(i)[0].mean()) for i in (0, STREAM_FRAMES, HOUR_FRAMES - 1)]
+    assert brightness[0] > brightness[1] > 1.5 * brightness[2]
 
 
 def test_a_stream_there_is_none_of_or_a_frame_outside_is_refused() -> None:

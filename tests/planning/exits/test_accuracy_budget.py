@@ -19,8 +19,8 @@ PRIOR = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
 RAMPS = len(PRIOR)
 
 
-def served(**stated: float) -> ServedExits:
-    made = ServedExits(StatedExits(**stated), job_rows=2)
+def served(**stated: float | str) -> ServedExits:
+    made = ServedExits(StatedExits(**stated), job_rows=2)  # type: ignore[arg-type]
     made.learn(learnt(PRIOR))
     return made
 
@@ -51,6 +51,26 @@ def test_every_window_and_every_run_is_as_accurate_as_promised(
     assert (so_far <= loss * np.arange(1, rows + 1)).all()
 
 
+@settings(max_examples=8)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(["easy", "hard", "drift", "abrupt"]))
+def test_a_promise_for_the_run_holds_so_far_and_in_windows_of_2048(seed: int, kind: str) -> None:
+    made = served(promise="run")
+    made.rows(*stream(np.random.default_rng(seed), 3000, RAMPS, eases(kind, 3000)))
+    assert made.worst_window(2048) <= 20
+    assert (np.cumsum(made.wrong) <= 0.01 * np.arange(1, 3001)).all()
+
+
+def test_a_promise_for_the_run_alarms_as_soon() -> None:
+    made = served(promise="run")
+    unsure, agrees = stream(np.random.default_rng(4), 1000, RAMPS, 3.0)
+    agrees[600:] = False
+    made.rows(unsure, agrees)
+    assert made.saved(400) > 0.0
+    assert sum(made.wrong[600:]) <= 10
+    with pytest.raises(ValueError, match=r"^promise must be 'window' or 'run', got 'day'$"):
+        StatedExits(promise="day")
+
+
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), right=st.floats(0.0, 0.9))
 def test_few_answers_differ_when_ramps_are_suddenly_wrong_of_what_they_are_sure(
@@ -76,6 +96,7 @@ def test_a_stricter_promise_takes_a_longer_window() -> None:
     assert AccuracyBudget(0.01).window == 512
     assert AccuracyBudget(0.001).window == 5000
     assert AccuracyBudget(0.3).window == 512
+    assert AccuracyBudget(0.01, "run").window == 2048
 
 
 def report(*wrong: bool, left: int = 0) -> ExitReport:

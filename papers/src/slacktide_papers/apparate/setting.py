@@ -76,10 +76,11 @@ class ExitStream:
 _RATES = {"residual": FRAME_RATE, "chained": FRAME_RATE, "text": 0, "whereabouts": 0}
 STREAMS: Mapping[str, ExitStream] = MappingProxyType(
     {
-        f"{model}/{name}": ExitStream(model, name, float(rate), MODELS[model].stream_length)
+        f"{model}/{name}": ExitStream(model, name, float(rate), length)
         for model, rate in _RATES.items()
         if model in MODELS
-        for name in MODELS[model].streams
+        for name, length in MODELS[model].streams.items()
+        if not name.endswith("_hour")
     }
 )
 """Streams by name: videos, then texts."""

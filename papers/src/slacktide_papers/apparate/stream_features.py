@@ -24,7 +24,7 @@ from slacktide.lab.examples import Samples, example, make_stream
 from slacktide_papers.apparate.setting import ExitStream
 from slacktide_papers.apparate.stage_times import opened, read_arrays, write_arrays
 
-CHUNK = 500
+CHUNK = 300
 """Number of inputs in a file."""
 BATCH = 8
 _SAMPLED = 4
@@ -55,7 +55,7 @@ class StreamFeatures:
     @cached_property
     def folder(self) -> Path:
         """Folder of this stream's files, named after the stream and the hash."""
-        digest = hashlib.sha256(self._pooling)
+        digest = hashlib.sha256(self._pooling + f"{CHUNK}".encode())
         for place in np.linspace(0, self._stream.length - 1, _SAMPLED).astype(int).tolist():
             for inputs in self._inputs(place, place + 1):
                 digest.update(b"".join(value.tobytes() for value in inputs.values()))

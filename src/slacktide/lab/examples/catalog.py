@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from itertools import islice
 from pathlib import Path
@@ -114,11 +114,10 @@ class ExampleModel:
     """Makes the ONNX file; None: the file ships with the package."""
     pictures: Callable[[int, np.random.Generator], Iterator[LabelledPicture]] | None = None
     """Draws pictures with exact labels one by one; None: the model takes no pictures."""
-    streams: tuple[str, ...] = ()
-    """Names of its ordered streams of inputs."""
+    streams: Mapping[str, int] = field(default_factory=dict)
+    """Number of inputs of each of its ordered streams, by name."""
     stream: Callable[[str, int, int], Streamed] | None = None
     """Draws inputs of a stream, by (name, start, stop); None: the model has no streams."""
-    stream_length: int = 0
 
     def onnx(self) -> bytes:
         """Return the content of the model's ONNX file; of several, the last and most accurate."""
@@ -161,9 +160,10 @@ def _of_frames(name: str, summary: str) -> ExampleModel:
         frames.KINDS,
         64,
         lambda count, rng: _of("frames", *frames.frames(count, rng)),
-        streams=tuple(frames.STREAMS),
+        streams={
+            name: conditions.frames for name, conditions in (frames.STREAMS | frames.HOURS).items()
+        },
         stream=lambda *part: (({"frames": row[None]}, kind) for row, kind in frames.video(*part)),
-        stream_length=frames.STREAM_FRAMES,
     )
 
 
@@ -184,9 +184,8 @@ def _of_texts(
         classes,
         256,
         drawn,
-        streams=text_streams.STREAMS,
+        streams=dict.fromkeys(text_streams.STREAMS, text_streams.STREAM_TEXTS),
         stream=lambda *part: ((_masked(ids), label) for ids, label in stream(*part)),
-        stream_length=text_streams.STREAM_TEXTS,
     )
 
 
@@ -324,4 +323,4 @@ def make_stream(model: str, stream: str, start: int = 0, stop: int | None = None
     if chosen.stream is None or stream not in chosen.streams:
         available = ", ".join(chosen.streams) or "it has none"
         raise ExamplesError(f"{model} has no stream called {stream!r} (all: {available})")
-    return chosen.stream(stream, start, chosen.stream_length if stop is None else stop)
+    return chosen.stream(stream, start, chosen.streams[stream] if stop is None else stop)

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import bisect
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -34,6 +34,8 @@ FRAME_RATE: Final = 30
 """Frames per second of a stream."""
 STREAM_FRAMES: Final = 16 * 60 * FRAME_RATE
 """Number of frames in a stream of sixteen minutes."""
+HOUR_FRAMES: Final = 60 * 60 * FRAME_RATE
+"""Number of frames in a stream of an hour."""
 
 _LEFT, _RIGHT = 20.0, 76.0
 """Range of the x position of a road user's middle (pixels), so that most of it is visible."""
@@ -87,9 +89,11 @@ class StreamConditions:
     """Share of grey in the light, 0 to 0.5."""
     traffic: tuple[float, ...] = (0.5,)
     """Density: at 0 occasional road users; at 1 one after another, slow and with stops."""
+    frames: int = STREAM_FRAMES
+    """Number of frames."""
 
 
-STREAMS: Mapping[str, StreamConditions] = {
+STREAMS: dict[str, StreamConditions] = {
     "day": StreamConditions(101, daylight=(0.95, 0.85, 1.0, 0.9)),
     "night": StreamConditions(102, daylight=(0.26, 0.18, 0.15, 0.2), traffic=(0.5, 0.35)),
     "fog": StreamConditions(103, daylight=(0.8, 0.7), fog=(0.4, 0.5, 0.3, 0.45)),
@@ -100,6 +104,10 @@ STREAMS: Mapping[str, StreamConditions] = {
     "foggy_night": StreamConditions(108, daylight=(0.28,), fog=(0.35, 0.2, 0.0, 0.1)),
 }
 """The eight streams by name."""
+HOURS: dict[str, StreamConditions] = {
+    f"{name}_hour": replace(conditions, frames=HOUR_FRAMES) for name, conditions in STREAMS.items()
+}
+"""Streams of an hour on the same eight streets, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +155,8 @@ class Video:
     def frame(self, number: int) -> tuple[Frame, int]:
         """Return RGB frame `number`, (3, SIZE, SIZE), and its label: the kind of the road user
         whose middle is visible, or 0. Raises ValueError for a number outside the stream."""
-        if not 0 <= number < STREAM_FRAMES:
-            raise ValueError(f"a stream has frames 0 to {STREAM_FRAMES - 1}, not {number}")
+        if not 0 <= number < (count := self._conditions.frames):
+            raise ValueError(f"the stream has frames 0 to {count - 1}, not {number}")
         seconds, kind = number / FRAME_RATE, 0
         # Passing clouds change the light. The empty street is drawn once per level of light.
         clouds = 0.04 * (np.sin(seconds / 7) + np.sin(seconds / 17 + 1))
@@ -190,7 +198,7 @@ class Video:
         path = _Lane(float(rng.uniform(66, 69)), float(rng.uniform(0.76, 0.95)), 1)
         # The shares of kinds also change: they move from one mix to another.
         mixes = rng.dirichlet([40 * _SHARES[kind] for kind in DRAW], 2)
-        clock, end = -8.0, STREAM_FRAMES / FRAME_RATE
+        clock, end = -8.0, self._conditions.frames / FRAME_RATE
         while clock < end:
             done = max(clock, 0.0) / end
             busy = self._at(self._conditions.traffic, max(clock, 0.0))
@@ -212,18 +220,19 @@ class Video:
             yield _Visit(kind, paint, lane, clock, until, entry, speed, stop, pause)
             clock = until + 0.1 + float(rng.exponential(0.2 + 1.5 * (1 - busy)))
 
-    @staticmethod
-    def _at(series: tuple[float, ...], seconds: float) -> float:
-        places = np.linspace(0, STREAM_FRAMES / FRAME_RATE, len(series))
+    def _at(self, series: tuple[float, ...], seconds: float) -> float:
+        places = np.linspace(0, self._conditions.frames / FRAME_RATE, len(series))
         return float(np.interp(seconds, places, series))
 
 
-def video(name: str, start: int = 0, stop: int = STREAM_FRAMES) -> Iterator[tuple[Frame, int]]:
-    """Yield frames `start` to `stop` of a stream in order, each with its label (see `Video.frame`).
-    Raises ValueError for an unknown stream."""
-    if name not in STREAMS:
-        raise ValueError(f"no stream is called {name!r} (all: {', '.join(STREAMS)})")
-    return map(Video(STREAMS[name]).frame, range(start, stop))
+def video(name: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[Frame, int]]:
+    """Yield frames `start` to `stop` (or the last) of a stream in order, each with its label (see
+    `Video.frame`). Raises ValueError for an unknown stream."""
+    streams = STREAMS | HOURS
+    if name not in streams:
+        raise ValueError(f"no stream is called {name!r} (all: {', '.join(streams)})")
+    conditions = streams[name]
+    return map(Video(conditions).frame, range(start, conditions.frames if stop is None else stop))
 
 
 def _frame(kind: int, rng: np.random.Generator) -> Frame:

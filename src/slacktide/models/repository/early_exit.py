@@ -69,6 +69,9 @@ class EarlyExitSettings(Section):
     them. `auto` keeps them while no request waits for the lane, and removes them otherwise."""
     feedback: Annotated[Percent, Field(gt=0, le=1)] = 0.1
     """Share of batches that always run to the end, to check the accuracy of early answers."""
+    promise: Literal["window", "run"] = "window"
+    """Where `accuracy_loss` holds: in every `window` of 512 rows, or in a whole `run`
+    ([the promise](exits.md#the-promise))."""
     primary: str | None = None
     """The input that ramps look at, if the model has several."""
     output: Tensor | None = None
@@ -133,4 +136,5 @@ class EarlyExitSettings(Section):
             return StatedExits(
                 mode=mode, ramps=ramps, thresholds=thresholds, learnt=False, enlarge=self.enlarge
             )
-        return StatedExits(self.accuracy_loss, self.ramp_budget, mode, self.feedback)
+        budget = self.accuracy_loss, self.ramp_budget
+        return StatedExits(*budget, mode, self.feedback, promise=self.promise)

@@ -23,6 +23,8 @@ import numpy as np
 
 from slacktide.domain import ExitReport
 from slacktide.planning.exits.thresholds import (
+    CONFIDENCE,
+    RUN_CONFIDENCE,
     Array,
     ThresholdSearch,
     leaving,
@@ -31,7 +33,7 @@ from slacktide.planning.exits.thresholds import (
     rows_needed,
 )
 
-WINDOW, MOST_ROWS = 512, 8192
+WINDOW, RUN_WINDOW, MOST_ROWS = 512, 2048, 8192
 WINDOW_WRONG = 5
 """Wrong answers that a window may have; it determines the length of the window."""
 ALARM_ROWS = 16
@@ -95,10 +97,15 @@ class JudgedWindow:
 class AccuracyBudget:
     """The judged rows of one pool, and the wrong answers that are still allowed."""
 
-    def __init__(self, loss: float) -> None:
-        """`loss`: largest share of answers that may differ from the model's."""
+    def __init__(self, loss: float, promise: str = "window") -> None:
+        """`loss`: largest share of answers that may differ from the model's. `promise`: see
+        `StatedExits`."""
         self.loss = loss
-        self.window = min(MOST_ROWS, max(WINDOW, math.ceil(WINDOW_WRONG / loss)))
+        least, self.confidence = {
+            "window": (WINDOW, CONFIDENCE),
+            "run": (RUN_WINDOW, RUN_CONFIDENCE),
+        }[promise]
+        self.window = min(MOST_ROWS, max(least, math.ceil(WINDOW_WRONG / loss)))
         self.rows = JudgedWindow(self.window)
         self.run = self.judged = 0
         """Rows that ran, and rows that were judged, so far."""
@@ -172,7 +179,7 @@ class AccuracyBudget:
     def lacking(self) -> tuple[int, str]:
         """How many more judged rows are needed, at the least, before rows may leave, and why."""
         judged, fresh = len(self.rows), FRESH if self._fresh_from else 0
-        few = rows_needed(self.loss) - judged
+        few = rows_needed(self.loss, self.confidence) - judged
         if few > 0:
             return few, f"too few rows were judged: {judged}"
         if self.judged < self._fresh_from + fresh:
@@ -214,13 +221,14 @@ def search_of(
     loss: float,
     fresh: int,
     guards: Sequence[ThresholdSearch] = (),
+    confidence: float = CONFIDENCE,
 ) -> ThresholdSearch:
     """Return the search for thresholds. `fresh`: number of the last rows that are not in doubt. A
     ramp with too few rows lets no row leave; a ramp with fewer rows than others is allowed fewer
     wrong answers. `guards`: see `ThresholdSearch`."""
     unsure, agrees = leaving(verdicts[0]), verdicts[1]
     row_counts = np.isfinite(verdicts[0]).sum(0).tolist()
-    allowed = [most_wrong(row_count, loss) for row_count in row_counts]
+    allowed = [most_wrong(row_count, loss, confidence) for row_count in row_counts]
     most = max(allowed, default=-1)
     price: Array = np.ones(unsure.shape)
     for ramp, allowed_wrong in enumerate(allowed):

@@ -114,6 +114,9 @@ class StatedExits:
     """See `ExitPolicy`."""
     whole_model_only: tuple[int, ...] = ()
     """Classes of which no judged row may leave with another answer; ramps never give them."""
+    promise: str = "window"
+    """Where at most `accuracy_loss` may differ: in every `window` of 512 rows, or in a whole `run`,
+    checked over windows of 2,048."""
 
     def __post_init__(self) -> None:
         for name in ("accuracy_loss", "ramp_budget", "feedback"):
@@ -121,6 +124,8 @@ class StatedExits:
                 raise ValueError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
         if self.accuracy_loss > 0.5:
             raise ValueError(f"accuracy_loss must be at most 0.5, got {self.accuracy_loss}")
+        if self.promise not in ("window", "run"):
+            raise ValueError(f"promise must be 'window' or 'run', got {self.promise!r}")
         ramps = self.ramps or ()
         if any(a >= b for a, b in pairwise(ramps)) or min(ramps, default=0) < 0:
             raise ValueError(f"ramps must be positions in ascending order, got {ramps}")

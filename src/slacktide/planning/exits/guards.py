@@ -160,8 +160,8 @@ class JudgedClasses:
 class Applications:
     """Judged rows of each application. While there is only one, its budget is the pool's."""
 
-    def __init__(self, loss: float) -> None:
-        self._loss = loss
+    def __init__(self, loss: float, promise: str = "window") -> None:
+        self._loss, self._promise = loss, promise
         self._positions = 0
         self.first: str | None = None
         self.budgets: dict[str, AccuracyBudget] = {}
@@ -208,14 +208,16 @@ class Applications:
                 del self.budgets[evicted], self._last_at[evicted]
                 self.admitted.discard(evicted)
                 self._counted.discard(evicted)
-            self.budgets[name] = AccuracyBudget(self._loss)
+            self.budgets[name] = AccuracyBudget(self._loss, self._promise)
             self.budgets[name].forget(self._positions)
         self._last_at[name] = now
 
     def is_bounded(self, name: str) -> bool:
         """Whether enough rows of an application were judged for its bound."""
         budget = self.budgets.get(name)
-        return budget is not None and most_wrong(len(budget.rows), self._loss) >= 0
+        return (
+            budget is not None and most_wrong(len(budget.rows), budget.loss, budget.confidence) >= 0
+        )
 
     def counts(self, name: str) -> bool:
         """Whether an application's rows tune thresholds."""
@@ -233,7 +235,8 @@ class Applications:
         unsure, agrees = budget.rows.verdicts(ramps)
         if not ramps or not budget.may_leave:
             return False
-        most = most_wrong(int(np.isfinite(unsure).sum(0).min()), self._loss)
+        count = int(np.isfinite(unsure).sum(0).min())
+        most = most_wrong(count, budget.loss, budget.confidence)
         search = ThresholdSearch(leaving(unsure), agrees, (0.0,) * len(ramps), most)
         return most >= 0 and search.cost(np.array([*thresholds.values()])) <= most
 

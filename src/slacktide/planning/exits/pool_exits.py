@@ -67,7 +67,7 @@ class PoolExits(ScopeState):
     def __init__(self, pool: PoolId, stated: StatedExits) -> None:
         super().__init__(pool.model, stated)
         self.pool = pool
-        self.accuracy_budget = AccuracyBudget(stated.accuracy_loss)
+        self.accuracy_budget = AccuracyBudget(stated.accuracy_loss, stated.promise)
         self.facts: tuple[RampFacts, ...] = ()
         self.times = PassTimes(())
         self.everywhere = JudgedWindow(FULL_ROWS)
@@ -77,7 +77,7 @@ class PoolExits(ScopeState):
         self.class_rows: Counter[int] = Counter()
         self.class_wrong: Counter[int] = Counter()
         self.class_alarms: Counter[int] = Counter()
-        self.applications = Applications(stated.accuracy_loss)
+        self.applications = Applications(stated.accuracy_loss, stated.promise)
         self.round_at = ENOUGH_ROWS
         """Value of `everywhere.added` from which on ramps may move."""
         self.warm_up_until = WARM_UP
@@ -242,7 +242,9 @@ class PoolExits(ScopeState):
             return {}
         every = range(len(self.facts))
         guards = self.classes_everywhere.guards(every)
-        rates = rates_alone(self.everywhere.verdicts(every), self.accuracy_budget.loss, guards)
+        budget = self.accuracy_budget
+        verdicts = self.everywhere.verdicts(every)
+        rates = rates_alone(verdicts, budget.loss, guards, budget.confidence)
         return dict(enumerate(rates))
 
     def _record_full_evaluation(self, judged: RampsJudged) -> None:
@@ -507,6 +509,7 @@ class PoolExits(ScopeState):
             self.everywhere.verdicts(positions) if may_move else None,
             self.classes.guards(self.ramps),
             self.classes_everywhere.guards(positions) if may_move else (),
+            budget.confidence,
         )
 
     def accept(self, answer: ExitsAnswer | Exception, seconds: float) -> None:

@@ -21,7 +21,7 @@ from slacktide.domain.read_only import read_only
 from slacktide.planning.exits.accuracy_budget import RampVerdicts, search_of
 from slacktide.planning.exits.events import ExitsArranged, RampFacts
 from slacktide.planning.exits.guards import Guard
-from slacktide.planning.exits.thresholds import leaving, most_wrong
+from slacktide.planning.exits.thresholds import CONFIDENCE, leaving, most_wrong
 
 COST, LEAST_COST = 0.0125, 0.001
 """Share of a pass that a ramp and its cut are assumed to cost until this is measured; also a lower
@@ -157,10 +157,15 @@ class PassTimes:
         return self.whole_s[min(fitting, default=max(self.whole_s))] if self.whole_s else 0.0
 
 
-def rates_alone(verdicts: RampVerdicts, loss: float, guards: Sequence[Guard] = ()) -> list[float]:
+def rates_alone(
+    verdicts: RampVerdicts,
+    loss: float,
+    guards: Sequence[Guard] = (),
+    confidence: float = CONFIDENCE,
+) -> list[float]:
     """Return the rate of each column: the share of rows that leave there if it is the only ramp."""
     unsure, agrees = leaving(verdicts[0]), verdicts[1]
-    most = max(0, most_wrong(len(unsure), loss))
+    most = max(0, most_wrong(len(unsure), loss, confidence))
     below = np.partition(np.where(agrees, math.inf, unsure), most, axis=0)[most]
     for guard in guards:
         below = np.minimum(below, guard.highest())
@@ -233,6 +238,8 @@ class ExitsQuestion:
     """Conditions of classes, for the active ramps."""
     guards_everywhere: tuple[Guard, ...] = ()
     """Conditions of classes, for all ramps in `facts`."""
+    confidence: float = CONFIDENCE
+    """Confidence that the loss is within its limit."""
 
     def answer(self) -> ExitsAnswer:
         """Return the ramps to be active, and their thresholds."""
@@ -250,14 +257,15 @@ class ExitsQuestion:
         if not ramps or not len(verdicts[0]):
             return ExitsAnswer(ramps, (0.0,) * len(ramps), reason)
         conditions = [guard.search(columns) for guard in guards]
-        search = search_of(verdicts, self.times.saved(ramps), self.loss, self.fresh, conditions)
+        saved = self.times.saved(ramps)
+        search = search_of(verdicts, saved, self.loss, self.fresh, conditions, self.confidence)
         return ExitsAnswer(ramps, tuple(search.best().tolist()), reason)
 
     def round(self, everywhere: RampVerdicts) -> tuple[tuple[int, ...], str]:
         """Return the ramps to be active, and why they move, for people."""
         names = {fact.position: f"ramp {fact.position} ({fact.name})" for fact in self.facts}
         times, used, reasons = self.times, self.active, []
-        alone = rates_alone(everywhere, self.loss, self.guards_everywhere)
+        alone = rates_alone(everywhere, self.loss, self.guards_everywhere, self.confidence)
         rates = dict(zip(names, alone, strict=True))
         while used:
             fewer = without_the_least(used, times, rates)

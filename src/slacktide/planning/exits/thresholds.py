@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
-CONFIDENCE = 0.8
-"""Confidence that the true loss is within its limit (docs/internals/exits.md)."""
+CONFIDENCE, RUN_CONFIDENCE = 0.8, 0.65
+"""Confidence that the true loss is within its limit (docs/internals/exits.md), if the promise is
+for every window, and if it is for a whole run."""
 SWEEPS = 6
 
 
