@@ -26,11 +26,11 @@ CEILINGS = {
     "executors": 13_005,
     "exits": 1_950,
     "frontends": 8_196,
-    "models": 11_792,
+    "models": 11_796,
     "observability": 1_930,
     "peers": 838,
     "pipelines": 1_200,
-    "planning": 11_759,
+    "planning": 11_787,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_408,
+    "serving": 82_440,
     "client": 2_254,
-    "lab": 20_697,
+    "lab": 20_705,
     "testing": 400,
-    "papers": 11_530,
-    "all": 117_245,
+    "papers": 11_531,
+    "all": 117_286,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
