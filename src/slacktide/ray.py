@@ -42,7 +42,8 @@ from slacktide.cluster.file import (
 )
 from slacktide.cluster.folder_lock import FolderLock, holder_of
 from slacktide.cluster.local import clusters_folder
-from slacktide.cluster.supervisor import ServerCommand, ServerPhase, Supervisor, ask, stop_server
+from slacktide.cluster.processes import ask, stop_server
+from slacktide.cluster.supervisor import ServerCommand, ServerPhase, Supervisor
 
 log = logging.getLogger("slacktide.cluster")
 

@@ -98,6 +98,9 @@ def write_plan(folder: Path, **behaviours: str) -> None:
     local.write_plan(folder, ClusterPlan(FILE, servers=tuple(servers)))
 
 
+HALTED = "halted: a goes on unchanged: error: --grpc-port 8001: Address already in use"
+
+
 async def until(folder: Path, condition) -> dict[str, dict]:
     async with asyncio.timeout(60):
         while not condition(servers := {s["name"]: s for s in server_states(folder)}):
@@ -152,9 +155,11 @@ async def test_after_a_halted_update_every_server_is_supervised(folder, run, mon
     write_plan(folder, a="fails", b="serves2")
     async with supervised(folder):
         servers = await until(
-            folder,
-            lambda servers: servers["a"]["state"] == PAUSED and servers["b"]["state"] == "ready",
+            folder, lambda servers: {s["state"] for s in servers.values()} == {"ready"}
         )
+        async with asyncio.timeout(60):
+            while not supervisor_of(folder).document.get("update", "").startswith(HALTED):
+                await asyncio.sleep(0.02)
         os.kill(first := servers["b"]["pid"], signal.SIGKILL)
         await until(folder, lambda servers: servers["b"]["pid"] not in (None, 0, first))
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from slacktide.cluster import processes
 from slacktide.cluster import supervisor as module
-from slacktide.cluster.supervisor import ServerCommand, Supervisor, end_process
+from slacktide.cluster.processes import end_process
+from slacktide.cluster.supervisor import ServerCommand, Supervisor
 from slacktide.cluster.supervisor import ServerPhase as Phase
 
 SERVER = str(Path(__file__).with_name("stand_in_server.py"))
@@ -31,12 +33,15 @@ class Kept:
         self.supervisors: list[Supervisor] = []
 
     def begin(self, *behaviours: str, peers: tuple[str, ...] = ()) -> Supervisor:
-        arguments = (sys.executable, SERVER, *behaviours, "--state-dir", str(self.folder))
-        kept = Supervisor(ServerCommand("a", arguments, self.folder, peers), self.changed)
+        kept = Supervisor(self.command(*behaviours, peers=peers), self.changed)
         self.supervisors.append(kept)
         kept.start()
         self.tasks.append(kept.task)
         return kept
+
+    def command(self, *behaviours: str, peers: tuple[str, ...] = ()) -> ServerCommand:
+        arguments = (sys.executable, SERVER, *behaviours, "--state-dir", str(self.folder))
+        return ServerCommand("a", arguments, self.folder, peers)
 
     def changed(self) -> None:
         async def notify() -> None:
@@ -137,14 +142,60 @@ async def test_a_server_that_is_not_ready_is_left_alone(tmp_path, run):
         while holder is None or "ports" not in holder.document:
             await asyncio.sleep(0.01)
             holder = supervisor.command.holder()
-        assert await module.ask(holder, "http", "/v2/health/ready") == (503, "")
+        assert await processes.ask(holder, "http", "/v2/health/ready") == (503, "")
         assert supervisor.phase is Phase.STARTING
+
+
+async def test_a_changed_server_takes_over(tmp_path, run):
+    async with keeping(tmp_path) as kept:
+        supervisor = kept.begin()
+        await kept.until(lambda: supervisor.phase is Phase.READY)
+        first, command = supervisor.pid, kept.command("changed", "--take-over")
+        assert await supervisor.replace(command)
+        assert (supervisor.command, supervisor.phase) == (command, Phase.READY)
+        assert supervisor.pid == command.holder().pid != first
+        assert supervisor.restarts == 0
+        os.kill(supervisor.pid, signal.SIGKILL)  # from now on this one is started again
+        await kept.until(lambda: supervisor.restarts == 1 and supervisor.phase is Phase.READY)
+        assert command.is_current(command.holder(), "1")
+
+
+async def test_a_server_that_has_not_yet_taken_over_ends_with_the_attempt(tmp_path, run):
+    async with keeping(tmp_path) as kept:
+        supervisor = kept.begin("lingers")
+        await kept.until(lambda: supervisor.phase is Phase.READY)
+        first, starts = supervisor.pid, []
+        start = supervisor._start
+        supervisor._start = lambda command: starts.append(start(command)) or starts[0]
+        attempt = asyncio.create_task(supervisor.replace(kept.command("--take-over")))
+        while not starts:
+            await asyncio.sleep(0)
+        attempt.cancel()
+        await asyncio.wait((attempt,))
+        async with asyncio.timeout(PATIENCE_S):
+            while Path(f"/proc/{starts[0]}/exe").exists():
+                await asyncio.sleep(0.01)
+        assert supervisor.pid == first
+
+
+@pytest.mark.parametrize("behaviour", ["fails", "late"])
+async def test_a_server_goes_on_if_another_cannot_take_over(tmp_path, run, monkeypatch, behaviour):
+    if behaviour == "late":
+        monkeypatch.setattr(module, "READY_S", 0.0)
+    async with keeping(tmp_path) as kept:
+        supervisor = kept.begin()
+        await kept.until(lambda: supervisor.phase is Phase.READY)
+        first, command = supervisor.pid, supervisor.command
+        assert not await supervisor.replace(kept.command(behaviour, "--take-over"))
+        assert supervisor.message
+        assert (supervisor.pid, supervisor.command) == (first, command)
+        assert command.holder().pid == first
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGSEGV])
 async def test_a_server_that_stops_answering_is_replaced(tmp_path, run, monkeypatch, number):
     monkeypatch.setattr(module, "_STUCK_S", 0.2)
-    monkeypatch.setattr(module, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(module, "_STOPPED_S", 0.1)
     async with keeping(tmp_path) as kept:
         supervisor = kept.begin()
         await kept.until(lambda: supervisor.phase is Phase.READY)
@@ -154,7 +205,7 @@ async def test_a_server_that_stops_answering_is_replaced(tmp_path, run, monkeypa
 
 
 async def test_a_server_that_does_not_end_is_killed(tmp_path, run, monkeypatch):
-    monkeypatch.setattr(module, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(processes, "_CLOSE_S", 0.1)
     async with keeping(tmp_path) as kept:
         supervisor = kept.begin("lingers")
         await kept.until(lambda: supervisor.phase is Phase.READY)
@@ -180,11 +231,11 @@ async def test_a_process_that_is_stopped_ends(run):
 
 
 async def test_a_long_log_is_set_aside_at_the_next_start(tmp_path, run, monkeypatch):
-    monkeypatch.setattr(module, "LOG_BYTES", 10)
+    monkeypatch.setattr(processes, "LOG_BYTES", 10)
     log = tmp_path / module.LOG
     for start in range(3):
-        pid = module.spawn([sys.executable, "-c", f"print('a long line of start {start}')"], log)
-        with contextlib.suppress(ProcessLookupError), module.opened_process(pid) as (_, ended):
+        pid = processes.spawn([sys.executable, "-c", f"print('a long line of start {start}')"], log)
+        with contextlib.suppress(ProcessLookupError), processes.opened_process(pid) as (_, ended):
             await ended
     assert log.read_text() == "a long line of start 2\n"
     assert log.with_name("log.1").read_text() == "a long line of start 1\n"

@@ -140,6 +140,16 @@ def serve(
             envvar=f"{ENV}LOG_FORMAT",
         ),
     ] = LogFormat.TEXT,
+    take_over: Annotated[
+        bool,
+        option(
+            "Addresses",
+            "Load the models, then take the ports of the server that runs with this --state-dir; "
+            "it drains.",
+            "--take-over",
+            envvar=f"{ENV}TAKE_OVER",
+        ),
+    ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the effective settings, and exit.")
     ] = False,
@@ -170,7 +180,7 @@ def serve(
             fail(f"--log-level: {error}")
         if context.obj:
             log.info("ignored, as set by Kubernetes for Services: %s", ", ".join(context.obj))
-        raise typer.Exit(run(repository, settings))
+        raise typer.Exit(run(repository, settings, take_over=take_over))
 
 
 OTHER_DESCRIPTORS = 256
@@ -231,8 +241,9 @@ def _tune_gc() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-def run(repository: Path, settings: ServerSettings) -> int:
-    """Serve until a signal comes. Returns the exit code. Raises UnsupportedKernelError."""
+def run(repository: Path, settings: ServerSettings, *, take_over: bool = False) -> int:
+    """Serve until a signal comes or another server takes over. Returns the exit code. Raises
+    UnsupportedKernelError."""
     require_kernel()
     # Cores are for workers: multiply matrices on one core here. Must be set before NumPy loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -247,7 +258,7 @@ def run(repository: Path, settings: ServerSettings) -> int:
 
     async def main() -> int:
         code = 0
-        app = App(repository, settings)
+        app = App(repository, settings, take_over=take_over)
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
 
@@ -274,8 +285,14 @@ def run(repository: Path, settings: ServerSettings) -> int:
             starting.result()
             _tune_gc()
             broken = asyncio.create_task(app.driver.broken.wait())
-            await asyncio.wait({stop, broken}, return_when=asyncio.FIRST_COMPLETED)
+            superseded = asyncio.create_task(app.superseded.wait())
+            ends = {stop, broken, superseded}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             broken.cancel()
+            if superseded.done() and not stopping.is_set():
+                log.info("another server has taken over")
+                on_signal()
+            superseded.cancel()
             if app.driver.broken.is_set():
                 code = FELL_SHORT
             else:

@@ -194,7 +194,7 @@ class ClusterFile(ClusterSection):
         config.write_text(text)  # earlier ones stay, for servers that are not yet replaced
         command = (sys.executable, "-P", "-m", "slacktide", "serve")
         repository = str(server.repository or self.repository)
-        state = ("--config", str(config), "--state-dir", str(folder))
+        state = ("--config", str(config), "--state-dir", str(folder), "--take-over")
         peers = tuple(
             f"{host}:{port + PORTS['grpc-port']}"
             for host, port in dict.fromkeys(addresses)

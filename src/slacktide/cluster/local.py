@@ -3,7 +3,7 @@ running.
 
 `place` writes the commands of all servers into the cluster's folder. The supervising process takes
 them from there, at its start and whenever they change, so that they outlive it. Servers whose flags
-or release changed are replaced one at a time: drained, started, ready, then the next.
+or release changed are replaced one at a time: the new one loads its models, then takes over.
 """
 
 from __future__ import annotations
@@ -29,22 +29,12 @@ from pydantic import TypeAdapter
 from slacktide._version import __version__
 from slacktide.cluster.file import FIRST_PORT, LOOPBACK, PORTS, STEP, Address, ClusterFile
 from slacktide.cluster.folder_lock import FolderLock, LockHolder, holder_of
-from slacktide.cluster.supervisor import (
-    LOCK,
-    LOG,
-    ServerCommand,
-    ServerPhase,
-    Supervisor,
-    end_process,
-    spawn,
-    stop_server,
-)
+from slacktide.cluster.processes import LOCK, end_process, spawn, stop_server
+from slacktide.cluster.supervisor import LOG, ServerCommand, ServerPhase, Supervisor
 from slacktide.models.repository.paths import write_atomically
 
 PLAN = "cluster.json"
 _LOOK_S = 0.2
-READY_S = 120.0
-"""Time that a replaced server gets to become ready before the update halts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +211,9 @@ class LocalCluster:
         for command in outdated:
             self._update = f"replacing {command.name}"
             self._report()
-            await self._end(command.name)
-            supervisor = self._begin(command)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(READY_S):
-                    while supervisor.phase not in (ServerPhase.READY, ServerPhase.PAUSED):
-                        await asyncio.sleep(_LOOK_S / 4)
-            if supervisor.phase is not ServerPhase.READY:
-                self._update = f"halted: {command.name} did not become ready"
+            supervisor = self._supervisors[command.name]
+            if not await supervisor.replace(command):
+                self._update = f"halted: {command.name} goes on unchanged: {supervisor.message}"
                 return
         self._update = ""
 

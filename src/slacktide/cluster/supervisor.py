@@ -3,7 +3,7 @@
 It starts `slacktide serve` in a session of its own, or adopts the server that holds the lock of the
 state folder; so a server outlives its supervisor, and the next one continues with it. A server that
 ends is started again: at once if it had been ready, otherwise after a growing pause. One that has
-stopped answering is killed first.
+stopped answering is killed first. A changed server takes over from the one that runs.
 """
 
 from __future__ import annotations
@@ -11,39 +11,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
-import re
 import signal
-import ssl
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from slacktide.cluster.folder_lock import LockHolder, holder_of
+from slacktide.cluster.processes import (
+    LOCK,
+    ask,
+    is_stopped,
+    last_error,
+    opened_process,
+    spawn,
+    stop_server,
+)
 
 log = logging.getLogger("slacktide.cluster")
 
-LOCK = "lock"
 LOG = "log"
-LOG_BYTES = 1 << 20
-"""Size from which on the next start begins a new log. One earlier log is kept."""
-
-# Forked twice: Ray ends the children of its processes with them, and only those.
-_DETACHED = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
-
-_LOG_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d|\{")
+READY_S = 120.0
+"""Time that a server gets to take over from another."""
 _LOOK_S = 0.3
 _STUCK_S = 10.0
 """Time without any answer after which a server that once answered is killed."""
-_ANSWER_S = 2.0
+_STOPPED_S = 1.0
+"""The same for a server that a signal has stopped: nothing but another signal wakes it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_CLOSE_S = 20.0
-"""Time that a server gets to end, besides its own limits of draining."""
 
 
 class ServerPhase(StrEnum):
@@ -91,22 +88,6 @@ class ServerCommand:
         return running == self.arguments and holder.document.get("release") == release
 
 
-def spawn(arguments: list[str], log_file: Path) -> int:
-    """Start a program in a session of its own, with its output appended to a log. Returns its
-    process id. `SLACKTIDE_` variables are left out, which would override its command line."""
-    with contextlib.suppress(FileNotFoundError):
-        if log_file.stat().st_size >= LOG_BYTES:
-            log_file.replace(log_file.with_name(f"{log_file.name}.1"))
-    environment = {
-        name: text for name, text in os.environ.items() if not name.startswith("SLACKTIDE_")
-    }
-    command = ["sh", "-c", _DETACHED, "sh", str(log_file), *arguments]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, check=True, start_new_session=True, env=environment
-    )
-    return int(done.stdout)
-
-
 class Supervisor:
     """Keeps the server of `command` running from `start` to `stop`, on one event loop."""
 
@@ -124,10 +105,30 @@ class Supervisor:
         """Its work. A cancellation leaves the server running."""
         self._changed = changed
         self._stopping = asyncio.Event()
+        self._starting = asyncio.Lock()
+        """Held while another server starts that may take over."""
 
     def start(self) -> None:
         """Start or adopt the server, and keep it running."""
         self.task = asyncio.create_task(self._run())
+
+    async def replace(self, command: ServerCommand) -> bool:
+        """Let the server of `command` take over from the one that runs, and keep it running. If it
+        cannot within `READY_S`, returns False, with its error in `message`; the other goes on."""
+        restarts = self.restarts
+        async with self._starting:
+            pid = self._start(command)
+            has_taken_over = await _takes_over(pid, command)
+            if has_taken_over:
+                self.command = command
+        while has_taken_over and not self.task.done():
+            if (self.pid, self.phase) == (pid, ServerPhase.READY):
+                return True
+            if self.restarts > restarts:
+                break
+            await asyncio.sleep(_LOOK_S / 10)
+        self.message = last_error(command.folder / LOG) or "see its log"
+        return False
 
     async def stop(self) -> None:
         """Let the server answer its requests and end, and return when it has."""
@@ -142,14 +143,18 @@ class Supervisor:
             if holder is not None and holder.pid == 0:
                 await asyncio.sleep(_LOOK_S / 10)
                 continue
-            pid = self._start() if holder is None else holder.pid
+            pid = self._start(self.command) if holder is None else holder.pid
             if holder is not None:
                 log.info("%s: adopted process %d", self.command.name, pid)
             was_ready = await self._watch(pid)
             if self._stopping.is_set():
                 break
+            async with self._starting:
+                pass
+            if self._holder_other_than(pid) is not None:  # another has taken over
+                continue
             self.restarts += 1
-            self.message = _last_error(self.command.folder / LOG)
+            self.message = last_error(self.command.folder / LOG)
             why = self.message or "see its log"
             log.warning("%s: process %d ended: %s", self.command.name, pid, why)
             failures = 0 if was_ready else failures + 1
@@ -160,35 +165,41 @@ class Supervisor:
                     await asyncio.wait_for(self._stopping.wait(), pause)
         self._enter(ServerPhase.STOPPED)
 
-    def _start(self) -> int:
+    def _start(self, command: ServerCommand) -> int:
         available = os.sched_getaffinity(0)
-        if chosen := set(self.command.processors) & available:
+        if chosen := set(command.processors) & available:
             os.sched_setaffinity(0, chosen)
         try:
-            pid = spawn(self.command.whole, self.command.folder / LOG)
+            pid = spawn(command.whole, command.folder / LOG)
         finally:
             os.sched_setaffinity(0, available)
-        log.info("%s: started process %d", self.command.name, pid)
+        log.info("%s: started process %d", command.name, pid)
         return pid
 
+    def _holder_other_than(self, pid: int) -> LockHolder | None:
+        """The server that runs, unless it is that of `pid`, or has yet to name itself."""
+        holder = self.command.holder()
+        return holder if holder is not None and holder.pid not in (0, pid) else None
+
     async def _watch(self, pid: int) -> bool:
-        """Watch a server until it ends. Returns whether it was ready once."""
+        """Watch a server until it ends or another takes over. Returns whether it was ready once."""
         self._enter(ServerPhase.STARTING, pid)
         was_ready = False
         answered_at: float | None = None
         with contextlib.suppress(ProcessLookupError), opened_process(pid) as (pidfd, ended):
-            while not ended.done():
-                holder = self.command.holder()
+            while not ended.done() and self._holder_other_than(pid) is None:
+                holder, stopped = self.command.holder(), is_stopped(pid)
                 answer = None
-                if holder is not None and holder.pid == pid:
+                if holder is not None and holder.pid == pid and not stopped:
                     answer = await ask(holder, "http", "/v2/health/ready")
                 is_ready, now = answer is not None and answer[0] == 200, time.monotonic()
                 if answer is not None:
                     answered_at, was_ready = now, was_ready or is_ready
-                elif answered_at is not None and now > answered_at + _STUCK_S:
-                    log.warning(
-                        "%s: process %d does not answer: killing it", self.command.name, pid
-                    )
+                elif answered_at is not None and now > answered_at + (
+                    _STOPPED_S if stopped else _STUCK_S
+                ):
+                    why = "was stopped by a signal" if stopped else "does not answer"
+                    log.warning("%s: process %d %s: killing it", self.command.name, pid, why)
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 if was_ready:
                     self._enter(ServerPhase.READY if is_ready else ServerPhase.UNREADY, pid)
@@ -205,82 +216,21 @@ class Supervisor:
             self._changed()
 
 
-@contextmanager
-def opened_process(pid: int) -> Iterator[tuple[int, asyncio.Future[None]]]:
-    """Open a process: a descriptor for signals, and a future that is done when it has ended. Raises
-    ProcessLookupError."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    pidfd = os.pidfd_open(pid)
-
-    def end() -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    loop.add_reader(pidfd, end)
-    try:
-        yield pidfd, ended
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-
-
-async def stop_server(folder: Path, pid: int = 0) -> None:
-    """Let the server of a state folder answer its requests and end, and return when it has. `pid`:
-    its process, if known."""
-    holder = holder_of(folder / LOCK)
-    drain_s = 0.0 if holder is None else float(holder.document.get("drain_s", 0.0))
-    if pid := pid or (0 if holder is None else holder.pid):
-        await end_process(pid, drain_s)
-
-
-async def end_process(pid: int, drain_s: float) -> None:
-    """Let a server or supervisor end, and return when it has. It is killed if it takes longer than
-    `drain_s` and a margin, unless that is infinite."""
+async def _takes_over(pid: int, command: ServerCommand) -> bool:
+    """Wait until a process that was started holds the state folder. Kills it after `READY_S`, or
+    if the wait is cancelled."""
     with contextlib.suppress(ProcessLookupError), opened_process(pid) as (pidfd, ended):
-        signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-        signal.pidfd_send_signal(pidfd, signal.SIGCONT)  # it may be stopped
-        patience = None if drain_s == math.inf else drain_s + _CLOSE_S
-        await asyncio.wait((ended,), timeout=patience)
-        if not ended.done():
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            await ended
-
-
-async def ask(holder: LockHolder, port: str, path: str, token: str = "") -> tuple[int, str] | None:
-    """Send a GET to the `http` or `metrics` port of a running server. Returns status and text; None
-    if it does not answer."""
-    document = holder.document
-    number = document.get("ports", {}).get(port)
-    if not number:
-        return None
-    context = None
-    if document.get("tls"):  # on this machine, to a process whose id is known
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    request += f"Authorization: Bearer {token}\r\n\r\n" if token else "\r\n"
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            reader, writer = await asyncio.open_connection(document["host"], number, ssl=context)
-            try:
-                writer.write(request.encode())
-                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-                return int(head.split()[1]), body.decode(errors="replace")
-            finally:
-                writer.close()
-    except ssl.SSLError:
-        return 200, ""  # it listens, and wants a client certificate
-    except (OSError, TimeoutError, ValueError, IndexError):
-        return None
-
-
-def _last_error(path: Path) -> str:
-    """Return the last line of a log if it is an error that ended the program; else nothing."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-            lines = file.read().decode(errors="replace").strip().splitlines() or [""]
-    except OSError:
-        return ""
-    return "" if _LOG_LINE.match(lines[-1]) else lines[-1]
+        try:
+            async with asyncio.timeout(READY_S):
+                while not ended.done():
+                    holder = command.holder()
+                    if holder is not None and holder.pid == pid:
+                        return True
+                    await asyncio.wait((ended,), timeout=_LOOK_S / 10)
+        except TimeoutError:
+            log.warning("%s: process %d does not become ready: killing it", command.name, pid)
+        finally:
+            holder = command.holder()
+            if not ended.done() and (holder is None or holder.pid != pid):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    return False

@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ssl import SSLContext
 from typing import Any
 
@@ -49,28 +49,39 @@ class Listener:
         """`connect` makes the protocol of a connection."""
         self._context = context
         self._connect = connect
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._port = 0
 
-    async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> None:
-        """Bind and listen; port 0 picks a free one. Raises OSError."""
+    async def start(
+        self,
+        host: str,
+        port: int,
+        ssl: SSLContext | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> None:
+        """Listen on `sockets`, or else bind first; port 0 picks a free one. Raises OSError."""
         loop, limits = asyncio.get_running_loop(), self._context.limits
         try:
-            dual_stack = _bind_every_address(host, port)
-            place = {"host": host, "port": port} if dual_stack is None else {"sock": dual_stack}
-            self._server = await loop.create_server(
-                lambda: Callbacks(self._connect()),
-                **place,
-                ssl=ssl,
-                backlog=_BACKLOG,
-                ssl_handshake_timeout=None if ssl is None else limits.header_timeout_s,
-            )
+            places: list[dict[str, Any]] = [{"sock": listening} for listening in sockets]
+            if not places:
+                dual_stack = _bind_every_address(host, port)
+                place = {"host": host, "port": port} if dual_stack is None else {"sock": dual_stack}
+                places.append(place)
+            for place in places:
+                server = await loop.create_server(
+                    lambda: Callbacks(self._connect()),
+                    **place,
+                    ssl=ssl,
+                    backlog=_BACKLOG,
+                    ssl_handshake_timeout=None if ssl is None else limits.header_timeout_s,
+                )
+                self._servers.append(server)
         except OSError as error:
             if isinstance(error, socket.gaierror) or error.errno is None:
                 raise
             raise OSError(error.errno, os.strerror(error.errno)) from None  # the loop's are longer
-        self._port = int(self._server.sockets[0].getsockname()[1])
+        self._port = int(self._servers[0].sockets[0].getsockname()[1])
         self._timer = loop.call_later(limits.tick_s, self._tick)
 
     @property
@@ -83,14 +94,25 @@ class Listener:
         """Number of open connections."""
         return len(self._context.connections)
 
-    async def drain(self, timeout_s: float | None = None) -> bool:
+    def descriptors(self) -> list[int]:
+        """The listening sockets."""
+        return [listening.fileno() for server in self._servers for listening in server.sockets]
+
+    async def drain(self, timeout_s: float | None = None, idle_s: float = 0.0) -> bool:
         """Stop listening, answer the requests received, and close each connection with its last
-        answer. Returns True once all are closed, False after `timeout_s`."""
-        if self._server is not None:
-            self._server.close()
+        answer; idle ones after `idle_s`. Returns True once all are closed, False after
+        `timeout_s`."""
+        for server in self._servers:
+            server.close()
         self._context.draining = True
+        if idle_s > 0.0 and await self._emptied(idle_s):
+            return True
         for connection in list(self._context.connections):
             connection.start_drain()
+        return await self._emptied(timeout_s)
+
+    async def _emptied(self, timeout_s: float | None) -> bool:
+        """Wait until no connection is left. Returns False after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._context.connections:
@@ -103,16 +125,16 @@ class Listener:
         """Stop listening and cut every connection, cancelling its requests. Safe to repeat."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._context.connections):
             connection.abort()
         while self._context.connections:
             await self._context.emptied.wait()
         self._context.unpacker.close()
-        if self._server is not None:
-            await self._server.wait_closed()
-            self._server = None
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
 
     def _tick(self) -> None:
         now = self._context.clock()

@@ -61,6 +61,7 @@ from slacktide.server.offered import OfferedShare
 from slacktide.server.pipelines import PipelineService
 from slacktide.server.quiet_profiler import QuietProfiler
 from slacktide.server.settings import ServerSettings
+from slacktide.server.takeover import TakeoverPort, find_predecessor
 from slacktide.wire.parameters import LOOK_ALIKES
 
 if TYPE_CHECKING:
@@ -76,11 +77,22 @@ class App:
     """One server on the running event loop: `start`, then `drain` and `close`."""
 
     def __init__(
-        self, repository: Path, settings: ServerSettings, parts: ServerParts | None = None
+        self,
+        repository: Path,
+        settings: ServerSettings,
+        parts: ServerParts | None = None,
+        *,
+        take_over: bool = False,
     ) -> None:
-        """Raises ValueError, SecurityError or TracingUnavailable for unusable settings, and
-        RepositoryError if the repository does not exist."""
+        """`take_over`: from the server that holds the state folder, and give way to the next, which
+        sets `superseded`; then call `drain`. Raises ValueError, SecurityError or TracingUnavailable
+        for unusable settings, and RepositoryError if the repository does not exist."""
+        if take_over and settings.state_dir is None:
+            raise ValueError("--take-over: needs --state-dir, which the running server has, too")
         self.settings = settings
+        self.superseded = asyncio.Event()
+        self._takes_over = take_over
+        self._takeover_port: TakeoverPort | None = None
         self._parts = ServerParts() if parts is None else parts
         # Unusable files must be found before anything listens.
         self.repository = open_repository(repository, settings.state_dir)
@@ -102,7 +114,8 @@ class App:
     async def start(self) -> None:
         """Listen, then load the models. Returns when each serves or has failed.
 
-        Raises OSError if a port or the state folder cannot be used, RecordingError if the recording
+        Raises OSError if a port or the state folder cannot be used or no model serves that is to
+        take over, RecordingError if the recording
         cannot be written, PodError if the pod to resize cannot be read, SecurityError for
         certificates and RepositoryError for the repository. After an error, nothing is left
         running. After a cancellation, call `close`.
@@ -254,15 +267,12 @@ class App:
                 *(self.repository.file, self.repository.model, self.repository.profile_folder),
             )
         try:
-            if settings.state_dir is not None:
-                self._lock = _locked(settings.state_dir)
-            await self.front_ends.start()
-            if self._lock is not None:
-                self._lock.write(**self._description())
+            has_loaded = await self._open_ports()
             self._watching = (asyncio.create_task(self.credentials.watch()),)
             self.offered.start()
             await self._peers.start(self.front_ends)
-            await self.models.load_all(self.repository)
+            if not has_loaded:
+                await self.models.load_all(self.repository)
         except Exception:
             await self.close()
             raise
@@ -273,6 +283,39 @@ class App:
             ),
         )
         self._report_models(self.front_ends.addresses())
+
+    async def _open_ports(self) -> bool:
+        """Lock the state folder and listen. Returns whether models are loaded, which happens before
+        if another server is to be taken over from."""
+        folder = self.settings.state_dir
+        predecessor = None
+        if folder is not None and self._takes_over:
+            predecessor = find_predecessor(folder)
+        if predecessor is not None:
+            try:
+                log.info("loading models, to take over from the server that runs")
+                await self.models.load_all(self.repository)
+                if not self.control.ready():
+                    self._report_models("no port")
+                    raise OSError("--take-over: not ready, so the running server goes on")
+                await self.front_ends.start(predecessor.sockets)
+                await predecessor.stop()
+            finally:
+                predecessor.close()
+        if folder is not None:
+            self._lock = _locked(folder)
+        if predecessor is None:
+            await self.front_ends.start()
+        if self._lock is not None:
+            self._lock.write(**self._description())
+        if folder is not None and self._takes_over:
+            self._takeover_port = TakeoverPort(folder, self.front_ends.descriptors, self._give_way)
+        return predecessor is not None
+
+    def _give_way(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+        self.superseded.set()
 
     def _report_models(self, addresses: str) -> None:
         """Log how many models serve, why others do not, and where to connect."""
@@ -319,11 +362,12 @@ class App:
 
     async def drain(self) -> None:
         """Fail readiness, stop listening, and answer requests in flight."""
-        self.control.draining = True
+        is_superseded = self.superseded.is_set()
+        self.control.draining = not is_superseded  # else the addresses are ready, as before
         self._peers.drain()
-        await asyncio.sleep(self.settings.drain_delay_s)
+        await asyncio.sleep(0.0 if is_superseded else self.settings.drain_delay_s)
         log.info("draining: %d requests in flight", self.driver.in_flight)
-        await self.front_ends.drain(self.settings.drain_timeout_s)
+        await self.front_ends.drain(self.settings.drain_timeout_s, is_superseded=is_superseded)
 
     async def close(self) -> None:
         """Stop everything now and refuse requests in flight. Safe after a failed start."""
@@ -337,6 +381,8 @@ class App:
 
     async def _close_parts(self) -> None:
         self.data.draining = True
+        if self._takeover_port is not None:
+            self._takeover_port.close()
         for task in self._watching:
             task.cancel()
         await self._peers.close()

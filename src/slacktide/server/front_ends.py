@@ -6,8 +6,9 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 from slacktide.executors.hand_over.arena import MemoryBudget
@@ -20,9 +21,13 @@ from slacktide.frontends.settings import FrontEndSettings, GrpcSettings, HttpSet
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.observability.metrics import Metrics, metrics_routes
 from slacktide.server.settings import ServerSettings
+from slacktide.server.takeover import PortKey
 
 _FROM_HERE = {**dict.fromkeys(EVERY_ADDRESS, "localhost"), "0.0.0.0": "127.0.0.1"}
 """Address to connect to on this machine, by wildcard address."""
+
+IDLE_S = 5.0
+"""Time for a last request on each idle connection of a server that another has superseded."""
 
 
 class FrontEnds:
@@ -81,16 +86,26 @@ class FrontEnds:
         if settings.control_port is not None:
             self._servers["control"] = http(control_routes, for_control, access)
 
-    async def start(self) -> None:
-        """Bind every port. Raises OSError naming the flag of a port that cannot be bound."""
-        settings, credentials = self._settings, self._credentials
+    async def start(
+        self, sockets: Mapping[PortKey, Sequence[socket.socket]] = MappingProxyType({})
+    ) -> None:
+        """Listen on every port, on `sockets` or by binding it. Raises OSError naming the flag of a
+        port that cannot be bound."""
+        credentials = self._credentials
         for name, server in self._servers.items():
-            host, port = settings.host_of(name), getattr(settings, f"{name}_port")
+            _, host, port = key = self._key_of(name)
             context = credentials.http2_context if name == "grpc" else credentials.context
             try:
-                await server.start(host, port, context)
+                await server.start(host, port, context, sockets.get(key, ()))
             except OSError as error:
                 raise bind_error(error, name, host, port) from None
+
+    def _key_of(self, name: str) -> PortKey:
+        return name, self._settings.host_of(name), getattr(self._settings, f"{name}_port")
+
+    def descriptors(self) -> dict[PortKey, list[int]]:
+        """The listening sockets of each port."""
+        return {self._key_of(name): server.descriptors() for name, server in self._servers.items()}
 
     @property
     def grpc_server(self) -> GrpcServer:
@@ -120,10 +135,13 @@ class FrontEnds:
         places = ((name, host_of(name), server.port) for name, server in self._servers.items())
         return ", ".join(f"{name} {address_of(host, port)}" for name, host, port in places)
 
-    async def drain(self, timeout_s: float) -> None:
-        """Stop listening, and answer requests in flight for at most `timeout_s` seconds."""
-        served = (server for name, server in self._servers.items() if name != "metrics")
-        await asyncio.gather(*(server.drain(timeout_s) for server in served))
+    async def drain(self, timeout_s: float, *, is_superseded: bool = False) -> None:
+        """Stop listening, and answer requests in flight for at most `timeout_s` seconds.
+        `is_superseded`: another server listens now. Idle connections then get time for a last
+        request, whose answer closes them; and the metrics are the other server's."""
+        idle_s = IDLE_S if is_superseded else 0.0
+        drained = (s for name, s in self._servers.items() if is_superseded or name != "metrics")
+        await asyncio.gather(*(server.drain(timeout_s, idle_s) for server in drained))
 
     async def close(self) -> None:
         """Close every port and connection."""
