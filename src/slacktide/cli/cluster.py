@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import os
 import signal
@@ -175,7 +177,7 @@ def _ray(work: Callable[[Any], Any]) -> Any:
 
 def _check_flags(file: Path, document: ClusterFile) -> None:
     """End the program if `slacktide serve` would refuse the flags of a server."""
-    from typer.testing import CliRunner
+    from click import ClickException
 
     from slacktide.cli.main import app
 
@@ -185,10 +187,15 @@ def _check_flags(file: Path, document: ClusterFile) -> None:
             config.write(json.dumps(flags))
             config.flush()
             words = ["serve", "--config", config.name, "--print-config", "."]
-            done = CliRunner().invoke(app, words, standalone_mode=False)
-        if done.exception is not None or done.return_value:  # else stderr has warnings at most
-            message = str(getattr(done.exception, "format_message", str)()) or done.stderr
-            message = message.strip().removeprefix("error: ").removeprefix("--config: ")
+            errors, code = io.StringIO(), 0
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+                try:
+                    code = app(words, standalone_mode=False)
+                except ClickException as error:
+                    code = error.exit_code
+                    errors.write(error.format_message())
+        if code:  # else there are warnings at most
+            message = errors.getvalue().strip().removeprefix("error: ").removeprefix("--config: ")
             message = message.replace(config.name, "serve")
             fail(f"{file}: servers: {server.name}: serve: {message}")
 
