@@ -18,14 +18,14 @@ SOURCE = ROOT / "src" / "slacktide"
 PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
-    "cli": 1_992,
+    "cli": 2_016,
     "client": 2_254,
-    "cluster": 1_494,
+    "cluster": 1_564,
     "domain": 3_117,
     "engine": 4_261,
     "executors": 13_005,
     "exits": 1_950,
-    "frontends": 8_196,
+    "frontends": 8_219,
     "models": 11_796,
     "observability": 1_930,
     "peers": 838,
@@ -35,7 +35,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_089,
+    "server": 7_291,
     "wire": 2_729,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_440,
+    "serving": 82_760,
     "client": 2_254,
     "lab": 20_705,
     "testing": 400,
     "papers": 11_531,
-    "all": 117_286,
+    "all": 117_606,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
