@@ -3,8 +3,9 @@
     slacktide cluster up cluster.yaml
     serve run slacktide.ray:app file=cluster.yaml      # or SLACKTIDE_CLUSTER=cluster.yaml
 
-Each replica supervises one server of its node, or adopts it; requests never pass through Ray.
-Servers outlive replicas, node processes and the head. Other deployments may call a pool:
+Each replica has one server kept running on its node, by a supervisor that Ray does not know; and
+requests never pass through Ray. So servers outlive replicas, node processes and the head, and are
+restarted without them. Other deployments may call a pool:
 
     handle = serve.get_app_handle("shop")
     outputs = await handle.infer.remote("residual", {"image": image}, timeout_s=0.1)
@@ -19,9 +20,8 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import numpy as np
 import ray
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from slacktide._datatypes import BY_NAME
-from slacktide._version import __version__
 from slacktide.cluster.file import (
     FIRST_PORT,
     LOOPBACK,
@@ -41,15 +40,27 @@ from slacktide.cluster.file import (
     read_cluster_file,
 )
 from slacktide.cluster.folder_lock import FolderLock, holder_of
-from slacktide.cluster.local import clusters_folder
-from slacktide.cluster.processes import ask, stop_server
-from slacktide.cluster.supervisor import ServerCommand, ServerPhase, Supervisor
+from slacktide.cluster.local import (
+    ClusterPlan,
+    clusters_folder,
+    end_earlier_supervisor,
+    keep_supervised,
+    server_states,
+    stop_all,
+    supervisor_of,
+    write_plan,
+)
+from slacktide.cluster.processes import ask
+from slacktide.cluster.supervisor import ServerCommand, ServerPhase
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = logging.getLogger("slacktide.cluster")
 
 SHARE = "offered_share"
-_PLACE_LOCK = "supervisor"
-"""Lock in a server's state folder that its replica holds."""
+_PLACE_LOCK = "replica"
+"""Lock of a place's replica, in the folder with the supervisor's."""
 _NICENESS = "RAY_worker_niceness"
 """Variable of what Ray adds to the niceness of its workers; 15 by default."""
 _LOOK_S = 0.05
@@ -69,27 +80,44 @@ class ServerPool:
         start."""
         _undo_niceness()
         cluster = ClusterFile.model_validate_json(document)
-        self._lock, command = _claim_place(cluster, index)
-        holder = command.holder()
-        if holder is not None and not command.is_current(holder, __version__):
-            await stop_server(command.folder)
-        self._supervisor = Supervisor(command)
-        self._supervisor.start()
+        self._lock, self._folder, self._command = _claim_place(cluster, index)
         self._session: aiohttp.ClientSession | None = None
         token_file = {**cluster.serve, **cluster.servers[index].serve}.get("token-file")
         self._token = "" if token_file is None else Path(str(token_file)).read_text().strip()
-        while self._supervisor.phase is not ServerPhase.READY:
-            self.check_health()
-            await asyncio.sleep(_LOOK_S)
+        plan = ClusterPlan(Path(), servers=(self._command,))  # the file may be on another node
+        write_plan(self._folder, plan)
+        end_earlier_supervisor(self._folder)
+        self._keeping = asyncio.create_task(keep_supervised(self._folder))
+        try:
+            while not self._follows(plan) or self._state()["state"] != ServerPhase.READY:
+                if self._follows(plan):
+                    self.check_health()
+                await asyncio.sleep(_LOOK_S)
+        except RuntimeError:
+            await self._stop()
+            raise
+
+    def _follows(self, plan: ClusterPlan) -> bool:
+        """Whether the supervisor has carried out a plan."""
+        supervisor = supervisor_of(self._folder)
+        return supervisor is not None and supervisor.document.get("revision") == plan.revision
+
+    def _state(self) -> dict[str, Any]:
+        return next(server_states(self._folder))
 
     def check_health(self) -> None:
         """Raise RuntimeError if the server cannot be started."""
-        if self._supervisor.phase is ServerPhase.PAUSED:
-            raise RuntimeError(f"{self._supervisor.command.name}: {self._supervisor.message}")
+        state = self._state()
+        if state["state"] == ServerPhase.PAUSED:
+            raise RuntimeError(f"{self._command.name}: {state['message']}")
+        if self._keeping.done():
+            raise RuntimeError(
+                f"{self._command.name}: no supervisor"
+            ) from self._keeping.exception()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the server's offered share, 0 while it does not answer."""
-        holder = self._supervisor.command.holder()
+        holder = self._command.holder()
         answer = await ask(holder, "metrics", "/metrics", self._token) if holder else None
         lines = [] if answer is None else answer[1].splitlines()
         shares = (line.split()[-1] for line in lines if line.startswith(f"slacktide_{SHARE}"))
@@ -97,13 +125,9 @@ class ServerPool:
 
     def server(self) -> dict[str, Any]:
         """Return the name, process and addresses of the server."""
-        holder = self._supervisor.command.holder()
+        holder = self._command.holder()
         document = {} if holder is None else dict(holder.document)
-        return {
-            **document,
-            "name": self._supervisor.command.name,
-            "phase": self._supervisor.phase.value,
-        }
+        return {**document, "name": self._command.name, "phase": self._state()["state"]}
 
     async def infer(
         self,
@@ -118,10 +142,12 @@ class ServerPool:
         by name. Raises RuntimeError with the server's message if it does not serve the request."""
         stated = {} if timeout_s is None else {"timeout": round(timeout_s * 1e6)}
         head, body = _encode(inputs, {**(parameters or {}), **stated})
-        holder = self._supervisor.command.holder()
+        holder = self._command.holder()
         if holder is None or "ports" not in holder.document:
             raise RuntimeError("the server is starting")
         if self._session is None:
+            import aiohttp  # of the time that a replica takes to start, it would be a tenth
+
             self._session = aiohttp.ClientSession()
         scheme = "https" if holder.document.get("tls") else "http"
         address = f"{scheme}://{holder.document['host']}:{holder.document['ports']['http']}"
@@ -141,12 +167,15 @@ class ServerPool:
         """Stop the server, and those in other places of the pool on this node that a dead replica
         has left. Ray Serve awaits this if it stops a replica on purpose; otherwise nobody does, and
         the server goes on."""
-        await self._supervisor.stop()
-        self._lock.release()
-        folder = self._supervisor.command.folder
-        for place in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
+        await self._stop()
+        for place in self._folder.parent.glob(f"{self._folder.name.rpartition('-')[0]}-*"):
             if holder_of(place / _PLACE_LOCK) is None:
-                await stop_server(place)
+                await stop_all(place)
+
+    async def _stop(self) -> None:
+        self._keeping.cancel()
+        await stop_all(self._folder)
+        self._lock.release()
 
 
 class SharePolicy:
@@ -245,9 +274,10 @@ def _undo_niceness() -> None:
         log.warning("the server has a low priority, as Ray's workers: set %s=0", _NICENESS)
 
 
-def _claim_place(cluster: ClusterFile, index: int) -> tuple[FolderLock, ServerCommand]:
+def _claim_place(cluster: ClusterFile, index: int) -> tuple[FolderLock, Path, ServerCommand]:
     """Take a place of this node that no other replica has, if possible one with a running server.
-    Raises RuntimeError if there is none."""
+    Returns its lock, the supervisor's folder, and the server. Raises RuntimeError if there is
+    none."""
     server, nodes = cluster.servers[index], [node for node in ray.nodes() if node["Alive"]]
     addresses = [
         address
@@ -255,20 +285,21 @@ def _claim_place(cluster: ClusterFile, index: int) -> tuple[FolderLock, ServerCo
         for place, pool in enumerate(cluster.servers)
         for address in _addresses(cluster, pool, place, node["NodeManagerAddress"])
     ]
-    places: list[ServerCommand] = []
+    places: list[tuple[Path, ServerCommand]] = []
     for address in _addresses(cluster, server, index, ray.util.get_node_ip_address()):
         name = f"{server.name}-{address[0]}-{len(places)}"
-        folder = clusters_folder() / cluster.name / "servers" / name
-        places.append(
-            cluster.command(server, folder, name=name, address=address, addresses=addresses)
+        folder = clusters_folder() / cluster.name / name
+        command = cluster.command(
+            server, folder / "servers" / name, name=name, address=address, addresses=addresses
         )
-    for command in sorted(places, key=lambda command: command.holder() is None):
-        lock = FolderLock(command.folder / _PLACE_LOCK)
+        places.append((folder, command))
+    for folder, command in sorted(places, key=lambda place: place[1].holder() is None):
+        lock = FolderLock(folder / _PLACE_LOCK)
         try:
             lock.acquire()
         except OSError:
             continue
-        return lock, command
+        return lock, folder, command
     raise RuntimeError(f"{server.name}: all {server.per_node} places of this node are taken")
 
 

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(230)]
 
 BIN = Path(sys.executable).parent
 POLL_S = 0.05
+LOCKS = {"replica": "replica", "supervisor": "lock", "server": "servers/pool-127.0.0.1-0/lock"}
 
 
 def free_port() -> int:
@@ -114,13 +115,13 @@ class RayCluster:
 
     @property
     def place(self) -> Path:
-        """The state folder of the pool's first server."""
-        return self.folder / "state/slacktide/clusters/shop/servers/pool-127.0.0.1-0"
+        """The folder of the pool's first supervisor."""
+        return self.folder / "state/slacktide/clusters/shop/pool-127.0.0.1-0"
 
     def holder(self, lock: str, previous: int = 0) -> LockHolder:
-        """The holder of a lock in that folder, once it is another than `previous`."""
+        """The holder of a lock in `LOCKS`, once it is another than `previous`."""
         while True:
-            holder = holder_of(self.place / lock)
+            holder = holder_of(self.place / LOCKS[lock])
             if holder is not None and holder.pid not in (0, previous):
                 return holder
             time.sleep(POLL_S)
@@ -177,26 +178,36 @@ def test_another_deployment_calls_the_pool(ray: RayCluster) -> None:
 
 
 def test_a_killed_replica_leaves_its_server_to_the_next(ray: RayCluster) -> None:
-    server, replica = ray.holder("lock"), ray.holder("supervisor")
-    assert os.getsid(server.pid) not in (os.getsid(replica.pid), os.getsid(0))
+    server, replica, supervisor = map(ray.holder, ("server", "replica", "supervisor"))
+    assert len({os.getsid(holder.pid) for holder in (server, replica, supervisor)}) == 3
     if os.geteuid() == 0:  # others may not raise the priority that Ray's workers have
         assert os.getpriority(os.PRIO_PROCESS, server.pid) <= os.getpriority(os.PRIO_PROCESS, 0)
     os.kill(replica.pid, signal.SIGKILL)
-    assert ray.holder("supervisor", replica.pid).pid != server.pid
+    assert ray.holder("replica", replica.pid).pid != server.pid
+    assert ray.holder("supervisor").pid == supervisor.pid
     answer = ray.ask("server")
     assert (answer["pid"], answer["phase"]) == (server.pid, "ready")
 
 
-def test_a_killed_server_is_started_again_by_its_replica(ray: RayCluster) -> None:
-    server, replica = ray.holder("lock"), ray.holder("supervisor")
+def test_a_killed_server_is_started_again(ray: RayCluster) -> None:
+    server, replica = ray.holder("server"), ray.holder("replica")
     os.kill(server.pid, signal.SIGKILL)
-    ray.holder("lock", server.pid)
+    ray.holder("server", server.pid)
     ray.await_ready(server.document["ports"]["http"])
-    assert ray.holder("supervisor").pid == replica.pid
+    assert ray.holder("replica").pid == replica.pid
+
+
+def test_a_killed_supervisor_is_started_again_and_adopts_the_server(ray: RayCluster) -> None:
+    server, supervisor = ray.holder("server"), ray.holder("supervisor")
+    os.kill(supervisor.pid, signal.SIGKILL)
+    ray.holder("supervisor", supervisor.pid)
+    while ray.ask("server")["phase"] != "ready":
+        time.sleep(POLL_S)
+    assert ray.holder("server").pid == server.pid
 
 
 def test_another_server_is_asked_for_when_more_is_offered_than_one_can_do(ray: RayCluster) -> None:
-    port = ray.holder("lock").document["ports"]["http"]
+    port = ray.holder("server").document["ports"]["http"]
     command = [sys.executable, "-m", "slacktide", "load", f"127.0.0.1:{port}", "--model", "slow"]
     load = subprocess.Popen(
         [*command, "--arrivals", "poisson:300", "--duration", "60s"],
@@ -210,12 +221,16 @@ def test_another_server_is_asked_for_when_more_is_offered_than_one_can_do(ray: R
 
 
 def test_the_death_of_ray_is_not_that_of_servers(ray: RayCluster) -> None:
-    server = ray.holder("lock")
+    server = ray.holder("server")
+    port = server.document["ports"]["http"]
     ray.kill_head()
-    while holder_of(ray.place / "supervisor") is not None:
+    while holder_of(ray.place / LOCKS["replica"]) is not None:
         time.sleep(POLL_S)
-    assert ray.holder("lock").pid == server.pid
-    ray.await_ready(server.document["ports"]["http"])
+    assert ray.holder("server").pid == server.pid
+    ray.await_ready(port)
+    os.kill(server.pid, signal.SIGKILL)  # it is started again without Ray
+    server = ray.holder("server", server.pid)
+    ray.await_ready(port)
     ray.start_head()
     ray.up()
     assert ray.ask("server")["pid"] == server.pid
@@ -224,17 +239,17 @@ def test_the_death_of_ray_is_not_that_of_servers(ray: RayCluster) -> None:
 def test_down_stops_servers_also_those_that_a_dead_replica_has_left(ray: RayCluster) -> None:
     shown = json.loads(ray.slacktide("cluster", "status", "--json"))
     assert shown["ready"]
-    left = ray.place.with_name("pool-127.0.0.1-1")
-    left.mkdir(exist_ok=True)
+    left = ray.place.with_name("pool-127.0.0.1-1") / "servers" / "pool-127.0.0.1-1"
+    left.mkdir(exist_ok=True, parents=True)
     if holder_of(left / "lock") is None:
         script = Path(__file__).parents[1] / "cluster" / "stand_in_server.py"
         subprocess.Popen([sys.executable, script, "--state-dir", left], env=ray.environment)
         while not (holder := holder_of(left / "lock")) or "drain_s" not in holder.document:
             time.sleep(POLL_S)
     ray.slacktide("cluster", "down")
-    for place in (ray.place, left):
-        while holder_of(place / "lock") is not None:
-            time.sleep(POLL_S)
+    locks = [left / "lock", *(ray.place / name for name in LOCKS.values())]
+    while any(map(holder_of, locks)):
+        time.sleep(POLL_S)
 
 
 def test_the_policy_adds_up_shares() -> None:

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import io
 import json
-import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slacktide._version import __version__
 from slacktide.cli.output import FELL_SHORT, console, fail, print_json
 
 if TYPE_CHECKING:
@@ -81,9 +78,7 @@ def up(
     try:
         if local:
             here.place(document, folder, path)
-            holder = here.supervisor_of(folder)
-            if holder is not None and holder.pid and holder.document.get("release") != __version__:
-                os.kill(holder.pid, signal.SIGKILL)  # servers go on; one of this release follows
+            here.end_earlier_supervisor(folder)  # one of this release follows
             message = _await_ready(folder, patience, shown=not as_json)
         else:
             here.write_plan(folder, here.ClusterPlan(path, on_ray=True))

@@ -16,6 +16,7 @@ import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -29,12 +30,14 @@ from pydantic import TypeAdapter
 from slacktide._version import __version__
 from slacktide.cluster.file import FIRST_PORT, LOOPBACK, PORTS, STEP, Address, ClusterFile
 from slacktide.cluster.folder_lock import FolderLock, LockHolder, holder_of
-from slacktide.cluster.processes import LOCK, end_process, spawn, stop_server
+from slacktide.cluster.processes import LOCK, end_process, opened_process, spawn, stop_server
 from slacktide.cluster.supervisor import LOG, ServerCommand, ServerPhase, Supervisor
 from slacktide.models.repository.paths import write_atomically
 
 PLAN = "cluster.json"
 _LOOK_S = 0.2
+_APART_S = 1.0
+"""Time from one start of a supervisor to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,25 @@ async def stop_all(folder: Path) -> None:
 def start_supervisor(folder: Path) -> int:
     """Start the process that supervises a cluster, detached from this one. Returns its id."""
     return spawn([sys.executable, "-P", "-m", __spec__.name, str(folder)], folder / LOG)
+
+
+def end_earlier_supervisor(folder: Path) -> None:
+    """Kill the supervisor of a cluster if it has another release. Its servers go on."""
+    holder = supervisor_of(folder)
+    if holder is not None and holder.pid and holder.document.get("release") != __version__:
+        with suppress(ProcessLookupError):
+            os.kill(holder.pid, signal.SIGKILL)
+
+
+async def keep_supervised(folder: Path) -> None:
+    """Start a supervisor of a cluster whenever there is none, until cancelled. Raises OSError."""
+    while True:
+        holder, began = supervisor_of(folder), time.monotonic()
+        if holder is None or holder.pid:
+            pid = start_supervisor(folder) if holder is None else holder.pid
+            with suppress(ProcessLookupError), opened_process(pid) as (_, ended):
+                await ended
+        await asyncio.sleep(max(_LOOK_S / 10, began + _APART_S - time.monotonic()))
 
 
 class LocalCluster:
