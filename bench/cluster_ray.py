@@ -3,8 +3,11 @@
 Two Ray nodes of this machine (the first has the head) have a server each, clients offer half of
 what one can do to each. Needs an environment with Ray (`make ray`). Rows:
 
-- `replica`, `node`, `head`: `kill -9` of a supervisor, of all processes of the second node, of the
-  head with its node; the node and the head are started again at once.
+- `replica`, `supervisor`: `kill -9` of the replica of a server, and of its supervisor.
+- `node`, `head`: of all Ray processes of the second node, of the head with its node; they are
+  started again once the server is supervised.
+- `node_server`, `head_server`: of the second node's server too.
+- `machine`: of all processes of the second node, so Ray must start its server.
 - `away`: requests of a tiny model before the head dies, and while it is away.
 - `scaling`: twice the load on a pool of one server, which may have two.
 """
@@ -12,167 +15,29 @@ what one can do to each. Needs an environment with Ray (`make ray`). Rows:
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import math
 import os
-import shutil
 import signal
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from bench import servers
 from bench.clients import latencies
-from bench.cluster_fault_load import RECOVERY_S, FaultRun, Seen, loaded, member_of, until
-from bench.cluster_servers import CAPACITY, Member, load_spec, make_repository, wait_linked
-from bench.machine import CACHE, ROOT
+from bench.cluster_fault_load import RECOVERY_S, FaultRun, Seen, loaded, process_age_s, until
+from bench.cluster_servers import CAPACITY, load_spec, make_repository, wait_linked
 from bench.measurement import Figure, Options, Result, at_least, at_most
 from bench.models import oip_body
-from bench.processes import tree
-from slacktide.cluster.folder_lock import LockHolder, holder_of
+from bench.ray_nodes import BIN, HEAD, HOSTS, LOCKS, NODE, RayCluster
 from slacktide.lab.workloads import Replay
 
-BIN = ROOT / ".cache" / "ray" / "bin"
-HEAD, NODE = HOSTS = ("127.0.0.2", "127.0.0.3")
-ADOPTED_S = 5.0
+ADOPTED_S, BACK_S = 5.0, 2.0
 AWAY_S = 61.0
 REST_S, DOUBLED_S = 5.0, 10.0
 """Time between an adoption and the next fault, and before the load is doubled."""
-STATED = {
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "1000",
-    "RAY_health_check_failure_threshold": "3",
-    "RAY_worker_niceness": "0",
-}
-"""Health checks and priority, as in docs/cluster.md."""
-
-
-class RayCluster:
-    """Ray with a folder of its own. Use it as a context manager."""
-
-    def __init__(self, repository: Path, replicas: dict[str, int]) -> None:
-        self._root = CACHE / "cluster_ray"
-        token = self._root / "token"
-        token.write_text("peers-of-one-benchmark")
-        token.chmod(0o600)
-        document = {
-            "name": "bench",
-            "repository": str(repository),
-            "peer_token_file": str(token),
-            "servers": [{"name": "pool", "replicas": replicas, "cores": 1}],
-        }
-        (self._root / "bench.yaml").write_text(json.dumps(document))
-        self._address = f"{HEAD}:{servers.free_ports(1)[0]}"
-        self._environment = {
-            **os.environ,
-            **STATED,
-            "HOME": str(self._root),
-            "XDG_STATE_HOME": str(self._root / "state"),
-            "RAY_ADDRESS": self._address,
-            "RAY_AUTH_MODE": "token",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-        }
-        self._ray_folder = tempfile.mkdtemp(prefix="ray-")  # a longer path has no room for sockets
-        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def __enter__(self) -> RayCluster:
-        self._run(str(BIN / "ray"), "get-auth-token", "--generate")
-        self.start(HEAD)
-        self.start(NODE)
-        self.up()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            self._run(str(BIN / "python"), "-m", "slacktide", "cluster", "down")
-        for host in HOSTS:
-            self.kill(host)
-        shutil.rmtree(self._ray_folder, ignore_errors=True)
-        for holder in filter(None, map(holder_of, self._root.rglob("servers/*/lock"))):
-            os.kill(holder.pid, signal.SIGKILL)
-
-    def _run(self, *command: str) -> None:
-        subprocess.run(
-            command, env=self._environment, check=True, capture_output=True, timeout=120.0
-        )
-
-    def start(self, host: str) -> None:
-        """Start the processes of a node."""
-        command = [str(BIN / "ray"), "start", "--block", "--node-ip-address", host]
-        command += ["--num-cpus", "4"]
-        if host == HEAD:
-            command += ["--head", "--port", self._address.rpartition(":")[2]]
-            command += ["--include-dashboard", "false", "--temp-dir", self._ray_folder]
-        else:
-            command += ["--address", self._address]
-        log = (self._root / f"{host}.log").open("ab")
-        self.nodes[host] = subprocess.Popen(
-            command, env=self._environment, stdout=log, stderr=log, start_new_session=True
-        )
-
-    def kill(self, host: str) -> None:
-        """Kill all processes of a node, which do not have servers among them."""
-        node = self.nodes.pop(host, None)
-        if node is None:
-            return
-        for pid in tree(node.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        node.wait()
-
-    def up(self) -> None:
-        """Run the cluster's file, once the head answers."""
-        command = (str(BIN / "python"), "-m", "slacktide", "cluster", "up")
-
-        def succeed() -> bool:
-            with contextlib.suppress(subprocess.CalledProcessError):
-                self._run(*command, str(self._root / "bench.yaml"))
-                return True
-            return False
-
-        until(succeed)
-
-    def holder(self, host: str, lock: str, number: int = 0) -> LockHolder | None:
-        folder = self._root / f"state/slacktide/clusters/bench/servers/pool-{host}-{number}"
-        holder = holder_of(folder / lock)
-        return holder if holder is not None and holder.pid else None
-
-    def member(self, host: str, number: int = 0) -> Member | None:
-        holder = self.holder(host, "lock", number)
-        if holder is None or "ports" not in holder.document:
-            return None
-        member = member_of({**holder.document, "name": holder.document["machine"]})
-        return member if member.is_ready() else None
-
-    def members(self) -> list[Member]:
-        """The two servers, the one of the second node first. Waits until both are ready."""
-        return [until(partial(self.member, host)) for host in (NODE, HEAD)]
-
-    def asked_at(self) -> float:
-        """When Serve asked for one more server, by its log."""
-        (log,) = Path(self._ray_folder).glob("session_latest/logs/serve/controller_*.log")
-        line = [line for line in log.read_text().splitlines() if "Adding 1 replica" in line][-1]
-        words = line.split()
-        return datetime.fromisoformat(f"{words[1]} {words[2].replace(',', '.')}").timestamp()
-
-    def claimed(self, host: str, previous: int) -> LockHolder:
-        """Wait until a replica other than `previous` supervises the server of a node."""
-
-        def find() -> LockHolder | None:
-            holder = self.holder(host, "supervisor")
-            return None if holder is None or holder.pid == previous else holder
-
-        return until(find)
 
 
 def run(options: Options) -> Result:
@@ -187,15 +52,16 @@ def run(options: Options) -> Result:
             wait_linked(cluster.members())
             for name, fault in FAULTS.items():
                 if options.wants(name):
-                    faults = FaultRun()
-                    script = partial(_repeat, count, fault, cluster)
+                    faults, held = FaultRun(), list[float]()
+                    script = partial(_repeat, count, fault, cluster, held)
                     specs = [
                         load_spec(member, "slow", 0.5 * CAPACITY, 900.0, number)
                         for number, member in enumerate(cluster.members())
                     ]
                     faults.add(*asyncio.run(loaded(specs, script)))
-                    limit = ADOPTED_S if name == "replica" else math.inf
-                    faults.show(result, f"Ray: {name} killed", back=limit)
+                    faults.show(result, f"Ray: {name} killed", back=fault.limit_s)
+                    label = f"Ray: {name} killed: the server has a replica after, most"
+                    result.figures.append(Figure(label, max(held), "s", samples=tuple(held)))
             if options.wants("away"):
                 _without_head(result, cluster, 10.0 if options.quick else AWAY_S)
     if options.wants("scaling"):
@@ -204,49 +70,65 @@ def run(options: Options) -> Result:
     return result
 
 
-def _repeat(count: int, fault: Callable[[RayCluster], None], cluster: RayCluster) -> list[Seen]:
-    """Raises RuntimeError if a server did not go on, or was not adopted."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is killed on the second node, at the same time."""
+
+    locks: tuple[str, ...] = ()
+    """Processes that hold these locks."""
+    nodes: tuple[str, ...] = ()
+    """Nodes whose Ray processes are killed."""
+    limit_s: float = BACK_S
+    """Limit of the time until the server is supervised, without its own start."""
+
+
+FAULTS = {
+    "replica": Fault(("replica",), limit_s=ADOPTED_S),
+    "supervisor": Fault(("supervisor",), limit_s=ADOPTED_S),
+    "node": Fault(nodes=(NODE,), limit_s=ADOPTED_S),
+    "head": Fault(nodes=HOSTS, limit_s=ADOPTED_S),
+    "node_server": Fault(("server",), (NODE,)),
+    "head_server": Fault(("server",), HOSTS),
+    "machine": Fault(("supervisor", "server"), (NODE,), math.inf),
+}
+
+
+def _repeat(count: int, fault: Fault, cluster: RayCluster, held: list[float]) -> list[Seen]:
+    """Repeat a fault. `held` gets the seconds until servers had replicas again. Raises RuntimeError
+    if a server that was not killed did not go on."""
     seen = []
     for _ in range(count):
-        pids = [member.pid for member in cluster.members()]
+        members = cluster.members()
+        holders = {lock: cluster.holder(NODE, lock) for lock in LOCKS}
+        replicas = [(host, cluster.holder(host, "replica")) for host in fault.nodes]
+        if "replica" in fault.locks:
+            replicas.append((NODE, holders["replica"]))
+        killed = [holder.pid for lock in fault.locks if (holder := holders[lock])]
         begin = time.monotonic()
-        fault(cluster)
-        seen.append(Seen(begin, back_s=time.monotonic() - begin))
-        if [member.pid for member in cluster.members()] != pids:
+        for host in fault.nodes:
+            cluster.kill(host)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        if fault.limit_s == math.inf:
+            cluster.start(NODE)
+        member = cluster.supervised(*killed)
+        back_s = time.monotonic() - begin
+        goes_on = "server" not in fault.locks
+        start_s = math.nan if goes_on else process_age_s(member.pid)
+        seen.append(Seen(begin, back_s=back_s, start_s=start_s))
+        for host in fault.nodes:
+            if host not in cluster.nodes:
+                cluster.start(host)
+        if HEAD in fault.nodes:
+            cluster.up()
+        for host, replica in replicas:
+            assert replica is not None
+            cluster.succeeded(host, "replica", replica.pid)
+        held.append(time.monotonic() - begin)
+        if cluster.members() != [member, members[1]] or (member == members[0]) != goes_on:
             raise RuntimeError("a server was not adopted")
         time.sleep(REST_S)
     return seen
-
-
-def _kill_replica(cluster: RayCluster) -> None:
-    holder = cluster.holder(NODE, "supervisor")
-    assert holder is not None
-    os.kill(holder.pid, signal.SIGKILL)
-    cluster.claimed(NODE, holder.pid)
-
-
-def _kill_node(cluster: RayCluster) -> None:
-    holder = cluster.holder(NODE, "supervisor")
-    assert holder is not None
-    cluster.kill(NODE)
-    cluster.start(NODE)
-    cluster.claimed(NODE, holder.pid)
-
-
-def _kill_head(cluster: RayCluster) -> None:
-    """The node goes with it: a new head does not know it."""
-    holders = {host: cluster.holder(host, "supervisor") for host in HOSTS}
-    for host in HOSTS:
-        cluster.kill(host)
-    for host in HOSTS:
-        cluster.start(host)
-    cluster.up()
-    for host, holder in holders.items():
-        assert holder is not None
-        cluster.claimed(host, holder.pid)
-
-
-FAULTS = {"replica": _kill_replica, "node": _kill_node, "head": _kill_head}
 
 
 def _without_head(result: Result, cluster: RayCluster, seconds: float) -> None:
@@ -260,7 +142,7 @@ def _without_head(result: Result, cluster: RayCluster, seconds: float) -> None:
     killed, after = time.monotonic(), []
     while time.monotonic() < killed + seconds:
         after.append(ask(count=count))
-    gone = until(lambda: cluster.holder(NODE, "supervisor") is None) and time.monotonic() - killed
+    gone = until(lambda: cluster.holder(NODE, "replica") is None) and time.monotonic() - killed
     after.append(ask(count=count))
     rate = median(part.mean() for part in before) / median(part.mean() for part in after)
     tail = median(np.percentile(part, 99) for part in after)
@@ -268,7 +150,7 @@ def _without_head(result: Result, cluster: RayCluster, seconds: float) -> None:
     result.figures += [
         Figure("head away: requests/s ÷ before", float(rate), "×", at_least(0.98)),
         Figure("head away: p99 ÷ before", float(tail), "×", at_most(1.02)),
-        Figure("head away: the node's supervisor ended after", float(gone), "s"),
+        Figure("head away: the node's replica ended after", float(gone), "s"),
     ]
 
 
