@@ -23,6 +23,7 @@ from slacktide.cluster.file import PATHS, read_cluster_file
 from slacktide.cluster.local import (
     ClusterPlan,
     LocalCluster,
+    keep_supervised,
     place,
     read_plan,
     server_states,
@@ -162,6 +163,23 @@ async def test_after_a_halted_update_every_server_is_supervised(folder, run, mon
                 await asyncio.sleep(0.02)
         os.kill(first := servers["b"]["pid"], signal.SIGKILL)
         await until(folder, lambda servers: servers["b"]["pid"] not in (None, 0, first))
+
+
+@pytest.mark.slow
+async def test_a_supervisor_that_dies_is_followed_by_another(tmp_path, run):
+    write_plan(tmp_path, a="fails")
+    keeping, pids = asyncio.create_task(keep_supervised(tmp_path)), set[int]()
+    async with asyncio.timeout(60):
+        while len(pids) < 2:
+            await asyncio.sleep(0.02)
+            holder = supervisor_of(tmp_path)
+            if holder is not None and holder.pid:
+                pids.add(holder.pid)
+                if len(pids) == 1:
+                    os.kill(holder.pid, signal.SIGKILL)
+    keeping.cancel()
+    await local.stop_all(tmp_path)
+    assert supervisor_of(tmp_path) is None
 
 
 def test_up_waits_for_the_newest_plan(tmp_path, monkeypatch):
