@@ -20,7 +20,7 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 CEILINGS = {
     "cli": 2_016,
     "client": 2_254,
-    "cluster": 1_564,
+    "cluster": 1_586,
     "domain": 3_117,
     "engine": 4_261,
     "executors": 13_005,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_760,
+    "serving": 82_808,
     "client": 2_254,
     "lab": 20_705,
     "testing": 400,
     "papers": 11_531,
-    "all": 117_606,
+    "all": 117_654,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
