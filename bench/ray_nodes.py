@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from datetime import datetime
@@ -111,6 +112,7 @@ class RayCluster:
 
     def up(self) -> None:
         """Run the cluster's file, once the head answers."""
+        until(self._is_open)  # an attempt before that takes seconds of the head's processors
         command = (str(BIN / "python"), "-m", "slacktide", "cluster", "up")
 
         def succeed() -> bool:
@@ -120,6 +122,11 @@ class RayCluster:
             return False
 
         until(succeed)
+
+    def _is_open(self) -> bool:
+        host, _, port = self._address.rpartition(":")
+        with socket.socket() as attempt:
+            return attempt.connect_ex((host, int(port))) == 0
 
     def holder(self, host: str, lock: str, number: int = 0) -> LockHolder | None:
         name = f"pool-{host}-{number}"

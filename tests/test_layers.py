@@ -238,7 +238,7 @@ def test_one_file_imports_ray_and_only_the_command_line_imports_that():
     ]
     assert importers == ["cli/cluster.py"]
     ours = {name for name in imports_of(SOURCE / "ray.py") if name.startswith("slacktide")}
-    assert {package_of(name) for name in ours} == {"_datatypes", "_version", "cluster"}
+    assert {package_of(name) for name in ours} == {"_datatypes", "cluster"}
 
 
 def test_the_server_knows_neither_lab_nor_testing_nor_papers():
