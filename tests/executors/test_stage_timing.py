@@ -62,6 +62,26 @@ def test_one_long_gap_in_four_does_not_count(turn: LaneTurn, clock: FakeClock) -
     assert turn.room() == pytest.approx(0.1)
 
 
+def test_whoever_waits_for_room_begins_in_a_gap_or_when_its_time_is_up(
+    turn: LaneTurn, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches(turn, clock, every=0.03, take=0.01)
+    looks: list[float] = []
+
+    def look(seconds: float) -> None:
+        looks.append(seconds)
+        clock.now += 0.5
+
+    monkeypatch.setattr("time.sleep", look)
+    turn.wait_for_room(0.015, until=clock.now + 10.0)
+    assert looks == []
+    turn.wait_for_room(0.1, until=clock.now + 10.0)
+    assert len(looks) == 1, "after half a second without a batch there is room for as long again"
+    with turn:
+        turn.wait_for_room(0.0, until=clock.now + 0.9)
+    assert len(looks) == 3
+
+
 def test_a_run_begins_only_where_there_is_room_for_it(turn: LaneTurn, clock: FakeClock) -> None:
     batches(turn, clock, every=0.030, take=0.010)
     done: list[bool] = []

@@ -6,6 +6,7 @@ import asyncio
 import os
 import queue
 import signal
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from slacktide.domain import (
     PoolId,
     ReplicaLost,
 )
+from slacktide.executors import idle_features
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.exit_frames import decode_features, decode_released
 from slacktide.executors.hand_over.arena import map_read_only
@@ -38,6 +40,7 @@ from slacktide.executors.hand_over.protocol import (
     encode_batch,
 )
 from slacktide.executors.hand_over.worker import BatchRunner
+from slacktide.executors.idle_features import IdleFeatures
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import measure_stages
 from slacktide.executors.ports import (
@@ -51,6 +54,7 @@ from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.session_pool import SessionPool
+from slacktide.executors.stage_timing import GAPS
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.exits.manifest import read_manifest
 from slacktide.exits.ramp_graph import with_ramps
@@ -72,6 +76,9 @@ class Bench:
         self.arranged: queue.SimpleQueue[Arranged] = queue.SimpleQueue()
         threads = [size.threads for size in self.pool.sizes]
         self.arranger = Arranger(self.session, threads, self.arranged.put)
+        self.later: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        """Frames that are sent on another thread."""
+        self.idle_features = IdleFeatures(self.arranger.turn, self.later.put)
         fd = make_output_file()
         self.reader = OutputReader(fd)
         self.sent: list[bytes] = []
@@ -83,6 +90,7 @@ class Bench:
             lambda data: self.on_send(data),
             lambda: self.arranger.thresholds,
             self.arranger.samples,
+            self.idle_features,
         )
 
     def arrange(self, policy: ExitPolicy) -> Arranged:
@@ -368,6 +376,61 @@ def test_the_model_is_whole_again_without_ramps(bench: Bench) -> None:
     assert after.report is None
     for place in (0, 1):
         np.testing.assert_array_equal(after.outputs[place][0], before.outputs[place][0])
+
+
+def gaps(bench: Bench, seconds: float) -> None:
+    """Let the lane's last gaps have been this long."""
+    bench.arranger.turn._gaps.extend([seconds] * GAPS)
+
+
+def settle(bench: Bench) -> None:
+    """Wait until no features are still to be reported."""
+    while bench.idle_features._is_busy:
+        time.sleep(0.001)
+
+
+def test_features_are_reported_after_the_answer_if_the_lane_has_gaps(bench: Bench) -> None:
+    members = images(1, 2)
+    bench.arrange(policy(0, 1, features=True, feature_share=1.0))
+    with bench.arranger.turn:
+        at_once = bench.run(*members).features
+    assert at_once is not None, "no pass has been timed"
+    gaps(bench, 10.0)
+    with bench.arranger.turn:
+        assert bench.run(*members).features is None
+        assert bench.later.empty()
+    ((kind, body),) = FrameReader().feed(bench.later.get(timeout=bench.kit.PATIENCE))
+    assert kind is FrameKind.FEATURES
+    assert decode_features(body) == at_once
+
+
+def test_a_batch_reports_its_features_itself_after_one_that_found_no_gap(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_features, "ATTEMPTS", 1)
+    bench.arrange(policy(0, 1, features=True, feature_share=1.0))
+    bench.run(*images(1))
+    gaps(bench, 10.0)
+    assert bench.run(*images(1), batch=2).features is None
+    bench.later.get(timeout=bench.kit.PATIENCE)
+    settle(bench)
+    monkeypatch.setattr(bench.arranger.turn, "run_timed", lambda *_, **__: None)
+    assert bench.run(*images(1), batch=3).features is None
+    settle(bench)
+    assert bench.run(*images(1), batch=4).features is not None
+    assert bench.run(*images(1), batch=5).features is None
+    settle(bench)
+    assert bench.later.empty()
+
+
+def test_rows_that_have_left_have_no_features_later_either(bench: Bench, layers: Any) -> None:
+    bench.arrange(replace(policy(0, 1, features=True, feature_share=1.0), thresholds=(2.0, 2.0)))
+    bench.run(*images(1))
+    gaps(bench, 10.0)
+    ran = bench.run(*images(1), batch=2, leaving=Leaving.SHRINK)
+    assert ran.ramps == {0: 0}
+    assert not bench.idle_features._is_busy
+    assert bench.later.empty()
 
 
 def test_features_of_all_positions_are_handed_out(bench: Bench, layers: Any) -> None:

@@ -5,9 +5,9 @@ and ends in the plain layout, and nothing is fused across a cut. So the ramps ar
 whole graph, ONNX Runtime optimises and saves it, and the result is cut. The stages are opened
 without further optimisation and pass on tensors in ONNX Runtime's layout (decision 0054).
 
-A thread does this while batches run as before. The stages replace the model once they give the same
-outputs as the model for synthetic rows. Their times are measured later, between batches
-(stage_timing.py).
+A thread does this while batches run as before. It works step by step in the gaps between them,
+because both share the lane's cores. The stages replace the model once they give the same outputs as
+the model for synthetic rows. Their times are measured later, also in gaps (stage_timing.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +43,10 @@ TOLERANCE = 1e-3
 """Largest difference between stages and model, relative to the largest output."""
 SWITCH_S = 0.0005
 """Longest wait of a batch, in seconds, for the interpreter while a thread cuts a graph."""
+
+STEP_S, PATIENCE_S = 0.015, 2.0
+"""Seconds of a gap in which a step of cutting the graph may begin, and seconds after which the
+rest is done beside batches."""
 
 _FEATURES = ("exits/features/", "exits/logits")
 
@@ -74,6 +80,10 @@ class Arranger:
         self._change = threading.Event()
         """Set when the target is not the arrangement that is being made or timed."""
         self._graph: ExitGraph | None = None
+        self._patient_until = 0.0
+        """When steps no longer wait for gaps."""
+        self._run_s = 0.0
+        """Time that the last checked stage took."""
         self._reference: list[NDArray[Any]] = []
         """The whole model's outputs for the rows on which chains are checked."""
 
@@ -136,6 +146,7 @@ class Arranger:
     def _arrange(self, policy: ExitPolicy) -> StageChain | None:
         """Open the sessions for the policy and switch to them. Raises any error."""
         session, opener = self._session, self._session.opener
+        self._patient_until = time.perf_counter() + PATIENCE_S
         if not policy.ramps and not policy.features:
             chain, whole = None, {threads: opener.open(threads) for threads in self._threads}
             for whole_session in whole.values():
@@ -208,9 +219,11 @@ class Arranger:
                 raise ExitError(f"the ramps have revision {revisions}")
             if policy.ramps[-1] >= len(manifest.ramps):
                 raise ExitError(f"no ramp at position {policy.ramps[-1]}")
+            self.turn.wait_for_room(STEP_S, until=self._patient_until)
             cut_model = with_ramps(model, graph, [manifest.ramps[ramp] for ramp in policy.ramps])
         positions = None
         if policy.features:
+            self.turn.wait_for_room(STEP_S, until=self._patient_until)
             cut_model = with_features(cut_model, graph)
             positions = graph.positions
         del model
@@ -232,6 +245,7 @@ class Arranger:
         opener = self._session.opener
         if not opener.optimises:
             return model
+        self.turn.wait_for_room(STEP_S, until=self._patient_until)
         return onnx.load_from_string(opener.optimise(model.SerializeToString()))
 
     def _open(self, parts: Sequence[StageModel]) -> dict[int, list[Stage]]:
@@ -242,6 +256,7 @@ class Arranger:
         for threads in self._threads:
             chains[threads] = []
             for part, asks in zip(parts, flags, strict=True):
+                self.turn.wait_for_room(STEP_S, until=self._patient_until)
                 part.declare(types)
                 opened = opener.open_stage(
                     part.model.SerializeToString(), threads, optimised=opener.optimises
@@ -278,16 +293,30 @@ class Arranger:
         expected = self._reference
         for threads in self._threads:
             run = StagedBatch(model, batch, {}, Leaving.NONE, ())
-            list(run.run(model.stages(threads)))
+            list(run.run(self._in_gaps(model.stages(threads))))
             _compare(expected, run.end_outputs()[0])
         if model.ramps and model.shrinks and rows > 1:
             sure = dict.fromkeys(model.ramps[:1], np.inf)
             run = StagedBatch(model, batch, sure, Leaving.SHRINK, range(1, rows))
-            list(run.run(model.stages(self._threads[0])))
+            list(run.run(self._in_gaps(model.stages(self._threads[0]))))
             _compare([array[1:] for array in expected], run.end_outputs()[0])
         report = run.report()
         if not session.interface.batches and report is not None and len(report.left) != 1:
             raise ExitError("early_exit: a model without a batch axis gave more than one row")
+
+    def _in_gaps(self, stages: Sequence[Stage]) -> list[Stage]:
+        """Stages that each wait for a gap as long as the one before them took."""
+        return [
+            stage._replace(session=SimpleNamespace(run=partial(self._run_in_gap, stage.session)))
+            for stage in stages
+        ]
+
+    def _run_in_gap(self, session: Any, *arguments: Any) -> Any:
+        self.turn.wait_for_room(self._run_s, until=self._patient_until)
+        begin = time.perf_counter()
+        arrays = session.run(*arguments)
+        self._run_s = time.perf_counter() - begin
+        return arrays
 
 
 def _features_if_asked(model: Any) -> bool:

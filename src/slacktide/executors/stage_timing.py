@@ -29,6 +29,8 @@ RETIME_ABOVE, RETIME_BELOW, RETIME_AFTER_S = 0.02, 0.5, 2.0
 `RETIME_ABOVE` per ramp but is below `RETIME_BELOW` in total."""
 ROOM, PAUSE_S = 1.2, 0.05
 """Minimum length of a gap as a multiple of the run, and seconds between checks for a gap."""
+POLL_S = 0.002
+"""Seconds between looks for a gap of work that must be done."""
 BESIDE_S = 4.0
 """Seconds between runs that do not give way to batches, if gaps are too short for one row."""
 GIVE_UP_S = 60.0
@@ -65,10 +67,20 @@ class LaneTurn:
 
     def room(self) -> float:
         """Expected seconds without a batch, from now on or from the end of the current one."""
-        since, gaps = self._idle_since, sorted(self._gaps)
+        since = self._idle_since
         idle = 0.0 if since is None else self._clock() - since
-        typical = gaps[len(gaps) // 4] if gaps else 0.0
-        return max(typical - idle, idle)  # a pause may last as long again as it already has
+        # A pause may last as long again as it already has.
+        return max(self.typical_gap() - idle, idle)
+
+    def typical_gap(self) -> float:
+        """Seconds that three in four of the recent gaps between batches lasted; 0 at first."""
+        gaps = sorted(self._gaps)
+        return gaps[len(gaps) // 4] if gaps else 0.0
+
+    def wait_for_room(self, seconds: float, *, until: float) -> None:
+        """Return when a gap of `seconds` is expected, or at the time `until`."""
+        while self._clock() < until and (self._idle_since is None or self.room() < seconds):
+            time.sleep(POLL_S)
 
     def run_timed(self, run: Callable[[Any], Ends], seconds: float, *, beside: bool) -> Ends | None:
         """The result of `run`; None if no gap of `seconds` is expected, or a batch has stopped the

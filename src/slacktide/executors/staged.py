@@ -190,12 +190,17 @@ class StagedBatch:
         lefts, stage_s = tuple(self._exit_stages), tuple(self._stage_s)
         return ExitReport(model.ramps, uncertainties, tuple(agrees), lefts, stage_s, tuple(classes))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row has reached the model's end, and none had a fault."""
+        stayed = len(self._batch_rows) == len(self._exit_stages)
+        return self.finished and stayed and not self._faults
+
     def features(self) -> FeaturesSeen | None:
-        """Features of the batch; None if none were requested, or rows have left or had faults."""
+        """Features of the batch; None if none were requested, or it is not whole."""
         positions = self._model.positions
         rows = len(self._batch_rows)
-        stayed = self.finished and rows == len(self._exit_stages)
-        if positions is None or not (self._sampled and stayed) or self._faults:
+        if positions is None or not (self._sampled and self.is_whole):
             return None
         names = [f"exits/features/{number}" for number in range(len(positions))]
         return FeaturesSeen(

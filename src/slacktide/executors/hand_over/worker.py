@@ -49,6 +49,7 @@ from slacktide.executors.hand_over.protocol import (
     encode_text,
 )
 from slacktide.executors.hand_over.tensor_io import RowCountError
+from slacktide.executors.idle_features import IdleFeatures
 from slacktide.executors.onnx_runtime import (
     Fault,
     ModelError,
@@ -116,6 +117,7 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         control.sendall,
         lambda: arranger.thresholds,
         arranger.samples,
+        IdleFeatures(arranger.turn, control.sendall),
         confined=confined,
     )
     threading.Thread(
@@ -200,15 +202,18 @@ class BatchRunner:
         send: Callable[[bytes], object],
         thresholds: Callable[[], Mapping[int, float]] = dict,
         samples: Callable[[int], bool] = lambda batch: False,
+        idle_features: IdleFeatures | None = None,
         *,
         confined: bool = False,
     ) -> None:
         """`send` takes frames that precede a batch's end. `thresholds` gives the ramps' thresholds
-        by position. `samples` says whether to report features of a batch. `confined`: whether a
+        by position. `samples` says whether to report features of a batch; `idle_features` reports
+        them later, if there is time. `confined`: whether a
         failed allocation means that the memory limit is exceeded, and ends the worker."""
         self._send = send
         self._thresholds = thresholds
         self._samples = samples
+        self._idle_features = idle_features
         self._staged: StagedBatch | None = None
         """The current or last batch."""
         self._confined = confined
@@ -279,11 +284,15 @@ class BatchRunner:
     ) -> bytes:
         session, outputs, batch = self._session, self._outputs, order.batch
         gathered = session.gather(order.members, self._arena, order.size)
+        stages, idle = model.stages(session.threads), self._idle_features
         thresholds, sampled = self._thresholds(), self._samples(batch)
-        run = StagedBatch(model, gathered, thresholds, order.leaving, order.final, sampled=sampled)
+        later = sampled and idle is not None and idle.has_room()
+        run = StagedBatch(
+            model, gathered, thresholds, order.leaving, order.final, sampled=sampled and not later
+        )
         self._staged = run
         output_s, end = 0.0, 0
-        for released in run.run(model.stages(session.threads), options):
+        for released in run.run(stages, options):
             begin = time.perf_counter()
             rows = [run.rows[place] for place in released.places]
             arrays = session.decode(released.arrays, gathered, released.rows)
@@ -318,6 +327,10 @@ class BatchRunner:
         frames = _with_notes(frames, batch, gathered)
         if (features := run.features()) is not None:
             frames += encode_features(features)
+        if idle is not None and run.is_whole:
+            idle.passed(infer_s)
+            if later:
+                idle.add(model, stages, gathered)
         return frames
 
     def _report(self) -> ExitReport | None:
