@@ -23,7 +23,7 @@ CEILINGS = {
     "cluster": 1_586,
     "domain": 3_117,
     "engine": 4_261,
-    "executors": 13_005,
+    "executors": 13_162,
     "exits": 1_950,
     "frontends": 8_219,
     "models": 11_796,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_808,
+    "serving": 82_965,
     "client": 2_254,
     "lab": 20_705,
     "testing": 400,
     "papers": 11_531,
-    "all": 117_654,
+    "all": 117_811,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
