@@ -305,8 +305,8 @@ def _reproduce(
         fail(str(error))
     except KeyboardInterrupt as interrupt:
         finished = f"{interrupt} stored in {state}" if interrupt.args else "finished work is stored"
-        again = "the same command without --fresh" if fresh else "the same command"
-        typer.echo(f"interrupted: {finished}; {again} continues from there", err=True)
+        command = "the same command without --fresh" if fresh else "the same command"
+        typer.echo(f"interrupted: {finished}; {command} continues from there", err=True)
         raise
     _deliver(result, json, csv, html)
     missed = sum(not goal.met for goal in result.goals)

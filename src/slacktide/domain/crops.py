@@ -88,16 +88,16 @@ class BoxChoice:
         ValueError if the shapes do not match.
         """
         count = len(boxes)
-        alike = [column for column in (scores, classes) if column is not None]
-        if boxes.shape != (count, 4) or any(column.shape != (count,) for column in alike):
-            shapes = " and ".join(str(list(array.shape)) for array in (boxes, *alike))
+        columns = [column for column in (scores, classes) if column is not None]
+        if boxes.shape != (count, 4) or any(column.shape != (count,) for column in columns):
+            shapes = " and ".join(str(list(array.shape)) for array in (boxes, *columns))
             raise ValueError(f"expected [n, 4] and [n] of boxes, got {shapes}")
         chosen = np.arange(count) if scores is None else np.flatnonzero(scores >= self.score)
         if len(chosen) <= FEW:
             ranks = None if scores is None else scores[chosen].tolist()
             kinds = None if classes is None else classes[chosen].tolist()
-            few = self._of_few(range(len(chosen)), boxes[chosen].tobytes(), ranks, kinds)
-            return chosen[np.array(few, np.intp)]
+            chosen_of_few = self._of_few(range(len(chosen)), boxes[chosen].tobytes(), ranks, kinds)
+            return chosen[np.array(chosen_of_few, np.intp)]
         chosen = self._of_many(chosen, boxes, scores, classes)
         if self.overlap < 1 and len(chosen) > 1:
             chosen = chosen[: _TRIED * self.most]
@@ -113,8 +113,8 @@ class BoxChoice:
         classes: Sequence[float] | None,
     ) -> list[int] | None:
         """Like `choose`, for plain numbers instead of arrays; None if more than `FEW` boxes reach
-        `score`. `boxes` holds 32-bit floats. For a few boxes this is faster than array operations:
-        ten times as fast when a model has just filled the caches."""
+        `score`. `boxes` holds 32-bit floats. For a few boxes this is faster than array operations,
+        ten times as fast if a model has just filled the caches."""
         if scores is None:
             places = [*range(len(boxes) // BOX_BYTES)]
         else:

@@ -18,8 +18,8 @@ MOST_STAGES = 32
 
 BOX, CROP = "box", "crop"
 ROWS = "rows"
-"""Name of the output that states for each row the index of its upstream row. Stages that get chosen
-boxes or rows, or that expand rows, have it."""
+"""Name of the output that states for each row the index of its upstream row. A stage has this
+output if it gets chosen boxes or rows, or if it expands rows."""
 
 
 class PipelineError(ValueError):
@@ -113,8 +113,8 @@ class Pipeline:
                 expected = f"expected 'box', 'crop' or nothing, got {edge.each!r}"
                 raise PipelineError(f"{key}.each", expected)
             if (edge.upstream, edge.downstream) in pairs:
-                both = f"{edge.upstream} and {edge.downstream}"
-                raise PipelineError(key, f"there is already an edge between {both}")
+                stage_pair = f"{edge.upstream} and {edge.downstream}"
+                raise PipelineError(key, f"there is already an edge between {stage_pair}")
             pairs.add((edge.upstream, edge.downstream))
         if len(self.order) < len(names):
             cycle = ", ".join(name for name in names if name not in self.order)

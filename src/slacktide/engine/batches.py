@@ -60,7 +60,7 @@ class Batches:
 
     def dispatch(self, lane: Lane) -> None:
         """If the lane is free and not about to grow, run the proposal that is worth most. If the
-        lane runs a spare batch, stop that for other requests."""
+        lane runs a spare batch, stop this batch for other requests."""
         if lane.running is not None:
             if lane.running.spare:
                 self._exits.stop_for_others(lane, lane.running)
@@ -99,8 +99,8 @@ class Batches:
             if first is not None:
                 placement, request = first
                 self._run(lane, placement, Proposal((request,), request.rows))
-            elif (again := self._idle.next_on(lane)) is not None:
-                placement, request = again
+            elif (solo_run := self._idle.next_on(lane)) is not None:
+                placement, request = solo_run
                 self._start(lane, placement, (request,), request.rows, solo=True)
 
     def _best(self, offers: Sequence[Offer]) -> Offer:
@@ -301,7 +301,7 @@ class Batches:
         self.leave(batch.id)
         entries = self._state.request_table.entries
         most = self._state.settings.crashes_per_request_count
-        again = not batch.solo and any(entries[m.id].crashes for m in batch.members)
+        blames_members = not batch.solo and any(entries[m.id].crashes for m in batch.members)
         guilty = guilty and len(batch.members) == 1
         for entry in [entries[member.id] for member in batch.members]:
             if entry.state is State.ENDED and not entry.answered:
@@ -315,7 +315,7 @@ class Batches:
             else:
                 self._state.end_running(entry, batch, Reason.CRASHED, crash.detail)
         self._forget_all_but_quarantined(batch)
-        return again or (guilty and not batch.solo)
+        return blames_members or (guilty and not batch.solo)
 
     def leave(self, batch: int) -> Running:
         """Free the lane of `batch`. Raises ValueError if no such batch runs."""

@@ -61,9 +61,9 @@ class RouteTable:
         """Clients whose routes differ in `table`; None if routes that name no client differ."""
         if self._plain != table._plain or self._by_application != table._by_application:
             return None
-        mine, theirs = self._by_client, table._by_client
-        changed = {key[2] for key, pool in mine.items() if theirs.get(key) != pool}
-        return changed | {key[2] for key in theirs if key not in mine}
+        own_routes, table_routes = self._by_client, table._by_client
+        changed = {key[2] for key, pool in own_routes.items() if table_routes.get(key) != pool}
+        return changed | {key[2] for key in table_routes if key not in own_routes}
 
     def default(self, model: str, version: str | None) -> Pool | None:
         """The pool of requests whose client, application and size have no route of their own; None

@@ -49,16 +49,16 @@ def admit(
         for model in waiting
         if (slots := [slot for slot in windows.table.windows if slot.model == model])
     }
-    fitting, again = [], math.inf
+    fitting, next_opening = [], math.inf
     for placement, proposal in offers:
         model = placement.pool.id.model
         limit = min((at for rival, at in opens.items() if rival != model), default=math.inf)
         fitting_proposal = _ending_by(limit - now, placement, proposal, smaller)
         if fitting_proposal is None:
-            again = min(again, limit)
+            next_opening = min(next_opening, limit)
         else:
             fitting.append((placement, fitting_proposal))
-    return fitting, again
+    return fitting, next_opening
 
 
 def _count_missed(windows: LaneWindows, placements: Sequence[Placement], now: float) -> None:

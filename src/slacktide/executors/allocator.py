@@ -228,17 +228,17 @@ def _enable(group: Path) -> None:
     """
     if "cpu" in read_text(group / "cgroup.subtree_control").split():
         return
-    held = [int(pid) for pid in read_text(group / "cgroup.procs").split()]
-    if any(not _is_ours(pid) for pid in held):
+    pids = [int(pid) for pid in read_text(group / "cgroup.procs").split()]
+    if any(not _is_ours(pid) for pid in pids):
         raise OSError(0, "other processes are in it")
     aside = group / f"slacktide-{os.getpid()}-server"
     aside.mkdir(exist_ok=True)
-    for pid in held:
+    for pid in pids:
         (aside / "cgroup.procs").write_text(str(pid))
     try:
         (group / "cgroup.subtree_control").write_text("+cpu")
     except OSError:
-        for pid in held:
+        for pid in pids:
             (group / "cgroup.procs").write_text(str(pid))
         _remove(aside)
         raise

@@ -49,7 +49,7 @@ class ForkClient:
         self._answers = 0
         self._is_abandoned = False
         open_standard_streams()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._output = WorkerOutput(loop)
         # Ctrl-C reaches the whole group. It must not arrive before the child ignores it.
@@ -62,9 +62,9 @@ class ForkClient:
                     "-P",
                     "-m",
                     "slacktide.executors.fork_server",
-                    str(theirs.fileno()),
+                    str(child_socket.fileno()),
                 ],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_socket.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output.descriptor,
                 stderr=self._output.descriptor,
@@ -72,7 +72,7 @@ class ForkClient:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
+            child_socket.close()
         self._output.close_descriptor()
         self._pidfd = os.pidfd_open(self._process.pid)
         loop.add_reader(self._pidfd, self._server_ended)

@@ -335,12 +335,14 @@ def _next_size(
     samples: Mapping[int, list[float]], typical: Mapping[int, float], seconds_left: float
 ) -> int | None:
     """The size to run next with `seconds_left` to go; None if no run is worth it."""
-    done = {size: len(seconds) for size, seconds in samples.items()}
-    fewest = min(done, key=lambda size: done[size])
-    if done[fewest] < FEWEST:
+    counts = {size: len(seconds) for size, seconds in samples.items()}
+    fewest = min(counts, key=lambda size: counts[size])
+    if counts[fewest] < FEWEST:
         return fewest
-    more = [size for size in done if done[size] < ENOUGH_SAMPLES and typical[size] <= seconds_left]
-    return min(more, key=lambda size: done[size] * math.sqrt(typical[size]), default=None)
+    open_sizes = [
+        size for size in counts if counts[size] < ENOUGH_SAMPLES and typical[size] <= seconds_left
+    ]
+    return min(open_sizes, key=lambda size: counts[size] * math.sqrt(typical[size]), default=None)
 
 
 class _Meter:

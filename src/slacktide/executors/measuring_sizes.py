@@ -86,9 +86,9 @@ def _other_shapes(
     shapes: RowShapes, rows: SyntheticRows, source: ModelSource, interface: ModelInterface
 ) -> Iterator[tuple[str, list[RowShapes]]]:
     """Configuration keys, each with the shapes to try in order."""
-    for more in source.more_shapes:
-        key = VARIANT_SIZES if source.image_sizes else f"inputs.{next(iter(more))}.shapes"
-        yield key, [rows.shapes({**shapes, **more})]
+    for row_shapes in source.more_shapes:
+        key = VARIANT_SIZES if source.image_sizes else f"inputs.{next(iter(row_shapes))}.shapes"
+        yield key, [rows.shapes({**shapes, **row_shapes})]
     if source.more_shapes:
         return
     free = {spec.name: interface.row_axes(spec) for spec in interface.inputs}

@@ -193,8 +193,8 @@ def client_detail(error: BaseException | str, *private: Path) -> str:
 
 def _shortened(text: str, private: Sequence[Path]) -> str:
     calls = _CALL.findall(text)
-    first, *more = text.splitlines() or [""]
-    text = " ".join((first, *(line.strip() for line in takewhile(_is_message_line, more))))
+    first, *other_lines = text.splitlines() or [""]
+    text = " ".join((first, *(line.strip() for line in takewhile(_is_message_line, other_lines))))
     if calls:
         text = "".join(first.rpartition("Status Message: ")[:2]) + calls[-1]
     text = _without_signatures(_TELLTALE.sub("", text))

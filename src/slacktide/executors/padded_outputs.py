@@ -51,7 +51,7 @@ def find_padded_outputs(
             if before == after or name in stated:  # the check of the file reports what is wrong
                 continue
             pairs = enumerate(zip(before, after, strict=False))
-            axes = [axis for axis, (less, more) in pairs if less != more]
+            axes = [axis for axis, (size, longer_size) in pairs if size != longer_size]
             if len(axes) != 1 or len(before) != len(after) or not axes[0]:
                 raise ModelError(
                     f"output {name!r} is {list(before)} for inputs of length {shorter} and "

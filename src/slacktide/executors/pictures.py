@@ -125,7 +125,7 @@ def encode_jpeg(image: Pixels, quality: int = _QUALITY, *, rgb: bool = True) -> 
     """Encode pixels as JPEG, with OpenCV. `rgb`: red comes first, not blue. Raises ValueError."""
     cv2 = load_opencv()
     ordered = cv2.cvtColor(image, cv2.COLOR_RGB2BGR) if rgb else image
-    done, jpeg = cv2.imencode(".jpg", ordered, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    if not done:
+    is_encoded, jpeg = cv2.imencode(".jpg", ordered, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not is_encoded:
         raise ValueError("the image could not be encoded as JPEG")
     return bytes(jpeg)

@@ -132,8 +132,8 @@ class _Comparison:
             if not any(differing):
                 continue
             for row in order:
-                again = await self._run(self._members[row])
-                if await self._differs(again[0], row):
+                rerun = await self._run(self._members[row])
+                if await self._differs(rerun[0], row):
                     return RANDOM
             if await self._is_rounding(together, order):
                 continue
@@ -191,8 +191,8 @@ class _Comparison:
             if spec.datatype in (Datatype.INT8, Datatype.UINT8):
                 room = max(room, 1.0)  # the output itself is rounded
             with np.errstate(invalid="ignore"):
-                alike = (np.abs(answer - reference) <= room) | (answer == reference)
-            if not (alike | (np.isnan(answer) & np.isnan(reference))).all():
+                is_equal = (np.abs(answer - reference) <= room) | (answer == reference)
+            if not (is_equal | (np.isnan(answer) & np.isnan(reference))).all():
                 return spec.name
         return ""
 

@@ -55,7 +55,7 @@ class SpawnRequest:
             "padding": _padding(stated["padding"]),
             "threads": tuple(stated["threads"]),
             "expose": tuple(stated["expose"]),
-            "more_shapes": tuple(_shapes(more) for more in stated["more_shapes"]),
+            "more_shapes": tuple(_shapes(shapes) for shapes in stated["more_shapes"]),
             "samples": None if stated["samples"] is None else Path(stated["samples"]),
             "sample_rows": {name: Path(path) for name, path in stated["sample_rows"].items()},
             "image_sizes": tuple(stated["image_sizes"]),

@@ -59,11 +59,11 @@ class SyntheticRows:
         }
         self._samples = self._read()
         self.shapes()
-        for more in source.more_shapes:
+        for further_shapes in source.more_shapes:
             for spec in interface.inputs:
-                if spec.name in more:
-                    self._fitting(spec, more[spec.name], "shapes")
-            self.shapes(more)
+                if spec.name in further_shapes:
+                    self._fitting(spec, further_shapes[spec.name], "shapes")
+            self.shapes(further_shapes)
 
     def open_axes(self) -> dict[str, tuple[int, ...]]:
         """Axes of a row of each input; −1: free in the model and not configured."""

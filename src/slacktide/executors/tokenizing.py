@@ -2,9 +2,9 @@
 
 A text of a client takes 0.4 µs for a byte, so it may not run on the loop; and no library parses
 strangers' bytes in the server's process (decision 0076). Texts are sent in parts of at most
-`PART_BYTES`, short requests first, and the next part only while few bytes are under way: long
-requests delay a short one by one part. If the process dies or hangs, the request that it was
-working on fails, and all others are sent again.
+`PART_BYTES`, short requests first. The next part is sent only while few bytes are under way, so a
+long request delays a short one by one part at most. If the process dies or hangs, the request that
+it was working on fails, and all others are sent again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slacktide.executors.tokenizer_process import ANSWER, HEADER, LENGTH, PART, 
 log = logging.getLogger("slacktide.models")
 
 PART_BYTES = 64 << 10
-"""Bytes of texts in a part, of which a single longer text may have more: 25 ms."""
+"""Maximum bytes of texts in a part (25 ms of work); a part of a single text may be longer."""
 SHORT_BYTES = 4 << 10
 """Maximum bytes of a request that precedes longer ones."""
 _MOST_UNDER_WAY = 16 << 10
@@ -177,16 +177,16 @@ class TokenizerProcess:
         """Start a process and handle its answers until it ends. Raises TokenizingError if it cannot
         be opened."""
         try:
-            ours, theirs = socket.socketpair()
+            server_socket, child_socket = socket.socketpair()
             try:
-                process = await asyncio.to_thread(_spawn, theirs)
+                process = await asyncio.to_thread(_spawn, child_socket)
             except BaseException:
-                ours.close()
+                server_socket.close()
                 raise
         except OSError as error:
             raise TokenizingError(f"its process cannot start: {error.strerror}") from None
-        ours.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        server_socket.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=server_socket)
         try:
             writer.write(HEADER.pack(0, True, len(self._message)) + self._message)
             async with asyncio.timeout(START_S):

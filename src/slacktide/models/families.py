@@ -262,9 +262,9 @@ def check_alike(
         "batch axis": ("one" if mine.batches else "none", "one" if peer.batches else "none"),
     }
     problems = [
-        Problem(kind, f"expected {theirs} as in {first.where}, got {ours}")
-        for kind, (ours, theirs) in pairs.items()
-        if ours != theirs
+        Problem(kind, f"expected {first_specs} as in {first.where}, got {own_specs}")
+        for kind, (own_specs, first_specs) in pairs.items()
+        if own_specs != first_specs
     ]
     if problems:
         raise InterfaceMismatchError(definition.where, *problems)

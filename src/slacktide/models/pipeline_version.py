@@ -210,8 +210,8 @@ def _sorts(edges: Sequence[Edge], stages: Mapping[str, LoadedVersion]) -> Iterat
     """Yield, by edge, whether its boxes are sorted. This is the same for all edges that select the
     same boxes, because stages with the same rows may be joined."""
     for edge in edges:
-        alike = [peer for peer in edges if peer.selection == edge.selection]
-        checks = [stages[peer.downstream].check for peer in alike]
+        peers = [peer for peer in edges if peer.selection == edge.selection]
+        checks = [stages[peer.downstream].check for peer in peers]
         yield bool(edge.each) and any(check.takes_any_width for check in checks)
 
 

@@ -392,13 +392,13 @@ class Frames:
         """Give a frame its outcome and cancel its open children."""
         self._outcomes.conclude(live, reason, detail, missing)
         if live.open:
-            gone = Reason.EXPIRED if reason.kind in HAS_RESULT else reason
+            child_reason = Reason.EXPIRED if reason.kind in HAS_RESULT else reason
             for id, device in live.open.items():
                 if device:
                     del self._children.by_id[id]
-                    self._children.commands.append(CancelPart(id, device, gone))
+                    self._children.commands.append(CancelPart(id, device, child_reason))
                 else:
-                    self._children.events.append(Cancelled(id, gone))
+                    self._children.events.append(Cancelled(id, child_reason))
             live.open.clear()
         for id in live.awaited:
             del self._awaited[id]

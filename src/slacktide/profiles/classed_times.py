@@ -133,8 +133,8 @@ class ClassedTimes(BatchTimes):
         seconds *= math.exp(-self._filter.speed)  # at the machine's speed when it was profiled
         replaced = self._lengths.learn(request, seconds / per_length, latency.c0 / per_length)
         self._fresh += 1
-        few = self._lengths.samples < 4 * LOOK_EVERY
-        if replaced > 1 or self._fresh >= (LOOK_EVERY // 5 if few else LOOK_EVERY):
+        has_few_samples = self._lengths.samples < 4 * LOOK_EVERY
+        if replaced > 1 or self._fresh >= (LOOK_EVERY // 5 if has_few_samples else LOOK_EVERY):
             self._look()
 
     def discount(self, request: Request | None = None) -> None:

@@ -83,7 +83,7 @@ class LengthWindow:
 def ks_distance(sample: Floats, reference: Floats) -> float:
     """Largest difference of two empirical CDFs, 0 to 1."""
     sample, reference = np.sort(sample), np.sort(reference)
-    both = np.concatenate((sample, reference))
-    sample_cdf = sample.searchsorted(both, side="right") / sample.size
-    reference_cdf = reference.searchsorted(both, side="right") / reference.size
+    joined = np.concatenate((sample, reference))
+    sample_cdf = sample.searchsorted(joined, side="right") / sample.size
+    reference_cdf = reference.searchsorted(joined, side="right") / reference.size
     return float(np.abs(sample_cdf - reference_cdf).max())

@@ -292,9 +292,9 @@ def _stated(value: object, software: str) -> dict[str, list[str]]:
     changed = {name: names for name, names in present.items() if names != current_layout.get(name)}
     try:
         for name, names in changed.items():
-            gone = [field for field in names if field not in current_layout.get(name, ())]
-            if gone:
-                raise LayoutError(f"{name}: fields differ: {', '.join(gone)}")
+            missing_fields = [field for field in names if field not in current_layout.get(name, ())]
+            if missing_fields:
+                raise LayoutError(f"{name}: fields differ: {', '.join(missing_fields)}")
         decoders = Decoders(changed)
         for type_ in (*EVENTS.values(), *FRAMES.values(), EngineSettings):
             decoders.of(type_)

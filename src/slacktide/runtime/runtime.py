@@ -71,9 +71,9 @@ class CoreSeconds:
 
     def totals(self, *, now: float) -> Mapping[str, float]:
         """Core-seconds up to `now` of every lane, including those that no longer exist."""
-        held = now - self._since
+        elapsed = now - self._since
         return {
-            lane: total + self.sizes.get(lane, 0) * held for lane, total in self._totals.items()
+            lane: total + self.sizes.get(lane, 0) * elapsed for lane, total in self._totals.items()
         }
 
 
@@ -170,17 +170,19 @@ class Runtime:
         """Call `Frames`. Returns events for the engine; adds commands for drivers to `commands`."""
         try:
             if trigger == "due":
-                pending, done = frames.expire(now=now)
+                pending, frame_commands = frames.expire(now=now)
             else:
-                pending, done = frames.handle(() if event is None else (event,), ended, now=now)
+                pending, frame_commands = frames.handle(
+                    () if event is None else (event,), ended, now=now
+                )
         except Exception as error:
             if self._on_fault is None:
                 raise
             self._on_fault("frames could not handle an event", error)
-            pending, done = frames.take_steps()
+            pending, frame_commands = frames.take_steps()
         if self._watch_frames is not None:
-            self._watch_frames(event, trigger, now, done)
-        commands += done
+            self._watch_frames(event, trigger, now, frame_commands)
+        commands += frame_commands
         return pending
 
     def _split_events(

@@ -21,7 +21,8 @@ from slacktide.profiles import RunClasses
 from slacktide.scheduling.queue import Entry, cut, signature_of, split
 
 CROWDED = 4096
-"""Limit on codes, besides two per request; above it, codes that no request has are dropped."""
+"""Maximum number of codes, in addition to two per request. Beyond it, codes without a request are
+dropped."""
 
 
 class ClassKind(NamedTuple):
@@ -66,7 +67,7 @@ class ClassPrefixes:
         self.rows += entry[2].rows
 
     def extend(self, entries: Sequence[Entry], codes: Sequence[int], of: Sequence[int]) -> None:
-        """Append entries, sorted, that come after all present ones."""
+        """Append sorted entries that all come after the present ones."""
         for m in range(len(self.entries)):
             low = [i for i, class_ in enumerate(of) if class_ <= m]
             self.entries[m] += [entries[i] for i in low]
@@ -77,9 +78,9 @@ class ClassPrefixes:
     def discard(self, gone: Sequence[Entry], of: Sequence[int]) -> None:
         """Remove entries (sorted, all present), given their classes."""
         for m, entries in enumerate(self.entries):
-            mine = [entry for entry, class_ in zip(gone, of, strict=True) if class_ <= m]
-            if mine:
-                cut(entries, mine, self.deadlines[m], self.codes[m])
+            class_entries = [entry for entry, class_ in zip(gone, of, strict=True) if class_ <= m]
+            if class_entries:
+                cut(entries, class_entries, self.deadlines[m], self.codes[m])
         for entry in gone:
             self.rows -= entry[2].rows
 

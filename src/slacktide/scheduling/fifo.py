@@ -74,7 +74,7 @@ class Fifo(ArrivalPolicy):
         timeout = self._options.timeout
         if timeout is None:
             return ()
-        gone: list[tuple[int, Reason]] = []
+        dropped: list[tuple[int, Reason]] = []
         while self._queue:
             id, waiting = next(iter(self._queue.items()))
             if waiting[0] + timeout > now:
@@ -83,8 +83,8 @@ class Fifo(ArrivalPolicy):
             if self._options.timeout_action == "delay":
                 self._delayed[id] = waiting
             else:
-                gone.append((id, Reason.EXPIRED))
-        return gone
+                dropped.append((id, Reason.EXPIRED))
+        return dropped
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
         """The batch at the front, or when to ask again. Changes nothing."""

@@ -89,23 +89,23 @@ class GuardedScheduler:
         """See `Scheduler`; after a breach, all waiting requests. It is a breach to expire nothing
         while `next_expiry` is due, since the timer would fire again and again."""
         expired = self._call("expire", now=now)
-        gone: dict[int, Reason] = {}
+        dropped: dict[int, Reason] = {}
         try:
             for id, reason in () if self._broken else expired:
-                if id in gone or not (id in self._queued or id in self._notices):
+                if id in dropped or not (id in self._queued or id in self._notices):
                     raise ValueError(f"request {id} is not queued")
                 if not isinstance(reason, Reason):
                     raise TypeError(f"expected a Reason, got {reason!r}")
-                gone[id] = reason
-            if not gone and (expiry := self.next_expiry()) is not None and expiry <= now:
+                dropped[id] = reason
+            if not dropped and (expiry := self.next_expiry()) is not None and expiry <= now:
                 raise ValueError(f"no request expired at {now}, but next_expiry is {expiry}")
         except Exception as error:
             self._fail(f"expire: {error}")
         if self._broken:
-            gone = dict.fromkeys((*self._notices, *self._queued), Reason.UNAVAILABLE)
-        for id in gone:
+            dropped = dict.fromkeys((*self._notices, *self._queued), Reason.UNAVAILABLE)
+        for id in dropped:
             self._forget(id)
-        return tuple(gone.items())
+        return tuple(dropped.items())
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
         proposal = self._call("propose", replica, now=now)
@@ -179,7 +179,7 @@ class GuardedScheduler:
         return Reason.UNAVAILABLE if self._broken else reason
 
     def _call(self, method: str, *args: object, **named: object) -> Any:
-        """Call a method of the scheduler; None once it is broken."""
+        """Call a method of the scheduler; None after a breach."""
         if self._broken:
             return None
         try:

@@ -2,15 +2,15 @@
 
 Under overload some requests must be refused, and while no lane is idle, goodput does not depend on
 which ones. So the newest is refused (docs/decisions/0030-refusing-early.md): a request is admitted
-only if it can be on time after the work ahead *and* makes no waiting request of its class and at
-least its penalty late. *The plan* assumes that requests run by deadline, each after those of its
-own and shorter classes, in the time that other models leave, and take `slowdown` × their time at
-the best rate. The time between a request's planned end and its deadline is its slack; a new request
-uses up slack of all requests due later.
+only if it can be on time after the work ahead *and* no waiting request of its class with at least
+its penalty becomes late because of it. *The plan* assumes that requests run by deadline, each after
+those of its own and shorter classes, in the time that other models leave, and take `slowdown` ×
+their time at the best rate. The time between a request's planned end and its deadline is its slack;
+a new request uses up slack of all requests due later.
 
 A new request for which the plan has no time may replace a request that is due earlier and arrived
-at most AT_ONCE before it. Otherwise the last request of a burst, which is due last, would be
-refused, and the lane would idle sooner. After a refusal or a loss, requests without a place in the
+at most AT_ONCE before it. Otherwise the last request of a burst would be refused although it is due
+last, and the lane would idle sooner. After a refusal or a loss, requests without a place in the
 plan are dropped at the next decision. If more than a share `late` of the refusals come after a
 wait, the slowdown rises.
 """
@@ -130,15 +130,15 @@ class Promises:
 
     def give_up(self, *, now: float) -> list[tuple[int, Reason]]:
         """Requests that no longer have a place, with reasons. Changes no queue."""
-        gone = [(id, Reason.BEHIND_WORK) for id in self._lost if id in self._queue]
+        dropped = [(id, Reason.BEHIND_WORK) for id in self._lost if id in self._queue]
         if self._deciding:
             self.tight -= 1
             without = self._make(0.0, now + self._view.free_in(now=now))
             self._deciding = False
             self._plan = self._plan if self.tight else None
-            gone += [(id, Reason.CROWDED_OUT) for id in without]
+            dropped += [(id, Reason.CROWDED_OUT) for id in without]
         self._lost, self.next_drop = [], None
-        return gone
+        return dropped
 
     def _make(self, penalty: float, start: float) -> list[int]:
         """Plan for requests with at least this penalty; return ids of those without a place."""

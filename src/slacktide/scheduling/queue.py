@@ -231,27 +231,27 @@ class DeadlineQueue:
     def remove(self, ids: Iterable[int]) -> int:
         """Remove requests, ignoring unknown ids. Returns how many were removed."""
         entries = self._entries
-        gone = [entry for id in ids if (entry := entries.pop(id, None)) is not None]
-        if gone:
-            gone.sort()
-            self._drop(gone)
-        return len(gone)
+        removed = [entry for id in ids if (entry := entries.pop(id, None)) is not None]
+        if removed:
+            removed.sort()
+            self._drop(removed)
+        return len(removed)
 
     def expire(self, lead: TimeByRows, *, now: float) -> list[Request]:
         """Remove and return, in order, the requests past their latest start, deadline − lead.
         `lead` is the time in seconds that a request needs, by rows or by (rows, class)."""
-        gone: list[Entry] = []
+        expired: list[Entry] = []
         for (rows, _), part in self.kinds.parts.items():
             need = lead[rows]
             if part[0][0] - need <= now:
-                gone += part[: bisect_right(part, now, key=lambda entry: entry[0] - need)]
-        if not gone:
+                expired += part[: bisect_right(part, now, key=lambda entry: entry[0] - need)]
+        if not expired:
             return []
-        gone.sort()
-        for entry in gone:
+        expired.sort()
+        for entry in expired:
             del self._entries[entry[1]]
-        self._drop(gone)
-        return [entry[2] for entry in gone]
+        self._drop(expired)
+        return [entry[2] for entry in expired]
 
     def next_expiry(self, lead: TimeByRows) -> float | None:
         """When the first request passes its latest start (see `expire`); None: queue is empty."""

@@ -5,12 +5,13 @@ Theory of operation. With run classes, slack_classes.py makes and prices the can
 
 - *candidate*: the first k requests, in deadline order, that have at least `need(k, v)` left, the
   quantile (v + ½) / levels of the time of k rows. There are several start points because the most
-  urgent requests may not be worth the smaller batch that they force: dropping the head is a choice.
-  If penalties differ, there are also candidates of the costliest requests alone.
+  urgent requests may not be worth the smaller batch that they force. So dropping the head is one of
+  the choices. If penalties differ, there are also candidates of the costliest requests alone.
 - *value* of a member: penalty × P(on time) × (1 − κ (1 − e^(−spare/τ))), spare = the time it would
-  have left if it waited for this batch and then ran alone. This is the value of answering it now
-  less the value that it will probably still have later: urgent members count in full, patient ones
-  as 1 − κ. τ = n × cost + alone is the likely wait behind n pending requests.
+  have left if it waited for this batch and then ran alone. This is the value of answering the
+  member now, less the value that an answer will probably still have later. So urgent members count
+  in full, and patient ones as 1 − κ. τ = n × cost + alone is the likely wait behind n pending
+  requests.
 - *score*: sum of the values / expected time of the batch. The highest wins, the smallest if tied.
 
 A batch of n rows takes l(n), read from the profile (no padding to k on a CPU), so a partly filled
@@ -121,10 +122,10 @@ class Slack(DeadlinePolicy):
         if promises.next_drop is not None:
             crowded = promises.give_up(now=now)
             self._timed.remove([id for id, _ in crowded])
-        gone = super().expire(now=now)
-        if gone:
-            promises.lost(len(gone))
-        return [*crowded, *gone] if crowded else gone
+        dropped = super().expire(now=now)
+        if dropped:
+            promises.lost(len(dropped))
+        return [*crowded, *dropped] if crowded else dropped
 
     def next_expiry(self) -> float | None:
         """When the first request passes its latest start, or when requests lost their places."""

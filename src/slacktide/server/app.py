@@ -331,8 +331,8 @@ class App:
             return
         text = f"serving {len(expected) - len(failed)} of {len(expected)} models"
         if failed:
-            more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
-            text += f"; unavailable: {', '.join(failed[:_SHOWN])}{more}"
+            remainder = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+            text += f"; unavailable: {', '.join(failed[:_SHOWN])}{remainder}"
         if not self.control.ready():
             rule = f"--ready-when {self.settings.ready_when}"
             log.warning("listening on %s, not ready (%s): %s", addresses, rule, text)

@@ -73,8 +73,10 @@ def bound(
                 for client in asking
                 if fleet.limits[client, variant] <= limit
             ]
-            rooms = [(counts[at], -float(runs[at][2])) for at in places if runs[at][1] <= limit]
-            program.require([*loads, *rooms], most=0.0)
+            capacities = [
+                (counts[at], -float(runs[at][2])) for at in places if runs[at][1] <= limit
+            ]
+            program.require([*loads, *capacities], most=0.0)
     if mapped:
         program.require(
             ((at, fleet.weight[client]) for (client, _), at in fractions.items()),
@@ -133,12 +135,12 @@ def _require_throughput(
             for (client, kind), at in part.items()
             if kind == variant
         ]
-        rooms = [
+        capacities = [
             (at, -float(columns))
             for at, (kind, _, columns) in zip(choice, runs, strict=True)
             if kind == variant
         ]
-        program.require([*loads, *rooms], most=0.0)
+        program.require([*loads, *capacities], most=0.0)
 
 
 def _require_limits(

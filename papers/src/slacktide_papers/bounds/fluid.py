@@ -32,13 +32,13 @@ def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float 
     none after `seconds`. Raises SolverMissingError."""
     program = LinearProgram()
     loads: dict[object, list[tuple[int, float]]] = defaultdict(list)
-    rooms: dict[object, float] = {}
+    capacities: dict[object, float] = {}
     for number, device in enumerate(question.devices):
-        rooms["lanes", number] = device.lanes
-        rooms["accelerators", number] = device.accelerators * device.utilisation
+        capacities["lanes", number] = device.lanes
+        capacities["accelerators", number] = device.accelerators * device.utilisation
     for estimator in make_estimators(question, _RULES):
         for (begin, end), link in estimator.links.items():
-            rooms["link", estimator.places[begin], estimator.places[end]] = link.bandwidth
+            capacities["link", estimator.places[begin], estimator.places[end]] = link.bandwidth
         rate = estimator.pipeline.rate
         fluid = _Fluid(estimator)
         ways = list(fluid.ways()) if rate else []
@@ -54,7 +54,7 @@ def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float 
     if not loads:
         return 0.0
     for resource, terms in loads.items():
-        program.require(terms, most=rooms[resource])
+        program.require(terms, most=capacities[resource])
     return program.solved(seconds).most
 
 

@@ -24,13 +24,13 @@ class ReproduceError(ValueError):
     """A bad argument or file; the message names it and says what was expected."""
 
 
-def fingerprint(rooms: Iterable[str]) -> str:
-    """A short hash of the code in `rooms`: folders or files of the package `slacktide`, or, after
+def fingerprint(paths: Iterable[str]) -> str:
+    """A short hash of the code in `paths`: folders or files of the package `slacktide`, or, after
     `papers/`, of this package. An absolute path is a file or folder of another package."""
     digest = hashlib.sha256()
-    for room in sorted(rooms):
-        name = room.removeprefix("papers/")
-        root = SOURCE if name == room else PAPERS
+    for listed in sorted(paths):
+        name = listed.removeprefix("papers/")
+        root = SOURCE if name == listed else PAPERS
         at = root / name
         for path in sorted(at.rglob("*.py")) if at.is_dir() else [at]:
             base = root if path.is_relative_to(root) else at.parent

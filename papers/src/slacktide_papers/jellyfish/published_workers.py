@@ -88,14 +88,14 @@ class WorkerQueue(ArrivalPolicy):
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         self._now = now
         _, took = self._workers.of(self._lane, now)
-        gone = [
+        dropped = [
             (id, Reason.EXPIRED)
             for id, (_, request) in self._queue.items()
             if request.deadline + TOLERANCE_S - took <= now
         ]
-        for id, _ in gone:
+        for id, _ in dropped:
             del self._queue[id]
-        return gone
+        return dropped
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
         self._now = now

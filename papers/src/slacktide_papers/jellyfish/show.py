@@ -131,9 +131,9 @@ def _plots(figures: JellyfishFigures, experiment: str, rows: Sequence[FrameRow])
     x_label, y_label = "seconds", "side, pixels"
     if experiment == "figure-12":
         x_label, y_label = "ms from capture", "share of answers"
-    for setting, some in groupby(rows, key=lambda row: row.setting):
+    for setting, group in groupby(rows, key=lambda row: row.setting):
         drawn = []
-        for colour, row in enumerate(some):
+        for colour, row in enumerate(group):
             run = figures.played[setting, row.contender]
             x, y = tuple(map(float, range(len(run.course)))), tuple(run.course)
             if experiment == "figure-12":

@@ -147,10 +147,10 @@ def _table(title: str, grid: Grid) -> TextTable:
 def _lines(rows: Sequence[FinishRow]) -> list[Curve]:
     rate_curves = []
     for colour, name in enumerate(dict.fromkeys(row.scheduler for row in rows)):
-        mine = [row for row in rows if row.scheduler == name]
-        slos = tuple(row.slo_x_p99 for row in mine)
-        rate_curves.append(Curve(name, slos, tuple(row.measured_mean for row in mine), colour))
-        printed = [(row.slo_x_p99, row.published) for row in mine if row.published is not None]
+        curve = [row for row in rows if row.scheduler == name]
+        slos = tuple(row.slo_x_p99 for row in curve)
+        rate_curves.append(Curve(name, slos, tuple(row.measured_mean for row in curve), colour))
+        printed = [(row.slo_x_p99, row.published) for row in curve if row.published is not None]
         if printed:
             at, rates = zip(*printed, strict=True)
             rate_curves.append(Curve(f"{name}, printed", at, rates, colour, dashed=True))
@@ -160,20 +160,20 @@ def _lines(rows: Sequence[FinishRow]) -> list[Curve]:
 def _figure(rows: Sequence[FinishRow], x_axis: str) -> Plot:
     drawn: list[Curve] = []
     for colour, line in enumerate(dict.fromkeys(map(_line_of, rows))):
-        mine = [row for row in rows if _line_of(row) == line and row.at is not None]
-        at = tuple(row.at for row in mine if row.at is not None)
-        drawn.append(Curve(line, at, tuple(row.measured_mean for row in mine), colour))
+        line_rows = [row for row in rows if _line_of(row) == line and row.at is not None]
+        at = tuple(row.at for row in line_rows if row.at is not None)
+        drawn.append(Curve(line, at, tuple(row.measured_mean for row in line_rows), colour))
     return Plot(curves(drawn, x_label=x_axis, y_label=_FINISH, log="x", y_most=1.05))
 
 
 def _queue_plot(times: Sequence[QueueTime]) -> Plot:
     drawn: list[Curve] = []
     for name in dict.fromkeys(time.scheduler for time in times):
-        mine = [time for time in times if time.scheduler == name]
-        at = tuple(float(time.pending) for time in mine)
+        scheduler_times = [time for time in times if time.scheduler == name]
+        at = tuple(float(time.pending) for time in scheduler_times)
         for operation, spent in (
-            ("insertion", tuple(time.insertion_us for time in mine)),
-            ("next batch", tuple(time.query_us for time in mine)),
+            ("insertion", tuple(time.insertion_us for time in scheduler_times)),
+            ("next batch", tuple(time.query_us for time in scheduler_times)),
         ):
             drawn.append(Curve(f"{name}, {operation}", at, spent, len(drawn)))
     return Plot(curves(drawn, x_label="requests in the queue", y_label="µs", log="xy"))

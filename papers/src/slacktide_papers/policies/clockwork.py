@@ -182,14 +182,14 @@ class Clockwork(Edf):
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         """Requests whose latest start has passed, and members of batches lost behind an overrun."""
-        gone = list(super().expire(now=now))
+        dropped = list(super().expire(now=now))
         while self._behind:
             lost = self.propose(self._behind.pop(), now=now)
             if isinstance(lost, Proposal):
                 timed = [member.id for member in lost.members if not member.best_effort]
                 self._timed.remove(timed)
-                gone += [(id, Reason.BEHIND_OVERRUN) for id in timed]
-        return gone
+                dropped += [(id, Reason.BEHIND_OVERRUN) for id in timed]
+        return dropped
 
     def next_expiry(self) -> float | None:
         """When `expire` is due: immediately after an overrun, else when the first latest start

@@ -2,7 +2,7 @@
 
 A yardstick: it knows every arrival and the network beforehand, and changes its cores only when a
 second begins, at no cost. One lane runs one batch at a time. If a batch runs on into the next
-second, its remaining share takes that share of the batch's time on the new cores.
+second, its remaining part takes as long as the same part of this batch takes on the new cores.
 
 It is exact if requests become ready in the order of their deadlines, as on one link with one SLO.
 Then an optimal schedule exists that runs them in that order, in batches of neighbours (an exchange
@@ -224,9 +224,9 @@ class _Search:
         count, most, width = carried.shape
         moved = np.full((count, most, width + most - 1), np.inf)
         before = np.zeros(moved.shape, dtype=np.int64)
-        for more in range(most):  # each core more costs one more
-            moved[:, more, more : more + width] = carried[:, more]
-            before[:, more, more : more + width] = source[:, more]
+        for added_cores in range(most):  # each core more costs one more
+            moved[:, added_cores, added_cores : added_cores + width] = carried[:, added_cores]
+            before[:, added_cores, added_cores : added_cores + width] = source[:, added_cores]
         choice = moved.argmin(axis=1)  # cores − 1
         best = np.take_along_axis(moved, choice[:, None], axis=1)[:, 0]
         number = np.take_along_axis(before, choice[:, None], axis=1)[:, 0]

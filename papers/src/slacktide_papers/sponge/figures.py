@@ -40,8 +40,8 @@ def budgets(data: Bandwidths) -> tuple[Budgets, ...]:
             1e3 * (SLO - (link.deliver(size * KILOBYTE, sent=float(at)).complete_at - at))
             for at in range(DURATION)
         )
-        gone = sum(ms <= 0.0 for ms in spare) / len(spare)
-        rows.append(Budgets(size, min(spare), sum(spare) / len(spare), max(spare), gone, spare))
+        spent = sum(ms <= 0.0 for ms in spare) / len(spare)
+        rows.append(Budgets(size, min(spare), sum(spare) / len(spare), max(spare), spent, spare))
     return tuple(rows)
 
 

@@ -144,10 +144,12 @@ def _figure_1(figures: Figures) -> Iterator[Plot]:
 def _figure_3(fit: AmdahlFit) -> Plot:
     drawn: list[Curve] = []
     for colour, batch in enumerate(sorted({point.batch for point in fit.points})):
-        mine = sorted((dot for dot in fit.points if dot.batch == batch), key=lambda dot: dot.cores)
-        cores = tuple(float(point.cores) for point in mine)
-        measured = tuple(1e3 * point.measured for point in mine)
-        predicted = tuple(1e3 * point.predicted for point in mine)
+        points = sorted(
+            (dot for dot in fit.points if dot.batch == batch), key=lambda dot: dot.cores
+        )
+        cores = tuple(float(point.cores) for point in points)
+        measured = tuple(1e3 * point.measured for point in points)
+        predicted = tuple(1e3 * point.predicted for point in points)
         drawn.append(Curve(f"batch {batch}", cores, measured, colour))
         drawn.append(Curve(f"batch {batch}, fit", cores, predicted, colour, dashed=True))
     return Plot(curves(drawn, x_label="cores", y_label="ms", log="xy"))

@@ -239,12 +239,12 @@ def read_runs(
     for _ in range(outputs):
         runs, remaining = [], members
         while remaining > 0:
-            alike = words[at]
-            if not 0 < alike <= remaining:
-                raise ProtocolError(f"a run of {alike} members where {remaining} are left")
+            run_members = words[at]
+            if not 0 < run_members <= remaining:
+                raise ProtocolError(f"a run of {run_members} members where {remaining} are left")
             (first,), at = _tensors(words, at + 1, 1)
-            runs.append(OutputRun(alike, first.offset, first.nbytes, first.shape))
-            remaining -= alike
+            runs.append(OutputRun(run_members, first.offset, first.nbytes, first.shape))
+            remaining -= run_members
         all_runs.append(runs)
     return all_runs, at
 

@@ -155,8 +155,8 @@ def lay_out(
         tail = array.shape[1:]
         row_bytes = math.prod(tail) * array.itemsize
         runs = []
-        for count, alike in groupby(rows):
-            members = len(list(alike))
+        for count, group in groupby(rows):
+            members = len(list(group))
             runs.append(OutputRun(members, at, count * row_bytes, (count, *tail)))
             at += members * count * row_bytes
         return data, runs

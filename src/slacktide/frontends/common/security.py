@@ -329,13 +329,13 @@ class Credentials:
 
     def reload(self) -> None:
         """Load the files again, except those that cannot be used."""
-        for secret, take, held in (
+        for secret, take, current in (
             ("token", self._load_token, self.gate.token),
             ("token of peers", self._load_peer_token, self.peers.token),
             ("certificate", self._load_certificate, self.pem),
         ):
             try:
-                if take() != held:
+                if take() != current:
                     log.info("reloaded the %s", secret)
             except SecurityError as error:
                 log.error("%s; keeping the previous %s", error, secret)
@@ -381,8 +381,8 @@ class Credentials:
             self.pem, self.context = pem, self.context or context
             self.http2_context = self.http2_context or http2_context
             # OpenSSL calls this at each handshake, even if the client names no server.
-            for held, latest in ((self.context, context), (self.http2_context, http2_context)):
-                held.sni_callback = lambda connection, *_, latest=latest: setattr(
+            for current, latest in ((self.context, context), (self.http2_context, http2_context)):
+                current.sni_callback = lambda connection, *_, latest=latest: setattr(
                     connection, "context", latest
                 )
             _warn_if_open("tls-key", self._tls.key)

@@ -186,7 +186,7 @@ class PeerCalls(StreamRpc):
         if len(self._requests) >= MAX_CALLS:
             raise BadField("call", f"at most {MAX_CALLS} unanswered calls", MAX_CALLS + 1)
         self._received += 1
-        self.connection.patience += 1.0  # its frame may be short
+        self.connection.patience += 1.0  # the call's frame may be short, which costs patience
         request = self._requests[head.id] = PeerRequest(self, head, start)
         return request
 
@@ -255,9 +255,9 @@ class PeerCalls(StreamRpc):
 
     def _finish(self, id: int, reply: InferReply | None) -> None:
         """Pass on the reply to our call `id`, unless it was cancelled."""
-        done = self._outgoing.pop(id, None)
-        if done is not None:
-            done(reply)
+        callback = self._outgoing.pop(id, None)
+        if callback is not None:
+            callback(reply)
 
     # ---------------------------------------------------------------- answers and loads
 

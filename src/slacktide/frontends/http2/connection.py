@@ -263,17 +263,17 @@ class Http2Connection(SendingHalf):
 
     def _take_window(self, id: int, payload: memoryview) -> None:
         _expect_length(payload, 4)
-        more = int.from_bytes(payload) & 0x7FFFFFFF
-        fault = ErrorCode.FLOW_CONTROL_ERROR if more else ErrorCode.PROTOCOL_ERROR
+        increment = int.from_bytes(payload) & 0x7FFFFFFF
+        fault = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
         if not id:
-            self.send_window += more
-            expect(more and self.send_window <= f.LARGEST_WINDOW, _BAD_UPDATE, fault)
+            self.send_window += increment
+            expect(increment and self.send_window <= f.LARGEST_WINDOW, _BAD_UPDATE, fault)
             return
         self._expect_used(id)
         stream = self.streams.get(id)
         if stream is not None:
-            stream.send_window += more
-            if not more or stream.send_window > f.LARGEST_WINDOW:
+            stream.send_window += increment
+            if not increment or stream.send_window > f.LARGEST_WINDOW:
                 self._break(stream, fault)
 
     def _take_settings(self, acknowledges: bool, payload: memoryview) -> None:
@@ -302,12 +302,12 @@ class Http2Connection(SendingHalf):
 
     def _move_windows(self, window: int) -> None:
         """Change the window of all streams: once per frame, however often the frame sets it."""
-        more, self.initial_window = window - self.initial_window, window
+        growth, self.initial_window = window - self.initial_window, window
         cost = len(self.streams) // STREAMS_PER_WORK
         self.work -= cost
         self._spend_patience(cost)
         for stream in self.streams.values():
-            stream.send_window += more
+            stream.send_window += growth
             if stream.send_window > f.LARGEST_WINDOW:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: a window grows too large")
 

@@ -237,7 +237,9 @@ def _describe_stream(stream: Stream, length: float) -> dict[str, Any]:
         "deadlines": stream.deadlines.describe() if stream.deadlines else "none",
         "priority": stream.priority,
         "rows": list(stream.rows),
-        "shapes": {name: [list(shape) for shape in some] for name, some in stream.shapes.items()},
+        "shapes": {
+            name: [list(shape) for shape in shapes] for name, shapes in stream.shapes.items()
+        },
         "payload": _describe_payload(stream.payload),
         "parameters": dict(stream.parameters),
     }

@@ -81,18 +81,20 @@ class LinkProcess:
 
     def warnings(self, lateness_limit: float) -> tuple[str, ...]:
         """Return warnings for readers of a report; `lateness_limit` in seconds."""
-        done = self.carried
-        if done is None:
+        counters = self.carried
+        if counters is None:
             return (f"the link failed: {self.failure}",)
         warnings = []
-        if done.lateness_p99 > lateness_limit:
+        if counters.lateness_p99 > lateness_limit:
             warnings.append(
-                f"the emulated link was late: {done.lateness_p99 * 1e3:.1f} ms at p99 "
+                f"the emulated link was late: {counters.lateness_p99 * 1e3:.1f} ms at p99 "
                 f"(threshold: {lateness_limit * 1e3:g} ms), so the network looks slower than it "
                 "is; give it a core of its own or less traffic"
             )
-        if done.unreachable:
-            warnings.append(f"the server did not accept {done.unreachable} connections of the link")
+        if counters.unreachable:
+            warnings.append(
+                f"the server did not accept {counters.unreachable} connections of the link"
+            )
         return tuple(warnings)
 
     async def __aexit__(self, *error: object) -> None:

@@ -235,12 +235,12 @@ class ObservedScheduler:
         self, pending: Sequence[Request], answer: Proposal, replica: Replica, cores: int, now: float
     ) -> list[PricedBatch]:
         signature = answer.members[0].signature
-        alike = sorted(
+        candidates = sorted(
             (request for request in pending if request.signature == signature),
             key=lambda request: (request.deadline, request.id),
         )
         chosen = {request.id for request in answer.members}
-        firsts = (alike[: 1 << power] for power in range(len(alike).bit_length()))
+        firsts = (candidates[: 1 << power] for power in range(len(candidates).bit_length()))
         fitting = takewhile(lambda first: sum(o.rows for o in first) <= replica.max_batch, firsts)
         return [
             self._choice(first, cores, now)
@@ -356,8 +356,8 @@ class Notes(Watcher):
             lanes = places.get(place.pool.model, ())
             places[place.pool.model] = (*lanes, *((place.lane,) if place.lane not in lanes else ()))
         stages = {f"{place.pipeline}/{place.stage}": (place.device,) for place in plan.places}
-        gone = {name: () for name in self._places if "/" in name and name not in stages}
-        for name, after in {**places, **gone, **stages}.items():
+        removed_places = {name: () for name in self._places if "/" in name and name not in stages}
+        for name, after in {**places, **removed_places, **stages}.items():
             before = self._places.get(name, ())
             if set(before) != set(after) and (before or name in stages):
                 self._tell(PlacesChanged(now, name, before, after, why))
@@ -371,15 +371,15 @@ class Notes(Watcher):
 
     def _ran(self, command: RunBatch, because: tuple[str, ...], unmeasured: bool) -> Ran:
         batch = command.batch
-        mine, rivals = None, []
+        proposal, rivals = None, []
         for record in self._proposals:
             if record.replica.lane != batch.replica.lane or record.chosen is None:
                 continue
             if record.replica.id == batch.replica.id:
-                mine = record
+                proposal = record
             else:
                 rivals.append(record)
-        return Ran(batch.started, batch, mine, tuple(rivals), because, unmeasured)
+        return Ran(batch.started, batch, proposal, tuple(rivals), because, unmeasured)
 
     def _ended(self, request: Request | Notice, outcome: Outcome, engine: Engine) -> Ended:
         pool = engine.snapshot(now=outcome.at).pool_for(request)

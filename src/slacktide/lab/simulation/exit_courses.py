@@ -139,14 +139,16 @@ def _enlarged(
         ends = (0.0, *answers, end)
         return ends[stage + 1] - ends[stage]
 
-    gone = [[0 <= leaves[owner] < stage for owner in owners].count(True) for stage in range(last)]
-    present = [*[len(owners) - count for count in gone], len(remaining)]
+    departed = [
+        [0 <= leaves[owner] < stage for owner in owners].count(True) for stage in range(last)
+    ]
+    present = [*[len(owners) - count for count in departed], len(remaining)]
     unsure = [uncertainty[row][last] for row in remaining]
-    held = {at for at, row in enumerate(remaining) if owners[row] in batch.held}
+    held_rows = {at for at, row in enumerate(remaining) if owners[row] in batch.held}
     enlarged = [
         last if ramp < 0 and place not in batch.held else ramp for place, ramp in enumerate(leaves)
     ]
-    for at in going_on(unsure, held, present, seconds):
+    for at in going_on(unsure, held_rows, present, seconds):
         if not unsure[at] < limit:
             enlarged[owners[remaining[at]]] = -1
     return enlarged

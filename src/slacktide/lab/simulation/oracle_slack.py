@@ -97,9 +97,9 @@ class OracleSlack(DeadlinePolicy):
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         """Give up requests that would be late even in a batch of one that starts now."""
-        gone = [entry[1] for entry in self._timed.order if self._due(entry) <= now]
-        self._timed.remove(gone)
-        return [(id, Reason.HOPELESS) for id in gone]
+        dropped = [entry[1] for entry in self._timed.order if self._due(entry) <= now]
+        self._timed.remove(dropped)
+        return [(id, Reason.HOPELESS) for id in dropped]
 
     def next_expiry(self) -> float | None:
         """Return the earliest of all latest starts; None without requests."""

@@ -69,11 +69,11 @@ class ObservedExits:
         shrinks = batch.leaving is Leaving.SHRINK and not batch.judged
         cores, before, expected = len(batch.replica.cores) or 1, 0.0, 0.0
         for number, ramp in enumerate((*report.ramps, -1)):
-            gone = [0 <= place < number for place in report.left].count(True) if shrinks else 0
-            if gone == len(report.left):
+            departed = [0 <= place < number for place in report.left].count(True) if shrinks else 0
+            if departed == len(report.left):
                 break
             ends = (*report.stage_s, seconds)[number]
-            whole = times.of(len(report.left) - gone, cores).expected
+            whole = times.of(len(report.left) - departed, cores).expected
             part = (ends - before) / whole
             average = self.stages.setdefault(ramp, part)
             self.stages[ramp] = average + 0.05 * (part - average)

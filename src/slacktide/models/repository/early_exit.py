@@ -39,8 +39,8 @@ class PositionSettings(Section):
 
     @model_validator(mode="after")
     def _either(self) -> PositionSettings:
-        if both := set(self.add) & set(self.forbid):
-            raise OptionError(("forbid", f"{min(both)!r} is also in 'add'"))
+        if overlap := set(self.add) & set(self.forbid):
+            raise OptionError(("forbid", f"{min(overlap)!r} is also in 'add'"))
         return self
 
 

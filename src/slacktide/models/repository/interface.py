@@ -216,7 +216,8 @@ def _fixed_batch(definition: ModelDefinition, interface: ModelInterface) -> Iter
 def _agrees(stated: Sequence[int], row: Sequence[int]) -> bool:
     """Whether ranks are equal, and sizes are equal or free (−1) on one side."""
     return len(stated) == len(row) and all(
-        ours == theirs or -1 in (ours, theirs) for ours, theirs in zip(stated, row, strict=True)
+        stated_size == row_size or -1 in (stated_size, row_size)
+        for stated_size, row_size in zip(stated, row, strict=True)
     )
 
 

@@ -81,14 +81,15 @@ class CoreAllocator:
 
         `holdings`: the cores of all lanes, leaving ones included. A lane gets fewer cores than its
         count while others still hold them, and is left out if it would get none. Lanes of
-        `borrowing` without cores get cores that others still hold, because a start takes longer
-        than giving up cores. Lanes are served in order, each with free cores of `preferred` first.
+        `borrowing` without cores get cores that others still hold, because starting a replica takes
+        longer than giving up cores. Lanes are served in order, each with free cores of `preferred`
+        first.
         """
         retained_cores = _retained_by_lane(core_counts, holdings)
         staying = {core for cores in retained_cores.values() for core in cores}
-        held = {core for holding in holdings.values() for core in holding.held}
-        free = [core for core in self._cores if core not in held]
-        leaving = [core for core in self._cores if core in held and core not in staying]
+        held_cores = {core for holding in holdings.values() for core in holding.held}
+        free = [core for core in self._cores if core not in held_cores]
+        leaving = [core for core in self._cores if core in held_cores and core not in staying]
         assignment: dict[str, tuple[int, ...]] = {}
         for lane, count in core_counts.items():
             lane_cores = retained_cores.get(lane, [])

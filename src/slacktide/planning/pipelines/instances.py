@@ -53,9 +53,9 @@ class StageInstances:
     def begin(self, question: PlacementQuestion, answer: PlacementAnswer) -> None:
         """Start from a new plan."""
         self._schedule = CoralSchedule(question)
-        again = self._schedule.schedule(answer.pipelines)
-        self._placed = [list(stages) for stages in again.pipelines]
-        self._without = set(again.unscheduled)
+        schedule = self._schedule.schedule(answer.pipelines)
+        self._placed = [list(stages) for stages in schedule.pipelines]
+        self._without = set(schedule.unscheduled)
 
     def checked(self, rows_of: RowsOf, *, now: float) -> PlacementAnswer | None:
         """Scale all stages, and return the new answer; None: nothing has changed."""

@@ -127,9 +127,9 @@ class SearchedPlacement(PlacementPolicy):
         if basis is not None:
             before = total_score(question, basis, self.rules)
             after = total_score(question, placed, self.rules)
-            more = after.worth > before.worth * (1.0 + self._options.gain)
-            less = after.spare > before.spare * (1.0 - 10.0 * self._options.gain)
-            if not better(after, before) or not (more or less):
+            serves_more = after.worth > before.worth * (1.0 + self._options.gain)
+            needs_less = after.spare > before.spare * (1.0 - 10.0 * self._options.gain)
+            if not better(after, before) or not (serves_more or needs_less):
                 placed = basis
         return self._answer(question, placed)
 

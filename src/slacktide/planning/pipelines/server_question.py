@@ -117,8 +117,8 @@ class ServerQuestion:
         groups = {model: group for group in self.groups for model in group.models}
         views, used = [], dict[str, LaneGroup]()
         exits = self._exits_now() if self._exits else {}
-        for gone in self._lane_share.keys() - exits.keys():  # the pool was reloaded
-            del self._lane_share[gone]
+        for pool in self._lane_share.keys() - exits.keys():  # the pool was reloaded
+            del self._lane_share[pool]
         for name, pipeline in self.pipelines.items():
             number = {stage: at for at, stage in enumerate(pipeline.order)}
             stages = []
@@ -220,10 +220,10 @@ class ServerQuestion:
             whole = pool.times.whole(1, pool.cores)
             self._lane_share[pool.id] = time.expected / whole.expected if whole.expected else 1.0
         share = self._lane_share.get(pool.id, 1.0)
-        more = 1.0 + status.overhead
+        slowdown = 1.0 + status.overhead
         if leaves:
-            return now, _scaled(now, 1.0 / (share * more), 1.0 / more)
-        return _scaled(now, share * more, more), now
+            return now, _scaled(now, 1.0 / (share * slowdown), 1.0 / slowdown)
+        return _scaled(now, share * slowdown, slowdown), now
 
 
 def _scaled(times: ConfigurationTimes, expected: float, p99: float) -> ConfigurationTimes:
@@ -255,11 +255,11 @@ def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[LaneGroup
     cores = {lane.name: max(1, len(lane.cores)) for lane in base.lanes}
     for names, models in components:
         limits = [scaled[model].limits for model in models if model in scaled]
-        held = sum(cores[name] for name in names)
+        held_cores = sum(cores[name] for name in names)
         most = max((limit.cores_max for limit in limits), default=min(cores[n] for n in names))
         least = min((limit.cores_min for limit in limits), default=most)
         choices = tuple(_some(least, most)) if least < most else ()
-        yield LaneGroup(tuple(names), frozenset(models), most, choices, held)
+        yield LaneGroup(tuple(names), frozenset(models), most, choices, held_cores)
 
 
 def _some(least: int, most: int) -> Iterator[int]:

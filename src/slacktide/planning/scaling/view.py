@@ -131,9 +131,9 @@ class ModelView:
     if they are evenly spaced."""
 
     def pressure(self, *, now: float) -> float:
-        """Return the share of its remaining time that a one-row batch on the maximum number of
-        cores would take, for the request with the least time that can still be on time: 0 (no
-        deadlines) to 1."""
+        """Return, for the most urgent request that can still be on time, the share of its remaining
+        time that a batch of one row on the maximum number of cores would take: 0 (no deadlines) to
+        1."""
         alone = self.times.of(1, self.limits.cores_max).p99
         budgets = [waiting.deadline - max(now, waiting.ready_at) for waiting in self.waiting]
         if self.rate > 0.0:
@@ -261,8 +261,8 @@ def _beside(runs: PoolSnapshot, pools: Sequence[PoolSnapshot]) -> Iterator[PoolS
 
     lanes = up(runs)
     for pool in pools:
-        alike = pool.id._replace(variant=runs.id.variant) == runs.id
-        if pool is runs or (alike and lanes and lanes <= up(pool)):
+        is_same_load = pool.id._replace(variant=runs.id.variant) == runs.id
+        if pool is runs or (is_same_load and lanes and lanes <= up(pool)):
             yield pool
 
 

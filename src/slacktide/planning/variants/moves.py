@@ -242,15 +242,17 @@ class _State:
         """Have two replicas serve exactly these clients if that is a gain."""
         fleet = self.fleet
         before = np.flatnonzero((self.at == first) | (self.at == second))
-        more = float(fleet.weight[members].sum() - fleet.weight[before].sum()) > _LEAST
-        least = -1.0 if more else float((self.accuracy[self.at[before]] * self.rates[before]).sum())
+        grows = float(fleet.weight[members].sum() - fleet.weight[before].sum()) > _LEAST
+        least = (
+            -1.0 if grows else float((self.accuracy[self.at[before]] * self.rates[before]).sum())
+        )
         division = divided(fleet, members, least=least, effort=effort)
         if division is None:
             return False
         gain = fleet.value[division.first].sum() * fleet.accuracy[division.variants[0]]
         gain += fleet.value[division.second].sum() * fleet.accuracy[division.variants[1]]
         gain -= (fleet.value[before] * self.accuracy[self.at[before]]).sum()
-        if not more and gain <= _LEAST:
+        if not grows and gain <= _LEAST:
             return False  # a gain by rate, but not by weight
         self.at[before] = UNMAPPED
         self.at[division.first], self.at[division.second] = first, second

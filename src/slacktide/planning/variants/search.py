@@ -92,11 +92,11 @@ class _Search:
 
     def run(self, start: Sequence[int], candidates: int, reach: int | None = None) -> Assignment:
         fleet = self.fleet
-        alike = [(variant,) * fleet.replicas for variant in range(len(fleet.variants))]
-        alike.sort(key=self.score, reverse=True)
+        uniform = [(variant,) * fleet.replicas for variant in range(len(fleet.variants))]
+        uniform.sort(key=self.score, reverse=True)
         if len(start) == fleet.replicas:
-            alike.insert(0, tuple(sorted(start)))
-        for variants in alike:
+            uniform.insert(0, tuple(sorted(start)))
+        for variants in uniform:
             if len(self.scored) >= candidates:
                 break
             self.climb(variants)

@@ -280,21 +280,21 @@ class ServerPeers:
 
     def _compare(self, peer: JoinedPeer) -> None:
         """Decide for which versions a peer is used."""
-        theirs, ours, machine = peer.hello.models, self._versions.digests, peer.hello.machine
-        shared = ours.keys() & theirs.keys()
-        peer.usable = frozenset([label for label in shared if ours[label] == theirs[label]])
+        reported, own, machine = peer.hello.models, self._versions.digests, peer.hello.machine
+        shared = own.keys() & reported.keys()
+        peer.usable = frozenset([label for label in shared if own[label] == reported[label]])
         unlike_before, peer.unlike = peer.unlike, frozenset(shared - peer.usable)
         for label in sorted(peer.unlike - unlike_before):
             log.warning("peer %s is not used for %s: %s", machine, label, _UNLIKE)
         models = models_of(peer.usable)
-        gone = tuple([ModelLoad(model, inf, 0.0, 0.0) for model in peer.models - models])
-        if gone:
+        withdrawn = tuple([ModelLoad(model, inf, 0.0, 0.0) for model in peer.models - models])
+        if withdrawn:
             now = self._plane.driver.clock()
-            self._loads.reported(machine, LoadReport(gone, 0), now=now)
+            self._loads.reported(machine, LoadReport(withdrawn, 0), now=now)
         for model in models - peer.models:
             peer.reporter.forget(model)  # the peer may have ignored earlier reports
         peer.models = models
-        peer.alike = models - models_of(theirs.keys() - peer.usable)
+        peer.alike = models - models_of(reported.keys() - peer.usable)
         self._note_usable()
 
     def _note_addresses(self, peer: JoinedPeer) -> None:

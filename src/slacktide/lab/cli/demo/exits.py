@@ -130,20 +130,20 @@ def exits_report(
         {"stream": stream, **_part(pairs[place * run.rows : (place + 1) * run.rows])}
         for place, stream in enumerate(STREAMS)
     ]
-    both = _answered(pairs)
+    paired = _answered(pairs)
     times = [
         f"{abs(part['saved']):.0%} {'less' if part['saved'] >= 0 else 'more'} ({part['stream']})"
         for part in parts
     ]
     headline = (
-        f"With early exits the median answer took {', '.join(times)}; {_differ(both):.1%} of "
-        f"the answers differed from the model's (permitted: {run.loss})."
+        f"With early exits the median answer took {', '.join(times)}; {_differ(paired):.1%} "
+        f"of the answers differed from the model's (permitted: {run.loss})."
     )
-    answered = len(both) / max(1, len(pairs))
+    answered = len(paired) / max(1, len(pairs))
     if answered < LEAST_ANSWERED:
         rows = f"{answered:.0%} of the rows within {DEADLINE_S:g} s"
         headline = f"No headline: both copies answered only {rows}."
-    elif not any(early.exit for _, early in both):
+    elif not any(early.exit for _, early in paired):
         headline += " No answer came early, so the difference is noise; the last line says why."
     return {
         "kind": "exits",
@@ -152,24 +152,24 @@ def exits_report(
         "learning_s": learning_s,
         "parts": parts,
         "answered": answered,
-        "differ": _differ(both),
-        "exits": Counter(early.exit for _, early in both if early.exit),
+        "differ": _differ(paired),
+        "exits": Counter(early.exit for _, early in paired if early.exit),
         "server": dict(stats),
     }
 
 
 def _part(pairs: Pairs) -> Document:
     """Return the figures of one stream's rows."""
-    both = _answered(pairs)
-    plain, early = (levels([pair[side].seconds for pair in both], **LEVELS) for side in range(2))
+    paired = _answered(pairs)
+    plain, early = (levels([pair[side].seconds for pair in paired], **LEVELS) for side in range(2))
     missed = [share([pair[side].answer is None for pair in pairs]) for side in range(2)]
     return {
         "rows": len(pairs),
         "seconds": {AS_IT_IS: plain, EARLY: early},
         "missed": dict(zip((AS_IT_IS, EARLY), missed, strict=True)),
-        "saved": 1.0 - early["median"] / plain["median"] if both else 0.0,
-        "left_early": share([bool(early.exit) for _, early in both]),
-        "differ": _differ(both),
+        "saved": 1.0 - early["median"] / plain["median"] if paired else 0.0,
+        "left_early": share([bool(early.exit) for _, early in paired]),
+        "differ": _differ(paired),
     }
 
 

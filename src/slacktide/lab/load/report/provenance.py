@@ -45,7 +45,7 @@ def commit_of(source: Path) -> str | None:
 def _git(folder: Path, *arguments: str) -> str | None:
     """Return the output of git; None if git is missing, times out or fails."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ("git", "-C", str(folder), *arguments),
             capture_output=True,
             text=True,
@@ -54,4 +54,4 @@ def _git(folder: Path, *arguments: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    return process.stdout

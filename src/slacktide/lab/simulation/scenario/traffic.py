@@ -139,8 +139,8 @@ def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Itera
         ids[order] = np.arange(first, first + order.size)
         edges = np.cumsum([columns.shape[1] for columns in ready])[:-1]
         items: list[Item] = []
-        for sender, part, mine in zip(senders, ready, np.split(ids, edges), strict=True):
-            items += sender.items(mine.tolist(), part)
+        for sender, part, sender_ids in zip(senders, ready, np.split(ids, edges), strict=True):
+            items += sender.items(sender_ids.tolist(), part)
         yield from [items[place] for place in order.tolist()]
         if until == np.inf:
             return
@@ -174,7 +174,7 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
             key = (source.owner(mode), bin)
             lengths.setdefault(key, []).append(chosen)
             shares[key] = shares.get(key, 0.0) + weight * chosen.size
-    return Training({key: np.concatenate(some) for key, some in lengths.items()}, shares, edges)
+    return Training({key: np.concatenate(parts) for key, parts in lengths.items()}, shares, edges)
 
 
 def _drawn(traffic: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Drawn]]:

@@ -1,10 +1,11 @@
 """`SimulatedServers`: several servers that forward requests to each other, in virtual time.
 
-Each server is a `Simulation` of its own: engine, runtime, scheduler, lanes. One heap holds messages
-on their way, reports and deaths; the next event of that heap and of all simulations comes
-next. A `Routing` of each server decides where its requests go. A request has one outcome, which the
-server that it came to (its home) notes. A server that has been sent a request never sends it on; if
-it refuses, the request may be tried once more, at home or elsewhere.
+Each server is a `Simulation` of its own, with an engine, a runtime, a scheduler and lanes. One heap
+holds messages on their way, reports and deaths; the earliest event of this heap and of all
+simulations comes next. The `Routing` of each server decides where its requests go. A request has
+one outcome, which its home (the server at which it arrived) records. A server to which a request
+was sent never sends it on; if that server refuses it, the request may be tried once more, at home
+or elsewhere.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ class HopTerms:
     """The way between any two servers."""
 
     seconds: float = 0.0003
-    """One way, of an empty message."""
+    """Seconds that an empty message takes one way."""
     bytes_per_s: float = math.inf
     request_bytes: int = 0
 
     @property
     def request_s(self) -> float:
-        """Seconds until a request is there."""
+        """Seconds that a request takes one way."""
         return self.seconds + self.request_bytes / self.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTerms:
-    """How true what servers report is."""
+    """Faults of the reports of loads: delays, losses, lies."""
 
     delay_s: float = 0.0
-    """Each report comes up to so much later, uniformly."""
+    """Maximum delay of a report in seconds; each delay is drawn uniformly from 0 to this."""
     loss: float = 0.0
-    """Share of the reports that never come."""
+    """Share of the reports that are lost."""
     liars: frozenset[str] = frozenset()
-    """Servers that report to be free."""
+    """Servers that always report that they are free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +62,30 @@ class Death:
     at: float
     back: float = math.inf
     silent_s: float = 0.0
-    """How long peers wait for it before they notice, beyond a hop."""
+    """Seconds until its peers notice the death, in addition to a hop."""
 
 
 class Routing(Protocol):
     """Decides where the requests of one server go."""
 
     def on_arrival(self, request: Request, *, now: float) -> str | None:
-        """The server that gets `request`; None: it stays."""
+        """The server that gets `request`; None: it stays here."""
 
     def on_refusal(self, request: Request, tried: Sequence[str], *, now: float) -> str | None:
-        """The server that is tried next, which may be this one; None: none."""
+        """The server to try next, which may be this one; None: there is none."""
 
     def sent(self, request: Request, server: str, *, now: float) -> None: ...
 
     def answered(self, request: Request, server: str, *, in_time: bool | None, now: float) -> None:
-        """A request that was sent has its answer; `in_time` None: it was lost."""
+        """Note the answer to a request that was sent; `in_time` None: the request was lost."""
 
     def joined(self, server: str, *, now: float) -> None: ...
 
     def left(self, server: str, *, now: float) -> None: ...
 
     def reported(self, server: str, report: LoadReport, facts: Any, *, now: float) -> None:
-        """A report has come; `facts`: those of `SimulatedServers.facts` when it was made."""
+        """Note a report. `facts`: the result of `SimulatedServers.facts` when the report was
+        made."""
 
 
 @dataclass(slots=True)
@@ -91,8 +93,8 @@ class ServersScore:
     """The outcomes of a run."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Number of requests by kind of outcome, a value of `OutcomeKind`. Those that are lost with a
-    server count as `failed`."""
+    """Number of requests by kind of outcome, a value of `OutcomeKind`. Requests lost with a server
+    count as `failed`."""
     in_time: Counter[str] = field(default_factory=Counter)
     """Requests served in time, by model."""
     requests: Counter[str] = field(default_factory=Counter)
@@ -152,9 +154,9 @@ class SimulatedServers:
         seed: int = 0,
         ended: Callable[[Request, Outcome, bool], None] | None = None,
     ) -> None:
-        """`simulation`: (server, answered, begin) -> its simulation. `tries`: most servers that a
-        request is sent to. `ended` is called with each request, its outcome, and whether it was
-        forwarded."""
+        """`simulation`: (server, answered, begin) -> the server's simulation. `tries`: maximum
+        number of servers that a request is sent to. `ended` is called with each request, its
+        outcome, and whether it was forwarded."""
         self.names, self.models = list(names), tuple(models)
         self.hop, self.terms = hop or HopTerms(), reports or ReportTerms()
         self.now = 0.0
@@ -170,12 +172,12 @@ class SimulatedServers:
             self._join(name, 0.0)
 
     def add(self, name: str, at: float) -> None:
-        """Let a further server join at `at`, which must not be past."""
+        """Let another server join at `at`, which must not be in the past."""
         self.names.append(name)
         self._put(at, partial(self._join, name))
 
     def _join(self, name: str, now: float) -> None:
-        """A server is up, for the first time or again, and empty."""
+        """Start a server, for the first time or again. It is empty."""
         is_new = name not in self._servers
         server = self._servers[name] = _Server(name)
 
@@ -221,7 +223,7 @@ class SimulatedServers:
 
     def run(self, arrivals: Iterable[tuple[str, Request]], deaths: Sequence[Death] = ()) -> None:
         """Let (home, request) arrive, in order of arrival, and go on until all have an outcome.
-        Raises SimulationError if one never gets any."""
+        Raises SimulationError if a request never gets one."""
         for death in deaths:
             self._put(death.at, lambda now, death=death: self._die(death, now))  # type: ignore[misc]
         coming = iter(arrivals)
@@ -285,7 +287,7 @@ class SimulatedServers:
         self._put(now + self.hop.request_s, lambda now: self._submit(attempt, sent, now))
 
     def _submit(self, attempt: _Attempt, request: Request, now: float) -> None:
-        """A request is at the server that it was sent to."""
+        """Handle the arrival of a request at the server that it was sent to."""
         server, home = self._servers[attempt.target], attempt.home
         if self._open.get(request.id) is not attempt:
             return
@@ -308,7 +310,7 @@ class SimulatedServers:
         self._report(server, home, now, answering=True)
 
     def _answered(self, attempt: _Attempt, outcome: Outcome | None, now: float) -> None:
-        """A request's answer is at home; None: the server that had it is gone."""
+        """Handle a request's answer at its home; None: the server that had the request is gone."""
         request, home = attempt.request, self._servers[attempt.home]
         if self._open.get(request.id) is not attempt:
             return
@@ -320,7 +322,7 @@ class SimulatedServers:
             is_late = now > request.deadline
             self._end(attempt, Reason.AFTER_DEADLINE if is_late else outcome.reason)
             return
-        # What was lost is asked again even if it has been tried as often as is allowed.
+        # A lost request is tried again, even if it has been tried as often as is allowed.
         if len(attempt.tried) < self._tries or (outcome is None and attempt.target != home.name):
             target = home.routing.on_refusal(request, attempt.tried, now=now)
             if target is not None and target not in attempt.tried:
@@ -356,9 +358,9 @@ class SimulatedServers:
         answering: bool = False,
         is_hello: bool = False,
     ) -> None:
-        """Send a report. That which comes with a hello is never lost."""
+        """Send a report. The report that is sent with a hello is never lost."""
         if peer not in server.reporters:
-            return  # it has been dead since before this server was up
+            return  # the peer died before this server was up
         loads = [self.load(server.name, model, now=now) for model in self.models]
         if server.name in self.terms.liars:
             loads = [replace(load, wait_s=0.0) for load in loads]
@@ -379,7 +381,7 @@ class SimulatedServers:
             self._servers[peer].routing.reported(server.name, report, facts, now=now)
 
     def _delayed(self, at: float) -> float | None:
-        """When a report is there; None: it is lost."""
+        """Time at which a report arrives; None: the report is lost."""
         terms = self.terms
         if terms.loss and self._random.random() < terms.loss:
             return None
@@ -389,9 +391,9 @@ class SimulatedServers:
 
     def _die(self, death: Death, now: float) -> None:
         server = self._servers[death.server]
-        held, server.held, server.alive, server.due = server.held, {}, False, math.inf
+        attempts, server.held, server.alive, server.due = server.held, {}, False, math.inf
         noticed = now + self.hop.seconds + death.silent_s
-        for attempt in held.values():
+        for attempt in attempts.values():
             if attempt.home != server.name:
                 lost = attempt
                 self._put(noticed, lambda now, lost=lost: self._answered(lost, None, now))  # type: ignore[misc]
@@ -402,7 +404,7 @@ class SimulatedServers:
             self._put(death.back, partial(self._join, server.name))
 
     def _gone(self, server: _Server, now: float) -> None:
-        """Peers notice a death."""
+        """Let the peers notice a death."""
         for peer in self._servers.values():
             if self._servers[server.name] is server:  # not back yet
                 peer.routing.left(server.name, now=now)

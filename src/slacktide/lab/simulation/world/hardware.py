@@ -5,7 +5,8 @@ resize it, and a batch ends when its `Execution` says. If a lane is resized, the
 its batch changes by the ratio of the predicted times of the whole batch.
 
 A replica whose model has early exits (`EarlyExits`) opens the ramps of a new policy while it runs,
-and uses them from the next batch on. Thresholds also apply from the next batch on, as live.
+and uses them from the next batch on. Thresholds also apply from the next batch on, as in a live
+server.
 """
 
 from __future__ import annotations
@@ -267,8 +268,8 @@ class Hardware:
                 return running is not None and (now, report) in running.released
             case ExitsArranged():
                 policy = self._policies.get(report.replica)
-                gone = report.replica not in self._replicas
-                if gone or policy is None or policy.ramps != report.ramps:
+                is_outdated = report.replica not in self._replicas
+                if is_outdated or policy is None or policy.ramps != report.ramps:
                     return False  # another policy has been published meanwhile
                 self._open_ramps[report.replica] = report.ramps
             case ReplicaLost():
