@@ -39,7 +39,8 @@ KEEP_ALIVE_S = 1.0
 silence."""
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]{0,255}):[0-9]{1,5}")
-"""An address to follow. gRPC would take others as well, such as paths of sockets."""
+"""An address that the client may move to. gRPC accepts other addresses too, such as paths of
+sockets."""
 Outputs = Mapping[str, NDArray[Any]]
 Tell = Callable[[ClientEvent, Outputs], None]
 Metadata = tuple[tuple[str, str], ...]
@@ -64,7 +65,8 @@ class FrameTransport(Protocol):
     keeps_shape: bool
     """Whether both sides of a frame shrink by the same factor."""
     short_side: float
-    """Short side of such a frame, as a multiple of its size; 0: its long side has that size."""
+    """Short side of a frame that keeps its shape, as a multiple of the frame's size; 0: the size is
+    that of the long side."""
 
     def __init__(
         self, channel: grpc.aio.Channel, terms: SessionOptions, metadata: Metadata, tell: Tell
@@ -113,7 +115,8 @@ class StreamTransport:
         self._frame.frame.request.model_version = terms.version
         self.hello_after = 0.0
         """Seconds from the call's headers to the hello. A server without this method refuses the
-        headers; grpcio reports an internal error instead if it is writing the hello then."""
+        headers; if grpcio is writing the hello at that moment, it reports an internal error
+        instead."""
         self._connected = False
         self._waiting: asyncio.Queue[OutgoingFrame] = asyncio.Queue()
 

@@ -69,7 +69,7 @@ class ExitReport:
     """Positions of the ramps that were active."""
     uncertainty: tuple[tuple[float, ...], ...]
     """By row, by ramp: 1 − the probability of the answer; NEVER if ramps may not give the answer's
-    class. A row that left earlier has fewer."""
+    class. A row that left earlier has fewer values."""
     agrees: tuple[tuple[bool, ...], ...]
     """By row, by ramp: whether the ramp agreed with the model's end. Empty if the row did not get
     to the end."""

@@ -1,8 +1,8 @@
 """Frames: calls of pipelines. Their data, events and commands.
 
 A frame becomes one or more requests for each stage, its *children* (`Request.parent`). A stage that
-is handed over to another device, with all stages behind it, is a *part*: a frame of its own there.
-Children and parts have negative ids, which no driver uses.
+another device takes over, together with all stages behind it, forms a *part*, which is a frame of
+its own on that device. Children and parts have negative ids, which no driver uses.
 """
 
 from __future__ import annotations

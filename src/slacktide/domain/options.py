@@ -5,10 +5,10 @@
         window: float = option(10.0, "Length of the window for the rate.", unit=SECONDS, above=0)
         share: float = option(0.5, "Share that stays free.", least=0, most=1, aliases=("s",))
 
-Each field provides the bounds check whenever an instance is made, the key in a file and the
-KEY=VALUE on a command line (`read_options`), the flag of a verb (`cli/flags.py`), the printed form
-(`written`), and the row in the manual (tests/docs). Rules between fields belong in the method
-`check`.
+Each field provides the check of bounds that runs whenever an instance is made, the key in a file
+and the KEY=VALUE on a command line (`read_options`), the flag of a verb (`cli/flags.py`), the
+printed form (`written`), and the row in the manual (tests/docs). Rules between fields belong in the
+method `check`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ import numpy as np
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 
 BATCH_BYTES = 64 << 20
-"""Maximum bytes of the inputs of a padded batch. Without this bound, one long request among short
-ones would multiply the bytes that clients sent by the rows of the batch."""
+"""Maximum bytes of the inputs of a padded batch. Without this bound, a long request in a batch of
+short ones would multiply the bytes that clients sent by the number of rows in the batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,17 +126,17 @@ class ExitPolicy:
     feature_share: float = 1.0
     """Share of batches that return features."""
     costs: tuple[float, ...] = ()
-    """Per ramp: share of a full pass after which the ramp answers, for predictions before batches
-    have been measured; empty: unknown."""
+    """Per ramp: share of a full pass after which the ramp answers; empty: unknown. Predictions use
+    these shares until batches have been measured."""
     reason: str = ""
     """Why these ramps were chosen, for people."""
     enlarge: bool = False
-    """Whether batches are planned to end at the last ramp. Rows then go on (`going_on`) only in
-    time that other rows have saved."""
+    """Whether batches are planned to end at the last ramp. If so, rows go on behind it (`going_on`)
+    only as far as other rows have saved time."""
     applications: tuple[str, ...] | None = None
     """Applications whose requests may leave; None: those of every application."""
     whole_model_only: tuple[int, ...] = ()
-    """Classes that no ramp may give: a row to which a ramp gives one does not leave there."""
+    """Classes that no ramp may give: a row does not leave at a ramp that gives one of them."""
 
     def __post_init__(self) -> None:
         if len(self.thresholds) != len(self.ramps):
@@ -158,7 +158,8 @@ class ExitPolicy:
         return self
 
     def thresholds_after(self, before: Mapping[int, float]) -> dict[int, float]:
-        """Thresholds by position while this policy replaces one with the thresholds `before`.
+        """The thresholds, by position, while this policy replaces a policy with the thresholds
+        `before`.
 
         Ramps that this policy drops keep their thresholds until the new ramps are active. If this
         policy lets no row leave, as after an alarm, no row leaves at the old ramps either.
@@ -190,9 +191,9 @@ class StagePlace:
 
 
 GOLDEN = 0.6180339887498949
-"""Golden ratio. The fractional parts of its multiples are spread evenly over 0 to 1, even those of
-every n-th multiple alone. So pools that take turns are judged as often as a pool that runs
-alone."""
+"""The golden ratio. The fractional parts of its multiples are spread evenly over 0 to 1, and so are
+those of every n-th multiple. Therefore pools whose batches take turns are judged as often as a pool
+that runs alone."""
 
 
 def is_judged(batch: int, share: float) -> bool:

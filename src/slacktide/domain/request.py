@@ -56,8 +56,8 @@ class Batch:
     take."""
     leaving: Leaving = Leaving.NONE
     judged: bool = False
-    """Whether accuracy is judged on this batch, which its id decides. All rows of a judged batch
-    run to the end, even when all are answered."""
+    """Whether accuracy is judged on this batch, as its id decides. All rows of a judged batch run
+    to the end, even if all have been answered."""
     held: tuple[int, ...] = ()
     """Places of members that only the model's end may answer."""
 
@@ -120,8 +120,8 @@ class Request:
     names_variant: bool = False
     """Whether `size` stands for a variant that the client named, not for the size of its image."""
     decoding: float = 0.0
-    """Lower bound, in seconds, on the time of decoding its pictures beyond what the profile
-    includes, estimated from pixels × components of large pictures."""
+    """Lower bound, in seconds, on the time of decoding its pictures that the profile does not
+    include. It is estimated from pixels × components of large pictures."""
 
     def check(self) -> None:
         """Check a request from a file or a network. Raises ValueError."""

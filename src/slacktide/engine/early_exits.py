@@ -104,8 +104,8 @@ class ExitRules:
 
 
 def is_wanted(lane: Lane, asker: Placement | None = None, covered: int = 0) -> bool:
-    """Whether a request waits that `lane` could run and that no free lane will run. In the pool of
-    `asker`, the first `covered` requests do not count."""
+    """Whether a request waits that `lane` could run and that no free lane will take. The first
+    `covered` requests in the pool of `asker` do not count."""
     for placement in lane.placements:
         if placement.standby or not placement.phase.serves:
             continue

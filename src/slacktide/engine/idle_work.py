@@ -22,7 +22,7 @@ alone, and the rest of the proposed batch waits for it. A request waits for at m
 however much time has been saved up.
 
 Requests that happen to run alone reveal their length, too, so further requests like them are not
-held. Orloj's profiler has a machine of its own; a small server has none to spare.
+held. Orloj's profiler has a machine of its own, which a small server lacks.
 """
 
 from __future__ import annotations

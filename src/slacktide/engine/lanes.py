@@ -31,15 +31,15 @@ from slacktide.engine.unmeasured_queue import UnmeasuredQueue
 from slacktide.engine.worth import LaneTime
 
 FALL, RISE = 0.2, 0.01
-"""Shares by which a shorter and a longer budget move the usual one: one short budget in twenty
-keeps it low."""
+"""Shares by which a shorter (FALL) and a longer (RISE) budget move the usual budget. With these,
+one short budget in twenty keeps the usual budget low."""
 
 COST_GAIN = 0.1
 """Weight of the newest batch in a request's usual lane time."""
 
 GOING_ON, FAIR = 0.85, 0.5
-"""Rivals are expected to use GOING_ON × their recent lane time, since bursts end. A pool counts on
-FAIR × its fair part, since a rival's batches may be worth more (decision 0030)."""
+"""Rivals are expected to use GOING_ON × their recent lane time, because bursts end. A pool counts
+on only FAIR × its fair part, because a rival's batches may be worth more (decision 0030)."""
 
 
 @read_only

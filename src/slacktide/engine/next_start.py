@@ -1,9 +1,9 @@
 """When the next request of a model would start, for other servers that may send one here.
 
-It works for every scheduler, since it counts what waits and not in which order it will run. The
-wait is the time until a lane is free, plus the time of the waiting rows at the best rate, in the
-share of the lanes that other models leave. It is an estimate: schedulers refuse by rules of their
-own.
+It works for every scheduler, because it counts the waiting rows and not the order in which they
+will run. The wait is the time until a lane is free, plus the time of the waiting rows at the best
+rate, in the share of the lanes that other models leave. It is an estimate: schedulers refuse by
+rules of their own.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NEVER = NextStart(math.inf, 0.0, 0.0)
 
 
 def next_start(engine: Engine, model: str, version: str | None = None, *, now: float) -> NextStart:
-    """The start of the next request of `model`. `version` None: the version that routes choose.
-    A family counts by the variant that requests without a size get. `NEVER` if the model is not
-    served. `now` must not be before the engine's last event."""
+    """The start of the next request of `model`. `version` None: the version that routes choose. For
+    a family, it is the start on the variant that requests without a size get. `NEVER` if the model
+    is not served. `now` must not be before the engine's last event."""
     pool = engine.state.routes.default(model, version)
     if pool is None or pool.removed or pool.down_reason is not None:
         return NEVER

@@ -86,8 +86,9 @@ class Scheduler(Protocol):
         """Note that a batch of this pool left its lane at `now`: finished, failed or lost."""
 
     def next_expiry(self) -> float | None:
-        """Earliest time at which `expire` may return a request; None: never. After None, if nothing
-        is queued or announced, the engine asks again only at the next event for this pool."""
+        """Earliest time at which `expire` may return a request; None: never. If this is None while
+        nothing is queued or announced, the engine asks again only at the next event for this
+        pool."""
 
     def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
         """Explain the refusal of a request that is not queued: (seconds that it needs even alone,

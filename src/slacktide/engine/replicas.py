@@ -140,7 +140,7 @@ class ReplicaLifecycle:
         if pool.crashes.circuit is Circuit.OPEN:
             return  # its last batch, or an earlier one that hung, has opened the circuit
         if permanent and not before.leaves:
-            # If it was up before, its file may be missing only for a while.
+            # If the version was up before, its file may be missing only for a while.
             self._give_up(pool, detail, for_good=not pool.ever_up)
         else:
             if not (again or event.shared):

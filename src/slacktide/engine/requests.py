@@ -1,9 +1,9 @@
 """Requests: how they arrive and are refused, cancelled, or dropped while they wait.
 
-**Rescue.** A pool may name smaller variants of its family (`PoolParts.rescue`). A request for which
-it has no time, on arrival or later, moves to the first of these that is resident, has a p99 that
-fits before the deadline on its soonest free lane, and admits the request. A request moves at most
-once, so it never returns, and then ends like any other of its new pool.
+**Rescue.** A pool may name smaller variants of its family (`PoolParts.rescue`). If the pool has no
+time for a request, on arrival or later, the request moves to the first of these variants that is
+resident, that could finish it in time at its p99 on the lane that is free soonest, and that admits
+it. A request moves at most once, so it never returns, and then ends like any other of its new pool.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ class EngineSettings:
     hang_factor: float = 10.0
     """A batch counts as hung after this many times its p99."""
     decoding_hang_factor: float = 40.0
-    """Multiple of a batch's minimum decoding time that is added to that limit. It allows for
-    decoders that are four times as slow, and for `hang_factor`."""
+    """This many times a batch's minimum decoding time is added to the limit of `hang_factor`. It
+    allows for decoders that are four times as slow, and for `hang_factor`."""
     start_limit: float = 300.0
     """A replica that is not up after this time is killed. It restarts if the version has been up
     before; otherwise the version is given up."""

@@ -83,7 +83,7 @@ class PoolSnapshot:
     cores: int
     """Cores of the smallest lane that serves it."""
     in_service: bool
-    """Whether it serves or will: it is in the plan, and its version is available."""
+    """Whether it serves now or will later: it is in the plan, and its version is available."""
     circuit: Circuit
     start_time: float
     """Seconds that its last start took."""

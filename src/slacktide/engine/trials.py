@@ -7,10 +7,11 @@ request runs alone and is answered, late or not. If the profile was right, the n
 before the next trial doubles. If two trials in a row take less than `FAR_OFF` of the prediction,
 the slower one replaces the prediction; the second one comes without further refusals.
 
-A stage's request is tried at the first refusal. Otherwise the work of earlier stages would be lost
-with each frame, and in a chain each stage would need its own series of refusals.
+The request of a pipeline's stage is tried at the first refusal. Otherwise the work of earlier
+stages would be lost with each frame, and in a chain each stage would need its own series of
+refusals.
 
-For a pool that is alone on its lane this costs nobody anything. On a shared lane, the first trial
+A trial of a pool that is alone on its lane costs nobody anything. On a shared lane, the first trial
 may delay other models. Later trials run if these models can usually wait for that long, or within a
 share of the lane's time (`TRIAL_SHARE`), as for unmeasured shapes (engine/unmeasured.py).
 """
@@ -23,7 +24,8 @@ from slacktide.engine.lanes import Placement, Pool, Running
 from slacktide.engine.time_share import TRIAL_EVERY
 
 MOST_EVERY = 1024
-"""Limit on refusals before a trial: their number doubles when a trial confirms the prediction."""
+"""Maximum number of refusals before a trial. The number doubles whenever a trial confirms the
+prediction."""
 FAR_OFF = 0.7
 """A trial that takes more than this part of its prediction confirms it. The remaining deviation is
 learnt as from any run."""

@@ -26,10 +26,10 @@ class UnmeasuredRules:
     """Whether the run time of this request can be predicted. Equal for all requests of a signature;
     may change as times are learnt."""
     has_run: Callable[[Request], bool]
-    """Whether its shape has run; one that is only predicted from other sizes may still fail."""
+    """Whether its shape has run; a shape that is only predicted from other sizes may still fail."""
     reach: Callable[[], object]
-    """Identifies the shapes that are predicted without having run. While the result stays equal, a
-    waiting request only becomes measured by a run of its own shape."""
+    """Identifies the shapes that are predicted without having run. While the result stays the same,
+    a waiting request becomes measured only when its own shape has run."""
     refuse: bool = False
     """Whether unmeasured requests with a deadline are refused (`Reason.UNMEASURED`)."""
     share: float = SHARE

@@ -9,8 +9,9 @@ one. A batch that serves k requests in less than k times `alone` is worth more.
 A best-effort request has no P(on time). Its worth rises with age instead. It is 0 on arrival; at
 the end of the window (the artificial deadline) it equals that of a request certain to be on time.
 Later it rises further, so the request runs in the end. (Inside a pool, a request's value stops
-rising at the end of the window: there, a share of the lane's time keeps best-effort requests from
-starving, scheduling/best_effort.py. Between pools, only the rising worth does.)
+rising at the end of the window, because a share of the lane's time keeps best-effort requests from
+starving there: scheduling/best_effort.py. Between pools, only the rising worth keeps them from
+starving.)
 
 Under overload, worth alone would let a model that gains tenfold from batching starve one that gains
 nothing. So if several models want a lane, a model's worth is divided by the square of its recent

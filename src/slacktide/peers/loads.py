@@ -2,7 +2,7 @@
 
 For each model, a peer reports when it could start the next request. Between reports this start
 stays the same, so the wait shrinks as time passes; each call sent that the report does not include
-yet moves the start back by the time of its rows.
+yet postpones the start by the time of its rows.
 
 A report may be outdated, lost or false. Four measures help:
 
@@ -93,7 +93,7 @@ class _Reported:
         """When a lane is free for the next request, not counting calls that the report does not
         include."""
         self.free_at = math.inf
-        """`reported_free_at`, moved back by calls that the report does not include."""
+        """`reported_free_at`, postponed by the calls that the report does not include."""
         self.excess_s = 0.0
         self.excess_at = -math.inf
         self.made_at = -math.inf

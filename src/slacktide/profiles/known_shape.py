@@ -1,4 +1,5 @@
-"""`KnownShape`: work and times of one input shape. `WorkScale`: a profile for rows of other work.
+"""`KnownShape`: work and times of one input shape. `WorkScale`: a profile, applied to rows with
+another work.
 
 The *work* L of a row is its cost, in rows as profiled. With c0 and c1 as fitted to the profile
 
@@ -26,8 +27,8 @@ from slacktide.profiles.run_classes import BatchLatency
 from slacktide.profiles.surface import Grid
 
 FIRST_RUNS = 7
-"""Number of batches whose lower median determines the work of a shape. The first is often slow,
-which only further batches reveal."""
+"""Number of batches whose lower median determines the work of a shape. The first batch is often
+slow, and only further batches show that."""
 LAW_SPREAD = 1.3
 """Factor by which the law over sizes may be off either way."""
 SLOW_START = 30.0
@@ -40,7 +41,7 @@ _KEYS = ("signature", "asked", "batches", "first", "work", "seen", "correction")
 
 
 class WorkScale:
-    """The table of a profile, scaled to rows of other work."""
+    """The table of a profile, scaled to rows with another work."""
 
     def __init__(self, table: LatencyTable) -> None:
         self.table = table

@@ -7,18 +7,19 @@ the same as without admission. So every test errs on the side of admitting. Ther
 2. limit: the queue is full;
 3. work: even at the best measured rate, without gaps or smaller batches, free_in + (rows ahead +
    own rows) × best time per row ÷ lanes exceeds its budget. (If an early exit may answer it, its
-   own rows count only up to that exit.) Rows ahead are those of requests due no later,
-   with the same penalty or a higher one, that *can themselves still be on time*: a request that
-   will be dropped is no work, and counting it would refuse others for nothing. A few rows more than
-   fit are admitted as spares: batch times vary, and a queue that holds only what fits on average
-   has nothing to run instead when a slow batch makes its first requests late.
+   own rows count only up to that exit.) Rows ahead are those of requests due no later, with the
+   same penalty or a higher one, that *can themselves still be on time*: a request that will be
+   dropped is no work, and counting it would refuse others for nothing. A few rows more than fit are
+   admitted as spares: batch times vary, and if a queue holds only the requests that fit on average,
+   it has none to run instead when a slow batch makes its first requests late.
 
 To find the requests that will not be served, the queue is walked in deadline order, skipping those
 that cannot be on time behind the ones served. For requests of equal length this is the rule of
-Moore and Hodgson (1968), which serves the largest number. This projection takes tens of µs. It
-is made only if the plain count of rows ahead (bisections) would refuse, is reused until a request
-leaves the queue or half a row's time has passed, and ends after `LOOKAHEAD` requests; the rest
-count as feasible, as they were when admitted. `slack` replaces the third test: promises.py.
+Moore and Hodgson (1968), which serves the largest number. This projection takes tens of µs. It is
+made only if a plain count of the rows ahead (by bisection) would refuse the request, and it is
+reused until a request leaves the queue or half a row's time has passed. It ends after `LOOKAHEAD`
+requests; the remaining ones count as feasible, as they did when they were admitted. `slack`
+replaces the third test: promises.py.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class AllWorkAhead:
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        """(deadline, rows, time that it must have left) of each of the first `LOOKAHEAD` requests
-        that has at least this penalty."""
+        """(deadline, rows, time that it must have left) of the first `LOOKAHEAD` requests that have
+        at least this penalty."""
         lead, kind = self.times.lead, self._queue.kind
         return (
             (deadline, request.rows, lead[kind(request)[0]])
@@ -179,8 +180,8 @@ class Admission:
     ) -> tuple[float, float]:
         """See `Scheduler.outlook`. The time needed is that of test 1. The wait is all work ahead at
         the best rate, slowed as in promises.py, even work that may not be served. If the request
-        could wait that long and is refused nevertheless, the refusal is for the sake of requests
-        due later, so their work is added to the wait."""
+        could wait that long and is refused nevertheless, it is refused for the sake of requests
+        that are due later, so their work is added to the wait."""
         view, lead = self._view, times.lead[rows]
         wait = free = view.free_in(now=now)
         if not self._queue.rows:

@@ -4,10 +4,11 @@ A request is known before its body arrives. Holding a free lane for a body that 
 pays off if deadlines are tight, but delays all other requests if the body never comes. So
 
 - a notice is waited for only until its announced time, never after;
-- a client is waited for while it keeps its word: if a body took more than 1.5 times as long as
-  announced, or never came, none of the client's bodies is waited for until one is on time again;
-- since each of many clients may break its word once, the lane time lost in waiting for late bodies
-  is limited to a share of all time (`HoldBudget`).
+- a client is waited for only while its announcements are right: if a body took more than 1.5 times
+  as long as announced, or never came, no body of this client is waited for until one is on time
+  again;
+- since each of many clients may be late once, the lane time lost in waiting for late bodies is
+  limited to a share of all time (`HoldBudget`).
 """
 
 from __future__ import annotations

@@ -86,8 +86,9 @@ class ArrivalPolicy(ABC):
         return len(self._queue)
 
     def _front(self, room: Callable[[Request], int], replica: Replica) -> Proposal | Idle:
-        """Propose the front of the queue: requests of one shape, with no more rows than any member
-        has `room` for. The first member only needs to fit the replica."""
+        """Propose the front of the queue: requests of one shape whose total of rows is within the
+        `room` of every member. The first member may exceed its own `room` if it fits the
+        replica."""
         limit = min(self._max_batch, replica.max_batch)
         members: list[Request] = []
         rows = 0

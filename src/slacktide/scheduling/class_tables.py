@@ -34,8 +34,8 @@ from slacktide.scheduling.tables import Lazy, RowTimes, TimeByRows, size_grid
 P99 = 0.99
 
 PART_FILLED = 2.3
-"""A batch that pays for empty places is tried only if the fixed part of its time is at least this
-many times the p90 time of its longest row (decision 0005)."""
+"""A batch with empty places, for which it pays like for rows, is tried only if the fixed part of
+its time is at least this many times the p90 time of its longest row (decision 0005)."""
 
 P90 = 0.9
 

@@ -5,8 +5,8 @@ overload: heads that are nearly late force small batches, and small batches make
 With `guarantee: p99` the batch must fit at its p99 instead of its median.
 
 If the profile has run classes, the time of a batch is predicted from the classes of its members.
-Requests join in deadline order; one that would make the head late, because it runs long or has many
-rows, is skipped.
+Requests join in deadline order; a request that would make the head late, because it runs long or
+has many rows, is skipped.
 
 A best-effort request is ordered by its artificial deadline, but this never limits a batch: a batch
 must be on time for the first member with a real deadline.

@@ -1,6 +1,6 @@
 """`orloj` and `orloj_text`: batches by the distribution of run times (Orloj, Algorithm 1).
 
-At every decision, for batch sizes 1, 2, 4, …: a request can wait for a batch of that size if its
+Every decision considers the batch sizes 1, 2, 4, …. A request can wait for a batch of a size if its
 deadline is ≥ now + E[time of such a batch]. One of the sizes for which enough requests can wait is
 chosen, and the requests with the highest priority scores fill the batch (orloj_score.py). Requests
 that would be late even in a batch of the smallest size are dropped.
@@ -12,11 +12,12 @@ The paper describes the choice of the size twice, differently:
 - `orloj_text`: "the batch size with the overall earliest deadline" (§3.2), the larger on ties. This
   is a small size whenever the most urgent request would be late in a larger batch.
 
-Lines 13 and 19 are assumed to belong inside the `if` above them. Not in the paper: a request of
-several rows fills as many places and joins only batches of at least that size; if no size can be
-filled, the request due first runs alone, since a free lane never idles. If shapes differ, a batch
-is made for each, and the one with the highest scores runs (§3.2, Batch Priority). Best-effort
-requests run if nothing else waits and, if overdue, in a share of the lane's time (best_effort.py).
+Lines 13 and 19 are assumed to belong inside the `if` above them. Two rules are not in the paper. A
+request of several rows fills as many places, and joins only batches of at least that size. If no
+size can be filled, the request due first runs alone, because a free lane never idles. If shapes
+differ, a batch is made for each, and the one with the highest scores runs (§3.2, Batch Priority).
+Best-effort requests run if nothing else waits and, if overdue, in a share of the lane's time
+(best_effort.py).
 
 The queue does not need the paper's convex hull. It has a list by deadline for each kind of request;
 each list consists of a few runs sorted by score (`Run`), and a heap merges the best of all runs.
@@ -93,7 +94,8 @@ class Makers(NamedTuple):
 
     size: int
     earliest: float
-    """Earliest deadline among requests with enough time for it, even ones with more rows."""
+    """Earliest deadline among requests with enough time for it, even requests with more rows than
+    `size`."""
     parts: list[tuple[OrlojKind, list[Entry], int]]
     """By kind: its sorted entries, and the index of the first entry with enough time for this
     size."""

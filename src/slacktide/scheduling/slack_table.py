@@ -53,8 +53,8 @@ class BatchTime:
 
 
 PAYS = 0.02
-"""A larger batch that saves less per row than this only blocks the lane for longer (decision
-0005)."""
+"""Minimum share of the time per row that a larger batch must save; otherwise it only blocks the
+lane for longer (decision 0005)."""
 
 Needs = Callable[[TimeDistribution], tuple[float, ...]]
 """Start points of a batch with this distribution, in seconds."""

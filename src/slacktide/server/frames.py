@@ -328,7 +328,7 @@ def _origins(
     parents = parents_of(
         [(child.outputs[-1], child.rows) for child in children if child.outputs is not None]
     )
-    if handed_rows:  # without, they are the client's rows
+    if handed_rows:  # without any, the rows are the client's
         parents = np.frombuffer(rows[1], np.int64)[parents]
     return parents.shape, parents.tobytes()
 

@@ -3,7 +3,7 @@
     share = sum over models (rows offered per second × seconds of a row) ÷ lanes
 
 The rows of the last seconds count, whether they were answered, refused or forwarded to a peer; rows
-that peers have forwarded count at the servers they came to. A row takes its part of the best batch
+that a peer has forwarded to this server count at that peer. A row takes its part of the best batch
 whose p99 is within the model's slo. Lanes that share models form a group; the busiest group counts.
 
 A pipeline's work is what its stages have run, times the frames offered per frame admitted. Requests

@@ -1,4 +1,4 @@
-"""Files below the folder of `--data`."""
+"""Finds and reads files below the folder of `--data`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Play one cell in virtual time: the engine and the policy of the server, on one lane.
 
-A scheduler knows c0, c1 and sample lengths of each application from before the run. It learns
-nothing during the run (the paper's profiler does not run in the paper's experiments either). The
-length of a request shows only in the time of its batch.
+Before the run, a scheduler knows c0, c1 and sample lengths of each application. It learns nothing
+during the run (the paper's profiler does not run in the paper's experiments either). The length of
+a request shows only in the time of its batch.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The paper does not say how much of a batch's time is fixed, how high the load is or how bursty. P is
 calibrated on Tables 2 and 3: one setting for all of their rows, found by a search for the smallest
 error against the printed Orloj and Clockwork columns. In Q padding dominates and the load is lower,
-as with a small text encoder on a CPU. P and Q share all else. See docs/reproduce.md.
+as with a small text encoder on a CPU. P and Q share all else. The *time alone* of a request is the
+time of a batch of this request alone. See docs/reproduce.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from slacktide_papers.orloj.cases import REFERENCE, lengths_of
 from slacktide_papers.orloj.published import TASKS
 
 SAMPLES = 4_000
-"""Lengths of each application that a scheduler has seen before the run."""
+"""Number of lengths of each application that a scheduler has seen before the run."""
 
 P99 = 0.99
 

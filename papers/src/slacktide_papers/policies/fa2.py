@@ -1,9 +1,9 @@
 """`fa2`: scales the number of one-core instances, as in Sponge's comparison (Sponge §4, after FA2,
 RTAS 2022).
 
-The search is that of Sponge's code: by instances ascending, then by batch sizes ascending, to the
-first pair that suffices; so the fewest instances with the smallest batch. Two of the code's tests
-for "suffices" are unsound and replaced here; a third difference follows:
+The search is that of Sponge's code: by instances ascending, then by batch sizes ascending, up to
+the first pair that suffices. It finds the fewest instances, with the smallest batch. Two of the
+code's tests for "suffices" are unsound and replaced here; a third difference follows:
 
 - throughput: n · b / l(b, 1) ≥ rate. The code compares the batches that fit into one remaining SLO
   with the requests of a second.

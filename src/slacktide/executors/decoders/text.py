@@ -13,8 +13,8 @@ from slacktide.executors.ports import DecodeSource
 
 
 class TextDecoder:
-    """Outputs `text`, BYTES [rows], and `scores` [rows], the mean score of its characters; 0
-    without any. Equal neighbours count once, and blanks are left out."""
+    """Outputs `text`, BYTES [rows], and `scores` [rows], the mean score of the text's characters (0
+    for an empty text). Equal neighbours among the steps count once, and blanks are left out."""
 
     def __init__(
         self, source: DecodeSource, index: int, spec: TensorSpec, characters: Sequence[str]

@@ -89,12 +89,12 @@ class PeerStream(PeerCalls):
     def dial(self, connection: Http2Dialling, fields: list[tuple[bytes, bytes]]) -> None:
         """Begin a link on a connection that was dialled."""
         self.state.calls += 1
-        self._answering = True  # the request's head takes the place of an answer's
+        self._answering = True  # no answer's head follows: the request's head is the only one
         connection.open(self, fields)
         self._begin()
 
     def _begin(self) -> None:
-        self.connection.widen(self)  # after the head, which tells the server whom it is for
+        self.connection.widen(self)  # after the head, which tells the server the method
         self._hello = self.host.hello()
         self.greet(self._hello)
         self._beat()

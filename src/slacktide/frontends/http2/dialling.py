@@ -53,7 +53,7 @@ class Http2Dialling(Http2Connection):
         self._spend_patience(1.0)
         expect(id == self.last_id, "HEADERS on a stream that was not opened")
         stream = self.streams.get(id)
-        if stream is None:  # it ended while these were under way
+        if stream is None:  # the stream ended while its head was under way
             return
         expect(ends or b":status" in fields, "HEADERS in the middle of an answer")
         expect(not stream.ended, "HEADERS after the end of an answer")

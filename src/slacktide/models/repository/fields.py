@@ -231,7 +231,7 @@ policy is chosen."""
 def scaling_policy_of(
     scaling: Mapping[str, Any], cores: Cores | None, replicas: ReplicaCount
 ) -> Choice:
-    """Return the policy that `scaling` names, or the default one for the ranges: of cores,
+    """Return the policy that `scaling` names, or the default policy for what has a range: cores,
     replicas or both. Raises OptionError."""
     suits = "vertical"
     if not replicas.fixed:

@@ -559,8 +559,8 @@ def _unread(folder: str, function: str, named_in: str) -> tuple[str, ...]:
 
 
 def _may_be_a_model(folder: Path) -> bool:
-    """Whether a folder counts as a model, valid or not. Links do; empty or unreadable folders do if
-    their name is valid, unlike `lost+found`; other folders need a sign of a model."""
+    """Whether a folder counts as a model, valid or not. Links count. Empty or unreadable folders
+    count if their name is valid, unlike `lost+found`. Other folders need a sign of a model."""
     if folder.is_symlink():
         return True
     try:

@@ -1,9 +1,10 @@
 """Assigns the replicas of a placement to lanes, and to the windows in which they come first.
 
 A placement with a timetable states the windows of its replicas. A replica without a window gets a
-lane without windows if it can; else no replica is added, and the stage uses one that its model
-already has. If there is none, the replica gets the widest gap between the windows of a lane, so
-that it never waits for ever. Without a timetable replicas are assigned by best fit (best_fit.py).
+lane without windows if it can; otherwise no replica is added, and the stage uses a replica that its
+model already has. If its model has none, the replica gets the widest gap between the windows of a
+lane, so that the stage does not wait for ever. Without a timetable replicas are assigned by best
+fit (best_fit.py).
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ PAUSES_S = (3.0, 30.0)
 """Pause after a plan that paid off, and the longest pause. The pause doubles after each plan that
 did not pay off. A loss above `GRAVE_LOSS` does not wait for the pause to end."""
 LINK_QUANTILE = 4
-"""Equal groups into which the rates of an unwatched link are cut; the lowest cut point counts."""
+"""Number of equal groups into which the measured rates of an unwatched link are divided. The rate
+between the two lowest groups counts."""
 RECENT_SECONDS = 3
 """Number of seconds, up to now, whose lowest bandwidth counts for a watched link."""
 NOTICEABLE_CHANGE = 0.15

@@ -6,9 +6,10 @@ camera's device, depth first and the least bursty first. As this recursion retur
 back to the server if it sends more over the link than it would receive, and no later stage stays on
 the device. Replicas follow from the rates, which are weighted by fan-out.
 
-Where the paper is open (decision 0014): each stage and link can handle some share of the rows that
-reach it; the placement with the greater smallest share is better, and equation 2 decides between
-equals; if the first placement already takes too long, a move must not make it longer.
+Where the paper is open (decision 0014), placements are compared as follows. Each stage and link can
+handle some share of the rows that reach it. The placement whose smallest share is greater is the
+better one, and equation 2 decides between equals. If the first placement already takes too long, a
+move must not make it longer.
 """
 
 from __future__ import annotations

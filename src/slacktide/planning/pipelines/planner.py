@@ -95,7 +95,8 @@ class ServerPipelinesPlanner(Planner):
         """Revisions of the placement in the last plan, and of the one that `reason` explains."""
         self._report_at = -math.inf
         self._caps = policy.rules.fill
-        """Whether batches are bounded: if none waits to be full, a bound only adds batches."""
+        """Whether batches are bounded. If no batch waits to be full, a bound would only make more
+        batches."""
         self._report = report
         self._last_report = ""
         """The placement that was reported last."""
@@ -188,8 +189,9 @@ class ServerPipelinesPlanner(Planner):
                 self._report(f"pipelines cannot be placed: {self._reason}")
 
     def _count_request(self, request: Request) -> None:
-        """Count rows for the autoscaler. The request's client does not show the pipeline: it is the
-        client of the pipeline's call, whose name may be that of any pipeline."""
+        """Count rows for the autoscaler. The request's client does not show the pipeline: the
+        request carries the client of the pipeline's call, and that client may be called like any
+        pipeline."""
         frames = self._frames() if self._control.policy.scales else None
         pipeline, stage = (frames and frames.stage_of(request.id)) or ("", "")
         arrivals = self._arrivals.get(pipeline, {}).get(stage)

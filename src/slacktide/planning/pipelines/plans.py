@@ -51,9 +51,9 @@ def lanes_of(device: DeviceView) -> tuple[LaneSpec, ...]:
 
 
 def placed_whole(question: PlacementQuestion, placed: Placed) -> Placed:
-    """Move stages so that each stage on another device than the one before it can be handed over
-    with all later stages: stages between a fork and its join stay on the fork's device. Raises
-    PlacementError if one cannot run there."""
+    """Move stages so that whenever a stage runs on another device than the stage before it, it can
+    be handed over together with all later stages: stages between a fork and its join stay on the
+    fork's device. Raises PlacementError if one cannot run there."""
     whole_pipelines = []
     for estimator, stages in zip(make_estimators(question, RULES), placed, strict=True):
         whole_stages = list(stages)

@@ -44,7 +44,8 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """A link from one device to another, and back unless a link is stated for that direction."""
+    """A link from one device to another. It also serves the way back, unless a link is stated for
+    that."""
 
     begin: str
     end: str

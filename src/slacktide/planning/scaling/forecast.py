@@ -13,15 +13,15 @@ A replica takes seconds to start, so one busy second must not start it. The rate
   time, while single steps and chance are ignored.
 
 The budget is the time that a request has left on arrival: the median of the last minute, weighted
-by how long each budget was in force. Time without a known budget counts as having the longest one.
-So a short budget counts only if it lasts; if it passes within seconds, more cores are enough.
-Budgets that no plan could keep are left out.
+by how long each budget was in force. Time without a known budget counts as time with the longest
+budget. So a short budget counts only if it lasts; if it passes within seconds, more cores are
+enough. Budgets that no plan could keep are left out.
 
 `replicas_needed`: how many replicas carry a steady load, in closed form.
 
 Take n replicas, each running one batch of at most b rows at a time. A request waits for the next
 free replica, at worst l(b) / n if their batches start at even intervals, and then runs in a batch
-of b. They carry λ rows a second within a budget of q seconds if for some b
+of b. The replicas carry λ rows a second within a budget of q seconds if for some b
 
     n · b / l(b) ≥ λ + z · √(B · λ / q)    and    (1 + 1 / n) · l(b) ≤ q, or b = 1
 

@@ -62,8 +62,8 @@ class JointOptions(VerticalOptions):
 
 
 SHORT_SHARE = 0.05
-"""A number of replicas is considered if the time for which it was too small exceeds the shortest
-such time of any number by at most this share of the window."""
+"""Each number of replicas was too small for some part of the window. A number is considered if its
+part exceeds the smallest part of any number by at most this share of the window."""
 
 
 class Joint(ScalingPolicy):

@@ -4,7 +4,7 @@ It counts each request that can still be on time, once, when it is first known. 
 number of cores can save must not claim cores. Work and memory per request are constant.
 
 The rate is an exponential average over `window` seconds. A second average, over `burst_window`,
-reacts sooner but is noisy. Its mean square distance from the first shows how far chance or bursts
+reacts sooner but is noisy. The mean square distance between the two shows how far chance or bursts
 carry arrivals from the mean. For a Poisson process of rate λ averaged over τ, the distance is λ/2τ;
 the measured distance is D·λ/2τ. D is near 0 for evenly spaced arrivals and above 1 for bursts. The
 rate is the long average or, if larger, the short one less `doubt` such deviations.

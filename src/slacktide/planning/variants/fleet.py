@@ -9,8 +9,8 @@ in batches of b serves a set of clients if
     sum of their rates ≤ t_j(b) = b / l_j(b)    (eq. 7)
 
 `Fleet` holds both tests as tables, on one grid of rates, so that all searches agree. Replicas are
-planned separately even if those of one variant then serve one queue: planned together, the client
-with the tightest budget would limit the batches of all.
+planned separately even if those of one variant then serve one queue: if they were planned together,
+the client with the tightest budget would limit the batches of all.
 
 Source: Jellyfish, §4.1 (problem P1).
 """
@@ -149,7 +149,7 @@ class Fleet:
             for at in range(len(variants))
         )
         """By variant, in order of falling budgets: (client, rate, mask of bits 0 to the capacity of
-        a replica whose tightest client it is)."""
+        a replica of which it is the tightest client)."""
 
     def _limits(self) -> NDArray[np.int64]:
         limits = np.zeros((len(self.clients), len(self.variants)), np.int64)

@@ -1,9 +1,10 @@
 """`Turns`: lanes that run several variants by turns, for clients with different links.
 
-One variant per lane is best with many lanes, or if batches pay (`search.py`). On a single lane it
-limits all clients to what the slowest link carries. If variants share a process, a lane can run
-them by turns, mostly row by row. With m as the largest variant in use, a frame of variant j waits
-for one row of m at most and then takes its own time, and clients share the lanes' time:
+One variant per lane is best with many lanes, or if batches pay (`search.py`). On a single lane,
+that limits all clients to the frames that the slowest link carries. If variants share a process, a
+lane can run them by turns, mostly row by row. With m as the largest variant in use, a frame of
+variant j waits for one row of m at most and then takes its own time, and clients share the lanes'
+time:
 
     l_j(1) + l_m(1) ≤ budget for j             sum of rate · l_j(1) ≤ LOAD · lanes
 

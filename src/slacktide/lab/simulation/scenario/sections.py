@@ -1,8 +1,8 @@
-"""`Scenario`: what may stand in a scenario file.
+"""`Scenario`: the sections and keys of a scenario file.
 
 The words and the units are those of slacktide.yaml; arrivals, lengths and deadlines are the short
-texts of the load generator. A text is read when the scenario is built, not here: it may name a
-file. The string under each field stands in the tables of docs/simulation.md, which
+texts of the load generator. A text is parsed when the scenario is built, not here, because it may
+name a file. The string under each field appears in the tables of docs/simulation.md, which
 tests/docs/test_option_tables.py writes and compares.
 """
 

@@ -1,5 +1,5 @@
-"""A scenario with several servers: each has the scenario's cores and models, applications enter at
-some of them, and they forward requests to each other by the rule of a live server.
+"""A scenario with several servers: each has the scenario's cores and models, requests enter at some
+of them, and the servers forward requests to each other by the rule of a live server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ServersRun(CellReader):
         super().__init__(cell)
         self._world = world
         self.simulations: list[Simulation] = []
-        """The simulations of all servers; a server that came back has another."""
+        """The simulations of all servers; a server that came back has a second one."""
         self.forwarded = 0
         """Requests that were forwarded, without those of the warm-up."""
         scenario, dying = self._scenario, set[str]()

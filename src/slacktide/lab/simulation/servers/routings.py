@@ -1,4 +1,4 @@
-"""How the servers of a simulation choose: by the rule of `peers`, or each alone."""
+"""Routings of simulated servers: by the rule of `peers`, or without forwarding."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from slacktide.peers import ForwardingRule, LoadReport, PeerCall, PeerLoads
 
 
 class Alone(Routing):
-    """Every request stays where it came. Base of the others."""
+    """A routing without forwarding: every request stays where it arrived. Base class of the
+    others."""
 
     def __init__(self, servers: SimulatedServers, name: str) -> None:
         self.servers, self.name = servers, name
         self.random = Random(f"{name} chooses")
         self.up: list[str] = []
-        """Peers that are there."""
+        """Peers that are up."""
 
     def on_arrival(self, request: Request, *, now: float) -> str | None:
         return None
@@ -45,7 +46,7 @@ class Alone(Routing):
 
 
 class ByRule(Alone):
-    """The server's own rule."""
+    """Forwards requests by the rule of a live server (`peers`)."""
 
     def __init__(self, servers: SimulatedServers, name: str) -> None:
         super().__init__(servers, name)
