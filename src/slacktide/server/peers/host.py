@@ -280,9 +280,9 @@ class ServerPeers:
 
     def _compare(self, peer: JoinedPeer) -> None:
         """Decide for which versions a peer is used."""
-        reported, own, machine = peer.hello.models, self._versions.digests, peer.hello.machine
-        shared = own.keys() & reported.keys()
-        peer.usable = frozenset([label for label in shared if own[label] == reported[label]])
+        reported, local, machine = peer.hello.models, self._versions.digests, peer.hello.machine
+        shared = local.keys() & reported.keys()
+        peer.usable = frozenset([label for label in shared if local[label] == reported[label]])
         unlike_before, peer.unlike = peer.unlike, frozenset(shared - peer.usable)
         for label in sorted(peer.unlike - unlike_before):
             log.warning("peer %s is not used for %s: %s", machine, label, _UNLIKE)
