@@ -1,6 +1,6 @@
 """The vocabulary of Slacktide: requests, batches, plans, events, commands, outcomes.
 
-Immutable data. A value may derive facts from its own fields and does nothing else.
+Immutable data. A value may derive facts from its own fields, but does nothing else.
 """
 
 from __future__ import annotations

@@ -34,15 +34,15 @@ _SHORT, _STEPS = 4, 4
 """`_SHORT`: width ÷ height up to which all crops are padded to one width. `_STEPS`: number of steps
 in which the width doubles beyond that."""
 _LEAST_AREA = 1e-9
-"""Area of a quad, as a share of the frame's, below which it is degenerate."""
+"""A quad is degenerate if its area is below this share of the frame's area."""
 _INEXACT = 1e-3
 """Tolerance in pixels: the rounding of a fraction to 32 bits must not add a pixel to a crop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Glue:
-    """How a worker prepares crops for its model. Whether it decodes, crops and resizes images
-    depends on the model's input alone."""
+    """How a worker prepares crops for its model. The model's input alone decides whether the worker
+    decodes, crops and resizes images."""
 
     margin: float = 0.0
     """Added to each box on every side, as a share of its width and height."""
@@ -50,7 +50,7 @@ class Glue:
     """A function, as `module:name`, that is called with each crop before it is resized: pixels
     [height, width, 3] of uint8. It returns pixels of any size. Empty: none."""
     takes: tuple[str, ...] = ()
-    """Outputs of other stages whose values for the crop the function gets as further arguments."""
+    """Outputs of other stages. The function gets their values for the crop as further arguments."""
     datatypes: tuple[str, ...] = ()
     """Datatype of each output in `takes`, by its wire name; empty until the stages' models are
     known."""
@@ -73,7 +73,7 @@ class BoxChoice:
     """Maximum number of boxes that go on, highest scores first. Overlaps are checked among up to
     four times as many."""
     height: float = 0.0
-    """Minimum height of a box, as a share of the frame's."""
+    """Minimum height of a box, as a share of the frame's height."""
 
     def choose(
         self,
@@ -218,8 +218,8 @@ def _hides(
     kinds: NDArray[np.int64] | None,
     overlap: float,
 ) -> NDArray[np.bool_]:
-    """Array [n, m]: whether each of n better boxes overlaps each of m boxes of its kind too
-    much."""
+    """Array [n, m]: whether each of n better boxes overlaps too much with each of m boxes, and is
+    of the same kind."""
     sides = np.minimum(better[:, None, 2:], boxes[:, 2:])
     sides -= np.maximum(better[:, None, :2], boxes[:, :2])
     shared = np.maximum(sides[..., 0], 0) * np.maximum(sides[..., 1], 0)
@@ -249,8 +249,7 @@ def crop_extent(
 
 
 def _covered(low: float, high: float, size: int) -> tuple[int, int]:
-    """First pixel of the range between two fractions of an axis, and one past the last; never
-    empty."""
+    """Pixels between two fractions of an axis, as (first, one past the last); never empty."""
     last = max(1, min(size, ceil(high * size - _INEXACT)))
     return max(0, min(floor(low * size + _INEXACT), last - 1)), last
 

@@ -12,22 +12,22 @@ from slacktide.domain.request import BatchTiming, Notice, Request
 
 @read_only
 class Announced:
-    """The headers of a request have arrived, but not its body. It counts as submitted."""
+    """The headers of a request have arrived, but not its body. It already counts as submitted."""
 
     notice: Notice
 
 
 @read_only
 class Submitted:
-    """A request has arrived with its body. It replaces the notice if there was one."""
+    """A request has arrived with its body. If it was announced, it replaces its notice."""
 
     request: Request
 
 
 @read_only
 class Refused:
-    """The driver itself rejected a request for a known model (bad input, memory, limits). It may
-    have been announced before. The engine counts it, so that no request is lost."""
+    """The driver itself rejected a request for a known model (bad input, memory, limits). The
+    request may have been announced before. The engine counts it, so that no request is lost."""
 
     id: int
     model: str
@@ -68,7 +68,7 @@ class ExitReport:
     ramps: tuple[int, ...]
     """Positions of the ramps that were active."""
     uncertainty: tuple[tuple[float, ...], ...]
-    """By row, by ramp: 1 − the probability of the answer; NEVER if ramps may not give the answer's
+    """By row, by ramp: 1 − the probability of the ramp's answer; NEVER if ramps may not give this
     class. A row that left earlier has fewer values."""
     agrees: tuple[tuple[bool, ...], ...]
     """By row, by ramp: whether the ramp agreed with the model's end. Empty if the row did not get
@@ -143,7 +143,7 @@ class PlanChanged:
 
     plan: Plan
     reason: str = ""
-    """Explanation for people, if the planner gives one. The engine does not read it."""
+    """Explanation for people, which the engine does not read; empty if the planner gives none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class FrameAnnounced:
 
 @read_only
 class FrameArrived:
-    """A frame has arrived with its body. It replaces the notice if there was one."""
+    """A frame has arrived with its body. If it was announced, it replaces its notice."""
 
     frame: Frame
 
@@ -81,8 +81,8 @@ class FrameRefused:
 
 @read_only
 class FrameCancelled:
-    """A client cancelled its frame, or a device cancelled a part that it had handed over. Unknown
-    and finished ids are ignored."""
+    """A client cancelled its frame, or another device cancelled a part that it had handed over to
+    this one. Unknown and finished ids are ignored."""
 
     id: int
     reason: Reason = Reason.CLIENT_CANCELLED
@@ -174,8 +174,8 @@ class Feed:
 
 @read_only
 class PreparePayload:
-    """Make the payload of a child that is about to be submitted. Comes before the child's RunBatch;
-    the child's FreeSlots releases the payload."""
+    """Make the payload of a child that is about to be submitted. This command comes before the
+    child's RunBatch, and the child's FreeSlots releases the payload."""
 
     request: Request
     """Its `parent` is the frame."""

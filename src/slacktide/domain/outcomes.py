@@ -63,7 +63,7 @@ class Reason(Enum):
     QUEUE_FULL = ("queue_full", OutcomeKind.REJECTED)
     MEMORY_LIMIT = ("memory_limit", OutcomeKind.REJECTED)
     CLIENT_LIMIT = ("client_limit", OutcomeKind.REJECTED)
-    """More requests or bytes in flight than one client may have."""
+    """The client has more requests or bytes in flight than it may have."""
     DRAINING = ("draining", OutcomeKind.REJECTED)
     """The server is shutting down, or the model is being unloaded."""
     CRASHED_BEFORE = ("crashed_before", OutcomeKind.REJECTED)
@@ -86,7 +86,7 @@ class Reason(Enum):
     CLIENT_CANCELLED = ("client_cancelled", OutcomeKind.CANCELLED)
     DISCONNECTED = ("disconnected", OutcomeKind.CANCELLED)
     NO_BODY = ("no_body", OutcomeKind.CANCELLED)
-    """Announced, but the body never came."""
+    """The request was announced, but its body never came."""
 
     __hash__ = object.__hash__
 

@@ -57,7 +57,7 @@ class Deployment:
     max_batch: int = 1
     """Maximum rows in one batch."""
     generation: int = 0
-    """If it changes, the replica is stopped after its batch, and started anew."""
+    """If the generation changes, the replica is stopped after its batch and started anew."""
     standby: bool = False
     """Loaded, but gets no batches until another plan activates it."""
 
@@ -97,14 +97,15 @@ class InputSize:
 
 
 class ExitMode(Enum):
-    """The treatment of rows that a ramp has answered."""
+    """What happens to rows that a ramp has answered."""
 
     RELEASE = "release"
     """Rows run on to the model's end, so that accuracy is judged on every row."""
     SHRINK = "shrink"
     """Rows leave the batch, and the remaining rows take less time."""
     AUTO = "auto"
-    """Rows run on if the lane was idle and no other request waits for it; else they leave."""
+    """Rows run on if the lane was idle before the batch and no other request waits for the lane;
+    otherwise they leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class ExitPolicy:
     ramps: tuple[int, ...] = ()
     """Positions of the active ramps, front to end."""
     thresholds: tuple[float, ...] = ()
-    """Per ramp: a row leaves at the first ramp where its uncertainty is lower. 0: no row leaves."""
+    """Per ramp: a row whose uncertainty is below this value leaves there. 0: no row leaves."""
     mode: ExitMode = ExitMode.AUTO
     feedback: float = 0.1
     """Share of batches that run to the end in any mode, so that accuracy can be judged."""
@@ -197,8 +198,8 @@ that runs alone."""
 
 
 def is_judged(batch: int, share: float) -> bool:
-    """Whether the batch with this id is in the `share` that is judged. A larger share includes all
-    batches of a smaller one."""
+    """Whether the batch with this id is one of the `share` of batches that are judged. A larger
+    share includes all batches of a smaller share."""
     return (batch * GOLDEN) % 1.0 < share
 
 
@@ -211,8 +212,9 @@ def going_on(
     """Choose the rows that go on behind the planned end of a batch (`ExitPolicy.enlarge`): `held`
     rows first, then the least certain, as many as fit in the time that earlier exits saved.
 
-    `unsure`: uncertainty at the last ramp by row; `held` and the result are indices into it;
-    `present`: rows at each stage so far; `seconds(rows, stage)`: predicted time of a stage.
+    `unsure`: by row, the uncertainty at the last ramp; `held` and the result are indices of these
+    rows. `present`: number of rows at each stage so far. `seconds(rows, stage)`: predicted time of
+    a stage.
     """
     room = 1e-9 * seconds(present[0], 0)  # tolerance for rounding
     for stage, rows_at_stage in enumerate(present):

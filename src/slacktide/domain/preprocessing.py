@@ -44,8 +44,9 @@ class Resize(Enum):
     SHORT_SIDE = "short_side"
     """The short side is scaled to the stated size, and the long side with it."""
     LEAST_SIDE = "least_side"
-    """A shorter short side is scaled to the stated size, and the long side with it. Larger pictures
-    keep their size up to a long side of 2,000 pixels. Both sides become multiples."""
+    """If the short side is below the stated size, it is scaled to that size, and the long side with
+    it. Larger pictures keep their size up to a long side of 2,000 pixels. Both sides are rounded to
+    multiples (`multiple`)."""
     HEIGHT = "height"
     """The height is scaled to the input's, the width in proportion but at most to the input's, and
     the rest is padded. Text recognisers are trained this way."""
@@ -83,7 +84,7 @@ class StatedPreprocessing:
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether pictures keep their aspect ratio under these settings, or may keep it because of
+        """Whether pictures keep their aspect ratio under these settings, or may do so depending on
         the file's metadata."""
         return self._resize not in ("squash", "")
 

@@ -1,9 +1,9 @@
 """`Registry`: classes that users choose by name, each with options: schedulers, policies.
 
 A class declares its options as the attribute `Options` and is called with them. Built-in classes
-are registered from the start. Others are added with `offer` and loaded when first used, by a
-function that the caller passes in, since this package imports nothing by name
-(`slacktide.models.plugins` does).
+are registered from the start. Others are added with `offer`, together with a function that loads
+the class on first use: this package itself imports nothing by name (`slacktide.models.plugins`
+does).
 """
 
 from __future__ import annotations

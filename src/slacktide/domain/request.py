@@ -49,8 +49,8 @@ class Batch:
     rows: int
     started: float
     hang_at: float
-    """When a replica that has not finished is considered hung and killed: max(1 s, 10 × p99) after
-    the start."""
+    """Time at which a replica that has not finished counts as hung and is killed: max(1 s, 10 ×
+    p99) after the batch's start."""
     solo: bool = False
     """Whether it runs one answered request again, alone, to learn how long requests of its length
     take."""
@@ -111,9 +111,9 @@ class Request:
     parent: int | None = None
     """The frame of a pipeline that this request belongs to."""
     size: int = 0
-    """The variant of a family it asks for: the side in pixels of its input image or, for a family
-    of several files, the position from 1; 0: the route decides. A route of its client has
-    priority, unless `names_variant` is set."""
+    """The variant of a family that the request asks for: the side in pixels of its input image or,
+    for a family of several files, the variant's position from 1. 0: the route decides. A route of
+    its client has priority, unless `names_variant` is set."""
     final: bool = False
     """Whether only the model's end may answer it: its client asked for that, or for an output that
     no early exit has."""
@@ -163,8 +163,8 @@ class Notice:
     application: str = ""
     client: str = ""
     likely_due: float | None = None
-    """When its answer will be due unless its body states a deadline. For planning only: no request
-    is refused because of it. None: unknown until the body arrives."""
+    """Time at which the answer will be due unless the body states a deadline; None: unknown until
+    the body arrives. It serves only for planning: no request is refused because of it."""
     size: int = 0
     """See `Request`; also 0 if only the body states it."""
     names_variant: bool = False

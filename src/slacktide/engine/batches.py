@@ -104,8 +104,8 @@ class Batches:
                 self._start(lane, placement, (request,), request.rows, solo=True)
 
     def _best(self, offers: Sequence[Offer]) -> Offer:
-        """The offer that is worth most, given each model's recent share of the lane; the first on
-        ties."""
+        """The offer that is worth most, given each model's recent share of the lane (of equals, the
+        first)."""
         now = self._state.now
         had = fair_shares(
             [placement.lane_time.had(now=now) for placement, _ in offers],
@@ -184,7 +184,7 @@ class Batches:
         solo: bool = False,
         first: bool = False,
     ) -> Running:
-        """Start a batch on a free lane. `first`: its one request has no predicted run time."""
+        """Start a batch on a free lane. `first`: it is one request without a predicted run time."""
         state, pool = self._state, placement.pool
         settings, now = state.settings, state.now
         leaving, judged, may_stop = Leaving.NONE, False, False

@@ -49,7 +49,7 @@ class Deploying:
         """The plan in force; None while a plan is being applied, or after applying one has
         failed."""
         self._serving: Set[PoolId] = frozenset()
-        """Pools that served when waiting requests last followed the routes."""
+        """Pools that served when waiting requests were last moved along their routes."""
 
     def plan_changed(self, event: PlanChanged) -> None:
         state, plan = self._state, event.plan
@@ -131,9 +131,9 @@ class Deploying:
     def _follow_routes(
         self, deployed: Container[PoolId], clients: Container[str] | None = None
     ) -> None:
-        """Move waiting requests to where their route leads now. Requests without a route stay where
-        they are, and so do rescued requests while their pool is deployed. `clients`: those whose
-        routes have changed; None: any client's may have."""
+        """Move waiting requests to the pools to which their routes lead now. Requests without a
+        route stay where they are, and so do rescued requests while their pool is deployed.
+        `clients`: clients whose routes have changed; None: any client's routes may have changed."""
         state = self._state
         self._serving = self._pools_that_serve()
         waiting = [e for e in state.waiting() if clients is None or e.request.client in clients]

@@ -1,12 +1,12 @@
 """Early exits: which members may leave a batch, and which batch stops for other requests.
 
 Ramps inside a model answer rows that they are certain of (`ExitPolicy`). A worker evaluates them
-and reports with `RowsReleased`. The rules here:
+and reports with `RowsReleased`. The rules of this module:
 
 - A share of batches is *judged*: all their rows run to the end, so that the ramps' answers can be
-  compared with the model's. Batch ids decide which batches: judged ones are evenly spread, and
-  chosen before anything is known about their rows. A choice by content would judge the ramps on
-  easy inputs.
+  compared with the model's. A batch's id decides whether it is judged, so judged batches are evenly
+  spread, and are chosen before anything is known about their rows. A choice by content would judge
+  the ramps on easy inputs.
 - In other batches, answered rows run on in mode `release` and leave in mode `shrink`.
 - In mode `auto`, answered rows run on if the lane was idle before and no other request waits for
   it: their time then costs nothing, and accuracy is learnt from them. Otherwise they leave, even if

@@ -127,7 +127,7 @@ class Engine:
     @property
     def unfinished(self) -> list[Command]:
         """Commands that the last `handle_all` had made when it raised: all commands for the events
-        before the failed one (number `events_seen` - 1), and some for the failed event."""
+        before the failed event (number `events_seen` - 1), and some for the failed event."""
         return self.state.runs + self.state.commands
 
     @property
@@ -151,8 +151,9 @@ class Engine:
         return Snapshot(self.state, self.state.now if now is None else now)
 
     def next_wakeup(self) -> float | None:
-        """When to deliver TimerFired (absolute seconds); None if there is nothing to wait for. May
-        be in the past if a scheduler's estimate has moved; deliver it immediately then."""
+        """When to deliver TimerFired (absolute seconds); None if there is nothing to wait for. A
+        time in the past means that a scheduler's estimate has moved: deliver TimerFired
+        immediately."""
         at = self._replicas.next_due
         notices = self._requests.next_due()
         if notices < at:

@@ -6,12 +6,12 @@ how long requests are (Orloj §3.2, online profiler).
 
 A request that ran in a batch does not reveal its own length. If lengths are needed, at most one
 member of a finished batch is *held*: it has its answer, but its payload is kept until its lane is
-idle. Then it runs alone, as a batch that answers no request, and only if
+idle. Then the request runs alone, as a batch that answers no request, and only if
 
 - nothing is pending or announced for any model of the lane,
 - the run's p99 is within the usual slack of every model of the lane (the usual budget less the
-  model's own p99 alone): a request that arrives meanwhile waits for at most one such run and can
-  still be on time,
+  model's own p99 alone), so that a request that arrives meanwhile waits for at most one such run
+  and can still be on time,
 - the pool can afford it: solo runs get a share of the lanes' time, which is saved up for some
   seconds.
 
@@ -21,7 +21,7 @@ request is *isolated* now and then, by the same rules and from the same share: i
 alone, and the rest of the proposed batch waits for it. A request waits for at most one such run,
 however much time has been saved up.
 
-Requests that happen to run alone reveal their length, too, so further requests like them are not
+Requests that happen to run alone also reveal their length, so further requests like them are not
 held. Orloj's profiler has a machine of its own, which a small server lacks.
 """
 
@@ -144,8 +144,8 @@ class IdleWork:
 
 
 def can_wait(lane: Lane, seconds: float, *, but: Placement | None = None) -> bool:
-    """Whether a run of `seconds` is within the usual slack of every model of the lane except that
-    of `but`, so that a request that arrives meanwhile can still be on time."""
+    """Whether a run of `seconds` is within the usual slack of every model of the lane, so that a
+    request that arrives meanwhile can still be on time. The model of `but` is not asked."""
     return all(
         seconds <= placement.pool.usual_budget - placement.pool.times.of(1, lane.size).p99
         for placement in lane.placements

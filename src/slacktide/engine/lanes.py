@@ -54,7 +54,7 @@ class Rivals:
     """Share of the lanes that is left to the pool in any case."""
 
     def left(self, within: float) -> float:
-        """How many of the next `within` seconds are left to the pool."""
+        """How many of the next `within` seconds the rivals leave to the pool."""
         return max(within * (1.0 - self.used) - self.queued, within * self.least)
 
     def within(self, left: float) -> float:
@@ -65,7 +65,7 @@ class Rivals:
 
 
 class Pool:
-    """A pool and its queue; also the `PoolView` that its scheduler sees."""
+    """A pool and its queue. It is also the `PoolView` that its scheduler sees."""
 
     __slots__ = (
         "announced", "cores", "cost", "crashes", "down_reason", "ever_up", "exits",
@@ -233,8 +233,8 @@ class Placement:
         self.since = -math.inf
         """Time at which the latest replica started or, once it is up, came up."""
         self.until = math.inf
-        """Time of the next step of the engine: start limit (STARTING) or restart (PAUSED; inf: not
-        before the circuit of the version allows it)."""
+        """Time at which the engine acts next: the start limit (STARTING), or the restart (PAUSED;
+        inf: not before the version's circuit allows it)."""
 
     def go(self, step: Step) -> None:
         """Enter the phase that `step` leads to. Raises ValueError if there is none."""
@@ -293,7 +293,8 @@ class Running:
         """Whether ramps have answered all members, so that the next request stops the batch."""
 
     def moved(self, cores: int, *, now: float, settings: EngineSettings) -> None:
-        """Continue on another number of cores: the remaining time scales like the whole."""
+        """Continue on another number of cores. The remaining time changes in the ratio of whole
+        times."""
         if cores == self.cores:
             return
         batch, times = self.batch, self.placement.pool.times
@@ -329,7 +330,7 @@ class Lane:
         self.held = spec.cores
         """All cores it may run on now: `cores`, and all targets since the last settled resize."""
         self.awaited_until = math.inf
-        """Earliest start of a batch while more cores are awaited; inf: none are."""
+        """Earliest start of a batch while the lane awaits more cores; inf: it awaits none."""
         self.resize_began = -math.inf
         self.resize_time = 0.0
         """Seconds that the last resize took to be confirmed."""

@@ -2,8 +2,8 @@
 
 It works for every scheduler, because it counts the waiting rows and not the order in which they
 will run. The wait is the time until a lane is free, plus the time of the waiting rows at the best
-rate, in the share of the lanes that other models leave. It is an estimate: schedulers refuse by
-rules of their own.
+rate, in the share of the lanes that other models leave. The result is an estimate, because
+schedulers refuse requests by rules of their own.
 """
 
 from __future__ import annotations

@@ -43,12 +43,12 @@ class Phase(Enum):
     """No replica. The next one starts after a pause, or when the circuit of the version allows."""
     STARTING = ("starting", ReplicaState.STARTING)
     STALLED = ("stalled", ReplicaState.STARTING)
-    """The replica took too long to start and is being killed."""
+    """The replica has taken too long to start, and is being killed."""
     UP = ("up", ReplicaState.UP)
     RESTARTING = ("restarting", ReplicaState.UP)
     """A new replica replaces this one after its batch."""
     HUNG = ("hung", ReplicaState.UP)
-    """The replica's batch took too long, and the replica is being killed."""
+    """The replica's batch has taken too long, and the replica is being killed."""
     LEAVING = ("leaving", ReplicaState.UP)
     """The placement has left the plan and serves until its pool is up on a planned lane."""
     RETIRING = ("retiring", ReplicaState.UP)

@@ -59,7 +59,7 @@ class PoolView(Protocol):
 class Scheduler(Protocol):
     """The queue of one pool, and the rule that chooses the requests to run. The engine calls
     `expire` before `propose`, and `take` for every batch that it starts. A scheduler owns a request
-    from a successful `add` until `take`, `remove` or `expire` names it."""
+    from a successful `add` on, until the request is named by `take`, `remove` or `expire`."""
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
         """Note a request whose body is on its way. Returns a reason to refuse it, or None."""
@@ -91,9 +91,9 @@ class Scheduler(Protocol):
         pool."""
 
     def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
-        """Explain the refusal of a request that is not queued: (seconds that it needs even alone,
-        seconds until a lane should be free for it), by the rules that refuse it. Infinite: never.
-        None: this policy gives no explanation. Changes no decision."""
+        """Explain the refusal of a request that is not queued, by the rules that refuse it:
+        (seconds that it needs even alone, seconds until a lane should be free for it; infinite:
+        never). None: this policy gives no explanation. The call changes no decision."""
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request (not the notices), in the order of the policy."""
@@ -113,10 +113,10 @@ class PoolParts:
     solo: SoloProfiling | None = None
     """Which requests run again alone, to learn their lengths; None: none."""
     unmeasured: UnmeasuredRules | None = None
-    """Which requests have no prediction, and how to treat them; None: all have one."""
+    """Which requests have no prediction, and how to treat them; None: all have a prediction."""
     size: int = 0
     """Side in pixels of the images of a variant of a family. Requests may ask for the variant of
-    their own size. 0: they cannot ask for this pool."""
+    their own size. 0: no request can ask for this pool."""
     rescue: tuple[str, ...] = ()
     """Smaller variants of its family, most accurate first, that take requests for which there is
     no time here; empty: these are refused or dropped."""

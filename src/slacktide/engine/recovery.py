@@ -80,7 +80,7 @@ class CrashHistory:
         return self._convicted > 0 or self.circuit is Circuit.TRIAL
 
     def pause(self, *, now: float) -> float:
-        """Seconds to wait before restarting a replica that is lost now."""
+        """Seconds to wait before a replica that is lost now is restarted."""
         settings = self._settings
         self._forgive(now)
         # 2**63 s exceeds any maximum; the bound keeps the power finite for extreme settings.

@@ -49,7 +49,7 @@ class ReplicaLifecycle:
         self._start_if_due(placement)
 
     def leave(self, placement: Placement, *, at_once: bool) -> None:
-        """Remove a placement from the plan: immediately, or once its pool is up elsewhere."""
+        """Take a placement out of the plan: now (`at_once`), or once its pool is up elsewhere."""
         if at_once or not placement.phase.serves:
             self.detach(placement)
         elif placement.phase is Phase.UP:  # otherwise an earlier plan has removed it

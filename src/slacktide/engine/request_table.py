@@ -60,8 +60,8 @@ class Entry:
         self.crash: PoolCrash | None = None
         """Its first crash, until it is judged."""
         self.answered = False
-        """Whether its client left while it ran or was to run again. If its batch dies, it still
-        runs again, to be judged."""
+        """Whether its client left while the request ran, or waited to run again. If its batch dies,
+        the request still runs again, to be judged."""
         self.rescued = False
         """Whether it has moved to a smaller variant for lack of time."""
         self.trial = False

@@ -69,7 +69,8 @@ class Requests:
 
     def _announce(self, notice: Notice, pool: Pool) -> Reason | None:
         """Announce a request to the scheduler. If run times depend on the shape, which is not known
-        yet, the deadline serves only for planning: a predicted time is never a reason to refuse."""
+        yet, the deadline serves only for planning, and the request is not refused because of a
+        predicted time."""
         if pool.unmeasured is not None and not notice.best_effort:
             notice = replace(notice, best_effort=True, likely_due=notice.deadline)
         pool.quiet = False

@@ -217,7 +217,8 @@ class Snapshot:
         return None if pool is None else self._pool(pool)
 
     def served_by(self, request: Request | Notice) -> ServedBy | None:
-        """Like `pool_for`, but only the facts that are cheap; None if the model is not served."""
+        """Like `pool_for`, with only the facts that are cheap to find; None if the model is not
+        served."""
         pool = self._live().routes.pool_for(request)
         if pool is None:
             return None
@@ -225,7 +226,8 @@ class Snapshot:
 
     def detach(self) -> Snapshot:
         """A copy whose lanes, pools, requests and counts stay readable after further events. Its
-        predictions go on learning; it has no single requests, batches or waiting requests."""
+        predictions go on learning. It cannot return single requests, batches or waiting
+        requests."""
         detached = copy(self)
         detached._lanes, detached._requests = self.lanes, self.requests
         detached._counts, detached._pools = self.counts, dict(self.pools)

@@ -29,7 +29,8 @@ from slacktide.engine.settings import EngineSettings
 
 class RouteTable:
     """Routes by (model, version), narrowed by client, then application. A request to a family gets
-    the variant that it names, else that of its client's route, else one that fits its image."""
+    the variant that it names, otherwise the variant of its client's route, otherwise a variant that
+    fits its image."""
 
     __slots__ = ("_by_application", "_by_client", "_by_size", "_plain", "_pools")
 
@@ -203,8 +204,8 @@ class EngineState:
 
     def _outlook(self, entry: Entry, reason: Reason) -> tuple[float | None, float | None]:
         """The policy's `needed_s` and `wait_s` for a refusal; None if it predicts nothing or the
-        request's shape is unmeasured. The policy only gets requests of measured shapes, so its own
-        refusals need no check."""
+        request's shape is unmeasured. The policy gets only requests of measured shapes, so this
+        check is not needed for its own refusals."""
         request, pool = entry.request, entry.pool
         unmeasured = pool.unmeasured
         if unmeasured is not None and (

@@ -27,8 +27,8 @@ MOST_EVERY = 1024
 """Maximum number of refusals before a trial. The number doubles whenever a trial confirms the
 prediction."""
 FAR_OFF = 0.7
-"""A trial that takes more than this part of its prediction confirms it. The remaining deviation is
-learnt as from any run."""
+"""A trial that takes more than this part of its prediction confirms the prediction. The remaining
+deviation is learnt as from any other run."""
 DOUBTED = (Reason.SHORTER_THAN_ALONE, Reason.BEHIND_WORK)
 """Reasons for which a pool on an idle lane refuses because of its profile alone."""
 

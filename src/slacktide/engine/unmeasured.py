@@ -16,8 +16,9 @@ At most one such request of a pool runs at a time, alone, and only if
 So requests of known shapes keep their deadlines, however many new shapes come. A finished run
 teaches the pool's times: requests that are measured now move to the scheduler, which treats them
 like any other. A failed run ends only its request. If its shape has never run, further requests of
-that shape are refused for a while, with the model's message: those of the same client or, if
-requests of two clients have failed, all. So no client alone can block a shape for others.
+that shape are refused for a while, with the model's message: only those of the same client or, once
+requests of two clients have failed, those of all clients. So no client alone can block a shape for
+others.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ class UnmeasuredWork:
         self._state.touch(pool)
 
     def finished(self, running: Running) -> None:
-        """Note that a batch of a pool with rules has finished, so the model can run its shape."""
+        """A batch of a pool with rules has finished, which shows that the model can run its
+        shape."""
         pool = running.placement.pool
         assert pool.unmeasured is not None
         pool.unmeasured.failed.pop(running.batch.members[0].signature, None)

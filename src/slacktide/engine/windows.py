@@ -2,8 +2,8 @@
 
 Inside its window a model has priority, whatever the batches of others are worth. Otherwise the lane
 takes any batch that ends (at its p99) before the next *wanted* window, i.e. the next whose model
-has a request. A batch that would take longer is made smaller if that helps; else it waits until
-that window opens. If no window is wanted, the lane serves like one without a timetable.
+has a request. A batch that would take longer is made smaller if that helps; otherwise it waits
+until the window opens. If no window is wanted, the lane serves like one without a timetable.
 
 Each model on the lane has a window, so none waits for ever. A batch may outlast its window, which
 delays the next one. A window that closes without a batch of its model, although a request had
@@ -80,7 +80,7 @@ def _count_missed(windows: LaneWindows, placements: Sequence[Placement], now: fl
 def _ending_by(
     seconds: float, placement: Placement, proposal: Proposal, smaller: Smaller
 ) -> Proposal | None:
-    """`proposal`, or a smaller one, that takes at most `seconds` at its p99; None if none does."""
+    """`proposal`, made smaller until its p99 is at most `seconds`; None if that is impossible."""
     pool, cores, fitting = placement.pool, placement.lane.size, proposal
     while pool.times.of(fitting.rows, cores, fitting.members).p99 > seconds:
         if len(fitting.members) < 2:

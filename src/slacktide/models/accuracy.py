@@ -1,10 +1,10 @@
 """Accuracy of answers: average precision and F1 of detectors, top-1 and F1 of classifiers.
 
 Detections are matched and averaged by pycocotools (extra `accuracy`), COCO's reference code: AP50
-counts a detection that overlaps a true box of its class by at least half of their union; AP50:95 is
-the mean over ten such limits up to 0.95. Only classes that have true boxes count. Overlaps are the
-same in fractions of a picture as in pixels. F1 counts overlaps of at least 0.5, and is the highest
-over all score thresholds.
+counts a detection as right if it overlaps a true box of its class by at least half of their union.
+AP50:95 is the mean over ten such limits up to 0.95. Only classes that have true boxes count.
+Overlaps are the same in fractions of a picture as in pixels. F1 counts overlaps of at least 0.5,
+and is the highest over all score thresholds.
 
 `resampled` computes the accuracy on resampled sets of images, which pycocotools cannot do.
 """

@@ -3,7 +3,7 @@
 All variants are scored on the same sets, so the interval of a difference comes from pairs, and is
 narrower than the intervals of two accuracies suggest. Average precision is higher on drawn sets, in
 which images repeat, so percentiles are shifted by the measured value minus the mean. Over all sets
-each image is drawn equally often, so a plain share needs no shift.
+together, each image is drawn equally often, so a plain share needs no shift.
 """
 
 from __future__ import annotations

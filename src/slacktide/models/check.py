@@ -203,7 +203,8 @@ class _Hints(NamedTuple):
 
 
 def _likely(spec: TensorSpec, metadata: dict[str, str], exporter: str) -> str:
-    """The value of `image` that a file's origin suggests, to be compared with its training."""
+    """The value of `image` that a file's origin suggests. Its owner should compare it with the
+    training."""
     if preset := preset_for(metadata):
         return preset
     sides = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]

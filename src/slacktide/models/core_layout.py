@@ -6,8 +6,9 @@
 - If `cores` or `replicas` is a range, the lane is *scaled*: it starts at the smallest size, and a
   planner resizes it. Scaled lanes compete for the cores set aside for them.
 - The other models share the cores that the scaled lanes cannot use even at their largest, but at
-  least one. These are split into as many lanes as the model with the most replicas wants, at most
-  one lane per core. A model with r replicas is on the r lanes with the fewest replicas.
+  least one core. These cores are split into as many lanes as the model with the most replicas
+  wants, at most one lane per core. A model with r replicas is on the r lanes with the fewest
+  replicas.
 - If one model of a lane states a `window`, all must, and the lane has a timetable.
 
 Core sets are always disjoint.

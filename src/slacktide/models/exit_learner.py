@@ -1,10 +1,10 @@
 """`RampLearner`: learns ramps from features of live batches, on a thread beside the event loop.
 
-The thread adds rows to the running sums of a pool (`exits/training.py`). It has the loop's
-niceness, because a nicer thread could hold the interpreter's lock without running, while the loop
-waits. The thread trains at 512 rows, at each doubling, and then every 1,024 rows, and publishes the
-first ramps. Later it replaces a position's ramp, and publishes a new revision, if the new ramp is
-clearly better on rows that neither has seen. Old rows fade, so ramps follow a drift.
+The thread adds rows to the running sums of a pool (`exits/training.py`). The thread has the loop's
+niceness: a nicer thread could hold the interpreter's lock without running, while the loop waits.
+The thread trains at 512 rows, at each doubling, and then every 1,024 rows, and publishes the first
+ramps. Later it replaces a position's ramp, and publishes a new revision, if the new ramp is clearly
+better on rows that neither has seen. Old rows fade, so ramps follow a drift.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from slacktide.models.repository.repository import ModelDefinition
 _ARENA_LIMIT = 1 << 30
 _PATIENCE_S = 60.0
 FIRST_ROWS = 300
-"""Number of rows after which samples are refused if all answers are alike or not finite."""
+"""After this number of rows, samples are refused if all answers are alike or not finite."""
 
 Progress = Callable[[float, str], None]
 Request = Mapping[str, NDArray[Any]]

@@ -194,8 +194,9 @@ def worth_serving(
 ) -> tuple[tuple[str, ...], list[str]]:
     """Return the variants to serve, smallest first, and a sentence about each other variant.
 
-    A variant is left out if a smaller served one is better by the whole interval of their measured
-    `differences`, or, without an interval, at least as accurate."""
+    A variant is left out if a smaller variant that is served is better by the whole interval of
+    their measured `differences`. Without an interval, it is left out if the smaller variant is at
+    least as accurate."""
     served: list[str] = []
     notes = []
     for name, value in accuracy.items():
@@ -226,8 +227,9 @@ def first_route(pools: Sequence[PreparedPool], cores: int, slo: float | None) ->
 
 
 def at_first(family: Family, route: int) -> tuple[bool, ...]:
-    """Return which variants to load before a planner decides: all if they share one copy, else the
-    one at `route`, the smallest, and as many near `route` as fit into a lane's memory."""
+    """Return which variants to load before a planner decides: all if they share one copy; otherwise
+    the variant at `route`, the smallest one, and as many near `route` as fit into a lane's
+    memory."""
     if family.switches_free:
         return (True,) * len(family.variants)
     order = sorted(range(len(family.variants)), key=lambda i: (i != route, i != 0, abs(i - route)))

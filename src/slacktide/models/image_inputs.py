@@ -48,8 +48,8 @@ class ImageInput:
         self._free_samples = _FREE_SAMPLES + (0 if self._row is None else math.prod(self._row))
         stated_image = settings.preprocessing
         self.resizing = None if stated_image is None else stated_resize(stated_image)
-        """How pictures are resized if each batch decides the size; None if it does not, or if the
-        settings do not tell."""
+        """How pictures are resized if each batch decides the size; None if batches do not decide
+        it, or if the settings do not tell."""
         self._most_pixels = settings.limits.pixels
         self.most_bytes = 3 * settings.limits.pixels
         """Maximum bytes of a row of pixels if the model does not fix the number of pixels."""

@@ -2,9 +2,9 @@
 
     REPOSITORY/tiny_mlp/1/profile.<hardware>.learnt.json
 
-A correction belongs to the profile beside it: a changed model file, hardware or profile makes it
-void. It is written when the version is unloaded, when the server stops, and every minute if
-predictions have changed.
+A correction belongs to the profile beside it: if the model file, the hardware or the profile
+changes, the correction is void. It is written when the version is unloaded, when the server stops,
+and every minute if predictions have changed.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class ModelManager:
         await self._finish(work())
 
     async def load_all(self, repository: Repository) -> None:
-        """Load every model. One that fails is unavailable; the index states the reason.
+        """Load every model. A model that fails is unavailable, and the index states the reason.
 
         Models with a stored profile come first, `AT_ONCE` at a time. Models without one are then
         measured one by one so that they do not disturb each other. Pipelines come last. A load that

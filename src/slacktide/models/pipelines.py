@@ -1,6 +1,6 @@
 """`PipelineShelf`: loaded pipelines, and the reasons why others are not loaded.
 
-A pipeline names the loaded versions that it was checked against (`LoadedVersion.pin`). If a model
+A pipeline names the loaded versions against which it was checked (`LoadedVersion.pin`). If a model
 is reloaded, the pipeline is rebuilt from its new version. If a model is unloaded or no longer fits,
 the pipeline stops answering until the model is back. Frames in flight stay with the pipeline object
 that took them, which keeps its models loaded.

@@ -59,7 +59,7 @@ class ProfiledModel:
     dependence: str = ""
     """Why requests may not share a batch; empty if they may."""
     needed_s: float = 0.0
-    """Approximate budget for measuring everything, if this measurement skipped some."""
+    """Approximate budget for measuring everything, if this measurement skipped something."""
     untimed: int = 0
     """See `Measurement`."""
     padded_outputs: Mapping[str, PaddedOutput] = field(default_factory=dict)
@@ -381,7 +381,7 @@ def accuracy_key(definition: ModelDefinition) -> ProfileKey:
 def _size_mismatch(
     definition: ModelDefinition, record: ProfileRecord, interface: ModelInterface
 ) -> str | None:
-    """Return why a profile lacks an image size of the model; None if it has all."""
+    """Return an error about an image size of the model that a profile lacks; None if it has all."""
     variants = definition.settings.variants
     sized = variants is not None and image_input(interface) is not None
     try:

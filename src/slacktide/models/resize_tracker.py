@@ -1,8 +1,9 @@
 """`ResizeTracker`: resizes of lanes in progress, until every replica reports its cores.
 
-The engine gets the cores that were read back. If a replica got fewer than requested (a core is not
-ours, a pod does not fit its node), the lane counts as having the smallest set of any replica,
-including starting ones. If the missing cores arrive later, the engine gets another report.
+The engine gets the cores that were read back. If a replica got fewer cores than requested (a core
+is not ours, a pod does not fit its node), the lane counts as having the smallest set of any
+replica, including starting replicas. If the missing cores arrive later, the engine gets another
+report.
 """
 
 from __future__ import annotations

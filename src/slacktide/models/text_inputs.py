@@ -85,8 +85,8 @@ class TextInput:
         done: Encoded,
         is_wanted: Callable[[], bool],
     ) -> None:
-        """Tokenize the texts among a request's inputs, unless it is no longer wanted when it is
-        their turn; `done` is called once. Raises WireError."""
+        """Tokenize the texts among a request's inputs, unless the request is no longer wanted when
+        their turn comes. `done` is called once. Raises WireError."""
         by_name = {tensor.name: tensor for tensor in inputs}
         tensor = by_name.get(self._text.name)
         if tensor is None:

@@ -111,7 +111,7 @@ class LoadedPool:
     """Fewest cores of its lanes; 1 on an accelerator."""
     size: int = 0
     """Number by which requests select this variant: the side of its images in pixels, or its place
-    among the files, from 1; 0 if it is not a variant."""
+    among the files, from 1. 0: the pool is not a variant."""
     at_first: bool = True
     """Whether to deploy it before a planner decides."""
     sessions: Sequence[SessionSize] = ()
@@ -179,7 +179,7 @@ class LoadedVersion:
     cleanup: Callable[[], None] | None = None
     """Deletes the files uploaded for this load. Blocks. Several versions may share it."""
     _drained: asyncio.Event | None = None
-    """Set when the last call leaves; None if nothing waits for that."""
+    """Set when the last call leaves; None if nothing waits for this."""
     _retired: bool = False
     _idle_since: float = 0.0
     _trim_timer: asyncio.TimerHandle | None = None

@@ -90,19 +90,20 @@ class _Reported:
     def __init__(self) -> None:
         self.alone_s = self.row_s = 0.0
         self.reported_free_at = math.inf
-        """When a lane is free for the next request, not counting calls that the report does not
-        include."""
+        """Time at which a lane is free for the next request, without the calls that the report does
+        not include."""
         self.free_at = math.inf
         """`reported_free_at`, postponed by the calls that the report does not include."""
         self.excess_s = 0.0
         self.excess_at = -math.inf
         self.made_at = -math.inf
         self.missed_s = 0.0
-        """Moving average of the reported wait beyond what was expected at that time."""
+        """Moving average of the seconds by which the reported wait exceeded the wait expected at
+        that time."""
         self.fallen_s = 0.0
         """Moving average of the seconds by which a wait was expected to fall between reports."""
         self.outstanding = 0
-        """Rows of own calls that have no answer yet, and whose deadlines are not past."""
+        """Rows of this server's own calls that have no answer and whose deadlines are not past."""
         self.calls: deque[PeerCall] = deque()
         """The calls behind `outstanding`, and some that have ended."""
 
@@ -123,13 +124,13 @@ class _Reported:
         return max(0.0, min(now, self.free_at) - self.made_at)
 
     def forget_past(self, now: float) -> None:
-        """Count off calls that have ended, or whose deadline is past."""
+        """Stop counting calls that have ended, or whose deadline is past."""
         calls = self.calls
         while calls and (calls[0].ended or calls[0].sent_at + calls[0].budget_s < now):
             self.end(calls.popleft())
 
     def end(self, call: PeerCall) -> None:
-        """Count off a call, once."""
+        """Stop counting a call. Later calls of this method do nothing."""
         if not call.ended:
             call.ended = True
             self.outstanding -= call.rows

@@ -21,7 +21,7 @@ SAMPLE = 8
 """Number of peers to compare. If all servers compared all peers, they would all choose the same
 one."""
 MARGIN, MARGIN_MIN_S = 0.1, 0.0005
-"""How much sooner a peer must answer: `MARGIN` × the time of the model alone, but at least
+"""A peer must answer sooner by `MARGIN` × the time of the model alone, and by at least
 `MARGIN_MIN_S`."""
 DOUBT = 2.0
 """The margin grows by DOUBT × the work that other servers may have sent to the peer since its

@@ -3,8 +3,8 @@
 Frames of a session are not forwarded one by one: a session moves as a whole, and rarely. The rule
 averages the wait at home and the answer times that peers promise. If a peer has promised to answer
 sooner for a while, by at least a part of the budget, one session moves. The next move waits until
-the averages show the effect, and a session that has just arrived stays longer, so that no session
-goes back and forth.
+the averages show the effect, and a session that has just arrived stays longer, so that sessions do
+not go back and forth.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Children:
         its largest batch, or to another device. `place`: the place of the yielding child."""
         reserves = live.served.reserves
         elsewhere = reserves.place(stage.of.name, now=self.now)
-        # A part that was handed over to this device runs here, whatever the plan says by now.
+        # A part that was handed over to this device runs here, whatever the present plan says.
         if elsewhere is not None and (
             live.announced is not None
             or (isinstance(live.frame, Frame) and live.frame.stage == stage.of.name)

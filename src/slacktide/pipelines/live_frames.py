@@ -112,7 +112,7 @@ class LiveFrame:
         self.awaited: list[int] = []
         """Ids of children whose yield is awaited."""
         self.fed: dict[str, list[tuple[Edge, Feed, Yield, Place]]] = {}
-        """By join: its inputs so far, each with the place of the child that yielded that input."""
+        """By join: its inputs so far, each with the place of the child that yielded the input."""
         self.named = 0
         """Number of children whose payloads are not released."""
         self.lost: Answer | None = None

@@ -35,7 +35,7 @@ class _Silence:
     def __init__(self) -> None:
         self.begin = self.last = -math.inf
         self.requests = self.rows = 0
-        """Requests since `begin`, and rows answered before it."""
+        """Number of requests since `begin`, and of rows answered before `begin`."""
 
     def lasts(self, rows: int, budget: float, *, now: float) -> bool:
         """Count a request due in `budget`; return whether the stage is silent. `rows`: rows that
@@ -99,7 +99,7 @@ class Reserves:
         return behind if needed <= budget or not behind else behind * max(0.0, budget) / needed
 
     def place(self, stage: str, *, now: float) -> StagePlace | None:
-        """The other device that runs a stage and all behind it; None: it runs here."""
+        """The other device that runs a stage and all stages behind it; None: this device."""
         self._refresh(now)
         return self._places.get(stage)
 

@@ -97,7 +97,7 @@ class Composer:
     def before(
         self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float
     ) -> PlanChanged | None:
-        """Return a new plan that the engine must get before `events`; None: the plan stays."""
+        """Return a new plan that the engine must get before `events`; None: no new plan."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

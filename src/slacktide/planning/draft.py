@@ -40,7 +40,7 @@ class Draft:
     """By model, for the planners that follow."""
 
     def bounded(self, bounds: Mapping[str, ModelBounds]) -> Draft:
-        """Return this draft with `bounds` added. A smallest variant that was set earlier stays."""
+        """Return this draft with `bounds` added. A smallest variant of an earlier planner stays."""
         merged = dict(self.bounds)
         for model, model_bounds in bounds.items():
             smallest = self.bounds.get(model, UNBOUNDED).smallest or model_bounds.smallest

@@ -150,10 +150,10 @@ class Planner(ABC):
 
     @abstractmethod
     def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
-        """Return `draft` with its own fields written. Called for every plan: if only another
-        planner is urgent, or models were loaded, it writes its last decisions again."""
+        """Return `draft` with its own fields written. Called for every plan. If only another
+        planner is urgent, or if models were loaded, the planner writes its last decisions again."""
 
     def put_off(self, until: float) -> str | None:
-        """React to its own exception: return the model at fault, and do not plan that model again
-        before `until`; None if no single model is at fault."""
+        """React to an exception that this planner has raised: return the model at fault, and do not
+        plan that model again before `until`; None if no single model is at fault."""
         return None

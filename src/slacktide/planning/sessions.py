@@ -40,9 +40,10 @@ class SessionMeasured:
     bytes_per_pixel: float
     """Smoothed bytes per pixel of its encoded frames; 0: unknown."""
     pixels: float = 0.0
-    """Pixels of the frames that gave `bytes_per_pixel`, which falls with size; 0: 128 × 128."""
+    """Pixels of the frames from which `bytes_per_pixel` was measured, because larger frames have
+    fewer bytes per pixel; 0: 128 × 128."""
     rate: float = 0.0
-    """Frames per second that it sends, or would if it could; 0: as stated."""
+    """Frames per second that the client sends, or would send if it could; 0: as stated."""
     overhead: float = 0.0
     """Smoothed seconds from the last byte to the answer, excluding waiting and running."""
     fell: bool = False

@@ -1,15 +1,15 @@
 """`CorrectedTimes`: a profile that learns from the batches that run.
 
-A `LatencyTable`, shifted by a `Correction`, with a `TimeDistribution` at each (rows, cores).
+It shifts a `LatencyTable` by a `Correction`, and has a `TimeDistribution` for each (rows, cores).
 
 Learning and answering are separate. Every observation changes the correction; the *published*
 predictions follow only when one of them would change noticeably, and then `revision` rises. In
 between, predictions are constant, so callers may build tables from them, and this class may cache
 its answers: on a hit `of` is one dictionary look-up.
 
-A core count that was not measured becomes a column of the table with the first batch that runs on
-it: predicted at first, and learnt from then on. So the model's predictions for other core counts,
-which derive from all corrected columns (`Surface`), follow as well.
+When the first batch runs on a core count that was not measured, the table gets a column for this
+count. The column's times are predicted at first, and learnt from then on. So predictions for
+further core counts, which derive from all corrected columns (`Surface`), improve as well.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DRIFT = math.log(DRIFT_RATIO)
 _NOTICEABLE_LOWER = 0.05
 """The spread below the median is a rough figure, published in steps of 5 % of itself."""
 _LOWER_SHARE = 0.25
-"""First guess: ratio of the spread below the median to the spread above it (log)."""
+"""First guess at the ratio of the spread below the median to the spread above it (of logs)."""
 _LEAST_RATIO = math.exp(LOWEST_SPREAD)
 _ERROR_GAIN = 0.05
 _WORST_ERROR = 10.0

@@ -46,9 +46,11 @@ class Announcements:
         self.by_id: dict[int, Notice] = {}
         """Read only."""
         self._ahead: list[tuple[float, int]] = []
-        """Sorted (complete_at, id) of notices with a deadline to plan with; some times are past."""
+        """Sorted (complete_at, id) of the notices with a deadline to plan with; some times are
+        past."""
         self._overdue: list[tuple[float, int]] = []
-        """Heap of (time when the body is late, id) of notices past `complete_at`; some are gone."""
+        """Heap of (time when the body is late, id) of notices past `complete_at`. Some of these
+        notices are gone."""
         self._late: OrderedDict[str, None] = OrderedDict()
         """Clients that are not waited for; the one that was late longest ago comes first."""
 

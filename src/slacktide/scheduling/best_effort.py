@@ -1,6 +1,6 @@
 """Best-effort requests: how `slack` and `orloj` treat requests without a deadline.
 
-They have an artificial deadline (arrival + window) that only orders them. Three rules:
+They have an artificial deadline (arrival + window) that only orders them. There are three rules:
 
 - *Spare room.* They join a batch of requests with deadlines if that raises the batch's value per
   second. A request's value grows with its age, from 0 to its penalty at the end of its window.

@@ -9,10 +9,11 @@ All are computed from one snapshot of the classes:
 - *compositions*: P(longest ≤ x) of a batch with n_g members of class g is the product of F_g(x)^n_g
   (Orloj's Eq. 8 as a product of CDFs). Only a few occur, so each is computed when first needed.
 
-For admission, they also give the work ahead of a request. The policy prefers short requests: one of
-class g waits only for those of class ≤ g, whatever the deadlines of longer ones. Each counts with
-its least lane time, i.e. its share of c0 in the fullest batch plus the time of its own length: in
-any batch of k, c0 + c1 · k · max(l) is at least the sum of c0 / k + c1 · l over the members.
+For admission, the tables also give the work ahead of a request. The policy prefers short requests:
+a request of class g waits only for requests of class ≤ g, whatever the deadlines of longer
+requests. Each counts with its least lane time, i.e. its share of c0 in the fullest batch plus the
+time of its own length: in any batch of k, c0 + c1 · k · max(l) is at least the sum of c0 / k + c1 ·
+l over the members.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class ClassTables:
         """Minimum number of rows to try in a batch of each size."""
         paid = [0, *(latency.paid(rows) for rows in range(1, limit + 1))]
         self.paid: Floats = np.array(paid, dtype=np.float64)
-        """Rows that a batch pays for, by its own rows."""
+        """Number of rows that a batch pays for, by its own number of rows."""
         self.need = self._need()
         """Start points by class and by size and level, flat. Shape (G, sizes · levels)."""
         levels = self.need.shape[1] // len(self.sizes)
@@ -155,9 +156,9 @@ class ClassTables:
         return classes.latency.seconds(rows, length)
 
     def _paying(self, of: int) -> list[bool]:
-        """Whether each of `sizes` is worth trying for batches of class `of`: the smallest size is,
-        and a larger one if it takes at least PAYS less time per row than the next smaller of those
-        worth trying."""
+        """Whether each of `sizes` is worth trying for batches of class `of`. The smallest size is.
+        A larger size is if it takes at least the share PAYS less time per row than the next smaller
+        size that is worth trying."""
         classes = self.classes
         pays = []
         least = math.inf

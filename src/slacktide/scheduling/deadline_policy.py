@@ -47,7 +47,7 @@ class DeadlinePolicy(ABC):
         self._best_effort = DeadlineQueue()
         self._notices = Announcements()
         self._doubtful = {Reason.SHORTER_THAN_ALONE}
-        """Reasons for refusals that, on an idle lane, rest on predictions alone."""
+        """Reasons for refusals that are due to predictions alone if the lane is idle."""
         if isinstance(times.classes(view.cores), ShapeClasses):  # their medians may be guesses
             self._doubtful.add(Reason.BEHIND_WORK)
         self._sorted_by: Classes | None = None

@@ -94,8 +94,8 @@ class Makers(NamedTuple):
 
     size: int
     earliest: float
-    """Earliest deadline among requests with enough time for it, even requests with more rows than
-    `size`."""
+    """Earliest deadline of all requests with enough time for such a batch, even of requests with
+    more rows than `size`."""
     parts: list[tuple[OrlojKind, list[Entry], int]]
     """By kind: its sorted entries, and the index of the first entry with enough time for this
     size."""

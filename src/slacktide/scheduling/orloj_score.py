@@ -2,9 +2,9 @@
 
     p(s) = E[C(now + τ + L) - C(now + L)] / E[L],   s = deadline - now, τ ~ exponential of rate b
 
-is the cost of being passed over once, per second of lane time: L is the time of the request's
-batch, C its cost, a step at the deadline. L is a histogram. For a bin [l1, l2) of probability
-*density* h (the paper says frequency, which is off by the width of the bin) Eq. 2 is
+is the cost of being passed over once, per second of lane time. L is the time of the request's
+batch, and C its cost, which is a step at the deadline. L is a histogram. For a bin [l1, l2) of
+probability *density* h (the paper says frequency, which is off by the width of the bin) Eq. 2 is
 
     p_i = h / (b E[L]) · (e^(-b (s - l2)) - e^(-b (s - l1)))    s > l2
     p_i = h / (b E[L]) · (1 - e^(-b (s - l1)))                  l1 < s ≤ l2

@@ -68,7 +68,8 @@ class Promises:
         self._lost: list[int] = []
         """Ids of requests that were replaced."""
         self._plan: dict[int, tuple[list[float], list[float]]] | None = None
-        """By class: ascending deadlines, each with the least slack of requests due no earlier."""
+        """By class: (ascending deadlines, for each the least slack of the requests that are due no
+        earlier)."""
         self._plan_basis = (0.0, 0.0)
         """Least penalty of the requests in the plan, and the time at which the plan begins."""
         self._admitted_s = 0.0

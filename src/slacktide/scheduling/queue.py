@@ -4,8 +4,8 @@ Theory of operation. One sorted list holds all entries; two `Partition`s hold th
 by key: by *signature* (only equal ones share a batch) and by *kind*, i.e. (rows, penalty), or
 ((rows, class), penalty) for a policy with classes. All requests of a kind need the same time alone,
 so those that expire are a prefix of each kind's list, and the work ahead of a deadline is one
-bisection per kind. While there is only one key, the only part of a partition *is* that sorted list,
-so the common queue (one shape, one row, one penalty) pays for one insertion, not three.
+bisection per kind. While there is only one key, the only part of a partition *is* that sorted list.
+So the common queue (one shape, one row, one penalty) pays for one insertion, not three.
 
 Plain lists and `bisect` were chosen over `sortedcontainers` by measurement
 (bench/scheduler_decisions.py): 1 to 2 µs per insertion at 10,000 pending, slices and bisections in

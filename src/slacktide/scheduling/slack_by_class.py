@@ -25,7 +25,8 @@ from slacktide.scheduling.tables import RowTimes, TimeByRows
 
 
 class ClassChooser:
-    """The requests with a deadline by class; usable while `refresh` returns True."""
+    """Chooses among the requests with a deadline, which it keeps by class. Usable while `refresh`
+    returns True."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class ClassChooser:
         self._before: dict[int, tuple[RowTimes, ClassWorkAhead]] = {}
 
     def refresh(self) -> bool:
-        """Follow the predictions; return whether they have classes. Must be called first."""
+        """Adopt the latest predictions; return whether they have classes. Must be called first."""
         version = (self._times.revision, self._view.cores)
         if version != self._version:
             self._version = version
@@ -95,7 +96,7 @@ class ClassChooser:
         return tables
 
     def pricer(self, cores: int, limit: int) -> ClassPricer:
-        """The prices by code of `index`, computed from `tables(cores, limit)`."""
+        """Prices requests by their code in `index`, with `tables(cores, limit)`."""
         pricer = self._pricers.get((cores, limit))
         kinds = self.index.kinds
         if pricer is None or pricer.kinds is not kinds:

@@ -3,8 +3,8 @@
 Theory of operation. Classes are numbered by mean length, shortest first. All rows of a batch take
 as long as its longest member, so the classes that may join it matter most. Candidates are therefore
 *class prefixes*: for each m, size k and start point v, the first k requests of class ≤ m, in
-deadline order, that have `need[m][k][v]` left. At least one must be of class m, or this would be a
-candidate of m − 1. With n_g members of class g,
+deadline order, that have `need[m][k][v]` left. At least one of them must be of class m; otherwise
+this would be a candidate of m − 1. With n_g members of class g,
 
     C(x) = Π F_g(x)^n_g                            P(the longest is at most x)
     T    = c0 + c1 · k · ∫ (1 − C(x)) dx           expected time; k the rows paid for
@@ -262,8 +262,8 @@ def _distinct(entries: Sequence[Sequence[Entry]]) -> list[int]:
 
 
 def _flat(group: ClassPrefixes, prefixes: Sequence[int], limit: int) -> tuple[Floats, Ints]:
-    """Deadlines and codes of these prefixes, one after the other. Each is followed by `limit` empty
-    places, so that a window at its end may exceed it."""
+    """Deadlines and codes of these prefixes, one after the other. Each prefix is followed by
+    `limit` empty places, so that a window at its end may extend beyond it."""
     empty, never = bytes(8 * limit), NEVER * limit
     deadlines = b"".join([part for m in prefixes for part in (group.deadlines[m], never)])
     codes = b"".join([part for m in prefixes for part in (group.codes[m], empty)])

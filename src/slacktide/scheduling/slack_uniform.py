@@ -185,7 +185,8 @@ def _best_filling(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best batch of one size if requests may have several rows: fills a batch per start."""
+    """The best batch of one size if requests may have several rows: one batch is filled per
+    start."""
     best: Candidate | None = None
     for start in starts:
         members = within_rows(entries[start : start + 4 * size], size)

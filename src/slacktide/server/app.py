@@ -112,7 +112,7 @@ class App:
             )
 
     async def start(self) -> None:
-        """Listen, then load the models. Returns when each serves or has failed.
+        """Listen, then load the models. Returns when each model serves or has failed.
 
         Raises OSError if a port or the state folder cannot be used or no model serves that is to
         take over, RecordingError if the recording
@@ -156,7 +156,7 @@ class App:
         launcher = ReplicaLauncher(self.catalog, self._executors, self.engine)
         self.exits = ExitsPlanner()
         self.placement: ServerPipelinesPlanner | None = None
-        # In order: placement of pipelines, lanes, variants, early exits.
+        # The order of planners: placement of pipelines, lanes, variants, early exits.
         planners: list[Planner] = [self.scaling, self.variants, self.exits]
         if settings.placement != "none":
             self.placement = ServerPipelinesPlanner(

@@ -68,7 +68,7 @@ class HandedOn:
         self.tensors = tensors or {}
         """Tensors in the downstream stage's arena, by input; empty for crops."""
         self.values: dict[str, bytes] = {}
-        """Arguments of the downstream stage's crop function: a value for each row."""
+        """Arguments of the downstream stage's crop function, by name: a value for each row."""
         self.offsets: Offsets = {}
 
 

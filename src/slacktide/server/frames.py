@@ -88,8 +88,8 @@ class OpenFrame:
         self.children: dict[str, list[StageChild]] = {}
         """Requests with a result, by stage."""
         self.answered: list[StageChild] = []
-        """Requests with an outcome, counted when the frame has ended: nothing waits then, and
-        counting earlier would evict the models from the caches."""
+        """Requests with an outcome. They are counted when the frame has ended, because nothing
+        waits then, and counting earlier would evict the models from the caches."""
         self.ended = False
         self.loop_s = 0.0
 

@@ -33,7 +33,7 @@ class RowCounts(NamedTuple):
 
     offered: int
     admitted: int
-    """Rows that were not refused at once; exact for requests of one row, such as frames."""
+    """Rows that were not refused at once; exact if requests have one row, as frames do."""
     served: int
     run: float
     """Rows in executed batches, for clients, stages of pipelines and peers."""
@@ -115,8 +115,8 @@ class OfferedShare:
 
 
 def seconds_per_row(pool: PoolSnapshot, slo: float | None) -> float:
-    """Expected seconds of a row in the best batch whose p99 is at most `slo` seconds (None: any);
-    those of a row alone if there is none."""
+    """Expected seconds of a row in the best batch whose p99 is at most `slo` seconds (None: in any
+    batch). If there is no such batch: seconds of a row alone."""
     times = {rows: pool.times.of(rows, pool.cores) for rows in batch_sizes(pool.max_batch)}
     return min(
         (time.expected / rows for rows, time in times.items() if slo is None or time.p99 <= slo),

@@ -22,7 +22,7 @@ class PipelineService:
         self._post = post
         self._serving: dict[str, PipelineVersion] = {}
         self._counters: dict[str, ModelCounters] = {}
-        """Counters by pipeline, kept across reloads so that they never fall."""
+        """Counters by pipeline. They are kept across reloads, so that they never fall."""
         self._loads = 0
         self._next_number = 1
         """Number that replicas will use for the next arena of frames."""

@@ -116,8 +116,8 @@ def chained(parts: Sequence[Chosen]) -> Chosen:
 
 
 def chosen_crops(edge: Edge, arrays: StageArrays, crops: Chosen) -> Chosen:
-    """Return those of a stage's `crops` that `edge` hands on, turned where it says so. Raises
-    ValueError as `chosen_boxes` does."""
+    """Return the crops among a stage's `crops` that `edge` hands on, turned where the edge says so.
+    Raises ValueError as `chosen_boxes` does."""
     count = len(crops.rows)
     rows = chosen_rows(edge, arrays, count).rows
     boxes = crops.boxes

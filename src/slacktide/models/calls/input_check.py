@@ -167,7 +167,7 @@ class InputCheck:
         self._limit_rows = settings.limits.rows
         most_rows = self._limit_rows or self._batch_rows * MOST_BATCHES
         self.most_rows = most_rows if interface.batches else 1
-        """Maximum number of rows in a request. One with more than `max_batch` is split."""
+        """Maximum rows in a request. A request with more than `max_batch` rows is split."""
         self._payload_limit = settings.limits.payload
         self._finite = {name for name, section in settings.inputs.items() if section.finite}
         self._by_form = not self._finite and all(

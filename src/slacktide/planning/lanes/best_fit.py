@@ -1,9 +1,9 @@
 """Assigns replicas to lanes by best fit, for placements without a timetable.
 
-Stages that run one model on one device share its replicas, as many as their total work needs. The
-busiest replica goes first. Each goes to the least busy accelerator with enough memory, and there to
-the least busy lane without its model. A replica that fits nowhere goes where the least memory is
-missing.
+Stages that run one model on one device share its replicas, of which there are as many as the
+stages' total work needs. The busiest replica is assigned first. Each replica goes to the least busy
+accelerator with enough memory, and there to the least busy lane without its model. A replica that
+fits nowhere goes where the least memory is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # avoids an import cycle
     from slacktide.planning.pipelines.problem import DeviceView, PlacementQuestion
 
 MAX_UTILISATION = 0.8
-"""Largest share of the time that replicas are busy; above it, a model gets one more replica."""
+"""Share of the time that a model's replicas are busy above which it gets one more replica."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class DeviceSchedule:
         self.intermediate = [0.0] * device.accelerators
         self.utilisation = [0.0] * device.accelerators
         self._free: list[tuple[float, int, float, _Window]] = []
-        """(length, lane, start, window), ascending: the first that fits is the best."""
+        """(length, lane, start, window), ascending: the first window that fits is the best one."""
         for lane in self.lanes:
             self._add_free(lane.first)
         self._taken_windows: dict[Key, _Window] = {}

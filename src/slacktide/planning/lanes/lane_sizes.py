@@ -1,7 +1,7 @@
 """`LaneSizes`: turns the targets of scaled models into a plan: lanes, their cores, and batch caps.
 
-A base plan has the pools, their first lanes, and the routes. For scaled models, this changes the
-number of lanes, their cores, and the batch caps of the replicas on them.
+A base plan has the pools, their first lanes, and the routes. `LaneSizes` changes the lanes of
+scaled models: their number, their cores, and the batch caps of the replicas on them.
 
 - Models that share lanes are a *group* of one size: the most replicas and the most cores that any
   of them asks for.
@@ -128,7 +128,8 @@ class LaneSizes:
     ) -> Plan:
         """Return `base` with the lanes of its groups sized as `wishes` ask, as far as there are
         cores. `borrowing`: whether a group without a lane gets one at once, on cores that others
-        are about to give up. Further replicas of groups with lanes always wait for their cores."""
+        are about to give up. Groups that have lanes always wait for the cores of further
+        replicas."""
         elastic = {lane for group in self.groups for lane in group.lanes}
         sizes = {
             group: self._lane_cores(base, group, [wishes[name] for name in group.models], snapshot)

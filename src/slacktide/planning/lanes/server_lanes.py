@@ -76,8 +76,8 @@ class ServerLanes:
     def write(
         self, draft: Plan, snapshot: Snapshot, fields: Mapping[str, frozenset[PlanField]]
     ) -> Plan:
-        """Return `draft` with each model on its new lanes, and still on its old lanes until it is
-        up on the new ones. `fields`: by model, the fields that the placement owns."""
+        """Return `draft` with each model on its new lanes, and also on its old lanes until it is up
+        on the new lanes. `fields`: by model, the fields that the placement owns."""
         self.moving = False
         lane_names = {lane.name for lane in draft.lanes}
         lanes: dict[str, dict[str, int]] = {}

@@ -2,7 +2,7 @@
 
 It plans every six minutes, off the loop. For the published policy it also scales instances between
 two plans (instances.py). For our policy it compares measurements with the planned demand each
-second, and plans immediately if the placement in force would now serve less than expected (a link
+second. It plans immediately if the placement in force would now serve less than expected (a link
 has slowed, there are more rows), or if another placement may be better after a change. Such a plan
 repairs only some pipelines, so all of them are placed anew each minute.
 
@@ -42,11 +42,11 @@ CHECK_S = 1.0
 SCALE_S = 5.0
 """Seconds between scalings of instances."""
 SHORT_S = 2.0
-"""Window in which a surge shows."""
+"""Window, in seconds, in which a surge shows."""
 AT_FIRST = (SHORT_S, *WINDOWS_S)
 """The windows while demand may have been measured for only seconds."""
 CALM_S = 30.0
-"""Window in which the end of a surge shows."""
+"""Window, in seconds, in which the end of a surge shows."""
 CALM = (CALM_S,)
 PAUSES_S = (3.0, 30.0)
 """Pause after a plan that paid off, and the longest pause. The pause doubles after each plan that

@@ -4,10 +4,10 @@ A lane repeats a cycle of half the SLO of its first pipeline. Each replica gets 
 cycle, as long as its batch takes (p99), in the free window that fits it best
 (lanes/lane_schedule.py).
 
-A window begins after the windows of earlier stages on its device, and early enough for those of
-later stages to end within the cycle. (The paper allows a single start, so two pipelines could not
-share a lane.) A replica with a window runs one batch per cycle, so a stage gets enough replicas for
-the rows of one cycle (decision 0014).
+A window begins after the windows of earlier stages on its device, and early enough for the windows
+of later stages to end within the cycle. (The paper allows a single start, so two pipelines could
+not share a lane.) A replica with a window runs one batch per cycle, so a stage gets enough replicas
+for the rows of one cycle (decision 0014).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class CoralSchedule:
         on the same device that feed the stage)."""
 
     def schedule(self, placed: Placed) -> PlacementAnswer:
-        """Schedule one replica of each stage per round, so that every stage gets one before any
-        gets two. `placed` counts replicas that run back to back; with a window, a replica runs one
-        batch per cycle. So stages get more replicas if a cycle brings more rows than their batches
-        hold, as far as windows are free."""
+        """Schedule one replica of each stage per round, so that every stage has a replica before
+        any stage has two. `placed` counts replicas that run back to back; with a window, a replica
+        runs one batch per cycle. So stages get more replicas if a cycle brings more rows than their
+        batches hold, as far as windows are free."""
         unscheduled: list[Key] = []
         chosen = [list(stages) for stages in placed]
         targets = [

@@ -30,8 +30,9 @@ class EstimateRules:
     shared: bool = True
     """Whether stages on a device wait for each other's batches."""
     late_chance: float = 0.0
-    """Share of answers that are in time by chance if a path takes the whole SLO; longer paths have
-    proportionally less. So among late placements, the best serves much and is not very late."""
+    """Share of answers assumed to be in time, by chance, if a path takes the whole SLO; on longer
+    paths the share is proportionally smaller. So the best of several late placements serves much
+    and is not very late."""
     memory: float = 0.0
     """Number of server lanes that a gigabyte is worth when placements that serve equally are
     compared."""
@@ -57,7 +58,7 @@ class StageCost(NamedTuple):
     busy: float
     """Lanes that it keeps busy, on average."""
     squares: float
-    """Batches per second, times their seconds squared."""
+    """Batches per second × (seconds of a batch)²."""
     utilisation: float
     """Accelerators that it uses, on average."""
     memory: float
@@ -71,7 +72,8 @@ class StageCost(NamedTuple):
     accuracy: float
     row_share: float
     on: Sequence[tuple[int, float]]
-    """(device, 1 if it runs there, else 0); the second is an array if fields are arrays."""
+    """Pairs (device, 1 if the stage runs there, else 0). The second is an array if other fields
+    are."""
 
 
 class Load:
@@ -88,7 +90,7 @@ class Load:
         """By ends: (bytes per second, hand-overs per second times their bytes squared)."""
 
     def add(self, load: Load, places: Sequence[int], sign: float = 1.0) -> None:
-        """Add `load`. `places`: index here of each device of `load`."""
+        """Add `load`. `places[i]`: index in this load of device i of `load`."""
         for local, place in enumerate(places):
             self.busy[place] += sign * load.busy[local]
             self.squares[place] += sign * load.squares[local]
@@ -106,8 +108,8 @@ class PlacementScore(NamedTuple):
     worth: float
     """Rows per second that reach sinks in time, times their accuracy."""
     spare: float
-    """The servers' work in lanes, memory and links included (`EstimateRules`), negated; the
-    latency, negated, if the placement is worth nothing."""
+    """Minus the servers' work in lanes, which includes memory and links (`EstimateRules`). If the
+    placement is worth nothing: minus its latency."""
 
 
 def better(score: PlacementScore, than: PlacementScore) -> bool:

@@ -18,7 +18,8 @@ from slacktide.planning.pipelines.problem import PipelineView
 KEPT_S = 60.0
 """Longest average, seconds."""
 LEAST_ROWS = 10
-"""Rows from which a fan-out or burstiness is learnt; with fewer, the stated one holds."""
+"""Minimum rows from which a fan-out or burstiness is learnt; with fewer rows, the stated value
+holds."""
 
 
 class StageArrivals:

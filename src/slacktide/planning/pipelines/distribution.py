@@ -55,7 +55,7 @@ class DistributionOptions:
 
 STATIC = StaticBatches()
 RULES = EstimateRules(shared=False)
-"""With CWD, stages have windows, so they do not wait for each other."""
+"""With CWD, stages have windows and so do not wait for each other."""
 
 
 def distribute(
@@ -118,7 +118,8 @@ class _Distribution:
         return self.estimator.cost(at, device, 0, batch)
 
     def _grow_batches(self) -> None:
-        """Double batches. A stage that cannot grow now never can: growth only lengthens paths."""
+        """Double batches. A stage whose batch cannot grow now never can, because growing batches
+        only lengthen paths."""
         growing = sorted(range(len(self.costs)), key=lambda at: -self.burstiness[at])
         most = len(self.estimator.question.batches) - 1
         while growing:

@@ -1,7 +1,8 @@
 """Estimates placements: latency, worth, work and load (OctopInf, equations 1 to 5).
 
 The same code estimates one placement, in floats, or many together, in arrays with one axis for each
-stage (search.py). Both are annotated as `float`; a number that depends on two stages has two axes.
+stage (search.py). Floats and arrays are both annotated as `float`. A number that depends on two
+stages has two axes.
 
 The latency of a stage is the sum of its batch's wait to fill, its p99, and its wait for a lane. A
 path adds the transfers between devices and the answer's way back. Waits:
@@ -339,7 +340,7 @@ def _hand_overs(
 
 
 def _transfer(link: LinkView | None, high: Combine, wait: float = 0.0) -> Transfer:
-    """Return the seconds of one hand-over as a function of its bytes."""
+    """Return a function from the bytes of one hand-over to its seconds."""
     if link is None or link.bandwidth <= 0.0:
         return lambda size: NEVER
     latency, bandwidth, burst = link.latency, link.bandwidth, link.burst

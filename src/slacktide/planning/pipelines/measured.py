@@ -2,8 +2,8 @@
 
 Predictions of placements are cautious. Before a placement takes a larger variant from a detector,
 the planner looks at the worth measured without that placement. A frame that lacks a branch counts
-half; a refused or late frame, nothing. An answer counts the accuracy of its variant relative to the
-best variant.
+half. A refused or late frame counts nothing. An answer counts the accuracy of its variant relative
+to the best variant.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class PlacedPipeline:
 
 
 def fields_of(model: str, stated: Stated) -> frozenset[PlanField]:
-    """Return the fields of a model that a placement writes. Planners of cores and of variants
-    decide the others, within the placement's bounds: all fields of a model whose cores or replicas
-    have a range; the variants and batches of a family."""
+    """Return the fields of a model that a placement writes. Within the placement's bounds, planners
+    of cores and of variants decide the other fields: all fields of a model whose cores or replicas
+    have a range, and the variants and batches of a family."""
     if model in stated_as(ScaledModel, stated):
         return frozenset()
     family = stated_as(Family, stated).get(model)

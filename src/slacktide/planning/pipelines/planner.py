@@ -242,7 +242,7 @@ class ServerPipelinesPlanner(Planner):
         return place
 
     def plan(self, snapshot: Snapshot, draft: Draft, *, now: float) -> Draft:
-        """See `Planner`. Replicas leave their old lanes once those on the new lanes are up."""
+        """See `Planner`. Replicas leave old lanes once the replicas on the new lanes are up."""
         revision = self._control.revision
         is_new = self._came_up or self._reason_revision != revision
         self.reason = self._control.reason if is_new else ""
@@ -269,8 +269,8 @@ class ServerPipelinesPlanner(Planner):
         )
 
     def _restate(self, question: PlacementQuestion) -> None:
-        """Ask `question` from now on. If pipelines or lanes have changed, all is as the settings
-        state until something is placed."""
+        """Ask `question` from now on. If pipelines or lanes have changed, lanes and bounds are as
+        the settings state until there is a placement."""
         self._control.restate(question)
         if self._control.plans is None and self._lanes.by_model:
             self._lanes.clear()
@@ -306,7 +306,7 @@ class ServerPipelinesPlanner(Planner):
 
     def _is_as_good(self) -> bool:
         """Whether the measured service of the present lanes is as good as the expected service of
-        the last placement. If so, no model loses anything or moves, because predictions are
+        the last placement. If so, no model loses or moves anything, because predictions are
         cautious."""
         if not self._control.policy.watches:  # it predicts no service
             return False

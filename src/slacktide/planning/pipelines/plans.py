@@ -3,8 +3,9 @@
 A replica of a model is a deployment of its pool on a lane (lanes/lane_assignment.py); placed
 windows are windows of the lane's timetable.
 
-If pipelines run a model on one device in different configurations, the one with the most rows gets
-the plain route. Frames of pipelines with another configuration name their pipeline as the client.
+If pipelines run a model on one device in different configurations, the configuration with the most
+rows gets the plain route. Frames of pipelines with another configuration name their pipeline as the
+client.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class DevicePlans:
         return Plan(tuple(device_lanes), deployments, routes, places=places)
 
     def bounds(self, device: str) -> dict[str, ModelBounds]:
-        """Return bounds for other planners of `device`, by model; if a model runs in several
-        configurations, those of the most accurate one."""
+        """Return bounds for other planners of `device`, by model. If a model runs in several
+        configurations, the bounds are those of the most accurate configuration."""
         bounds: dict[str, ModelBounds] = {}
         ranks: dict[str, float] = {}
         for replica in self.replicas:

@@ -51,7 +51,7 @@ class PlacementPolicy(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PublishedOptions(Options):
-    """Options of `octopinf`. Switching off a part gives one of its ablations."""
+    """Options of `octopinf`. Without one of the parts, it is one of the paper's ablations."""
 
     alpha: float = option(
         0.6, "Largest output of a stage that stays at the edge, as a share of its input.", least=0

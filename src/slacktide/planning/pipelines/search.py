@@ -5,8 +5,9 @@ the stages of one pipeline are estimated together, in addition to the load of th
 If there are too many, a few neighbouring stages are chosen at a time, from several starts, until no
 such change helps. The best placement serves the most, then uses the least of servers (estimate.py).
 
-Choices that no path has the time for, or that another choice of the stage beats in every respect,
-are left out first. The rest span arrays with one axis for each stage.
+A choice is left out beforehand if it takes longer than any path may, or if another choice of the
+stage is better in every respect. The estimates of all combinations are arrays with one axis for
+each stage.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ def search(
 def mended(
     question: PlacementQuestion, placed: Placed, rules: EstimateRules = RULES, gain: float = 0.0
 ) -> Placed:
-    """Place anew the pipelines of `placed` that would not serve everything in time, if that serves
-    more by the share `gain`. Raises ValueError if `placed` cannot run any more."""
+    """Place anew the pipelines of `placed` that would not serve everything in time. A pipeline is
+    moved only if it then serves more by at least the share `gain`. Raises ValueError if `placed`
+    cannot run any more."""
     estimators = make_estimators(question, rules)
     chosen = [
         estimator.chosen(stages) for estimator, stages in zip(estimators, placed, strict=True)
@@ -111,8 +113,9 @@ def _improve(
     load: Load,
     improved: Callable[[int, PlacementScore], list[StageCost] | None],
 ) -> Placed:
-    """Replace choices of pipelines until none improves. `load`: the load of all `chosen` or, while
-    `improved` is called with a pipeline's number and score, of the other pipelines."""
+    """Replace the choices of pipelines until none improves. `improved` is called with a pipeline's
+    number and score; `load` is the load of the other pipelines during this call, and of all
+    pipelines otherwise."""
     for _ in range(ROUNDS - 1):
         moved = False
         for number, estimator in enumerate(estimators):
@@ -208,7 +211,8 @@ class _Pipeline:
         return useful
 
     def _starts(self, start: Sequence[StageCost]) -> Iterator[list[int]]:
-        """Yield starts: all on servers, all at the source, each where it is fastest, `start`."""
+        """Yield starts: all stages on servers, all at the source, each where it is fastest; then
+        `start`."""
         for device in (1, 0, -1):
             picks = []
             for at, useful in enumerate(self.useful):

@@ -38,8 +38,8 @@ from slacktide.planning.variants.family import Family
 AT_ONCE = 1e15
 """Bandwidth between lanes in bytes per second, at which transfers take no time."""
 WHOLE = 0.95
-"""Worth of an answer of a stage without early exits (1 with them), so that a placement gives up
-exits only if the stage then serves a twentieth more."""
+"""Worth of an answer of a stage without early exits, relative to one with exits. Therefore a
+placement gives up exits only if the stage then serves a twentieth more."""
 ExitsOf = Callable[[], Mapping[PoolId, ExitsStatus]]
 
 

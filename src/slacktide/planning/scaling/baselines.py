@@ -10,11 +10,11 @@ rate, end to end in batches of b, and refuses the pair as soon as a batch has
 
 where q is the time of the batches before it, and takes the first pair that is not refused (Sponge
 §3.3, Eq. 3: the fewest cores, then the smallest batch). Latencies are rounded down to milliseconds.
-Its cl_max is the SLO minus the last request's remaining SLO, not a maximum over the queue; ours is
-the SLO minus the view's budget. If it refuses all pairs, nothing changes.
+The cl_max of the published code is the SLO minus the last request's remaining SLO, not a maximum
+over the queue; ours is the SLO minus the view's budget. If all pairs are refused, nothing changes.
 
-It never looks at the queue, batches need not keep up with the rate if the SLO is longer than a
-second, and it plans nothing between two periods. `vertical` is the sound version.
+`sponge` never looks at the queue, does not require that batches keep up with the rate if the SLO is
+longer than a second, and plans nothing between two periods. `vertical` is the sound version.
 
 `octopinf` scales replicas by utilisation alone, as OctopInf's autoscaler does.
 

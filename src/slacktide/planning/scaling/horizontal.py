@@ -6,8 +6,8 @@ A new replica serves only after `view.start_time`, so the number follows a forec
   (queue_projection.py) finds late requests although no replica is starting;
 - down once fewer replicas have been enough for `cool_down` seconds.
 
-A starting replica does not help requests that are already on their way: until it serves, they are
-late. `joint` lets the other replicas grow meanwhile.
+A starting replica does not help requests that are already on their way: they are late before the
+replica serves. `joint` lets the other replicas grow meanwhile.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ CHECK_REQUESTS = 500
 """Waiting requests above which `CHECK_INTERVAL` grows in proportion, so that checks never take a
 larger share of the time."""
 VAIN_INTERVAL = 0.1
-"""Seconds to the next check after one whose new plan was no better."""
+"""Seconds to the next check after a check whose new plan was no better."""
 
 
 class ScaledState(ScopeState):
@@ -51,7 +51,7 @@ class ScaledState(ScopeState):
         self._bounds = UNBOUNDED
         self.policy = make_scaling_policy(stated.policy, stated.options)
         self.times: BatchSeconds | None = None
-        """Batch times of the pool that served last, as the policy saw them; in a family, those of
+        """Batch times of the pool that served last, as the policy saw them; in a family, times of
         the smallest variant. None until a pool has served."""
         self.arrivals = ExpectedArrivals()
         self.arrived = 0

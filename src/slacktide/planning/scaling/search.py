@@ -109,7 +109,8 @@ class Search:
         return ((c, b) for _, c, b in ordered)
 
     def _as_good(self, cores: int, goal: tuple[float, float], batches: Sequence[int]) -> int | None:
-        """Return the first of `batches` that reaches `goal`: (late, rows per second too few)."""
+        """Return the first of `batches` that reaches `goal`: (requests that are late, rows per
+        second that are missing)."""
         late, short = goal
         for b in batches:
             if self._shortfall(cores, b) <= short and self.late(cores, b, most=late) <= late:

@@ -109,8 +109,8 @@ class ModelView:
     """Waiting requests, in the order of their deadlines."""
     replicas: tuple[ReplicaView, ...]
     rate: float
-    """Expected rows per second until the next plan, with a margin for bursts. Counts only requests
-    that could be on time with some allowed number of cores."""
+    """Expected rows per second until the next plan, with a margin for bursts. Only requests that
+    could be on time with some allowed number of cores count."""
     budget: float
     """Seconds that an expected request will have left when it is ready (a low quantile); infinite
     without deadlines."""

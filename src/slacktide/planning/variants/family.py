@@ -20,9 +20,9 @@ class FamilyVariant:
 
 
 def expected_accuracy(variants: Sequence[FamilyVariant], ran: str, side: float) -> float:
-    """Return the accuracy of the answer if an image of `side` pixels runs on variant `ran`: the
-    lower of two, that of `ran` and that of the largest variant that needs at most so many pixels. 0
-    if `ran` is none of the `variants`."""
+    """Return the accuracy of the answer if an image of `side` pixels runs on variant `ran`. It is
+    the accuracy of `ran`, or that of the largest variant that needs at most so many pixels if this
+    is lower; 0 if `ran` is none of the `variants`."""
     ran_accuracies = [variant.accuracy for variant in variants if variant.name == ran]
     sent = [variant.accuracy for variant in variants if variant.size <= side]
     return min(max(ran_accuracies, default=0.0), max(sent, default=0.0))

@@ -127,7 +127,8 @@ class FamilyFields:
         self, plain: Route, serving: Collection[PoolId], deployed: Collection[PoolId]
     ) -> list[Route]:
         """Return the plain route and the routes of sessions. They lead to pools that were loaded
-        with the plain one and serve or, if none serves, will serve."""
+        together with the pool of the plain route and that serve or, if none of them serves, will
+        serve."""
         state, beside = self._state, plain.pool._replace
         pools = [beside(variant=variant.name) for variant in state.family.variants]
         ready = [at for at, pool in enumerate(pools) if pool in serving]

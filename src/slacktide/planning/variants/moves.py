@@ -1,8 +1,8 @@
 """`improved`: improves an assignment by moves that greedy mapping misses: moves and swaps of single
 clients, and other variants for replicas. Arrays evaluate the whole neighbourhood together.
 
-A new client may be the tightest one of its replica and so lower the replica's capacity; a client
-that leaves never does harm. So a move is allowed if its target replica allows it.
+A new client may be the tightest client of its replica and so lower the replica's capacity, whereas
+a client that leaves never does harm. So a move is allowed if its target replica allows it.
 """
 
 from __future__ import annotations

@@ -178,8 +178,8 @@ class PlannedFamily(ScopeState):
         self.planning_s += seconds
 
     def put_off(self, until: float) -> None:
-        """Leave clients where they are. From the second failure in a row on, leave out the whole
-        family until `until`; otherwise no other family could be planned."""
+        """Leave clients where they are. From the second failure in a row on, leave the whole family
+        out of plans until `until`; otherwise no other family could be planned."""
         self.due_at = until
         self.failures += 1
         if self.failures > 1:
@@ -248,8 +248,8 @@ class PlannedFamily(ScopeState):
             if variant == UNMAPPED and self.answer.limit(client, 0):
                 self.schedule_soon(now=now, searching=CROWDED)
             return variant
-        # The session stays on its lane: a smaller variant takes no longer. If no lane serves a
-        # variant that fits, its frames become small enough for its link all the same.
+        # The session stays on its lane, because a smaller variant takes no longer. Even if no lane
+        # serves a variant that fits, its frames become small enough for its link.
         fitting = [at for at in range(before, -1, -1) if self.answer.limit(client, at)]
         by_turns = self.answer.turns is not None
         served = [at for at in fitting if by_turns or at in self.lanes.values()]

@@ -1,7 +1,7 @@
 """`VariantsPlanner`: which variant of a family each lane runs, and which each client is mapped to.
 
 The clients of a family are planned anew by `search`, off the loop: twice a second, and immediately
-when a session opens or closes, or its link falls. Until a search is done, a new client, or one
+when a session opens or closes, or its link falls. Until a search is done, a new client, or a client
 whose link fell, gets the largest variant that has room for it in the plan in force. So nobody waits
 for a search. The planner tells each session to send pictures of its variant's size.
 
@@ -48,8 +48,8 @@ class VariantsPlanner(ScopedPlanner[str, PlannedFamily]):
         report: Callable[[str, int, int], None] = lambda model, unmapped, sessions: None,
     ) -> None:
         """`stopwatch`: a clock in seconds that times searches. `report` gets (model, sessions
-        without a variant, all sessions) when the number of the former has changed, at most every
-        `REPORT_INTERVAL` seconds."""
+        without a variant, all sessions) when the number of sessions without a variant has changed,
+        at most every `REPORT_INTERVAL` seconds."""
         super().__init__(stopwatch=stopwatch)
         self._report = report
         self._reports: dict[str, tuple[float, int]] = {}

@@ -37,7 +37,7 @@ replicas this would gain about 0.2 % and make a search half as long again."""
 _NEARLY = 0.95
 """Share of the best accuracy from which plans count as equal if variants must load."""
 _LEAST = 40
-"""Fewest candidates of each part."""
+"""Minimum number of candidates for each part."""
 _MOVES = 50
 """Maximum number of moves across parts if clients are left unmapped."""
 _TEMPERATURES = (0.0125, 0.0005)
@@ -60,8 +60,8 @@ def search(
 ) -> Assignment:
     """Return a good assignment. `start`: variants of the plan in force, if any. `candidates`: most
     multisets to try. `reach`: a replica has loaded the variants at most this far from its present
-    one; of nearly equal plans, the one that moves the fewest replicas further is taken. None: all
-    variants are loaded."""
+    variant. Of nearly equal plans, the plan is taken that moves the fewest replicas further than
+    that. None: all variants are loaded."""
     parts = max(1, math.ceil(fleet.replicas / _PART))
     if parts == 1:
         return _Search(fleet, seed).run(start, candidates, reach)

@@ -124,7 +124,7 @@ class ServerCall(PendingRequest):
         self._call_id = ""
         """The client's id of the call."""
         self._reply: Reply | None = None
-        """Called with the answer; None while no answer may be sent, and after the call's end."""
+        """Is called with the answer; None while no answer may be sent, and after the call's end."""
         self._answer: InferReply | None = None
         self._version: LoadedVersion | None = None
         self._route: CallRoute
@@ -136,7 +136,7 @@ class ServerCall(PendingRequest):
         """Indices of the requested outputs."""
         self._rows = 1
         self._early_until = -inf
-        """Time before which a client that leaves counts as cancelling early."""
+        """If the client leaves before this time, it counts as cancelling early."""
         self._length = 0
         """Bytes of the announced body."""
         self._slots: tuple[Slot, ...] = ()

@@ -20,8 +20,8 @@ from slacktide.wire.link_estimate import LinkEstimates
 from slacktide.wire.parameters import LOOK_ALIKES
 
 MOST_BODIES = 4096
-"""Maximum number of bodies that a client may be sending at a time, however small: each takes a
-place in the queue."""
+"""Maximum number of bodies that a client may be sending at a time, however small they are: each
+takes a place in the queue."""
 
 MOST_CANCELLED = 500.0
 """Early cancellations after which requests of an address are refused."""
@@ -80,7 +80,7 @@ class ClientLimits:
         self._arriving[client] = nbytes + length, count + 1
 
     def arrived(self, client: str, length: int) -> None:
-        """Count one arriving body fewer: it has arrived or never will."""
+        """Count one arriving body fewer, because it has arrived or never will."""
         nbytes, count = self._arriving[client]
         if count > 1:
             self._arriving[client] = nbytes - length, count - 1

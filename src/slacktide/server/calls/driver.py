@@ -243,7 +243,7 @@ class Driver:
         if self._closed:
             return
         stalled = self._watch.look()
-        if stalled > self._stalled:  # first: the other events look late only because of the stall
+        if stalled > self._stalled:  # first, or the other events would look late
             events = [DriverStalled(stalled - self._stalled), *events]
             self._stalled = stalled
         # The engine's time never goes back, even if the clock is slightly behind it.

@@ -1,8 +1,8 @@
 """When a driver wakes: its one timer, and reading sockets less often while models run.
 
-`DriverTimer` is set after every turn, so setting it must be cheap. Its time mostly moves later (the
-next batch's limit, the next request's expiry). So a timer that fires early enough is left alone;
-when it fires, the engine is asked for the next time.
+`DriverTimer` is set after every turn, so setting it must be cheap. Its time mostly moves to a later
+one (the next batch's limit, the next request's expiry). So a timer that fires early enough is left
+alone, and the engine is asked for the next time when it fires.
 
 `ReadCoalescing` is for a core shared with the models. There, every arrival displaces a running
 model and finds its own code and data evicted from the caches: a request costs 250 µs instead of

@@ -143,7 +143,8 @@ class ReplicaSupervisor:
             self._handles[replica.id] = self._launcher.start(replica, report)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-                # Clients hold all descriptors: do not count this among the model's five crashes.
+                # Clients hold all file descriptors, so this start is not one of the model's five
+                # crashes.
                 log.warning(
                     "no file descriptor left for a replica of %s: starting it later", replica.pool
                 )

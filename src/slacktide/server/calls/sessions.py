@@ -55,8 +55,8 @@ SHORTEST_S: Final = 1e-4
 _MEMORY: Final = 0.9
 """Weight of earlier frames in the averages of rate, overhead and losses."""
 _HOPELESS: Final = 0.3
-"""Share of lost frames above which a session's late frames say nothing about other links: its own
-link is down, or its clock or its statements are wrong."""
+"""If more than this share of a session's frames is lost, its late frames say nothing about other
+links: its own link is down, or its clock or its statements are wrong."""
 
 
 class StreamSession:

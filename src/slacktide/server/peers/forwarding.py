@@ -33,7 +33,7 @@ class ForwardingPlane:
         self.loads = loads
         self._rule = rule
         self._turn: dict[str, tuple[ModelLoad, int]] = {}
-        """Loads at the beginning of this turn of the loop, by version, and the rows accepted
+        """By version: its load at the beginning of this turn of the loop, and the rows accepted
         since."""
         self.largest_body = home.largest_body
         self.has_slo = home.has_slo
@@ -46,8 +46,8 @@ class ForwardingPlane:
     def sooner(
         self, version: LoadedVersion, deadline: float, rows: int, nbytes: int, *, now: float
     ) -> PeerLink | None:
-        """The link to the peer that answers a new request of `rows` rows sooner than this server;
-        None: none does, and the rows count as accepted here."""
+        """The link to a peer that answers a new request of `rows` rows sooner than this server.
+        None: no peer does, and the rows count as accepted here."""
         load, accepted = self._turn.get(version.pin, (None, 0))
         if load is None:
             if not self._turn:

@@ -77,7 +77,7 @@ class ForwardingCall(ServerCall):
         self._outside = False
         """Whether the call goes on although the engine does not know it."""
         self._held = False
-        """Outside: whether the driver has yet to release the payload."""
+        """Whether the driver has yet to release the payload of a call that is outside."""
         self._refusal: Outcome | None = None
         """The outcome with which this server refused the call, if it was forwarded after that."""
         self._tried: tuple[str, ...] = ()
@@ -100,8 +100,8 @@ class ForwardingCall(ServerCall):
     def _sooner(
         self, version: LoadedVersion, deadline: float | None, rows: int, nbytes: int
     ) -> PeerLink | None:
-        """The link to a peer that answers the call sooner; None: none does, or the call stays here.
-        `deadline` None: best effort, which stays."""
+        """The link to a peer that answers the call sooner than this server; None if no peer does,
+        or if the call must stay. Calls without a `deadline` (best effort) stay."""
         forwarding = self._forwarding
         if not forwarding.peers.in_flight() or deadline is None or self._stays(version):
             return None
@@ -138,14 +138,14 @@ class ForwardingCall(ServerCall):
             self._plane.loop.call_later(PATIENCE_S, self._expect_late, notice)
 
     def _expect_late(self, notice: Notice) -> None:
-        """Announce a request whose body is slow to arrive to the engine."""
+        """Tell the engine of a request whose body is slow to arrive."""
         if self._outside and self.state is CallState.RECEIVING and self._refusal is None:
             self._outside = False
             self.id = self._plane.driver.new_id()
             self._route.announce(replace(notice, id=self.id), self)
 
     def _start(self, version: LoadedVersion, call: InferCall, request: Request) -> None:
-        # Classes of scores may be in an output that was not requested.
+        # To classify an output, other outputs may be needed than the requested ones: ask for all.
         self._request = request
         self._output_names = call.outputs if self._classification is None else []
         self._parameters = call.parameters
@@ -216,8 +216,8 @@ class ForwardingCall(ServerCall):
         super().answered(outcome)
 
     def _rescued(self, outcome: Outcome) -> bool:
-        """Keep a call that this server refuses if a peer has time for it, and send it there.
-        Returns False if no peer has."""
+        """If a peer has time for a call that this server refuses, keep the call and send it to that
+        peer. Returns whether a peer has time."""
         version, request, budget_s = self._version, self._request, outcome.budget_s
         if request is not None:
             budget_s = None if request.best_effort else request.deadline - outcome.at

@@ -56,7 +56,7 @@ class JoinedPeer:
     alike: frozenset[str] = frozenset()
     """Models of which the peer has only versions that are usable."""
     unnamed: str = ""
-    """Why clients are not sent to the addresses in its hello; empty: they are."""
+    """Why clients are not sent to the addresses in the peer's hello; empty if they are."""
     reported_at: float = -inf
     """When its last report came."""
     received: int = 0
@@ -190,7 +190,7 @@ class ServerPeers:
         return label_of(version) in self._usable and self._versions.is_current(version)
 
     def _usable_peer(self, machine: str, version: LoadedVersion) -> JoinedPeer | None:
-        """The peer of this name, if it may answer for this version."""
+        """The peer of this name, or None if it may not answer for this version."""
         peer = self._peers.get(machine)
         is_usable = peer is not None and label_of(version) in peer.usable
         return peer if is_usable and self._versions.is_current(version) else None

@@ -1,7 +1,7 @@
 """`SessionMover`: advises clients that stream frames to go on at a peer.
 
-Frames are not forwarded: they are the heaviest traffic, and if a session moves, its frames take no
-detour. `peers/session_moves.py` decides which session moves, and when.
+Frames are not forwarded, because they are the heaviest traffic. Instead, their session moves, so
+that frames take no detour. `peers/session_moves.py` decides which session moves, and when.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from slacktide.wire.calls import InferReply, InputTensor, Parameter
 _AT_HOME: Final = frozenset(
     ("timeout", "network_us", "late", "report_timing", "binary_data_output")
 )
-"""Parameters that are not sent to the peer: it gets the remaining time, and the answer is made
-here."""
+"""Parameters that are not sent to the peer, because the peer gets the remaining time, and this
+server makes the answer."""
 
 
 def inputs_for_peer(
