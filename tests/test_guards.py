@@ -19,23 +19,23 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
     "cli": 2_016,
-    "client": 2_254,
+    "client": 2_257,
     "cluster": 1_586,
-    "domain": 3_117,
-    "engine": 4_261,
-    "executors": 13_162,
+    "domain": 3_120,
+    "engine": 4_273,
+    "executors": 13_165,
     "exits": 1_950,
     "frontends": 8_219,
-    "models": 11_796,
+    "models": 11_802,
     "observability": 1_930,
-    "peers": 838,
+    "peers": 839,
     "pipelines": 1_200,
-    "planning": 11_787,
+    "planning": 11_811,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_291,
+    "server": 7_292,
     "wire": 2_729,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 7_964,
+    "lab/simulation": 7_970,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 82_965,
-    "client": 2_254,
-    "lab": 20_705,
+    "serving": 83_032,
+    "client": 2_257,
+    "lab": 20_715,
     "testing": 400,
-    "papers": 11_531,
-    "all": 117_811,
+    "papers": 11_536,
+    "all": 117_896,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
