@@ -276,12 +276,9 @@ def test_the_policy_adds_up_shares() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to raise a priority")
 def test_a_server_gets_the_priority_of_other_programs() -> None:
-    script = (
-        "import os, slacktide.ray as ray; before = os.nice(0); os.nice(15); ray._undo_niceness()"
-    )
-    script += "; assert os.nice(0) <= before"
-    environment = {**os.environ}
-    environment.pop("RAY_worker_niceness", None)
+    script = "import os; from slacktide.ray import _undo_niceness; before = os.nice(0); os.nice(15)"
+    script += "; _undo_niceness(); assert os.nice(0) <= before"
+    environment = {name: os.environ[name] for name in os.environ if name != "RAY_worker_niceness"}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
 
 
