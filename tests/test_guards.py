@@ -23,14 +23,14 @@ CEILINGS = {
     "cluster": 1_586,
     "domain": 3_120,
     "engine": 4_273,
-    "executors": 13_165,
+    "executors": 13_170,
     "exits": 1_950,
-    "frontends": 8_219,
+    "frontends": 8_220,
     "models": 11_802,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_200,
-    "planning": 11_811,
+    "planning": 11_812,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_032,
+    "serving": 83_041,
     "client": 2_257,
     "lab": 20_715,
     "testing": 400,
-    "papers": 11_536,
-    "all": 117_896,
+    "papers": 11_538,
+    "all": 117_907,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -41,8 +41,8 @@ _METAVARS = {int: "N", float: "N", Path: "FILE"}
 def with_flags(kind: type[Options], *, env: str = "", after: str = "") -> Callable[[Verb], Verb]:
     """Replace a verb's `**flags` by a flag for each option of `kind` that has a panel.
 
-    `env`: prefix of the flags' environment variables; empty: the verb's. `after`: the parameter
-    that the flags follow; empty: the last one.
+    `env`: prefix of the flags' environment variables; empty: the verb's prefix. `after`: the
+    parameter that the flags follow; empty: the last one.
     """
 
     def decorate(verb: Verb) -> Verb:

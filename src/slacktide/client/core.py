@@ -129,7 +129,7 @@ class ClientCore:
         """Frames that wait for the fallback."""
         self._encoding: tuple[int, float] | None = None
         self._running: tuple[int, float] | None = None
-        """The frame being encoded and the one the fallback is running, with their start times."""
+        """The frame being encoded and the frame that the fallback runs, with their start times."""
         self._full = False
         """Whether the link had no room for the last encoded frame: none is encoded until one has
         arrived."""
@@ -289,7 +289,7 @@ class ClientCore:
             self._delivered += 1
             if not event.failed:
                 uplink.arrived(event.id, 0.0, now=now)
-            elif not uplink.acknowledges:  # else it is still on its way to the server
+            elif not uplink.acknowledges:  # otherwise it is still on its way
                 uplink.withdrawn(event.id)
         frame = self._frames.get(event.id)
         if frame is None or not frame.sent:

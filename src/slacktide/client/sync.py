@@ -91,7 +91,7 @@ class ServerConnection:
 class ClientSession:
     """A stream of frames to a model; a context manager. Made by `connect` or `open`. Replies go to
     `on_reply`, on the client's thread. Without it they are kept until `replies` or `ready` returns
-    them, so call one of these."""
+    them, so call one of these methods."""
 
     _aio: AioSession
 

@@ -135,7 +135,7 @@ class ExitPolicy:
     """Whether batches are planned to end at the last ramp. If so, rows go on behind it (`going_on`)
     only as far as other rows have saved time."""
     applications: tuple[str, ...] | None = None
-    """Applications whose requests may leave; None: those of every application."""
+    """Applications whose requests may leave; None: all applications."""
     whole_model_only: tuple[int, ...] = ()
     """Classes that no ramp may give: a row does not leave at a ramp that gives one of them."""
 

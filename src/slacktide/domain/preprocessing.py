@@ -48,8 +48,8 @@ class Resize(Enum):
     it. Larger pictures keep their size up to a long side of 2,000 pixels. Both sides are rounded to
     multiples (`multiple`)."""
     HEIGHT = "height"
-    """The height is scaled to the input's, the width in proportion but at most to the input's, and
-    the rest is padded. Text recognisers are trained this way."""
+    """The picture gets the height of the input and, in proportion, at most its width; the rest is
+    padded. Text recognisers are trained this way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,8 @@ class Arranger:
         self.policy: ExitPolicy | None = None
         """The policy from the next batch on."""
         self.thresholds: Mapping[int, float] = {}
-        """The policy's thresholds by position, and those of old ramps until these are replaced."""
+        """Thresholds by position, of the policy's ramps and of old ramps that are not replaced
+        yet."""
         self.turn = LaneTurn()
         self._session = session
         self._source = session.opener.source

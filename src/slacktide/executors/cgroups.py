@@ -174,9 +174,9 @@ _LIMITS = {
 def _places(root: Path) -> Iterator[ControlGroup]:
     """Groups in which we may create others: our own, and its parent if that was delegated to us.
 
-    Version 2 allows no groups below one with processes, so it needs the parent: a systemd unit with
-    `Delegate=yes` and `DelegateSubgroup=`. Groups further up are not ours, even if they are
-    writable: in them we would escape the limits that apply to us.
+    Version 2 allows no group below a group that has processes, so there we need the parent: a
+    systemd unit with `Delegate=yes` and `DelegateSubgroup=`. Groups further up are not ours, even
+    if they are writable: in them we would escape the limits that apply to us.
     """
     for version in (False, True):
         groups = control_groups("memory", root=root)

@@ -1,7 +1,7 @@
 """`CoreProbe`: finds out whether other programs use the cores of a measurement.
 
 Between two steps of the measurement, while our own processes are idle, it computes for a moment on
-these cores. CPU time ÷ wall time is then 1 on an idle core, and 0.5 on one that another program
+these cores. CPU time ÷ wall time is then 1 on an idle core, and 0.5 on a core that another program
 uses fully.
 """
 

@@ -244,7 +244,7 @@ class CropGatherer:
         return joined, list(members), faults
 
     def _place(self, parts: list[Picture] | _Gathered | None, into: NDArray[np.uint8]) -> int:
-        """Fill a member's rows. Returns the width of the widest one."""
+        """Fill a member's rows. Returns the width of the widest row."""
         if parts is None:
             into.fill(0)
             return 1

@@ -27,8 +27,8 @@ from slacktide.executors.worker_output import WorkerOutput
 log = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds for a fork server to end without being killed
-# Seconds for an answer. The fork server is abandoned only after waiting this long a second time,
-# because the whole machine may have stood still.
+# Seconds to wait for an answer. The fork server is abandoned only after a second wait of the same
+# length, because the whole machine may have stood still.
 _FIRST_ANSWER = 30.0  # the fork server first imports modules, maybe from disk
 _ANSWER = 5.0
 

@@ -91,7 +91,7 @@ class ForkServer:
             return
         if pid == 0:
             self._live_as_worker(request, descriptors, parent)
-        # Bind before the server knows the process, so that this cannot undo a resize.
+        # Bind before the server knows the process: later, binding could undo a resize.
         _bind(pid, request.cores)
         # The child has not been reaped yet, so no other process can have its id.
         pidfd = os.pidfd_open(pid)

@@ -116,8 +116,8 @@ _instances: dict[str, Any] = {}
 
 
 def load_function(target: str, caller: str, cores: int = 1) -> Any:
-    """The function that the server's owner named. If this is a class, the method `predict` of an
-    instance of it, after a call of its `setup(cores)` if it has one. Raises ModelError,
+    """The function that the server's owner named. If the owner named a class: the method `predict`
+    of an instance, after a call of the instance's `setup(cores)`, if any. Raises ModelError,
     MemoryError."""
     action = "cannot be used"
     try:

@@ -13,7 +13,7 @@ class UnsupportedKernelError(OSError):
 
 
 def require_kernel() -> None:
-    """Raise UnsupportedKernelError, naming every missing call, if there are any."""
+    """Raise UnsupportedKernelError, naming every missing call, if any call is missing."""
     if sys.platform != "linux":
         raise UnsupportedKernelError(
             f"models run in worker processes, which need Linux; this is {sys.platform}"

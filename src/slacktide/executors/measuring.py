@@ -283,7 +283,7 @@ class _Work:
         self, replica: TimedReplica, sizes: Sequence[int], core_counts: int
     ) -> dict[int, float]:
         """Return the seconds of each size's last warm-up run, for the sizes to measure, ascending;
-        empty if the first size fails. Raises MeasuringError if that fails for lack of memory."""
+        empty if the first size fails. Raises MeasuringError if the first size lacks memory."""
         warm: dict[int, float] = {}
         for size in sizes:
             if warm and not self.thorough:

@@ -1,4 +1,5 @@
-"""`open_model`: opens a model's file, or a function, with what the settings put around it."""
+"""`open_model`: opens a model's file, or a function, with the steps that the settings put around
+it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`ModelRunner`: a model opened in ONNX Runtime, which runs arrays.
 
-It includes what surrounds the model's file: declared images are converted before it, and a decoder
-makes the answers behind it. Members, shared memory and numbers of threads belong to `ModelSession`.
+It includes the steps around the model's file: declared images are converted before it, and a
+decoder makes the answers behind it. Members, shared memory and numbers of threads belong to
+`ModelSession`.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ class ModelRunner:
         pooler: Pooler | None = None,
     ) -> None:
         """`interface`: inputs and outputs of the file. `preprocessing`: how pictures become one of
-        these inputs. `pooler`: makes one output of the file's outputs. `decoder`: turns the outputs
-        into the ones that clients get. `before`: makes the file's inputs."""
+        these inputs. `pooler`: makes one output of the file's outputs. `decoder`: makes the answers
+        to clients from the outputs. `before`: makes the file's inputs."""
         self.opener, self.source = opener, opener.source
         function = opener.source.function
         self.expands = opener.source.expands
-        """Whether it is a function that returns any number of rows."""
+        """Whether the model is a function that returns any number of rows."""
         self.frame = "" if function is None else function.frame
         """Input of a function that takes whole frames; empty: none."""
         self.session = session
@@ -213,7 +214,7 @@ class ModelRunner:
         return {**feeds, name: converter.convert(feeds[name])}
 
     def without_batches(self) -> None:
-        """Treat the model as one without a batch axis."""
+        """Treat the model as if it had no batch axis."""
         self.interface = replace(self.interface, max_batch=0, outputs=self.declared_outputs)
         self._rows = None
         self.row_shapes = {name: (1, *row) for name, row in self.row_shapes.items()}

@@ -227,8 +227,8 @@ def _without_signatures(text: str) -> str:
 
 
 def _closing(text: str, at: int) -> int:
-    """The index after the parenthesis that closes the one just before `at`; the end of the text if
-    none does."""
+    """The index after the parenthesis that closes the parenthesis just before `at`; the end of the
+    text if it is never closed."""
     depth = 1
     while depth and at < len(text):
         depth += {"(": 1, ")": -1}.get(text[at], 0)

@@ -1,8 +1,8 @@
 """Resizes pixels as workers do, and encodes them as JPEG.
 
-OpenCV (the extra `images`) resizes by area means if an image shrinks, and linearly if it
-grows. Without OpenCV, NumPy does the same: each value is within one of OpenCV's. Other ways than
-these two need OpenCV. The client library includes this file, so it imports nothing else of
+OpenCV (the extra `images`) resizes by area means if an image shrinks, and linearly if it grows.
+Without OpenCV, NumPy does the same, with values that differ from OpenCV's by at most 1. Other ways
+than these two need OpenCV. The client library includes this file, so it imports nothing else of
 Slacktide.
 """
 
@@ -68,7 +68,8 @@ _Sources = tuple[NDArray[np.intp], NDArray[np.float32]]
 
 
 def _resize_with_numpy(image: Pixels, out: Pixels, *, linear: bool = False) -> None:
-    """Resize with NumPy: each row, then each column, is a weighted sum of a few others."""
+    """Resize with NumPy, first rows, then columns: each new one is a weighted sum of a few old
+    ones."""
     (height, width, colours), (down, across, _) = image.shape, out.shape
     if linear:
         way = _Way.LINES

@@ -304,7 +304,7 @@ class FunctionSource:
     name: str = ""
     """Registered name, for messages."""
     expands: bool = False
-    """Whether it returns any number of rows. Its last output then holds their parents."""
+    """Whether the function returns any number of rows. Its last output then holds their parents."""
     frame: str = ""
     """Input that takes the picture of each row's frame; empty: none."""
 
@@ -416,7 +416,7 @@ class ModelSource:
     function: FunctionSource | None = None
     """Function to run instead of a model file; `path` is then its configuration file."""
     decode: DecodeSource | None = None
-    """Decoder of the model's outputs; None: clients get them as they are."""
+    """Decoder of the model's outputs; None: clients get the outputs as they are."""
     before: FunctionSource | None = None
     """Function that makes the model's inputs; its arguments are what clients send."""
     after: FunctionSource | None = None
@@ -424,10 +424,10 @@ class ModelSource:
     tokens: TokenSource | None = None
     """Inputs that a tokenizer makes; None: there is no tokenizer."""
     pooling: PoolingSource | None = None
-    """Pooling of the model's output, before the decoder; None: none."""
+    """Pooling of the model's output, before the decoder; None: no pooling."""
     labels: Path | None = None
-    """File with the names of classes, or with the characters of `ctc`, one in a line; None: those
-    in the model's metadata apply."""
+    """File with the names of classes, or with the characters of `ctc`, one per line; None: the
+    names in the model's metadata apply."""
     device_origin: str = ""
     """File, line and key that ask for a GPU, for messages."""
     warm_up_s: float | None = None
@@ -437,7 +437,7 @@ class ModelSource:
 
     @property
     def expands(self) -> bool:
-        """Whether it is a function that returns any number of rows."""
+        """Whether the model is a function that returns any number of rows."""
         return self.function is not None and self.function.expands
 
     @property

@@ -2,8 +2,8 @@
 
 A session computes with the number of threads it was opened with. On fewer cores its threads wait
 for each other, which shows most at the tail. So a replica that will be resized opens several
-sessions, with 1, 2, 4, … threads, and a batch runs in the smallest one that has a thread for each
-core.
+sessions, with 1, 2, 4, … threads, and a batch runs in the smallest session that has a thread for
+each core.
 
 **Memory.** The largest session always opens, and first: without it the replica could not use all
 its cores. A replica usually has few cores, so the others open from the smallest up. Together they
@@ -101,7 +101,7 @@ class SessionPool:
         return replace(model.opened(), sessions=self.sizes, note=notes)
 
     def use(self, cores: int) -> None:
-        """Select the session for this many cores. Later batches run in it."""
+        """Select the session for this many cores, in which later batches run."""
         self.session.use(covering(self._threads, cores))
 
 

@@ -4,7 +4,7 @@ Variants of a file by image size need no sessions of their own, because each bat
 So the first such replica on a lane starts a real one, and later ones join it. To a driver each is a
 separate replica: it starts, runs batches, moves and stops independently. But if the real replica is
 lost, or any replica that shares it is killed, all are lost. The loss is blamed on the replica that
-ran a batch or, if none did, on the last that joined.
+ran a batch or, if none did, on the last to join.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Shared:
         self._running[order.batch] = member
 
     def resize(self, member: SizedReplica, cores: tuple[int, ...]) -> None:
-        """Move once for all replicas: those that request the same cores share one report."""
+        """Move once for all replicas: replicas that request the same cores share one report."""
         if cores != self._cores:
             self._cores, self._resized = cores, None
             self.handle.resize(cores)

@@ -1,4 +1,4 @@
-"""`TokenizerFacts`: what a tokenizer.json says of its ids and lengths, read without the package."""
+"""`TokenizerFacts`: the ids and lengths that a tokenizer.json states, read without the package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TokenizerFacts:
 
     largest_id: int
     max_length: int | None = None
-    """Number of tokens to which it truncates; None: it does not."""
+    """Number of tokens to which it truncates texts; None: it does not truncate."""
     pad_id: int | None = None
     """Id of the padding token; None if it has none."""
     pad_type_id: int = 0

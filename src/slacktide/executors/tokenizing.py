@@ -1,6 +1,6 @@
 """`TokenizerProcess`: tokenizes the texts of requests in a process of its own, clients in turn.
 
-A text of a client takes 0.4 µs for a byte, so it may not run on the loop; and no library parses
+Tokenizing takes 0.4 µs for each byte of a text, too long for the loop; and no library may parse
 strangers' bytes in the server's process (decision 0076). Texts are sent in parts of at most
 `PART_BYTES`, short requests first. The next part is sent only while few bytes are under way, so a
 long request delays a short one by one part at most. If the process dies or hangs, the request that
@@ -153,7 +153,7 @@ class TokenizerProcess:
             self._task.cancel()
 
     async def _run(self, ready: asyncio.Future[None]) -> None:
-        """Keep a process running. One that cannot be opened is tried again for the next request."""
+        """Keep a process running. If it cannot be started, try again for the next request."""
         while True:
             try:
                 await self._serve(ready)

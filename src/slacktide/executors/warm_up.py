@@ -73,7 +73,7 @@ class WarmUp:
             self._run_image_sizes(runner.interface.inputs[runner.image_index].name)
 
     def _drop_batch_axis(self, rows: int, detail: str) -> bool:
-        """Serve without a batch axis, since a batch of this many rows fails. Returns whether no row
+        """Serve without a batch axis, since a batch of this many rows fails. Returns True if no row
         has run as it should. Raises ModelError if the axis is configured or needed."""
         runner = self._runner
         if runner.source.max_batch is not None:

@@ -36,7 +36,7 @@ class TextInput:
     def __init__(
         self, text: DeclaredText, interface: ModelInterface, budget: MemoryBudget | None = None
     ) -> None:
-        """`interface`: the file's, which `check_interface` has checked. `budget`: memory for texts
+        """`interface`: of the file, as checked by `check_interface`. `budget`: memory for texts
         that wait, by client."""
         self._text, self._budget = text, budget
         self._field = f"input {text.name!r}"

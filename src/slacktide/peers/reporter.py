@@ -27,9 +27,9 @@ class LoadReporter:
     def report(
         self, loads: Iterable[ModelLoad], received: int, *, now: float, answering: bool = False
     ) -> LoadReport | None:
-        """The report to send now; None if nothing has changed, or it is too early. `loads`: those
-        of all models that the peer may use, now. `received`: calls received on the link so far.
-        `answering`: whether the report is sent with an answer."""
+        """The report to send now; None if nothing has changed, or it is too early. `loads`: the
+        present loads of all models that the peer may use. `received`: calls received on the link so
+        far. `answering`: whether the report is sent with an answer."""
         if not answering and now < self._at + INTERVAL_S:
             return None
         came = received != self._received

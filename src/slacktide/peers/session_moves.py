@@ -61,9 +61,9 @@ class SessionMoves:
         now: float,
         peers: Collection[str] | None = None,
     ) -> tuple[str, str] | None:
-        """A session of this model that should move, and the peer; None: all stay. `sessions`: those
-        that may move, the first choice first. `nbytes`: size of a frame. `peers`: peers that take
-        sessions; None: all that serve the model."""
+        """A session of this model that should move, and the peer; None: all stay. `sessions`: the
+        sessions that may move, the first choice first. `nbytes`: size of a frame. `peers`: peers
+        that take sessions; None: all that serve the model."""
         model = home.model
         weight = 1.0 - math.exp((self._at.get(model, now) - now) / AVERAGED_S)
         self._at[model] = now

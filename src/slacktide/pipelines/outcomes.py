@@ -40,7 +40,8 @@ class FrameOutcomes:
     def conclude(
         self, live: LiveFrame, reason: Reason, detail: str, missing: tuple[str, ...]
     ) -> None:
-        """End a frame in flight. `missing`: stages that its answer lacks; all if it has none."""
+        """End a frame in flight. `missing`: stages that its answer lacks. Without a result, all
+        stages are missing."""
         live.ended = True
         frame, now = live.frame, self._children.now
         pipeline = live.served.pipeline.name

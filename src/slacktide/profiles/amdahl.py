@@ -2,8 +2,9 @@
 
     l(b, c) = γ · b / c + ε / c + δ · b + η          (Sponge §3.1, Eq. 2)
 
-It is linear in the batch; the part that cores can share falls with 1 / c, the rest does not
-(Amdahl's law). Coefficients are not negative, so it rises with the batch and falls with the cores.
+The time is linear in the batch. The part that cores can share falls with 1 / c; the rest does not
+(Amdahl's law). Coefficients are not negative, so the time rises with the batch and falls with the
+cores.
 
 **The fit** minimises Σ ρ(ln(l / measured)), in two steps (an MM-estimate, Yohai 1987): first with
 Huber's ρ, quadratic up to 1.345 standard deviations and linear beyond, which finds the scatter of
@@ -95,7 +96,7 @@ class FittedPoint(NamedTuple):
     predicted: float
     """Seconds."""
     weight: float
-    """Weight in the fit: 1 in full, lower the further off the point is, 0 for an outlier."""
+    """Weight in the fit: 1 near the fit, lower the further off the point is, 0 for an outlier."""
 
     @property
     def error(self) -> float:

@@ -13,10 +13,10 @@ may have its *answer* sooner, from a ramp (`quantile` and `on_time`).
   counts as one in mode `shrink`, since lane time matters when requests wait for lanes. The share
   `feedback` of batches runs whole, so the p99 is that of a whole pass.
 
-If all requests that only an early answer could serve were refused, neither these predictions nor
-the search for thresholds would learn any more. So each refusal on an idle lane raises the chance of
-the first ramp until a request is admitted as a try. Nine in ten requests with almost no chance are
-admitted in this way, on lanes that would otherwise be idle.
+If every request that only an early answer could serve were refused, neither these predictions nor
+the search for thresholds would learn anything more. So each refusal on an idle lane raises the
+chance of the first ramp until a request is admitted as a try. Nine in ten requests with almost no
+chance are admitted in this way, on lanes that would otherwise be idle.
 """
 
 from __future__ import annotations

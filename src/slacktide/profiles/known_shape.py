@@ -5,8 +5,8 @@ The *work* L of a row is its cost, in rows as profiled. With c0 and c1 as fitted
 
     l(b, c) = profiled(b, c) · (c0 · √L + c1 · b · L) / (c0 + c1 · b)
 
-How much of c0, the fixed time of a batch, grows with the size of rows? None of it if it is spent on
-calls, all of it if it is due to cores that few rows cannot keep busy. A single batch does not show
+How much of c0, the fixed time of a batch, grows with the size of rows? Nothing, if c0 is spent on
+calls; all of c0, if it is due to cores that few rows cannot keep busy. A single batch does not show
 which, so the formula takes √L, which lies in between. Running batches correct the remaining error.
 """
 

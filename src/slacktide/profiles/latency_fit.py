@@ -71,9 +71,9 @@ def fit_latency(table: LatencyTable, cores: int, sized: Sequence[SizeTime] = ())
 def latency_on(
     measured: Mapping[int, BatchLatency], table: LatencyTable, cores: int
 ) -> BatchLatency:
-    """The latency on any number of cores, given those on at least each core count of `table`. As in
-    `Surface`, it is linear in 1 / cores between two counts; beyond them, it is proportional to the
-    table's medians (of the batch size that gains least)."""
+    """The latency on any number of cores, given `measured` latencies on at least each core count of
+    `table`. As in `Surface`, it is linear in 1 / cores between two counts; beyond them, it is
+    proportional to the table's medians (of the batch size that gains least)."""
     measured_here = measured.get(cores)
     if measured_here is not None:
         return measured_here

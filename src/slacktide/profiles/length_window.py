@@ -1,4 +1,4 @@
-"""`LengthWindow`: the latest run times of one key. A drift discards all but the newest.
+"""`LengthWindow`: the latest run times of one key. After a drift, only the newest are kept.
 
 Orloj resets its profiling memory "every once a while" (§3.2); here the data decide when. The newest
 `NEWEST` samples are compared with older ones by the two-sample Kolmogorov-Smirnov test, whose

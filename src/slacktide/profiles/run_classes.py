@@ -89,7 +89,7 @@ class RunClasses:
     hint_edges: tuple[float, ...] = ()
     """Upper edges of all hint bins but the last, ascending."""
     logs: Floats = field(init=False, repr=False)
-    """ln of `cdfs`, at least ln FLOOR: products of CDFs are sums of these."""
+    """ln of `cdfs`, at least ln FLOOR: products of CDFs are sums of these logarithms."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logs", np.log(np.maximum(self.cdfs, FLOOR)))

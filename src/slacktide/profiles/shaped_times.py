@@ -10,8 +10,8 @@ batch teaches about that shape only; each shape has its own `CorrectedTimes` (kn
 - What one shape learns about the machine is passed on to all, so that shapes that have not run
   recently follow a drift.
 - Policies see a few classes of shapes (shape_classes.py), which stay while shapes come and go.
-- At most `MOST_SHAPES` are known. A new shape replaces the least frequent one unless that has more
-  requests; if there are thousands of shapes, they keep replacing each other.
+- At most `MOST_SHAPES` are known. A new shape replaces the least frequent shape unless the latter
+  has more requests; if there are thousands of shapes, they keep replacing each other.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ShapedTimes(BatchTimes):
 
     @property
     def revision(self) -> int:
-        """Rises when predictions have changed noticeably for policies."""
+        """Rises when predictions have changed enough for policies to notice."""
         return self._revision
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:

@@ -1,15 +1,15 @@
 """`Surface`: one latency statistic over (batch size, cores), monotone everywhere.
 
 Measurements are noisy, so a batch of 4 may seem faster than a batch of 2. A scheduler that searches
-for "the largest batch that fits" relies on this never happening. As in Jellyfish (which makes
-profiles monotone in one pass over input size and batch), every value is raised to the largest one
-that bounds it:
+for "the largest batch that fits" needs times that never fall with the batch. As in Jellyfish (which
+makes profiles monotone in one pass over input size and batch), every value is raised to the largest
+one that bounds it:
 
     value[b][c] = max over b' ≤ b and c' ≥ c of measured[b'][c']
 
-This is a running maximum along growing batches followed by one along shrinking cores. The result
-is the smallest table that is monotone in both directions and nowhere below the measurements: never
-optimistic. Isotonic regression would fit closer but may predict less than was measured.
+This is a running maximum along growing batches, then a running maximum along shrinking cores. The
+result is the smallest table that is monotone in both directions and nowhere below the measurements:
+never optimistic. Isotonic regression would fit closer but may predict less than was measured.
 
 Measured values stay as they are. Between two batch sizes time is linear, between two core counts
 linear in 1 / cores, both through the measured values on either side. Beyond them it follows

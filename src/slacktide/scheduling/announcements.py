@@ -30,7 +30,7 @@ MOST_AT_ONCE = 4
 """Largest number of notices that a lane is held for at the same time."""
 
 LOOK = 64
-"""Maximum number of notices examined to find these, since those of late clients are skipped."""
+"""Maximum number of notices to examine for that, since notices of late clients are skipped."""
 
 MOST_CLIENTS = 4096
 """Limit on clients remembered as late; beyond it, the one that was late longest ago is forgiven."""

@@ -39,7 +39,7 @@ PACKET = 1500
 """Bytes that arrive together on any link. Transfers of no more than this show no rate."""
 
 _LATE_S = 0.002
-"""Delay that a busy loop may add to a transfer without its counting as a fall."""
+"""Delay that a busy loop may add to a transfer before the transfer counts as a fall."""
 _ERROR_DECAY = 0.6
 _ERRORS = 10
 """Constants of the filter, as published."""

@@ -1,8 +1,8 @@
 """Parsing and encoding of the messages between two servers (`proto/peers.proto`).
 
-The message of a call begins with a few bytes that say whose call it is and where the
-ModelInferRequest begins. If these are read early, the tensors are received straight into their
-slot, like those of frames (`frame_messages.py`). Tensors of answers are views into the message.
+The message of a call begins with a few bytes that identify the call and say where its
+ModelInferRequest begins. If these bytes are read early, the tensors are received straight into
+their slot, as for frames (`frame_messages.py`). Tensors of answers are views into the message.
 """
 
 from __future__ import annotations

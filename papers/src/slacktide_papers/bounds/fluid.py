@@ -28,8 +28,8 @@ _RULES = EstimateRules(budget=1.0)
 
 
 def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float | None:
-    """The bound of rows per second at the sinks, all pipelines together; None if the solver has
-    none after `seconds`. Raises SolverMissingError."""
+    """The bound of rows per second at the sinks, all pipelines together; None if the solver finds
+    none in `seconds`. Raises SolverMissingError."""
     program = LinearProgram()
     loads: dict[object, list[tuple[int, float]]] = defaultdict(list)
     capacities: dict[object, float] = {}

@@ -35,7 +35,7 @@ class ExperimentCell:
     seed: int
 
     def __str__(self) -> str:
-        """The cell in the progress line that is shown when it is done."""
+        """Text for the progress line that is shown when the cell is done."""
         return f"{self.setting} {self.contender.label}"
 
 
@@ -52,7 +52,8 @@ class TraceCell(ExperimentCell):
 
 
 def identity(instance: Any) -> dict[str, Any]:
-    """The compared fields of a cell or a contender, as JSON values; equal cells give equal ones."""
+    """The compared fields of a cell or a contender, as JSON values; equal cells give equal
+    values."""
     values = {part.name: getattr(instance, part.name) for part in fields(instance) if part.compare}
     return {
         name: identity(value) if is_dataclass(value) else value for name, value in values.items()
@@ -172,7 +173,7 @@ class Goal:
     what: str
     measured: str
     wanted: str
-    """The wanted figure; `–`: the measured one is shown, but not judged."""
+    """The wanted figure; `–`: the measured figure is shown, but not judged."""
     met: bool
     basis: str = ""
     """Rows that the figure is computed from; empty if that is obvious."""

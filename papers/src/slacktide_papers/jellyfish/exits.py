@@ -1,8 +1,8 @@
 """Early exits of a detector (§5.3, §8.3): Figure 20, and the exits of the runs of Figure 21.
 
 Times with an exit are measured once, on the example `street_depth` (`street_depth.json`, made by
-`examples/models/measure_exits.py`). Which rows leave is drawn at random, as in the paper: 25 % of
-the rows of the smallest variant, up to 40 % of those of the largest.
+`examples/models/measure_exits.py`). Which rows leave is drawn at random, as in the paper: from 25 %
+of the rows of the smallest variant to 40 % of the rows of the largest.
 """
 
 from __future__ import annotations

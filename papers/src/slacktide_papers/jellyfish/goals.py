@@ -19,7 +19,7 @@ ACCURACY, ACCURACY_LEAST = 1.01, 0.98
 HITS = {"5": 0.92, "3": 0.84}
 """Minimum prefetch hit rate, by number of loaded variants (printed: 92.37 and 83.61 %)."""
 NEAR = 0.01
-"""Largest distance from a printed figure at which it still counts as met."""
+"""Largest distance from a printed figure at which a measured figure still counts as equal."""
 
 _PRINTED_MOST = {"synthetic": 0.01, "wifi": 0.01, "lte": 0.015}
 _PRINTED = {

@@ -89,7 +89,7 @@ frames, ramps learnt from the 2,880 before), thinned out to four of its eleven p
 
 @dataclass(frozen=True, slots=True)
 class FiveSwitches:
-    """Which mechanisms are on. The substitutes for those that are off, in the same order: the
+    """Which mechanisms are on. Substitutes for mechanisms that are off, in the same order: the
     variant `FIXED`; answers at the model's end only; one time for all plates, learnt during the
     run; equal cores for all lanes; one placement by the same search, for mean objects and links."""
 

@@ -41,7 +41,7 @@ OF_BOUND = {"base": 0.90, "doubled": 0.80}
 OVER_RIM, OVER_JELLYFISH = 5.0, 7.0
 """Minimum throughput of `pipeline` at `slo-100`, ÷ that of `rim` and `jellyfish` (paper: 7, 10)."""
 IN_TIME = 0.97
-"""Base setting: least share in time of the offered objects, or of those that the bound allows."""
+"""Base setting: least share in time of the objects that are offered, or that the bound allows."""
 OF_MADE = 0.95
 """Minimum ratio of the objects in time during surges to those under a plan made for the surge."""
 ACTION_KINDS: Mapping[str, Sequence[str]] = {

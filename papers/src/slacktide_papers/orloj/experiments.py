@@ -40,7 +40,7 @@ class OrlojCell(ExperimentCell):
     overhead_ms: float = 0.0
     """Time that every batch takes beyond its run time, unknown to the scheduler."""
     trace: tuple[float, ...] = ()
-    """Arrival rates of consecutive windows, in any unit; empty: those of the setting."""
+    """Arrival rates of consecutive windows, in any unit; empty: the setting's rates."""
 
     def __str__(self) -> str:
         return f"{self.setting} {self.case} {self.contender.label}"
@@ -57,7 +57,8 @@ ORLOJ = OrlojContender("orloj", "orloj")
 PUBLISHED = (CLIPPER, NEXUS, CLOCKWORK, ORLOJ)
 ORLOJ_TEXT = OrlojContender("orloj_text", "orloj_text")
 ORLOJ_BY_CLASS = OrlojContender("orloj, by class", "orloj", (("times", "by_class"),))
-"""Line 16 as printed, with the strongest reading of batch times. Goals are gains over this one."""
+"""Line 16 as printed, with the strongest reading of batch times. Goals are gains over this
+contender."""
 SLACK = OrlojContender("slack", "slack")
 ORACLE = OrlojContender(YARDSTICK, YARDSTICK)
 NOTICED = OrlojContender("slack, notice 0.2", "slack", notice=0.2)
@@ -94,7 +95,7 @@ class OrlojScope:
     """Cases to measure; None: all."""
     slos: tuple[float, ...] = SLOS
     trace: tuple[float, ...] = ()
-    """Arrival rates of consecutive windows; empty: those of the setting."""
+    """Arrival rates of consecutive windows; empty: the setting's rates."""
 
     @property
     def size(self) -> str:

@@ -7,7 +7,7 @@ Published baselines: they refuse no request, and run late ones, too.
 The size grows by a constant while answers come in time and shrinks by a factor once an answer is
 late: additive increase, multiplicative decrease (Clipper, §4.3). "In time" is judged by the latency
 the client sees, waiting included. That reading fits the figures in Orloj's Tables 2 and 3; judged
-by the batch time alone, Clipper would do far better than they say. Nothing is predicted.
+by the batch time alone, Clipper would do far better than these tables say. Nothing is predicted.
 
 Each request is judged by its own deadline, so requests with different deadlines need no common
 objective: a batch was slow if any of its members is late. Best-effort requests are never late.
@@ -15,8 +15,8 @@ objective: a batch was slow if any of its members is late. Best-effort requests 
 `nexus` plans the size from the mean (Nexus, SOSP 2019).
 
 The plan is the largest size whose expected batch time fits `cycles` times into the SLO. Nexus plans
-with 2: a request that has just missed a batch waits for one and runs in the next. The figures for
-Nexus in Orloj's Tables 2 and 3 fit 4 cycles without early drop, so both are used here.
+with 2: a request that has just missed a batch waits for that batch and runs in the next. The
+figures for Nexus in Orloj's Tables 2 and 3 fit 4 cycles without early drop, so both are used here.
 
 Each request is planned by its own SLO (deadline - arrival), and the tightest in a batch decides.
 Best-effort requests have no SLO and join batches of any size.

@@ -9,7 +9,7 @@ the target. The autoscaler sees neither deadlines nor the network.
 
 Two things are ours. The usage of a busy instance follows from its profile: a batch needs as many
 CPU seconds on c cores as on one, so it uses l(b, 1) / l(b, c) cores. And an instance is evicted
-even if it is the only one (`--min-replicas=1`), else nothing would ever change here.
+even if it is the only one (`--min-replicas=1`); otherwise nothing would ever change here.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _LOOKS = 20
 
 @dataclass(frozen=True, slots=True)
 class VpaOptions(Options):
-    """The defaults are those of its documentation."""
+    """The defaults are those of the autoscaler's documentation."""
 
     sample: float = option(
         60.0,

@@ -8,7 +8,7 @@ It is exact if requests become ready in the order of their deadlines, as on one 
 Then an optimal schedule exists that runs them in that order, in batches of neighbours (an exchange
 removes any other order, or gap in a batch, at no loss). So a state consists of the requests done,
 the running batch, the share of this batch that is left, and the cost. Of two states that differ
-only in this share, the one with less left is never worse.
+only in this share, the state with less left is never worse.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from slacktide.executors.ports import DecodeSource
 Arrays = Sequence[NDArray[Any]]
 Placements = NDArray[np.float64]
 Extent = tuple[int, int]
-"""Height and width in pixels; (0, 0) if there is no picture, or none of fixed size."""
+"""Height and width in pixels; (0, 0) if there is no picture of fixed size."""
 
 
 def extent_of(shapes: Iterable[Sequence[int]]) -> Extent:
@@ -31,8 +31,8 @@ def extent_of(shapes: Iterable[Sequence[int]]) -> Extent:
 def head_of(
     source: DecodeSource, outputs: Sequence[TensorSpec], *, rank: int
 ) -> tuple[int, TensorSpec]:
-    """Index and spec of the output that `from` names; without it, of the only output, or of the
-    only one with `rank` axes. Raises ModelError."""
+    """Index and spec of the output that `from` names. Without `from`: of the only output, or of the
+    only output with `rank` axes. Raises ModelError."""
     if source.outputs:
         index = index_of(source.outputs[0], outputs)
     else:

@@ -27,7 +27,7 @@ _READ_TASKS = ("", "detect", "classify")
 
 
 def parse_labels(data: bytes) -> tuple[str, ...]:
-    """The labels in a file: one in a line, in the order of the classes. Empty lines at the end are
+    """The labels in a file: one per line, in the order of the classes. Empty lines at the end are
     ignored. Raises ValueError."""
     if len(data) > MOST_LABEL_BYTES:
         raise ValueError(f"expected at most {MOST_LABEL_BYTES} bytes")
@@ -49,7 +49,7 @@ def parse_labels(data: bytes) -> tuple[str, ...]:
 
 
 def parse_characters(data: bytes) -> tuple[str, ...]:
-    """The characters in a file: one in a line, in the order of the classes. Raises ValueError."""
+    """The characters in a file: one per line, in the order of the classes. Raises ValueError."""
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
     except UnicodeDecodeError:
@@ -65,7 +65,7 @@ def parse_characters(data: bytes) -> tuple[str, ...]:
 
 def names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
     """The names of classes that exporters write into a model: `names` of Ultralytics, a Python
-    literal such as {0: 'person', 1: 'bicycle'}, or `character` of the rapid family, one in a line.
+    literal such as {0: 'person', 1: 'bicycle'}, or `character` of the rapid family, one per line.
     Empty if there are none, or they are unreadable."""
     text = metadata.get("names", "")
     if not text or len(text) > _MOST_NAMES_TEXT:

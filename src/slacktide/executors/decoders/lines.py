@@ -1,8 +1,9 @@
 """`LineDecoder`: lines of text from the map of a detector of the DB family (`as: db`).
 
 The map [rows, 1, height, width] holds the probability that a pixel belongs to the shrunk core of a
-line. Cores are cut out above a threshold, each is enclosed by a rotated rectangle, and that is
-grown by area × `unclip` / perimeter on all sides, which undoes the shrinking of the training.
+line. Cores are cut out above a threshold, each is enclosed by a rotated rectangle, and the
+rectangle is grown by area × `unclip` / perimeter on all sides, which undoes the shrinking of the
+training.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _grown(corners: Quad, sides: Sequence[float], unclip: float) -> NDArray[np.f
 
 
 def _clockwise(corners: NDArray[Any]) -> Quad:
-    """The corners from the upper left one. The two leftmost are the left side."""
+    """The corners, beginning with the upper left. The two leftmost corners form the left side."""
     by_x = corners[np.argsort(corners[:, 0], kind="stable")]
     (upper_left, lower_left), (upper_right, lower_right) = (
         side[np.argsort(side[:, 1], kind="stable")] for side in (by_x[:2], by_x[2:])

@@ -1,4 +1,4 @@
-"""Answers of detectors: the boxes that remain when overlapping ones are removed, as fractions of
+"""Answers of detectors: the boxes that remain when overlapping boxes are removed, as fractions of
 pictures."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from slacktide.executors.ports import DecodeSource
 
 
 class Candidates(NamedTuple):
-    """Boxes of a batch, with a score above the stated one."""
+    """Boxes of a batch whose scores exceed the stated score."""
 
     rows: NDArray[np.intp]
-    """The row of each; ascending."""
+    """The row of each box; ascending."""
     boxes: NDArray[np.float32]
     """Centre and size, in pixels of the model's input."""
     scores: NDArray[np.float32]

@@ -1,6 +1,6 @@
 """`YoloDecoder`: boxes from the raw head of a YOLO model.
 
-A head of version 8 (and 9, 11, 12) is [rows, 4 + classes, anchors]. One of version 5 (and 7) is
+A head of version 8 (and 9, 11, 12) is [rows, 4 + classes, anchors]. A head of version 5 (and 7) is
 [rows, anchors, 5 + classes], where the fifth value says whether there is an object at all. Boxes
 are centre and size in pixels of the model's input. Each cell of the grids with strides of 8, 16 and
 32 pixels has one anchor, or three in version 5.

@@ -191,7 +191,7 @@ class Arena:
         assert position == self._end <= self._limit
 
     def _carve(self, size: int) -> int | None:
-        """Offset of `size` bytes from a gap or the untouched end; None if there are none."""
+        """Offset of `size` bytes from a gap or the untouched end; None if neither has them."""
         offset = self._from_gap(size)
         if offset is not None:
             return offset
@@ -206,7 +206,7 @@ class Arena:
         return offset
 
     def _from_gap(self, size: int) -> int | None:
-        """Offset of `size` bytes of the first gap that is large enough; None if none is."""
+        """Offset of `size` bytes in the first gap that is large enough; None if no gap is."""
         for index, (offset, length) in enumerate(self._gaps):
             if length == size:
                 del self._gaps[index]

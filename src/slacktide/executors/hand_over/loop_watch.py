@@ -3,8 +3,8 @@
 While the server's process is stopped, frozen with its container, or held up by a long callback,
 messages of workers and clients wait in sockets: their silence proves nothing. Timeouts for them
 therefore count only time in which the loop turned. A beat on the loop notices a standstill as soon
-as it is over. A standstill counts as longer than it was, by the moment that the loop needs to read
-the messages that have arrived.
+as it is over. A standstill counts for a moment longer than it lasted, because the loop must then
+read the messages that have arrived.
 
 The loop's own promises, such as deadlines of requests, use real time.
 """

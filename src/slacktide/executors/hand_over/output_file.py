@@ -2,7 +2,7 @@
 
 The server creates it empty, the worker enlarges it for its largest batch, and each message tells
 the server the size. The next batch overwrites the results, so the server copies them before it
-reports the batch. It copies long ones in steps, with other work of the loop in between.
+reports the batch. It copies long results in steps, with other work of the loop in between.
 """
 
 from __future__ import annotations

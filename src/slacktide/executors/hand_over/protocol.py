@@ -17,7 +17,7 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     DETACH    number of a frame arena    (on the socket of ABORT, like ATTACH; a batch waits until
               its arenas are attached)
     CROPS     for members of the BATCH that follows: place, number of the arena, bytes of boxes,
-              sizes of the glue's values (counted), the boxes, the values
+              number and sizes of the glue's values, the boxes, the values
     STOP      nothing
     CORES     number of cores for the batches that follow
     READY     the model's interface and the worker's sessions as JSON text
@@ -25,8 +25,8 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     FINISHED  batch, input ns, infer ns, output ns, CPU ns of all threads, CPU ns of the thread that
               ran the batch, bytes of the output file, members, outputs, then for each output its
               runs, until all members are covered: number of members in the run, then the tensor of
-              its first member, which those of its other members follow. Members that were RELEASED
-              are omitted. At the end, if the model has ramps, their report
+              its first member; in the file, the other members' tensors lie behind it. Members
+              that were RELEASED are omitted. At the end, if the model has ramps, their report
     FAULTS    batch, then JSON text: members without rows, by their place, with the reason and
               whether it is a glue function's fault. FINISHED follows; ignore their outputs in it
     ROWS      batch, then text: outputs and inputs differ in their number of rows. FINISHED or
@@ -130,7 +130,7 @@ class FrameReader:
         self._tail = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[FrameKind, bytes]]:
-        """Frames completed by `data`. Raises ProtocolError at the first malformed one."""
+        """Frames completed by `data`. Raises ProtocolError at the first malformed frame."""
         if self._tail:
             data = self._tail + data
         start, size = 0, len(data)

@@ -69,7 +69,7 @@ FIRST_RUN_S = 60.0
 """Maximum seconds of a row's first run. Slower models are useless to a server with deadlines."""
 _SLICE_NS = 1_000_000  # of CPU time; the kernel's default is 0.7 to 2.8 ms, by the number of cores
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
-"""Number of the system call, which Python and older C libraries lack."""
+"""Number of the system call, for which Python and older C libraries have no function."""
 _OOM_SCORE_ADJ = 500  # of 1000: killed before the server, but after expendable processes
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _RECEIVE = 1 << 16

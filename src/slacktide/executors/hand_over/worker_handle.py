@@ -194,7 +194,7 @@ class WorkerHandle:
         self._send(encode_exits(policy))
 
     def abort(self, batch: int) -> None:
-        # Ignore a dead worker (ReplicaLost follows), or one with thousands of unread aborts.
+        # Ignore a dead worker (ReplicaLost follows), and a worker with thousands of unread aborts.
         with contextlib.suppress(OSError):
             self._aborts.send(encode_number(FrameKind.ABORT, batch))
 

@@ -3,8 +3,8 @@
 A report is a header over HTTP (`endpoint-load-metrics`, as text, JSON or base64) and a trailer over
 gRPC (`endpoint-load-metrics-bin`). Its one value is `application_utilization` of the message
 xds.data.orca.v3.OrcaLoadReport: the work that clients offer the server, divided by what it can do
-in time (`slacktide_offered_share`). A client asks for it with `endpoint-load-metrics-format`; with
-`--load-reports`, every answer to an inference request has one.
+in time (`slacktide_offered_share`). A client asks for a report with `endpoint-load-metrics-format`;
+with `--load-reports`, every answer to an inference request has a report.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class PeerCalls(StreamRpc):
         self.is_open = False
         """Whether further calls may be sent: neither side has said goodbye."""
         self.is_outdated = False
-        """Whether calls of the peer may come that it sent before it got our last hello."""
+        """Whether calls may still come that the peer sent before it got our last hello."""
         self.max_bytes = 0
         """Longest message that the peer takes."""
         self._requests: dict[int, PeerRequest] = {}

@@ -30,7 +30,7 @@ from slacktide.frontends.http2.sending import (
 )
 
 CONNECTION_WINDOW: Final = 1 << 24
-"""Bytes of all bodies together that a client may send before the window is extended."""
+"""Bytes that a client may send, over all bodies, before the window is extended."""
 WORK_AT_ONCE: Final = 512
 """Work of one call of `receive`, about a millisecond or two. A frame costs 1."""
 HEAD_WORK: Final = 16

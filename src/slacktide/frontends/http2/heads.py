@@ -13,8 +13,9 @@ from typing import Final
 from slacktide.frontends.http2.header_blocks import FIELD_BYTES, BlockDecoder
 
 LEAST_LIST: Final = 32 * 1024
-"""Bytes of fields (RFC 7541 §4.1) up to which a list is always read to its end. A list too long for
-a request ends the request; one longer than this ends the connection, because the table is lost."""
+"""Bytes of fields (RFC 7541 §4.1) up to which a list is always read to its end. A list that is too
+long for a request ends the request. A list longer than `LEAST_LIST` ends the connection, because
+the table is lost."""
 BYTES_PER_WORK: Final = 8
 """Bytes of a block that cost as much work as a field: they may be Huffman-coded."""
 MAX_CACHED: Final = 16

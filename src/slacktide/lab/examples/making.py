@@ -50,7 +50,7 @@ def make_repository(
 
     Existing example models are kept with their settings and profiles, unless `overwrite`, which
     replaces them. `pictures`: number of labelled pictures to write for each model that takes
-    pictures; they replace existing ones.
+    pictures; they replace existing pictures.
 
     Raises ExamplesError if the directory contains anything else, for an unknown name, and for
     `pictures` if no model takes pictures; OSError if writing fails.

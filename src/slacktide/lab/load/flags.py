@@ -12,7 +12,7 @@ from slacktide.domain import Options, Unit, format_seconds, option
 
 
 def _seconds(value: object) -> float:
-    """Parse a time. Takes more spellings than a settings file does: those of workload specs."""
+    """Parse a time in any spelling of workload specs, of which a settings file takes only some."""
     from slacktide.lab.workloads import WorkloadError, parse_seconds  # numpy: only to read a value
 
     try:

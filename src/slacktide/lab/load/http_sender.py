@@ -1,8 +1,8 @@
 """Sends requests over HTTP/1.1 on as many connections as needed, up to a cap.
 
 A request takes the free connection that was used last, so that few connections are in use. If none
-is free, the request waits in line while a new connection opens, and takes the first one that is
-free. At the cap it waits until an answer frees a connection: this counts as lateness of the
+is free, the request waits in line while a new connection opens, and takes the first free
+connection. At the cap it waits until an answer frees a connection: this counts as lateness of the
 generator, and the report warns. No request is sent twice: a broken connection is a transport error.
 
 With `upload`, bodies follow their headers that many seconds later, as over a slow uplink. If the

@@ -23,7 +23,7 @@ LINK_REPORT_INTERVAL_S = 0.1
 
 
 class ClientLogic(Protocol):
-    """Decision logic of a client: `ClientCore`, or that of a published system."""
+    """Decision logic of a client: `ClientCore`, or the logic of a published system."""
 
     def handle(self, event: ClientEvent, *, now: float) -> Sequence[ClientAction]: ...
     def next_wakeup(self) -> float: ...

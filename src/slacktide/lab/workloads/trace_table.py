@@ -96,8 +96,8 @@ class Column:
         return tuple(cell.strip() for cell in self.cells)
 
     def chosen(self, only: str | None, *, single: bool = False) -> NDArray[np.int64]:
-        """Return the indices of rows whose cell is `only`; None: of all rows, which must have equal
-        cells if `single`."""
+        """Return the indices of the rows whose cell is `only`; None: of all rows. With `single`,
+        all rows must then have equal cells."""
         words = self.words()
         distinct = sorted(set(words))
         if only is None and single and len(distinct) > 1:

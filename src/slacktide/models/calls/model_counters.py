@@ -15,7 +15,7 @@ LATENCY_BOUNDS: tuple[float, ...] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
     0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
-"""Upper bounds of latency buckets, seconds: OpenTelemetry's, and finer ones below 5 ms."""
+"""Upper bounds of latency buckets, seconds: OpenTelemetry's bounds, and finer bounds below 5 ms."""
 BUDGET_BOUNDS: tuple[float, ...] = (
     -1.0, -0.1, -0.05, -0.01, -0.005, -0.001, 0.0,
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,

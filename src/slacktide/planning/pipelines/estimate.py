@@ -104,7 +104,7 @@ class PipelineEstimator(StageChoices):
         links: Mapping[tuple[str, str], LinkView] | None = None,
         numbers: Mapping[str, int] | None = None,
     ) -> None:
-        """`links`: the question's, by their ends. `numbers`: its device numbers, by name."""
+        """`links`: the question's links, by their ends. `numbers`: its device numbers, by name."""
         super().__init__(question, pipeline, rules)
         numbers = numbers or numbers_of(question)
         self.places = [numbers[device.name] for device in self.devices]

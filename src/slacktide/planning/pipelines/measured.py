@@ -33,7 +33,8 @@ class MeasuredWorth:
         self._rows = self._exact = 0.0
 
     def ran(self, rows: int, accuracy: float) -> None:
-        """Count an answer. `accuracy`: its variant's, as a share of the best variant's."""
+        """Count an answer. `accuracy`: accuracy of its variant, as a share of the best
+        variant's."""
         self._rows += rows
         self._exact += rows * accuracy
 

@@ -65,7 +65,7 @@ class ServerQuestion:
     """The question of one server, from the settings of its models and pipelines."""
 
     def __init__(self, cores: int = 0, exits: ExitsOf = dict) -> None:
-        """`cores`: the machine's; 0: unknown. `exits`: returns the state of early exits."""
+        """`cores`: cores of the machine; 0: unknown. `exits`: returns the state of early exits."""
         self.pipelines: dict[str, Pipeline] = {}
         self.groups: tuple[LaneGroup, ...] = ()
         self._families: dict[str, Family] = {}
@@ -113,7 +113,7 @@ class ServerQuestion:
         self, snapshot: Snapshot, bounds: Mapping[str, ModelBounds]
     ) -> PlacementQuestion | None:
         """Return the present question, without demand; None: some models do not serve yet.
-        `bounds`: those in force."""
+        `bounds`: the bounds in force."""
         groups = {model: group for group in self.groups for model in group.models}
         views, used = [], dict[str, LaneGroup]()
         exits = self._exits_now() if self._exits else {}

@@ -23,7 +23,7 @@ drops (OctopInf §III-A and §III-D), but gives no figures. These are from its p
 
 - it checks every 30 s; the rate is the largest over the last 15, 30 and 60 s, rounded up;
 - as long as 0.8 · n · b / l(b, c) < rate, it adds a replica;
-- otherwise, as long as 0.7 · (n − 1) · b / l(b, c) ≥ rate, it removes one;
+- otherwise, as long as 0.7 · (n − 1) · b / l(b, c) ≥ rate, it removes a replica;
 - it adds none within 150 s of the last change, and removes none within 240 s;
 - it leaves batch size and cores as they are: its periodical scheduler decides them.
 

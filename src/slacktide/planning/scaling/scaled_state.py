@@ -26,7 +26,7 @@ class ScaledModel:
 
     limits: ScalingLimits
     policy: str = "vertical"
-    """Name of its policy, one of `SCALING_POLICIES`; `options` are this policy's."""
+    """Name of its policy, one of `SCALING_POLICIES`, to which `options` belong."""
     options: Mapping[str, object] = field(default_factory=dict)
 
 

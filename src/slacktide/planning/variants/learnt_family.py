@@ -33,7 +33,7 @@ class LearntFamily:
         """`number`: place of each variant in the family, smallest first, by name."""
         self.seconds: dict[int, tuple[float, ...]] = {}
         """P99 of batches of 1, 2, … rows, by variant. Never lower for more rows or a larger
-        variant. Only variants that were on a lane have one."""
+        variant. Only variants that were on a lane have a P99."""
         self._options, self._number = options, number
         self._readings: dict[int, tuple[object, tuple[float, ...]]] = {}
         """Last reading by variant: (source, p99 by rows)."""
