@@ -23,7 +23,7 @@ CEILINGS = {
     "cluster": 1_586,
     "domain": 3_120,
     "engine": 4_273,
-    "executors": 13_170,
+    "executors": 13_171,
     "exits": 1_950,
     "frontends": 8_220,
     "models": 11_802,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_041,
+    "serving": 83_042,
     "client": 2_257,
     "lab": 20_715,
     "testing": 400,
-    "papers": 11_538,
-    "all": 117_907,
+    "papers": 11_539,
+    "all": 117_909,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

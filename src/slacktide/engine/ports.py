@@ -111,7 +111,7 @@ class PoolParts:
     share: float = 1.0
     """Weight of this pool on shared lanes."""
     solo: SoloProfiling | None = None
-    """Which requests run again alone, to learn their lengths; None: none."""
+    """Which requests run again alone, to learn their lengths; None: no request does."""
     unmeasured: UnmeasuredRules | None = None
     """Which requests have no prediction, and how to treat them; None: all have a prediction."""
     size: int = 0

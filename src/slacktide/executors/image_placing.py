@@ -100,8 +100,9 @@ def _source(start: int, resized: int, shown: int, size: int) -> tuple[int, int]:
 
 def rectified(image: Pixels, quad: NDArray[np.float32], margin: float = 0.0) -> Pixels:
     """The part of an image within a quad [4, 2], x and y of corners in fractions, clockwise from
-    the upper left of the part. `margin`: added on each side. A high, narrow part is turned by a
-    quarter. A quad without area becomes a black pixel. Needs OpenCV."""
+    the upper left of the part. `margin`: share of the part's sides that is added on each side. A
+    high, narrow part is turned by a quarter. A quad without area becomes a black pixel. Needs
+    OpenCV."""
     cv2, (height, width) = load_opencv(), image.shape[:2]
     points = np.rint(np.nan_to_num(quad.astype(np.float64)).clip(0, 1) * (width, height))
     points = np.minimum(points, (width - 1, height - 1))

@@ -1,9 +1,9 @@
 """A process that reads long requests: `python -m slacktide.frontends.text_reader FD NICENESS`.
 
-It returns each request with its tensors in binary, or the reason why it cannot, until the server's
-end of its socket closes. It is light, and the first process that the kernel kills when memory runs
-short. Its priority is low unless requests with a deadline wait for it. `unpacking.py` is the other
-end.
+It returns each request with its tensors in binary, or the reason why the request is unreadable,
+until the server's end of its socket closes. It is light, and the first process that the kernel
+kills when memory runs short. Its priority is low unless requests with a deadline wait for it.
+`unpacking.py` is the other end.
 """
 
 from __future__ import annotations

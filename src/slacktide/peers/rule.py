@@ -4,8 +4,8 @@ The rule is related to Prequal (Wydrowski et al., NSDI 24), which samples a few 
 request to the one that has reported the lowest latency. It differs in four ways. There is no
 balancer in between, so staying at home costs nothing and is preferred by a margin. It compares the
 time until the answer to *this* request, by the profile of its model, rather than the median of past
-latencies and the number of requests in flight. Reports age, and calls sent since a report are added
-to it. A peer that cannot answer by the deadline is never chosen.
+latencies and the number of requests in flight. It corrects a report for its age and for the calls
+sent since. A peer that cannot answer by the deadline is never chosen.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ForwardingRule:
     def on_arrival(
         self, home: ModelLoad, rows: int, nbytes: int, budget_s: float, *, now: float
     ) -> str | None:
-        """The peer that answers a request of `nbytes` sooner than this server; None: none does.
+        """The peer that answers a request of `nbytes` sooner than this server; None: no peer does.
         `home`: this server's load of the model now. `budget_s`: seconds until the deadline."""
         if home.wait_s <= 0.0:
             return None
@@ -71,7 +71,7 @@ class ForwardingRule:
         now: float,
         tried: Collection[str] = (),
     ) -> str | None:
-        """The peer that can answer a request which this server has refused; None: none can. Peers
+        """The peer that can answer a request that this server has refused; None: no peer can. Peers
         in `tried` are left out."""
         peer, peer_s = self._soonest(model, rows, nbytes, tried, now)
         return peer if peer_s <= budget_s else None

@@ -138,9 +138,9 @@ class Planner(ABC):
         return self.next_wakeup(snapshot) <= now
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
-        """Return a computation that must end before it plans, to run off the event loop; None:
-        none is needed. `snapshot` is only valid during this call: freeze it to use it later. Not
-        called again before the job is done."""
+        """Return a computation that must end before it plans, to run off the event loop; None: no
+        computation is needed. `snapshot` is only valid during this call: freeze it to use it later.
+        Not called again before the job is done."""
         return None
 
     def meanwhile_at(self) -> float:

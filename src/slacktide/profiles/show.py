@@ -68,8 +68,8 @@ def size_headings(record: ProfileRecord) -> tuple[str, ...]:
 
 def size_lines(record: ProfileRecord) -> list[tuple[str, ...]]:
     """One row of cells for each row size, as wide as `size_headings`; none if there is only one
-    size. The last cell is the relative error at this size of the curve that `SizeLaw` fits; empty
-    without a law."""
+    size. The last cell is the relative error of the fitted `SizeLaw` at this size; empty without a
+    law."""
     table, law = record.table, size_law(record)
     errors = {} if law is None else dict(zip(law.sizes, law.errors, strict=True))
     times: dict[tuple[float, Signature], dict[tuple[int, int], float]] = {}

@@ -48,7 +48,7 @@ _FRAME_DECAY = 0.95
 """Factor by which each frame reduces the weight of the earlier ones."""
 _POWER, _PRIOR = 0.83, 0.05
 _REFERENCE = (16_384, 10_283)
-"""Pixels and bytes of the frame that is assumed before the first one."""
+"""Pixels and bytes of a frame, as assumed before the first frame."""
 _LEAST_POWER, _MOST_POWER = 0.3, 1.2
 """Range of plausible powers of the pixels."""
 _FASTEST, _LONGEST = 1e-12, 1e6

@@ -84,8 +84,8 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     Raises ReproduceError if the data cannot be read.
     """
     play: Callable[[SomeCell], Outcome]
-    """A module-level function, because it runs in other processes. Gives equal outcomes for equal
-    cells: a dataclass or a dict of plain data."""
+    """A module-level function, because it runs in other processes. Returns a dataclass or a dict of
+    plain data; equal cells give equal outcomes."""
     outcome: Callable[..., Outcome] = dict  # type: ignore[assignment]  # if `play` returns a dict
     """Makes an outcome from the fields that `play` returned."""
     row: type[SomeRow]

@@ -42,12 +42,13 @@ LOADING = (
     *(Contender.of(f"published, {n} resident", "published", resident=float(n)) for n in (5, 3)),
     *(Contender.of(f"ours, {n} resident", "variants", resident=float(n)) for n in (5, 3)),
 )
-"""Each variant is a file of its own; a worker keeps 5 or 3 of them loaded."""
+"""Each variant is a file of its own; a worker keeps 5 or 3 variants loaded."""
 EXITS = (
     Contender.of("ours, exits", "variants", exits=1.0),
     Contender.of("ours, exits, rows run on", "variants", exits=2.0),
 )
-"""Every variant has an exit; rows that exit leave the batch, or (second contender) run on in it."""
+"""Every variant has an exit. Rows that take it leave the batch or, for the second contender, run
+on."""
 MECHANISMS = ("urgent", "rescue")
 """Mechanisms of our planner and scheduler that ablations switch off."""
 ABLATIONS = (

@@ -84,7 +84,7 @@ class PlayedFrames:
     """Changes of a worker's variant; `late_switches` are those to a variant not loaded."""
     late_switches: int
     mismatches: int
-    """Frames that ran on a variant other than the planned one."""
+    """Frames that ran on another variant than planned."""
     course: Sequence[float]
     """Mean side of the first client's frames, by second; 0 if none was answered in time."""
 

@@ -33,7 +33,7 @@ PUBLISHED: Mapping[tuple[str, str], float] = {
 }
 """Shares in time that the paper prints (§IV-C); its plots have no numbers."""
 ABOUT = 0.10
-"""Largest difference allowed between a baseline's share in time and the printed one."""
+"""Largest difference allowed between a baseline's share in time and the printed share."""
 OVER_BEST = {"base": 1.16, "doubled": 1.5, "slo-50": 1.5, "slo-100": 1.5}
 """Minimum throughput of `pipeline` and of `octopinf`, as a multiple of the best baseline's."""
 OF_BOUND = {"base": 0.90, "doubled": 0.80}
@@ -212,7 +212,7 @@ def _of_setting(setting: str, rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
 
 
 def _ablations(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
-    """Change of throughput in each ablation, beside the printed one; reported, never judged."""
+    """Change of throughput in each ablation, beside the printed change; reported, never judged."""
     whole = rows.get(OCTOPINF.label)
     printed = {NO_CORAL: "about −10 %", STATIC: "a smaller drop", SERVER_ONLY: "the largest drop"}
     for contender, text in printed.items():

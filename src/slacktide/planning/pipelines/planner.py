@@ -31,7 +31,7 @@ from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, State
 NO_QUESTION = PlacementQuestion((), (), ())
 NO_FRAMES = "no frames have arrived yet"
 AS_GOOD = 0.02
-"""Share of the best possible service by which a new placement must beat the measured one."""
+"""Share of the best possible service by which a placement must beat the measured service."""
 RETRY_S = 60.0
 """Seconds to the next attempt after no placement could be found."""
 
@@ -92,7 +92,8 @@ class ServerPipelinesPlanner(Planner):
         self._fields: dict[str, frozenset[PlanField]] = {}
         """The fields of each model that this planner writes."""
         self._plan_revision = self._reason_revision = -1
-        """Revisions of the placement in the last plan, and of the one that `reason` explains."""
+        """Revisions of the placement in the last plan, and of the placement that `reason`
+        explains."""
         self._report_at = -math.inf
         self._caps = policy.rules.fill
         """Whether batches are bounded. If no batch waits to be full, a bound would only make more
@@ -189,9 +190,8 @@ class ServerPipelinesPlanner(Planner):
                 self._report(f"pipelines cannot be placed: {self._reason}")
 
     def _count_request(self, request: Request) -> None:
-        """Count rows for the autoscaler. The request's client does not show the pipeline: the
-        request carries the client of the pipeline's call, and that client may be called like any
-        pipeline."""
+        """Count rows for the autoscaler. The request's client does not show the pipeline: it is the
+        client of the pipeline's call, which may have the name of any pipeline."""
         frames = self._frames() if self._control.policy.scales else None
         pipeline, stage = (frames and frames.stage_of(request.id)) or ("", "")
         arrivals = self._arrivals.get(pipeline, {}).get(stage)
@@ -306,8 +306,8 @@ class ServerPipelinesPlanner(Planner):
 
     def _is_as_good(self) -> bool:
         """Whether the measured service of the present lanes is as good as the expected service of
-        the last placement. If so, no model loses or moves anything, because predictions are
-        cautious."""
+        the last placement. If so, no model loses cores or variants or moves, because predictions
+        are cautious."""
         if not self._control.policy.watches:  # it predicts no service
             return False
         measured = self._measured.share()

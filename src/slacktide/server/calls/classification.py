@@ -46,7 +46,7 @@ def classified(
 ) -> OutputValue:
     """The `count` best classes of each row of an output, as BYTES [rows, count] (without a batch
     axis [count]); fewer if a row has fewer. `outputs`: all outputs of the call, in the model's
-    order. Empty outputs, and those that turn out longer than `MOST_ELEMENTS`, give no classes."""
+    order. Empty outputs, and outputs that turn out longer than `MOST_ELEMENTS`, give no classes."""
     batches, shape = version.interface.batches, output.shape
     rows = shape[0] if batches and shape else 1
     if not 0 < prod(shape) <= MOST_ELEMENTS:

@@ -177,7 +177,7 @@ class SimulatedServers:
         self._put(at, partial(self._join, name))
 
     def _join(self, name: str, now: float) -> None:
-        """Start a server, for the first time or again. It is empty."""
+        """Start an empty server, for the first time or again."""
         is_new = name not in self._servers
         server = self._servers[name] = _Server(name)
 
