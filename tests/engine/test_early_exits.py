@@ -28,7 +28,9 @@ from slacktide.domain import (
     Route,
     RowsReleased,
     RunBatch,
+    Submitted,
     TimerFired,
+    is_in_run,
     is_judged,
 )
 
@@ -88,6 +90,43 @@ class TestPolicies:
         while len(world.started) == 1:
             world.send(TimerFired(), after=1.0)
         assert published(world.send(ReplicaUp(1))) == {1: AUTO}
+
+
+MEMORY = replace(AUTO, ramps=(0, 5), remember_frames=2)
+
+
+class TestRemembering:
+    @pytest.mark.parametrize(
+        ("policy", "refreshes"),
+        [
+            (replace(AUTO, mode=ExitMode.RELEASE), True),
+            (replace(AUTO, mode=ExitMode.SHRINK), False),
+            (AUTO, True),
+            (replace(AUTO, feedback=1.0), True),
+            (replace(AUTO, feedback=1.0, mode=ExitMode.SHRINK), False),
+        ],
+    )
+    def test_a_judged_batch_refreshes_only_if_its_rows_would_run_on_anyway(
+        self, exiting, policy, refreshes
+    ):
+        world = exiting(policy)
+        world.submit(1)
+        assert world.batches[0].refreshes is refreshes
+
+    @pytest.mark.parametrize("in_run", [True, False])
+    def test_frames_of_a_run_stay_where_others_leave(self, exiting, in_run):
+        frame = next(frame for frame in range(1, 200) if is_in_run(1, frame) is in_run)
+        world = exiting(replace(MEMORY, mode=ExitMode.SHRINK))
+        world.send(Submitted(world.request(1)), Submitted(world.request(2, session=1, frame=frame)))
+        assert world.batches[0].held == ((1,) if in_run else ())
+
+    def test_a_batch_with_a_frame_of_a_run_is_not_stopped(self, exiting):
+        for session in (0, 1):
+            world = exiting(MEMORY)
+            frame = next(frame for frame in range(1, 200) if is_in_run(1, frame))
+            world.submit(1, session=session, frame=frame)
+            world.send(RowsReleased(0, (1,), 0))
+            assert aborted(world.submit(2)) == ([] if session else [0])
 
 
 class TestWhoMayLeave:

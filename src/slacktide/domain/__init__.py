@@ -55,6 +55,7 @@ from slacktide.domain.plan import PoolId as PoolId
 from slacktide.domain.plan import Route as Route
 from slacktide.domain.plan import StagePlace as StagePlace
 from slacktide.domain.plan import going_on as going_on
+from slacktide.domain.plan import is_in_run as is_in_run
 from slacktide.domain.plan import is_judged as is_judged
 from slacktide.domain.registry import Registry as Registry
 from slacktide.domain.request import Batch as Batch

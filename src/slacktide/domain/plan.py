@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -138,6 +139,11 @@ class ExitPolicy:
     """Applications whose requests may leave; None: all applications."""
     whole_model_only: tuple[int, ...] = ()
     """Classes that no ramp may give: a row does not leave at a ramp that gives one of them."""
+    remember_frames: int = 0
+    """If above 0, ramp 0 gives the model's answer to the last frame of the session that ran to the
+    end, and ramp n is the one at position n − 1. It does so for at most this many frames."""
+    remember_s: float = math.inf
+    """Age limit of a remembered answer, in seconds between the starts of the batches."""
 
     def __post_init__(self) -> None:
         if len(self.thresholds) != len(self.ramps):
@@ -153,6 +159,14 @@ class ExitPolicy:
         for name, share in (("feedback", self.feedback), ("feature_share", self.feature_share)):
             if not 0.0 <= share <= 1.0:
                 raise ValueError(f"{name} must be within 0 and 1, got {share}")
+        for name in ("remember_frames", "remember_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a ramp gives remembered answers."""
+        return self.remember_frames > 0 and self.ramps[:1] == (0,)
 
     def __deepcopy__(self, memo: object) -> ExitPolicy:
         """Return the policy itself: it is immutable, and predictions that hold one are copied."""
@@ -201,6 +215,18 @@ def is_judged(batch: int, share: float) -> bool:
     """Whether the batch with this id is one of the `share` of batches that are judged. A larger
     share includes all batches of a smaller share."""
     return (batch * GOLDEN) % 1.0 < share
+
+
+RUN_FRAMES, RUN_EVERY = 16, 160
+"""A session's frames of which runs are judged: this many in succession, of this many."""
+
+
+def is_in_run(session: int, frame: int) -> bool:
+    """Whether a frame belongs to a run of its session that is judged. The runs of sessions are
+    spread evenly over time."""
+    return (
+        session > 0 and (frame + int(session * GOLDEN % 1.0 * RUN_EVERY)) % RUN_EVERY < RUN_FRAMES
+    )
 
 
 def going_on(

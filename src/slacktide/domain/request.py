@@ -60,6 +60,9 @@ class Batch:
     to the end, even if all have been answered."""
     held: tuple[int, ...] = ()
     """Places of members that only the model's end may answer."""
+    refreshes: bool = False
+    """Whether its answered rows would run to the end even if it were not judged, so that the
+    model's answers to them may be remembered."""
 
 
 @read_only
@@ -122,6 +125,10 @@ class Request:
     decoding: float = 0.0
     """Lower bound, in seconds, on the time of decoding its pictures that the profile does not
     include. It is estimated from pixels × components of large pictures."""
+    session: int = 0
+    """The stream of inputs that it belongs to, if its model remembers answers; 0: none."""
+    frame: int = 0
+    """Its number within the session, rising by one."""
 
     def check(self) -> None:
         """Check a request from a file or a network. Raises ValueError."""

@@ -187,14 +187,17 @@ class Batches:
         """Start a batch on a free lane. `first`: it is one request without a predicted run time."""
         state, pool = self._state, placement.pool
         settings, now = state.settings, state.now
-        leaving, judged, may_stop = Leaving.NONE, False, False
+        leaving, judged, may_stop, refreshes = Leaving.NONE, False, False, False
         held: tuple[int, ...] = ()
         if pool.exits is not None and not solo:
-            leaving, judged, may_stop = self._exits.begin(
+            leaving, judged, may_stop, refreshes = self._exits.begin(
                 lane, placement, self._next_id, len(members), first=first
             )
             if leaving is not Leaving.NONE:
                 held = self._exits.held(placement, members)
+                if runs := self._exits.in_runs(placement, members):
+                    may_stop = False
+                    held = tuple(sorted({*held, *runs})) if leaving is Leaving.SHRINK else held
         shrinks = may_stop or leaving is Leaving.SHRINK
         predict = pool.times.of if shrinks else pool.times.whole
         time = predict(rows, lane.size, members)
@@ -207,7 +210,7 @@ class Batches:
             replica = replace(replica, max_batch=rows)
         batch = Batch(
             *(self._next_id, replica, members, rows, now, now + limit, solo, leaving, judged),
-            held,
+            *(held, refreshes),
         )
         self._next_id += 1
         running = lane.running = Running(batch, placement, now + expected)

@@ -7,6 +7,8 @@ and reports with `RowsReleased`. The rules of this module:
   compared with the model's. A batch's id decides whether it is judged, so judged batches are evenly
   spread, and are chosen before anything is known about their rows. A choice by content would judge
   the ramps on easy inputs.
+- If answers are remembered, *runs* of a session's frames are judged, in whatever batches they are:
+  they stay in a batch that others leave, and a batch that runs on is not stopped.
 - In other batches, answered rows run on in mode `release` and leave in mode `shrink`.
 - In mode `auto`, answered rows run on if the lane was idle before and no other request waits for
   it: their time then costs nothing, and accuracy is learnt from them. Otherwise they leave, even if
@@ -27,6 +29,7 @@ from slacktide.domain import (
     PoolId,
     PublishExits,
     Request,
+    is_in_run,
     is_judged,
 )
 from slacktide.engine.lanes import Lane, Placement, Running
@@ -65,23 +68,25 @@ class ExitRules:
 
     def begin(
         self, lane: Lane, placement: Placement, batch: int, members: int, *, first: bool
-    ) -> tuple[Leaving, bool, bool]:
+    ) -> tuple[Leaving, bool, bool, bool]:
         """Return the rules for a batch that is about to start: whether its members may leave,
-        whether it is judged, and whether it may be stopped once all members are answered.
-        `members`: how many of its pool's waiting requests it takes. `first`: whether the batch's
-        time is unknown, so that it must run to the end to be learnt.
+        whether it is judged, whether it may be stopped once all members are answered, and
+        `Batch.refreshes`. `members`: how many of its pool's waiting requests it takes. `first`:
+        whether the batch's time is unknown, so that it must run to the end to be learnt.
         """
         policy = placement.pool.exits
         if policy is None or not policy.ramps:
-            return Leaving.NONE, False, False
+            return Leaving.NONE, False, False, False
+        busy = policy.mode is not ExitMode.RELEASE and (
+            policy.mode is ExitMode.SHRINK
+            or lane.free_since == self._state.now
+            or is_wanted(lane, placement, members)
+        )
         if first or is_judged(batch, policy.feedback):
-            return Leaving.RUN_ON, True, False
-        if policy.mode is ExitMode.RELEASE:
-            return Leaving.RUN_ON, False, False
-        busy = lane.free_since == self._state.now or is_wanted(lane, placement, members)
-        if busy or policy.mode is ExitMode.SHRINK:
-            return Leaving.SHRINK, False, False
-        return Leaving.RUN_ON, False, True
+            return Leaving.RUN_ON, True, False, not busy
+        if busy:
+            return Leaving.SHRINK, False, False, False
+        return Leaving.RUN_ON, False, policy.mode is ExitMode.AUTO, True
 
     def held(self, placement: Placement, members: Sequence[Request]) -> tuple[int, ...]:
         """Return the places of members that only the model's end may answer."""
@@ -94,6 +99,14 @@ class ExitRules:
                 if member.final or (listed is not None and member.application not in listed)
             ]
         )
+
+    def in_runs(self, placement: Placement, members: Sequence[Request]) -> tuple[int, ...]:
+        """Return the places of members whose session is judged in succession (`is_in_run`)."""
+        policy = placement.pool.exits
+        if policy is None or not policy.remembers:
+            return ()
+        frames = enumerate(members)
+        return tuple([at for at, frame in frames if is_in_run(frame.session, frame.frame)])
 
     def stop_for_others(self, lane: Lane, running: Running) -> None:
         """Stop a batch whose members are all answered if a request waits for its lane."""

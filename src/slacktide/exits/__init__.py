@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from slacktide.exits.positions import find_positions as find_positions
     from slacktide.exits.ramp_graph import with_features as with_features
     from slacktide.exits.ramp_graph import with_ramps as with_ramps
+    from slacktide.exits.session_memory import MEMORY as MEMORY
+    from slacktide.exits.session_memory import SessionMemory as SessionMemory
+    from slacktide.exits.session_memory import distance as distance
     from slacktide.exits.splitting import split as split
     from slacktide.exits.training import RampTrainer as RampTrainer
     from slacktide.exits.training import judged_rows as judged_rows
@@ -26,6 +29,7 @@ else:
             "manifest": "ExitManifest Ramp",
             "positions": "ExitGraph find_positions",
             "ramp_graph": "with_features with_ramps",
+            "session_memory": "MEMORY SessionMemory distance",
             "splitting": "split",
             "training": "RampTrainer judged_rows",
         },

@@ -191,7 +191,7 @@ class _Run:
             planners=planners,
             stated={} if stated is None else {MODEL: stated},
             job_s=JOB_S,
-            exits={} if stated is None else {MODEL: TableExits(table)},
+            exits={} if stated is None else {MODEL: TableExits(table, stated)},
         )
 
     def played(self, loss: float) -> PlayedExits:
@@ -249,7 +249,8 @@ class _Run:
 
     def _requests(self) -> Iterator[Request]:
         for id, at in enumerate(self._instants.tolist()):
-            yield Request(id, MODEL, at, at + self._slo)
+            session, frame = self._table.frame(id)
+            yield Request(id, MODEL, at, at + self._slo, session=session, frame=frame)
 
     def _answered(self, request: Request | Notice, outcome: Outcome) -> None:
         if outcome.kind in (OutcomeKind.SERVED, OutcomeKind.LATE):

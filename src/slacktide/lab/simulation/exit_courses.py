@@ -35,6 +35,8 @@ class ExitCourse:
     report: ExitReport
     everywhere: RampsJudged | None = None
     """Answers of ramps at all positions, if the policy asks for them and all rows reach the end."""
+    ended: Callable[[], None] | None = None
+    """Called when the batch ends, unless it is stopped before."""
 
     def until(self, seconds: float) -> ExitReport:
         """Return the report if the batch is stopped after `seconds`: no row reaches the end."""
@@ -68,9 +70,10 @@ def played(
     uncertainty: Sequence[Sequence[float]],
     agrees: Sequence[Sequence[bool]],
     chain: Callable[[int], Chain],
+    answers: Sequence[int] = (),
 ) -> ExitCourse:
     """Return the course of `batch`. `uncertainty` and `agrees`: by row and active ramp; `chain`
-    returns the times of a pass with a given number of rows."""
+    returns the times of a pass with a given number of rows; `answers`: the model's classes."""
     shrinks = batch.leaving is Leaving.SHRINK and not batch.judged
     leaves = _leaving(batch, policy, uncertainty)
     if policy.enlarge and shrinks and policy.ramps:
@@ -98,6 +101,7 @@ def played(
         agrees=tuple([right for _, right in row_reports]),
         left=exits,
         stage_s=tuple(stages),
+        answers=tuple([of if end else -1 for of, end in zip(answers, ends, strict=False)]),
     )
     return ExitCourse(end, tuple(released), report)
 

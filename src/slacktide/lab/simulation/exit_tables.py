@@ -11,23 +11,34 @@ order, p positions from front to end and b batch sizes:
 - `agreement` (p): share of rows outside the ramp's training set on which the ramp agreed
 - `sizes` (b ints, rising from 1); `whole` (b): seconds of the unsplit model; `before` (b × p): the
   part of `whole` in front of each position; `ramp` (b × p): seconds that an active ramp adds
+- optional, for remembered answers: `early` (n × f, floats): pooled features of the first position;
+  `answers` (n, ints from 0): the model's class; `session` (n, ints from 0): the session that each
+  input belongs to, if there are several
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain import Batch, ExitPolicy, PoolId, Replica, is_judged
+from slacktide.domain import NEVER, Batch, ExitPolicy, ExitReport, PoolId, Replica, is_judged
+from slacktide.exits import MEMORY, SessionMemory, distance
 from slacktide.exits.archives import read_npz
 from slacktide.lab.simulation.exit_courses import Chain, ExitCourse, played
 from slacktide.lab.simulation.items import SimulationError
-from slacktide.planning.exits import ExitsArranged, RampFacts, RampsJudged, RampsLearnt
+from slacktide.planning.exits import (
+    ExitsArranged,
+    RampFacts,
+    RampsJudged,
+    RampsLearnt,
+    StatedExits,
+)
 from slacktide.profiles import LatencyTable
 
 LAYOUT = 1
@@ -38,6 +49,9 @@ LARGEST = 1e9
 """Largest number in a table."""
 
 Floats = NDArray[np.floating[Any]]
+
+_OPTIONAL = ("early", "answers", "session")
+_BY_INPUT = ("uncertainty", "agrees", *_OPTIONAL)
 
 
 class ExitTableError(SimulationError):
@@ -58,6 +72,9 @@ class ExitTable:
     whole: Floats
     before: Floats
     ramp: Floats
+    early: Floats | None = None
+    answers: NDArray[np.integer[Any]] | None = None
+    session: NDArray[np.integer[Any]] | None = None
 
     def __post_init__(self) -> None:
         n, p, b = len(self.uncertainty), len(self.positions), len(self.sizes)
@@ -67,6 +84,12 @@ class ExitTable:
             raise ExitTableError(f"exit table: expected inputs, {limits}, got {counts}")
         shapes = {"uncertainty": (n, p), "agrees": (n, p), "agreement": (p,), "sizes": (b,)}
         shapes |= {"whole": (b,), "before": (b, p), "ramp": (b, p), "rate": ()}
+        shapes |= {name: (n,) for name in ("answers", "session") if getattr(self, name) is not None}
+        if self.early is not None:
+            if self.answers is None:
+                raise _refuse("early", "'answers' beside it")
+            if self.early.ndim != 2 or len(self.early) != n or not np.isfinite(self.early).all():
+                raise _refuse("early", f"finite numbers of shape ({n}, features)")
         for name, shape in shapes.items():
             values = np.asarray(getattr(self, name))
             if values.shape != shape:
@@ -89,8 +112,26 @@ class ExitTable:
 
     def part(self, start: int, end: int) -> ExitTable:
         """Return a table with only the inputs from `start` to `end`."""
-        chosen = slice(start, end)
-        return replace(self, uncertainty=self.uncertainty[chosen], agrees=self.agrees[chosen])
+        arrays = {name: getattr(self, name) for name in _BY_INPUT}
+        parts = {n: array[start:end] for n, array in arrays.items() if array is not None}
+        return replace(self, **parts)
+
+    @cached_property
+    def _frames(self) -> tuple[int, list[int], list[int]]:
+        """Number of sessions; session and number within it of each input, both from 1."""
+        of = np.zeros(len(self), np.int64) if self.session is None else self.session
+        names, numbers = np.unique(of, return_inverse=True)
+        order = np.argsort(numbers, kind="stable")
+        first = np.searchsorted(numbers[order], numbers[order])
+        frames = np.empty(len(self), np.int64)
+        frames[order] = np.arange(len(self)) - first
+        return len(names), (numbers + 1).tolist(), (frames + 1).tolist()
+
+    def frame(self, id: int) -> tuple[int, int]:
+        """Return `Request.session` and `Request.frame` of a request for input `id` mod n."""
+        repeat, place = divmod(id, len(self))
+        count, sessions, frames = self._frames
+        return repeat * count + sessions[place], frames[place]
 
     @property
     def times(self) -> LatencyTable:
@@ -120,6 +161,7 @@ class ExitTable:
     def save(self, path: Path) -> None:
         """Write the table to `path` atomically. Raises OSError."""
         arrays = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
+        arrays = {name: array for name, array in arrays.items() if array is not None}
         partial = path.with_name(f"{path.name}.partial")
         with partial.open("wb") as file:
             np.savez_compressed(file, layout=np.int64(LAYOUT), **arrays)
@@ -135,13 +177,17 @@ def read_exit_table(path: Path) -> ExitTable:
         layout = int(columns.pop("layout"))
         if layout != LAYOUT:
             raise ExitTableError(f"exit table {path.name}: expected layout {LAYOUT}, got {layout}")
-        kinds = {"agrees": "b", "sizes": "i", "title": "U", "positions": "U"}
+        kinds = {"agrees": "b", "title": "U", "positions": "U"}
+        kinds |= dict.fromkeys(("sizes", "answers", "session"), "iu")
         for attribute in fields(ExitTable):
+            if attribute.name in _OPTIONAL and attribute.name not in columns:
+                continue
             if columns[attribute.name].dtype.kind not in kinds.get(attribute.name, "f"):
                 raise _refuse(
                     attribute.name, f"a different type, got {columns[attribute.name].dtype}"
                 )
-        arrays = {name: array for name, array in columns.items() if array.dtype.kind != "U"}
+        arrays = {f.name: columns[f.name] for f in fields(ExitTable) if f.name in columns}
+        arrays = {name: array for name, array in arrays.items() if array.dtype.kind != "U"}
         return ExitTable(
             str(columns["title"]),
             float(arrays.pop("rate")),
@@ -159,12 +205,27 @@ def _refuse(name: str, expected: str) -> ExitTableError:
 class TableExits:
     """`EarlyExits` from a table: row k of the request `id` is input (id + k) mod n."""
 
-    def __init__(self, table: ExitTable) -> None:
+    def __init__(self, table: ExitTable, stated: StatedExits | None = None) -> None:
+        """`stated`: how the model's exits are managed. Raises ExitTableError if it asks to remember
+        answers, which the table does not hold."""
         self._table = table
         self._stages: dict[tuple[int, tuple[int, ...]], tuple[list[float], float]] = {}
+        self._columns = list(range(len(table.positions)))
+        """For each ramp, the column that states its times and, unless it remembers, its answers."""
+        self._memory: SessionMemory[int] | None = None
+        """The input of each session that is remembered."""
+        if stated is not None and stated.remember_frames:
+            if table.early is None:
+                raise _refuse("early", "it, to play remembered answers")
+            self._columns.insert(0, 0)
+            self._memory = SessionMemory(stated.remember_frames, stated.remember_s)
 
     def learnt(self, pool: PoolId) -> RampsLearnt:
-        return RampsLearnt(pool, 1, self._table.facts)
+        facts = self._table.facts
+        if self._memory is not None:
+            later = (replace(fact, position=fact.position + 1) for fact in facts)
+            facts = (replace(facts[0], name=MEMORY), *later)
+        return RampsLearnt(pool, 1, facts, self._memory is not None)
 
     def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
         sizes = [size for size in self._table.sizes.tolist() if size <= replica.max_batch]
@@ -183,7 +244,7 @@ class TableExits:
         """Return the seconds from the start to each ramp's answers, and to the end."""
         chain = self._stages.get((rows, ramps))
         if chain is None:
-            table, active = self._table, list(ramps)
+            table, active = self._table, [self._columns[ramp] for ramp in ramps]
             ramp = np.cumsum(table.seconds(table.ramp, rows)[active])
             stages = table.seconds(table.before, rows)[active] + ramp
             end = float(table.seconds(table.whole, rows)) + (float(ramp[-1]) if active else 0.0)
@@ -194,7 +255,11 @@ class TableExits:
         table, active = self._table, list(policy.ramps)
         places = [member.id + row for member in batch.members for row in range(member.rows)]
         inputs = np.array(places) % len(table)
-        chosen = np.ix_(inputs, np.array(active, int))
+        uncertainty, agrees = table.uncertainty[inputs], table.agrees[inputs]
+        if self._memory is not None:
+            remembered = self._remembered(batch, inputs, self._memory)
+            uncertainty = np.column_stack((remembered[0], uncertainty))
+            agrees = np.column_stack((remembered[1], agrees))
         # `seconds` is what the unsplit model takes here; the table's times are scaled to it.
         scale = seconds / float(table.seconds(table.whole, batch.rows))
 
@@ -202,8 +267,13 @@ class TableExits:
             stages, end = self._chain(rows, policy.ramps)
             return [scale * stage_s for stage_s in stages], scale * end
 
-        uncertainty = table.uncertainty[chosen].tolist()
-        course = played(batch, policy, uncertainty, table.agrees[chosen].tolist(), chain)
+        unsure = uncertainty[:, active].tolist()
+        answers = () if table.answers is None else table.answers[inputs].tolist()
+        course = played(batch, policy, unsure, agrees[:, active].tolist(), chain, answers)
+        if self._memory is not None:
+            sure = (uncertainty[:, active] < np.array(policy.thresholds)).any(axis=1).tolist()
+            ended = partial(self._keep, batch, course.report, sure, inputs.tolist())
+            course = replace(course, ended=ended)
         records_features = policy.features and is_judged(batch.id, policy.feature_share)
         if not records_features or (active and not all(course.report.agrees)):
             return course
@@ -211,8 +281,38 @@ class TableExits:
         everywhere = RampsJudged(
             batch.replica.pool,
             policy.revision,
-            tuple(map(tuple, table.uncertainty[inputs].tolist())),
-            agrees=tuple(map(tuple, table.agrees[inputs].tolist())),
+            tuple(map(tuple, uncertainty.tolist())),
+            agrees=tuple(map(tuple, agrees.tolist())),
+            answers=tuple(answers),
             applications=tuple(names),
         )
         return replace(course, everywhere=everywhere)
+
+    def _remembered(
+        self, batch: Batch, inputs: NDArray[Any], memory: SessionMemory[int]
+    ) -> tuple[list[float], list[bool]]:
+        """Return the uncertainty about each row, and the agreement, of remembered answers."""
+        table, uncertainty, agrees = self._table, [NEVER] * batch.rows, [True] * batch.rows
+        assert table.early is not None
+        assert table.answers is not None
+        row = 0
+        for member in batch.members:
+            last = memory.recall(member.session, member.frame, now=batch.started)
+            if last is not None and member.rows == 1:
+                at = int(inputs[row])
+                uncertainty[row] = float(distance(table.early[at], table.early[last]))
+                agrees[row] = bool(table.answers[at] == table.answers[last])
+            row += member.rows
+        return uncertainty, agrees
+
+    def _keep(
+        self, batch: Batch, report: ExitReport, sure: Sequence[bool], inputs: Sequence[int]
+    ) -> None:
+        """Remember the rows of a batch that has ended, as a worker does (`StagedBatch.kept`)."""
+        assert self._memory is not None
+        row = 0
+        for member in batch.members:
+            reached_end = bool(report.agrees[row]) or not report.ramps
+            if member.rows == 1 and reached_end and (batch.refreshes or not sure[row]):
+                self._memory.keep(member.session, member.frame, batch.started, inputs[row])
+            row += member.rows

@@ -8,6 +8,7 @@ from slacktide.planning.exits.events import RampsLearnt as RampsLearnt
 from slacktide.planning.exits.events import RampsRefused as RampsRefused
 from slacktide.planning.exits.events import StatedExits as StatedExits
 from slacktide.planning.exits.exits_status import ApplicationStatus as ApplicationStatus
+from slacktide.planning.exits.exits_status import ChangesStatus as ChangesStatus
 from slacktide.planning.exits.exits_status import ClassStatus as ClassStatus
 from slacktide.planning.exits.exits_status import ExitsStatus as ExitsStatus
 from slacktide.planning.exits.planner import ExitsPlanner as ExitsPlanner

@@ -37,6 +37,8 @@ class RampsLearnt:
     """Revision of their weights, at least 1."""
     ramps: tuple[RampFacts, ...]
     """Learnt ramps, in order of position."""
+    remembers: bool = False
+    """Whether the first of them is not learnt, but gives remembered answers."""
 
 
 @read_only
@@ -117,6 +119,10 @@ class StatedExits:
     promise: str = "window"
     """Where at most `accuracy_loss` may differ: in every `window` of 512 rows, or in a whole `run`,
     checked over windows of 2,048."""
+    remember_frames: int = 0
+    """Number of frames of a session that may get the model's last answer to it; 0: none."""
+    remember_s: float = 5.0
+    """Age limit of such an answer."""
 
     def __post_init__(self) -> None:
         for name in ("accuracy_loss", "ramp_budget", "feedback"):
@@ -129,5 +135,9 @@ class StatedExits:
         ramps = self.ramps or ()
         if any(a >= b for a, b in pairwise(ramps)) or min(ramps, default=0) < 0:
             raise ValueError(f"ramps must be positions in ascending order, got {ramps}")
+        if self.remember_frames < 0:
+            raise ValueError(f"remember_frames must not be negative, got {self.remember_frames}")
+        if not self.remember_s > 0.0:
+            raise ValueError(f"remember_s must be above 0, got {self.remember_s}")
         if self.thresholds is not None and len(self.thresholds) != len(ramps):
             raise ValueError(f"expected {len(ramps)} thresholds, got {self.thresholds}")

@@ -48,6 +48,20 @@ class ApplicationStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangesStatus:
+    """Frames of sessions in which the model's answer differs from that of the frame before."""
+
+    judged: int
+    missed: int
+    """Those whose answer came later than within two frames."""
+    caught: float | None
+    """Share of the last ones whose answer came within two frames; None: none was judged."""
+    delay_p95: float | None
+    """95th percentile of the delay to an answer that lasts, in frames; infinite above two."""
+    alarms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExitsStatus:
     """The status of one pool, for metrics and people. Ramps are named by position."""
 
@@ -81,6 +95,8 @@ class ExitsStatus:
     classes: tuple[ClassStatus, ...] = ()
     """By number: classes that were seen or are listed in the settings."""
     applications: tuple[ApplicationStatus, ...] = ()
+    answer_changes: ChangesStatus | None = None
+    """None if no answers are remembered."""
 
 
 def exits_status(pool: PoolExits) -> ExitsStatus:
@@ -109,6 +125,14 @@ def exits_status(pool: PoolExits) -> ExitsStatus:
         *_held(pool),
         _class_statuses(pool),
         _application_statuses(pool),
+        _changes_status(pool) if pool.remembers else None,
+    )
+
+
+def _changes_status(pool: PoolExits) -> ChangesStatus:
+    changes = pool.answer_changes
+    return ChangesStatus(
+        changes.added, changes.missed, changes.caught, changes.delay_p95, changes.alarms
     )
 
 

@@ -47,22 +47,24 @@ class Guard:
     most: int
     is_strict: bool = False
     """Whether the margin must be kept too."""
+    margin: float = MARGIN
 
     def search(
-        self, columns: Sequence[int] | slice = slice(None), margin: float = MARGIN
+        self, columns: Sequence[int] | slice = slice(None), margin: float | None = None
     ) -> ThresholdSearch:
         """Return these rows as a condition for thresholds of the ramps in these columns."""
         unsure, agrees = (part[:, columns] for part in self.verdicts)
+        margin = self.margin if margin is None else margin
         return ThresholdSearch(margin * unsure, agrees, (0.0,) * unsure.shape[1], self.most)
 
     def holds(self, thresholds: Array) -> bool:
         """Whether thresholds in force keep the condition."""
-        return self.search(margin=MARGIN if self.is_strict else 1.0).holds(thresholds)
+        return self.search(margin=self.margin if self.is_strict else 1.0).holds(thresholds)
 
     def highest(self) -> Array:
         """Return the highest threshold of each column that keeps the condition by itself."""
         unsure, agrees = self.verdicts
-        wrong: Array = MARGIN * np.sort(np.where(agrees, np.inf, unsure), axis=0)
+        wrong: Array = self.margin * np.sort(np.where(agrees, np.inf, unsure), axis=0)
         highest: Array = wrong[self.most] if self.most < len(wrong) else np.full(wrong.shape[1:], 9)
         return highest
 

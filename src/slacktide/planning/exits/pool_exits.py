@@ -9,11 +9,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
-from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, PoolId
+from slacktide.domain import (
+    Batch,
+    ExitMode,
+    ExitPolicy,
+    ExitReport,
+    Leaving,
+    PoolId,
+    Request,
+    is_in_run,
+)
 from slacktide.planning.exits.accuracy_budget import FRESH, AccuracyBudget, JudgedWindow
+from slacktide.planning.exits.changes import Changes, JudgedFrame
 from slacktide.planning.exits.events import (
     ExitEvent,
     ExitsArranged,
@@ -26,6 +37,7 @@ from slacktide.planning.exits.events import (
 from slacktide.planning.exits.guards import (
     MARGIN,
     Applications,
+    Guard,
     JudgedClasses,
     part_of,
 )
@@ -78,12 +90,16 @@ class PoolExits(ScopeState):
         self.class_wrong: Counter[int] = Counter()
         self.class_alarms: Counter[int] = Counter()
         self.applications = Applications(stated.accuracy_loss, stated.promise)
+        self.answer_changes = Changes(stated.remember_frames)
+        """Changes of the model's answer within sessions, if answers are remembered."""
         self.round_at = ENOUGH_ROWS
         """Value of `everywhere.added` from which on ramps may move."""
         self.warm_up_until = WARM_UP
         """Value of `rows` at which a warm-up ends."""
         self.unfit: set[int] = set()
         """Positions whose ramps could not be opened, or cost too much on their own."""
+        self.remembers = False
+        """Whether ramp 0 gives remembered answers."""
         self.revision = 0
         self.refused = False
         self.ramps: tuple[int, ...] = ()
@@ -146,6 +162,8 @@ class PoolExits(ScopeState):
             enlarge=stated.enlarge,
             applications=self._listed(),
             whole_model_only=stated.whole_model_only,
+            remember_frames=stated.remember_frames if self.remembers else 0,
+            remember_s=stated.remember_s,
         )
 
     def _listed(self) -> tuple[str, ...] | None:
@@ -197,6 +215,7 @@ class PoolExits(ScopeState):
     def _learn(self, learnt: RampsLearnt) -> None:
         """Take ramps with new weights; rows judged earlier say nothing about them."""
         self.facts, self.revision = learnt.ramps, learnt.revision
+        self.remembers = learnt.remembers and self.stated.remember_frames > 0
         self.times = PassTimes(learnt.ramps, self.times)
         self.accuracy_budget.forget(len(learnt.ramps))
         self.applications.forget(len(learnt.ramps))
@@ -241,7 +260,7 @@ class PoolExits(ScopeState):
         if not self._is_measured:
             return {}
         every = range(len(self.facts))
-        guards = self.classes_everywhere.guards(every)
+        guards = self._guards(self.classes_everywhere, every)
         budget = self.accuracy_budget
         verdicts = self.everywhere.verdicts(every)
         rates = rates_alone(verdicts, budget.loss, guards, budget.confidence)
@@ -274,7 +293,8 @@ class PoolExits(ScopeState):
         if rates and self._moving:
             first = best_ramps(fit, self.times, budget, rates)
         else:
-            first = evenly_spaced(fit, self.times, budget)
+            always = (0,) if self.remembers and 0 in fit else ()
+            first = evenly_spaced(fit, self.times, budget, always)
         self._move(first, "the first ramps" if first else "no ramp pays within its budget")
 
     def _move(self, ramps: tuple[int, ...], reason: str) -> None:
@@ -328,6 +348,8 @@ class PoolExits(ScopeState):
             self.accuracy_budget.add_unjudged(len(report.left))
             return
         judged = all(report.agrees) and self._counts(batch)
+        if report.ramps[:1] == (0,) and self.remembers and report.answers:
+            self._add_frames(report, batch, judged=judged)
         if not self.applications.note(
             [member.application for member in batch.members], self.accuracy_budget, now=now
         ):
@@ -336,6 +358,50 @@ class PoolExits(ScopeState):
             self._add_by_application(report, batch, judged=judged, now=now)
         if self.feedback != self._feedback():
             self.changed = True
+
+    def _add_frames(self, report: ExitReport, batch: Batch, *, judged: bool) -> None:
+        """Follow changes of the model's answer through the judged frames of a batch. Remembered
+        answers are no longer given if the promise on changes is broken."""
+        row, is_missed = 0, False
+        for member in batch.members:
+            is_alone = member.session and member.rows == 1 and report.agrees[row]
+            if is_alone and (judged or is_in_run(member.session, member.frame)):
+                judged_frame = self._judged_frame(report, row, member, batch)
+                is_missed |= self.answer_changes.add(judged_frame)
+            row += member.rows
+        if is_missed and not self._keeps_changes() and not self.has_fixed_thresholds:
+            del self.thresholds[0]
+            self.answer_changes.alarms += 1
+            self.reason = "alarm: remembered answers hide changes of the model's answer"
+            self.changed = True
+            self.epoch += 1
+            self.tune_at = self.accuracy_budget.judged
+
+    def _judged_frame(
+        self, report: ExitReport, row: int, member: Request, batch: Batch
+    ) -> JudgedFrame:
+        unsure, agrees, left = report.uncertainty[row], report.agrees[row], report.left[row]
+        if left < 0 and is_in_run(member.session, member.frame):  # it had to run to the end
+            limits = [self.thresholds.get(ramp, 0.0) for ramp in report.ramps]
+            sure = (at for at, limit in enumerate(limits) if unsure[at] < limit)
+            left = next(sure, -1)
+        right = left < 0 or agrees[left]
+        return JudgedFrame(
+            *(member.session, member.frame, report.answers[row]),
+            *(right, unsure[0], agrees[0], batch.refreshes),
+        )
+
+    def _keeps_changes(self) -> bool:
+        """Whether the thresholds in force keep the promise on changes."""
+        limit = np.array([self.thresholds.get(0, 0.0)])
+        return all(guard.holds(limit) for guard in self.answer_changes.guards(0, 1))
+
+    def _guards(self, classes: JudgedClasses, ramps: Sequence[int]) -> tuple[Guard, ...]:
+        """Return the conditions of classes and of changes for thresholds of `ramps`."""
+        guards = classes.guards(ramps)
+        if self.remembers and 0 in ramps:
+            guards += self.answer_changes.guards(ramps.index(0), len(ramps))
+        return guards
 
     def _add_by_application(
         self, report: ExitReport, batch: Batch, *, judged: bool, now: float
@@ -507,8 +573,8 @@ class PoolExits(ScopeState):
             self.stated.ramp_budget,
             PassTimes(self.facts, self.times),
             self.everywhere.verdicts(positions) if may_move else None,
-            self.classes.guards(self.ramps),
-            self.classes_everywhere.guards(positions) if may_move else (),
+            self._guards(self.classes, self.ramps),
+            self._guards(self.classes_everywhere, positions) if may_move else (),
             budget.confidence,
         )
 
@@ -530,7 +596,7 @@ class PoolExits(ScopeState):
             self.changed = True
             self.reason = f"thresholds tuned on {len(self.accuracy_budget.rows)} judged rows"
         self.thresholds = thresholds if self._may_leave else {}
-        if not self._keeps():  # rows were judged during the computation
+        if not (self._keeps() and self._keeps_changes()):  # rows were judged during the computation
             self._reset_thresholds()
             self.tune_at = self.accuracy_budget.judged
         if self.applications.admit(self.thresholds):

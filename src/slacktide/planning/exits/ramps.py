@@ -173,15 +173,18 @@ def rates_alone(
     return rates
 
 
-def evenly_spaced(positions: Sequence[int], times: PassTimes, budget: float) -> tuple[int, ...]:
-    """Return as many evenly spaced ramps as fit in the budget (§3.1)."""
+def evenly_spaced(
+    positions: Sequence[int], times: PassTimes, budget: float, always: tuple[int, ...] = ()
+) -> tuple[int, ...]:
+    """Return as many evenly spaced ramps as fit in the budget (§3.1), beside those in `always`."""
+    positions = [position for position in positions if position not in always]
     many = len(positions)
     for count in range(many, 0, -1):
         places = range(many, 2 * count * many, 2 * many)
-        ramps = tuple([positions[at // (2 * count)] for at in places])
+        ramps = (*always, *[positions[at // (2 * count)] for at in places])
         if times.fits(ramps, budget):
             return ramps
-    return ()
+    return always if times.fits(always, budget) else ()
 
 
 def best_ramps(

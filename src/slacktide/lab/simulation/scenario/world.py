@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NoReturn
 
-from slacktide.domain import Plan, PoolId
+from slacktide.domain import Plan, PoolId, Request
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation.acting import SimulatedClients
 from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
@@ -120,7 +120,7 @@ class World:
             planners=planners,
             stated=stated,
             job_s=PLAN_S,
-            exits={name: TableExits(exits.table) for name, exits in early.items()},
+            exits={name: TableExits(exits.table, exits.stated) for name, exits in early.items()},
         )
         if self.clients:
             clients = [
@@ -197,7 +197,12 @@ class World:
 
     def items(self, seed: int) -> Iterator[Item]:
         """Yield the requests in order of time."""
-        return requests(self.streams, duration=self.length, seed=seed)
+        for item in requests(self.streams, duration=self.length, seed=seed):
+            exits = self.exits.get(item.model) if isinstance(item, Request) else None
+            if isinstance(item, Request) and exits is not None and exits.stated is not None:
+                session, frame = exits.table.frame(item.id)
+                item = replace(item, session=session, frame=frame)
+            yield item
 
 
 def _stop(model: str, message: str) -> NoReturn:

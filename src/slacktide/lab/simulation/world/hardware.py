@@ -257,8 +257,11 @@ class Hardware:
                 # If `ends_at` differs, the lane was resized and the batch ends at another time.
                 if running is None or running.ends_at != now:
                     return False
-                if running.course is not None and running.course.everywhere is not None:
-                    self._put(now, running.course.everywhere)
+                if (course := running.course) is not None:
+                    if course.everywhere is not None:
+                        self._put(now, course.everywhere)
+                    if course.ended is not None:
+                        course.ended()
                 return self._end(running, now)
             case BatchAborted():
                 running = self._running.get(report.batch)

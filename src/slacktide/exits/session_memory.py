@@ -1,0 +1,73 @@
+"""`SessionMemory`: the whole model's answer to the last frame of each session that ran to the end.
+
+The next frame of the session may get the same answer. `distance` says how much its early features
+differ. Answers of ramps are never remembered. Reusing answers between frames is known from NoScope
+(VLDB 2017), Glimpse (SenSys 2015) and Reducto (SIGCOMM 2020). Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_SESSIONS, MOST_BYTES = 4096, 64 << 20
+"""Sessions to remember, and the sum of their bytes; beyond it, the oldest is forgotten."""
+MEMORY = "memory"
+"""Name of the ramp that gives remembered answers."""
+
+T = TypeVar("T")
+
+
+class SessionMemory(Generic[T]):
+    """What is remembered of each session, by its number."""
+
+    def __init__(self, frames: int, seconds: float) -> None:
+        """An answer may be given to the next `frames` frames, for at most `seconds`."""
+        self.frames, self.seconds = frames, seconds
+        self.nbytes = 0
+        self._entries: OrderedDict[int, tuple[int, float, T, int]] = OrderedDict()
+        """(frame, time, content, bytes) by session; the oldest comes first."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def recall(self, session: int, frame: int, *, now: float) -> T | None:
+        """Return what is remembered for a frame; None if that is nothing, too old, or newer."""
+        entry = self._entries.get(session)
+        if entry is None:
+            return None
+        kept_frame, at, content, _ = entry
+        is_valid = 0 < frame - kept_frame <= self.frames and now - at <= self.seconds
+        return content if is_valid else None
+
+    def keep(self, session: int, frame: int, at: float, content: T, nbytes: int = 0) -> None:
+        """Remember a frame whose batch started at `at`, unless a later one is remembered."""
+        entry = self._entries.get(session)
+        if not session or (entry is not None and entry[0] >= frame):
+            return
+        self.forget(session)
+        self._entries[session] = frame, at, content, nbytes
+        self.nbytes += nbytes
+        while self._entries:
+            oldest, (_, kept_at, _, _) = next(iter(self._entries.items()))
+            full = len(self._entries) > MOST_SESSIONS or self.nbytes > MOST_BYTES
+            if not (full or at - kept_at > self.seconds):
+                break
+            self.forget(oldest)
+
+    def forget(self, session: int) -> None:
+        """Forget a session; unknown ones are ignored."""
+        entry = self._entries.pop(session, None)
+        if entry is not None:
+            self.nbytes -= entry[3]
+
+
+def distance(features: NDArray[Any], remembered: NDArray[Any]) -> NDArray[Any]:
+    """Return the distance of features [..., f], 0 to 1: Σ|a − b| ÷ Σ(|a| + |b|)."""
+    size = (np.abs(features) + np.abs(remembered)).sum(-1)
+    apart = np.abs(features - remembered).sum(-1)
+    distances: NDArray[Any] = np.divide(apart, size, out=np.zeros_like(size), where=size != 0)
+    return distances
