@@ -385,10 +385,14 @@ class PoolExits(ScopeState):
             limits = [self.thresholds.get(ramp, 0.0) for ramp in report.ramps]
             sure = (at for at, limit in enumerate(limits) if unsure[at] < limit)
             left = next(sure, -1)
-        right = left < 0 or agrees[left]
         return JudgedFrame(
-            *(member.session, member.frame, report.answers[row]),
-            *(right, unsure[0], agrees[0], batch.refreshes),
+            member.session,
+            member.frame,
+            report.answers[row],
+            right=left < 0 or agrees[left],
+            distance=unsure[0],
+            is_memory_right=agrees[0],
+            refreshed=batch.refreshes,
         )
 
     def _keeps_changes(self) -> bool:
