@@ -70,10 +70,9 @@ def played(
     uncertainty: Sequence[Sequence[float]],
     agrees: Sequence[Sequence[bool]],
     chain: Callable[[int], Chain],
-    answers: Sequence[int] = (),
 ) -> ExitCourse:
     """Return the course of `batch`. `uncertainty` and `agrees`: by row and active ramp; `chain`
-    returns the times of a pass with a given number of rows; `answers`: the model's classes."""
+    returns the times of a pass with a given number of rows."""
     shrinks = batch.leaving is Leaving.SHRINK and not batch.judged
     leaves = _leaving(batch, policy, uncertainty)
     if policy.enlarge and shrinks and policy.ramps:
@@ -101,7 +100,6 @@ def played(
         agrees=tuple([right for _, right in row_reports]),
         left=exits,
         stage_s=tuple(stages),
-        answers=tuple([of if end else -1 for of, end in zip(answers, ends, strict=False)]),
     )
     return ExitCourse(end, tuple(released), report)
 

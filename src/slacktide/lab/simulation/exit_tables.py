@@ -86,10 +86,7 @@ class ExitTable:
         shapes |= {"whole": (b,), "before": (b, p), "ramp": (b, p), "rate": ()}
         shapes |= {name: (n,) for name in ("answers", "session") if getattr(self, name) is not None}
         if self.early is not None:
-            if self.answers is None:
-                raise _refuse("early", "'answers' beside it")
-            if self.early.ndim != 2 or len(self.early) != n or not np.isfinite(self.early).all():
-                raise _refuse("early", f"finite numbers of shape ({n}, features)")
+            self._check_early(self.early)
         for name, shape in shapes.items():
             values = np.asarray(getattr(self, name))
             if values.shape != shape:
@@ -105,6 +102,12 @@ class ExitTable:
             raise _refuse("before", "times that rise from position to position, up to 'whole'")
         if not (self.whole > 0.0).all() or (np.diff(self.whole) < 0.0).any():
             raise _refuse("whole", "positive times that rise with the batch")
+
+    def _check_early(self, early: Floats) -> None:
+        if self.answers is None:
+            raise _refuse("early", "'answers' beside it")
+        if early.ndim != 2 or len(early) != len(self) or not np.isfinite(early).all():
+            raise _refuse("early", f"finite numbers of shape ({len(self)}, features)")
 
     def __len__(self) -> int:
         """Number of inputs."""
@@ -269,7 +272,11 @@ class TableExits:
 
         unsure = uncertainty[:, active].tolist()
         answers = () if table.answers is None else table.answers[inputs].tolist()
-        course = played(batch, policy, unsure, agrees[:, active].tolist(), chain, answers)
+        course = played(batch, policy, unsure, agrees[:, active].tolist(), chain)
+        if answers:
+            ends = zip(answers, course.report.agrees, strict=True)
+            classes = tuple([answer if agreed else -1 for answer, agreed in ends])
+            course = replace(course, report=replace(course.report, answers=classes))
         if self._memory is not None:
             sure = (uncertainty[:, active] < np.array(policy.thresholds)).any(axis=1).tolist()
             ended = partial(self._keep, batch, course.report, sure, inputs.tolist())
