@@ -18,35 +18,35 @@ MOST_SESSIONS, MOST_BYTES = 4096, 64 << 20
 MEMORY = "memory"
 """Name of the ramp that gives remembered answers."""
 
-T = TypeVar("T")
+ContentT = TypeVar("ContentT")
 
 
-class SessionMemory(Generic[T]):
+class SessionMemory(Generic[ContentT]):
     """What is remembered of each session, by its number."""
 
     def __init__(self, frames: int, seconds: float) -> None:
         """An answer may be given to the next `frames` frames, for at most `seconds`."""
         self.frames, self.seconds = frames, seconds
         self.nbytes = 0
-        self._entries: OrderedDict[int, tuple[int, float, T, int]] = OrderedDict()
+        self._entries: OrderedDict[int, tuple[int, float, ContentT, int]] = OrderedDict()
         """(frame, time, content, bytes) by session; the oldest comes first."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def recall(self, session: int, frame: int, *, now: float) -> T | None:
+    def recall(self, session: int, frame: int, *, now: float) -> ContentT | None:
         """Return what is remembered for a frame; None if that is nothing, too old, or newer."""
-        entry = self._entries.get(session)
-        if entry is None:
+        kept = self._entries.get(session)
+        if kept is None:
             return None
-        kept_frame, at, content, _ = entry
+        kept_frame, at, content, _ = kept
         is_valid = 0 < frame - kept_frame <= self.frames and now - at <= self.seconds
         return content if is_valid else None
 
-    def keep(self, session: int, frame: int, at: float, content: T, nbytes: int = 0) -> None:
+    def keep(self, session: int, frame: int, at: float, content: ContentT, nbytes: int = 0) -> None:
         """Remember a frame whose batch started at `at`, unless a later one is remembered."""
-        entry = self._entries.get(session)
-        if not session or (entry is not None and entry[0] >= frame):
+        kept = self._entries.get(session)
+        if not session or (kept is not None and kept[0] >= frame):
             return
         self.forget(session)
         self._entries[session] = frame, at, content, nbytes
@@ -60,9 +60,9 @@ class SessionMemory(Generic[T]):
 
     def forget(self, session: int) -> None:
         """Forget a session; unknown ones are ignored."""
-        entry = self._entries.pop(session, None)
-        if entry is not None:
-            self.nbytes -= entry[3]
+        kept = self._entries.pop(session, None)
+        if kept is not None:
+            self.nbytes -= kept[3]
 
 
 def distance(features: NDArray[Any], remembered: NDArray[Any]) -> NDArray[Any]:

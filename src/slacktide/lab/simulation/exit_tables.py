@@ -116,7 +116,7 @@ class ExitTable:
     def part(self, start: int, end: int) -> ExitTable:
         """Return a table with only the inputs from `start` to `end`."""
         arrays = {name: getattr(self, name) for name in _BY_INPUT}
-        parts = {n: array[start:end] for n, array in arrays.items() if array is not None}
+        parts = {name: array[start:end] for name, array in arrays.items() if array is not None}
         return replace(self, **parts)
 
     @cached_property
@@ -189,7 +189,11 @@ def read_exit_table(path: Path) -> ExitTable:
                 raise _refuse(
                     attribute.name, f"a different type, got {columns[attribute.name].dtype}"
                 )
-        arrays = {f.name: columns[f.name] for f in fields(ExitTable) if f.name in columns}
+        arrays = {
+            attribute.name: columns[attribute.name]
+            for attribute in fields(ExitTable)
+            if attribute.name in columns
+        }
         arrays = {name: array for name, array in arrays.items() if array.dtype.kind != "U"}
         return ExitTable(
             str(columns["title"]),

@@ -93,7 +93,9 @@ class Changes:
         for change in session.open:
             _follow(change, judged)
             is_missed |= self._conclude(change, judged.frame - change.first.frame)
-        session.open = [c for c in session.open if judged.frame - c.first.frame < WITHIN]
+        session.open = [
+            change for change in session.open if judged.frame - change.first.frame < WITHIN
+        ]
         return is_missed
 
     def _conclude(self, change: Change, later: int) -> bool:
@@ -148,7 +150,7 @@ def _guard(changes: list[Change], share: float, column: int, ramps: int) -> tupl
     unsure: Array = np.full((len(changes), ramps), np.inf)
     agrees: Array = np.ones((len(changes), ramps), bool)
     unsure[:, column] = [change.first.distance for change in changes]
-    agrees[:, column] = [c.is_safe or c.first.is_memory_right for c in changes]
+    agrees[:, column] = [change.is_safe or change.first.is_memory_right for change in changes]
     if agrees.all():
         return ()
     most = max(0, most_wrong(len(changes), share))

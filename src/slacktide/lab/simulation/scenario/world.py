@@ -197,12 +197,12 @@ class World:
 
     def items(self, seed: int) -> Iterator[Item]:
         """Yield the requests in order of time."""
-        for item in requests(self.streams, duration=self.length, seed=seed):
-            exits = self.exits.get(item.model) if isinstance(item, Request) else None
-            if isinstance(item, Request) and exits is not None and exits.stated is not None:
-                session, frame = exits.table.frame(item.id)
-                item = replace(item, session=session, frame=frame)
-            yield item
+        for arriving in requests(self.streams, duration=self.length, seed=seed):
+            exits = self.exits.get(arriving.model) if isinstance(arriving, Request) else None
+            if isinstance(arriving, Request) and exits is not None and exits.stated is not None:
+                session, frame = exits.table.frame(arriving.id)
+                arriving = replace(arriving, session=session, frame=frame)
+            yield arriving
 
 
 def _stop(model: str, message: str) -> NoReturn:
