@@ -21,16 +21,16 @@ CEILINGS = {
     "cli": 2_016,
     "client": 2_257,
     "cluster": 1_586,
-    "domain": 3_120,
-    "engine": 4_273,
+    "domain": 3_154,
+    "engine": 4_289,
     "executors": 13_171,
-    "exits": 1_950,
+    "exits": 2_016,
     "frontends": 8_220,
     "models": 11_802,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_200,
-    "planning": 11_812,
+    "planning": 12_079,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 7_970,
+    "lab/simulation": 8_091,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_042,
+    "serving": 83_436,
     "client": 2_257,
-    "lab": 20_715,
+    "lab": 20_836,
     "testing": 400,
-    "papers": 11_539,
-    "all": 117_909,
+    "papers": 11_540,
+    "all": 118_425,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
