@@ -36,17 +36,17 @@ class SessionMemory(Generic[ContentT]):
 
     def recall(self, session: int, frame: int, *, now: float) -> ContentT | None:
         """Return what is remembered for a frame; None if that is nothing, too old, or newer."""
-        kept = self._entries.get(session)
-        if kept is None:
+        record = self._entries.get(session)
+        if record is None:
             return None
-        kept_frame, at, content, _ = kept
+        kept_frame, at, content, _ = record
         is_valid = 0 < frame - kept_frame <= self.frames and now - at <= self.seconds
         return content if is_valid else None
 
     def keep(self, session: int, frame: int, at: float, content: ContentT, nbytes: int = 0) -> None:
         """Remember a frame whose batch started at `at`, unless a later one is remembered."""
-        kept = self._entries.get(session)
-        if not session or (kept is not None and kept[0] >= frame):
+        record = self._entries.get(session)
+        if not session or (record is not None and record[0] >= frame):
             return
         self.forget(session)
         self._entries[session] = frame, at, content, nbytes
@@ -60,9 +60,9 @@ class SessionMemory(Generic[ContentT]):
 
     def forget(self, session: int) -> None:
         """Forget a session; unknown ones are ignored."""
-        kept = self._entries.pop(session, None)
-        if kept is not None:
-            self.nbytes -= kept[3]
+        record = self._entries.pop(session, None)
+        if record is not None:
+            self.nbytes -= record[3]
 
 
 def distance(features: NDArray[Any], remembered: NDArray[Any]) -> NDArray[Any]:
