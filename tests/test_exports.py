@@ -49,7 +49,7 @@ EXPORTS = {
         ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch SECONDS
         Signature StagePlace StartReplica StopReplica Submitted TellCircuit TensorSpec
         TimerFired Timetable Unit decoding_time did_you_mean format_seconds going_on
-        is_judged nearest option options_of parse_percent percent read_options
+        is_in_run is_judged nearest option options_of parse_percent percent read_options
         shown suggestion
     """,
     "slacktide.engine": """
@@ -115,7 +115,7 @@ EXPORTS = {
         SessionClosed SessionEvent SessionMeasured SessionOpened Stated
     """,
     "slacktide.planning.exits": """
-        ApplicationStatus ClassStatus ExitEvent ExitsArranged ExitsPlanner ExitsStatus
+        ApplicationStatus ChangesStatus ClassStatus ExitEvent ExitsArranged ExitsPlanner ExitsStatus
         RampFacts RampsJudged RampsLearnt RampsRefused StatedExits ThresholdSearch
     """,
     "slacktide.planning.pipelines": """
@@ -155,7 +155,7 @@ EXPORTS = {
         LinkError LinkProcess TimerQueue
     """,
     "slacktide.exits": """
-        ExitError ExitGraph ExitManifest Ramp RampTrainer find_positions judged_rows split
+        ExitError ExitGraph ExitManifest Ramp MEMORY RampTrainer SessionMemory distance find_positions judged_rows split
         with_features with_ramps
     """,
     "slacktide.lab.load": """

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.planning.exits.changes import WINDOW, WITHIN, Changes, JudgedFrame
+from slacktide.planning.exits.changes import WINDOW, WITHIN, Changes, FollowedFrame
 
 
 def add(
@@ -27,7 +27,7 @@ def add(
     wrong where the client's answer is."""
     return [
         changes.add(
-            JudgedFrame(session, at, answer, answer == got, distance, answer == got, refreshed)
+            FollowedFrame(session, at, answer, answer == got, distance, answer == got, refreshed)
         )
         for at, (answer, got) in enumerate(zip(answers, given_answers, strict=True), first)
     ]
@@ -110,7 +110,7 @@ def test_counts_agree_with_what_a_list_of_all_frames_says(frames, remember):
     changes, seen, at = Changes(remember), dict[int, list[tuple[int, bool]]](), dict[int, int]()
     for session, answer, right in frames:
         at[session] = at.get(session, 0) + 1
-        changes.add(JudgedFrame(session, at[session], answer, right, 0.5, False, False))
+        changes.add(FollowedFrame(session, at[session], answer, right, 0.5, False, False))
         seen.setdefault(session, []).append((answer, right))
     added = missed = 0
     for rows in seen.values():

@@ -29,7 +29,7 @@ MOST_SESSIONS = 4096
 
 
 @read_only
-class JudgedFrame:
+class FollowedFrame:
     """A frame of a session that ran to the model's end."""
 
     session: int
@@ -49,7 +49,7 @@ class JudgedFrame:
 class Change:
     """A change, from its first frame on."""
 
-    first: JudgedFrame
+    first: FollowedFrame
     delay: int | None = None
     """Frames until the client got the answer; None: it did not within `WITHIN`."""
     lasts: bool = True
@@ -60,7 +60,7 @@ class Change:
 
 @dataclass(slots=True)
 class _Session:
-    last: JudgedFrame
+    last: FollowedFrame
     open: list[Change] = field(default_factory=list)
     """Changes whose `WITHIN` frames are not over."""
 
@@ -77,7 +77,7 @@ class Changes:
         """Changes so far, and those whose answer came later than `WITHIN` frames."""
         self.alarms = 0
 
-    def add(self, judged: JudgedFrame) -> bool:
+    def add(self, judged: FollowedFrame) -> bool:
         """Add a frame. Returns whether a change is now known that was missed."""
         session = self._sessions.pop(judged.session, None)
         if session is None or judged.frame != session.last.frame + 1:
@@ -134,7 +134,7 @@ class Changes:
         return delays[math.ceil(0.95 * len(delays)) - 1] if delays else None
 
 
-def _follow(change: Change, judged: JudgedFrame) -> None:
+def _follow(change: Change, judged: FollowedFrame) -> None:
     """Take a frame that is not before the change."""
     first, later = change.first, judged.frame - change.first.frame
     if judged.answer != first.answer:

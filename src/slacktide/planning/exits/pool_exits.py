@@ -24,7 +24,7 @@ from slacktide.domain import (
     is_in_run,
 )
 from slacktide.planning.exits.accuracy_budget import FRESH, AccuracyBudget, JudgedWindow
-from slacktide.planning.exits.changes import Changes, JudgedFrame
+from slacktide.planning.exits.changes import Changes, FollowedFrame
 from slacktide.planning.exits.events import (
     ExitEvent,
     ExitsArranged,
@@ -366,8 +366,8 @@ class PoolExits(ScopeState):
         for member in batch.members:
             is_alone = member.session and member.rows == 1 and report.agrees[row]
             if is_alone and (judged or is_in_run(member.session, member.frame)):
-                judged_frame = self._judged_frame(report, row, member, batch)
-                is_missed |= self.answer_changes.add(judged_frame)
+                followed = self._followed_frame(report, row, member, batch)
+                is_missed |= self.answer_changes.add(followed)
             row += member.rows
         if is_missed and not self._keeps_changes() and not self.has_fixed_thresholds:
             del self.thresholds[0]
@@ -377,15 +377,15 @@ class PoolExits(ScopeState):
             self.epoch += 1
             self.tune_at = self.accuracy_budget.judged
 
-    def _judged_frame(
+    def _followed_frame(
         self, report: ExitReport, row: int, member: Request, batch: Batch
-    ) -> JudgedFrame:
+    ) -> FollowedFrame:
         unsure, agrees, left = report.uncertainty[row], report.agrees[row], report.left[row]
         if left < 0 and is_in_run(member.session, member.frame):  # it had to run to the end
             limits = [self.thresholds.get(ramp, 0.0) for ramp in report.ramps]
             sure = (at for at, limit in enumerate(limits) if unsure[at] < limit)
             left = next(sure, -1)
-        return JudgedFrame(
+        return FollowedFrame(
             member.session,
             member.frame,
             report.answers[row],
