@@ -117,7 +117,7 @@ def profile(
 
 
 def _core_counts(cores: Sequence[int] | None, usable: int) -> list[int]:
-    """Core counts to measure: those given, else the powers of two and all cores."""
+    """Core counts to measure: the given counts, else the powers of two and all cores."""
     doubling = {1 << power for power in range(usable.bit_length())}
     counts = sorted(set(cores or doubling | {usable}))
     if counts[-1] > usable:

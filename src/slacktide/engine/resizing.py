@@ -1,7 +1,7 @@
 """Resizing: lanes that grow and shrink while batches run on them.
 
-A plan states the cores that a lane should have (`Lane.target`); `LaneResized` confirms those that
-it has.
+A plan states the cores that a lane should have (`Lane.target`); `LaneResized` confirms the cores
+that it has.
 
 - When a lane grows, admission and expiry count on the target. The next batch waits for the resize,
   since it would otherwise run on fewer cores to its end. It waits for at most `resize_limit`, which

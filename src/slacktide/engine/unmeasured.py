@@ -162,8 +162,9 @@ class UnmeasuredWork:
                 state.forget(similar.id)
 
     def release(self, pool: Pool, ran: Signature) -> None:
-        """Move requests that are now measured to the scheduler. Checks all if `rules.reach` has
-        changed, else only those of the shape `ran`, since there may be thousands."""
+        """Move requests that are now measured to the scheduler. Checks all requests if
+        `rules.reach` has changed, else only the shape `ran`, since there may be thousands of
+        requests."""
         queue, state = pool.unmeasured, self._state
         assert queue is not None
         before, queue.reach = queue.reach, queue.rules.reach()

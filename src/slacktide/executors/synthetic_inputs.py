@@ -224,7 +224,7 @@ class SyntheticRows:
         return self._stated.get(spec.name, self._interface.row_axes(spec))
 
     def _merged(self, spec: TensorSpec, stated: tuple[int, ...]) -> tuple[int, ...]:
-        """The configured axes of a row; those left open are the model's."""
+        """The configured axes of a row; axes that the configuration leaves open are the model's."""
         axes = self._interface.row_axes(spec)
         if -1 in stated and len(stated) == len(axes):
             stated = tuple([axis if n < 0 else n for n, axis in zip(stated, axes, strict=True)])

@@ -344,7 +344,8 @@ class PlanBuilder:
         for version in self._versions:
             most = version.batch_cap
             for lane in self._layout.lanes_of[version.name]:
-                # The variants planner chooses among all; without it, those loaded at first stay.
+                # The variants planner chooses among all variants; without it, the first loaded
+                # variants stay.
                 planned = version.family is not None and version.family.planner != "none"
                 pools = (pool for pool in version.pools if planned or pool.at_first)
                 deployments += [Deployment(pool.id, lane, most) for pool in pools]

@@ -270,7 +270,7 @@ class RampLearner:
                 loaded.exits.refusal = pool.refusal
                 if pool.hindrance not in (before, ""):
                     log.warning("%s: no early exits yet: %s", name, pool.hindrance)
-            self._post_judgements(pool)  # those of earlier ramps are void
+            self._post_judgements(pool)  # judgements of earlier ramps are void
         pool.busy = False
 
     def _publish(self, pool: _Pool, manifest: ExitManifest) -> None:

@@ -136,7 +136,7 @@ class ImageInput:
     def signature(
         self, shapes: Sequence[tuple[int, ...]], tensor: InputTensor
     ) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of a request's rows after resizing; `shapes` are those before. If the
+        """Return the shapes of a request's rows after resizing; `shapes`: before resizing. If the
         batch decides the size of this input, its shape is rounded up, or left out."""
         at, row = self.index, self._row
         if self.any_size and self._free:

@@ -13,7 +13,7 @@ from slacktide.pipelines.fan_out import FanOut
 from slacktide.pipelines.reserves import Reserves
 
 Place = tuple[int, ...]
-"""Position of a child's rows among those of its stage, independent of the order of answers: the
+"""Position of a child's rows among the rows of its stage, independent of the order of answers: the
 place of the child that yielded the rows, then the index of the first of them in that yield."""
 
 
@@ -116,9 +116,9 @@ class LiveFrame:
         self.named = 0
         """Number of children whose payloads are not released."""
         self.lost: Answer | None = None
-        """First answer without a result, among those for its first stage."""
+        """First answer without a result, among the answers for its first stage."""
         self.started: Answer | None = None
-        """First answer with a result, among those for its first stage."""
+        """First answer with a result, among the answers for its first stage."""
         self.ended = False
 
     def missing(self) -> tuple[str, ...]:

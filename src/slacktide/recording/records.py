@@ -75,7 +75,7 @@ class Header:
     """1 is the first."""
     software: str
     began: str
-    """Begin of this part, as wall-clock time in ISO 8601, for people."""
+    """Start of this part, as wall-clock time in ISO 8601, for people."""
     settings: EngineSettings
     events_before: int = 0
     """Number of events in earlier parts."""
@@ -114,7 +114,7 @@ class FramesCall:
     """None: see `trigger`."""
     trigger: str
     """`answers`: the engine's last call answered children; `due`: a frame's time was up; `again`:
-    the event is in an earlier part, and is repeated for readers of this one."""
+    the event is in an earlier part, and is repeated for readers of this part."""
     commands: tuple[Plain, ...] = ()
 
 
@@ -379,7 +379,7 @@ class Reader:
         return [self._without(command) for command in commands]
 
     def _in_order(self, command: Plain) -> Plain:
-        """A recorded command with the fields of this version, None for those it lacks."""
+        """A recorded command with the fields of this version, None for fields that it lacks."""
         places = self._places.get(command[0])
         if places is None:
             return command

@@ -60,7 +60,7 @@ class TimeHistogram:
     """Distribution of the time of one kind of batch, in seconds."""
 
     edges: tuple[float, ...]
-    """Ascending; one more than bins."""
+    """Ascending; one edge more than bins."""
     cdf: tuple[float, ...]
     """P(time ≤ edge); 0 at the first and 1 at the last."""
     mean: float

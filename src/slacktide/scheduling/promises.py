@@ -142,7 +142,8 @@ class Promises:
         return dropped
 
     def _make(self, penalty: float, start: float) -> list[int]:
-        """Plan for requests with at least this penalty; return ids of those without a place."""
+        """Plan for requests with at least this penalty; return the ids of requests without a
+        place."""
         leave, factor = self._view.leave(now=start), self.slowdown / self._view.lanes
         per_second = factor * self._soonest()
         seconds_by_class: dict[int, float] = {}

@@ -269,10 +269,10 @@ class PipelineRoute:
 
 
 def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | None]:
-    """Return a frame's outputs in its pipeline's order; None for those of missing stages."""
+    """Return a frame's outputs in its pipeline's order; None for outputs of missing stages."""
     version, by_stage = record.version, record.children
     before: dict[int, int] = {}
-    """Number of rows of the same stage before those of a child, by the child's id."""
+    """Number of rows of the same stage before a child's rows, by the child's id."""
     if sum(map(len, by_stage.values())) > len(by_stage):
         _sort(record)
     for children in by_stage.values():
@@ -335,7 +335,7 @@ def _origins(
 
 def _describe(record: OpenFrame) -> None:
     """Write into a frame's call the outcomes of its stages, their variants and early exits, and the
-    time in all their batches. Of a stage's requests, the one answered last counts."""
+    time in all their batches. Of a stage's requests, the request answered last counts."""
     ended, details = {}, {}
     input_s = infer_s = output_s = 0.0
     for stage, children in record.children.items():

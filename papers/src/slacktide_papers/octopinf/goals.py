@@ -88,7 +88,7 @@ class FleetRow(ResultRow):
     published: float | None
     """Share in time, as printed."""
     weighted: float = 0.0
-    """Objects in time, weighted by the accuracy of their answers, as a share of those offered
+    """Objects in time, weighted by the accuracy of their answers, as a share of the objects offered
     (`all-five`)."""
     cores: float = 0.0
     """Mean cores held by all lanes; `cores_busy`: mean cores of lanes that are running a batch

@@ -43,8 +43,8 @@ class GrpcServer(Listener):
     ) -> None:
         """`authorize`: None lets every call pass. `clock`: monotonic seconds, as in `first_byte`.
         `unpacker` is closed with the server; None: the server makes its own. `peers`: serves the
-        links of other servers. `peer_access` decides which of them are admitted; None: those from
-        this machine."""
+        links of other servers. `peer_access` decides which of these servers are admitted; None:
+        servers on this machine."""
         settings = settings or GrpcSettings()
         state = GrpcState(data, control, settings, authorize, access_log, clock, unpacker)
         super().__init__(state, lambda: GrpcConnection(state))

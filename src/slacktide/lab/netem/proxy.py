@@ -86,7 +86,7 @@ class LinkProxy:
         self._update_reading()
 
     def mend(self) -> None:
-        """Let bytes and connections pass again after `cut`, beginning with those that waited."""
+        """Let bytes and connections pass again after `cut`; those that waited come first."""
         self._whole.set()
         self._update_reading()
 

@@ -243,8 +243,8 @@ class Repository:
 
     def names(self) -> tuple[str, ...]:
         """Return the sorted names of model folders, valid or not. Leaves out plain files, hidden
-        folders, those that start with `_`, and those without any sign of a model. Raises
-        FolderError and UnreadableError."""
+        folders, and folders that start with `_` or lack any sign of a model. Raises FolderError and
+        UnreadableError."""
         names = tuple(sorted(self._entries()))
         self._refuse_bare_model(names)
         return names

@@ -19,7 +19,7 @@ from slacktide.domain import Request
 from slacktide.planning.sessions import SessionMeasured, SessionOpened
 
 BYTES_PER_PIXEL = 0.6
-"""Bytes per pixel of JPEG pictures 128 pixels wide, until a client's are measured."""
+"""Bytes per pixel of JPEG pictures 128 pixels wide, until a client's pictures are measured."""
 PIXELS = 128 * 128
 POWER = 0.83
 """Bytes of a picture grow with this power of its pixels."""
@@ -38,7 +38,7 @@ class Session:
         self.restate(opened)
 
     def restate(self, opened: SessionOpened) -> None:
-        """Take the needs that the client states, at first or later."""
+        """Adopt the needs that the client states, at the beginning or later."""
         self.opened = opened
         self.slo = _within(opened.slo, 0.0, 3600.0, 0.0)
         self.weight = _within(opened.weight, *WEIGHTS, 1.0)
@@ -72,13 +72,13 @@ class Session:
         return self._bytes * math.pow(side, 2.0 * POWER)
 
     def budget(self, side: int, *, share: float) -> float:
-        """Return the seconds left for the server with frames of this side; 0: none. `share`: share
-        of the bandwidth to plan with."""
+        """Return the seconds left for the server with frames of this side; 0: no time. `share`:
+        share of the bandwidth to plan with."""
         return self.slo if self.measured is None else self.budgets((side,), share=share)[0]
 
     def budgets(self, sides: Sequence[int], *, share: float) -> tuple[float, ...]:
-        """Return the budget of each variant. Before the link is measured only the smallest has
-        one."""
+        """Return the budget of each variant. Before the link is measured, only the smallest variant
+        has a budget."""
         link = self.measured
         if link is None:
             return (self.slo, *(0.0 for _ in sides[1:]))

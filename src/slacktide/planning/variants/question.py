@@ -191,8 +191,8 @@ class SearchResult:
                 self._join(client, limits, replica)
 
     def place(self, client: Client) -> int:
-        """Place one more client on the largest variant with room, and return that, or UNMAPPED. If
-        no lane has room and switching is free, other clients get smaller variants."""
+        """Place one more client on the largest variant with room, and return the variant, or
+        UNMAPPED. If no lane has room and switching is free, other clients get smaller variants."""
         variant = UNMAPPED if self.turns is None else self.turns.place(client, self.moved)
         if variant == UNMAPPED and (self.turns is None or self._end_turns(self.turns)):
             variant = self._place_on_lanes(client)

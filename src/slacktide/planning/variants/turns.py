@@ -37,7 +37,7 @@ class Turns:
     free_s: float
     """Seconds of lane time per second that are still free."""
     placed: list[Client] = field(default_factory=list)
-    """Clients that came after those of the fleet; `clients` continues with their variants."""
+    """Clients that came after the fleet's clients; `clients` continues with their variants."""
     _longest: list[tuple[float, int]] | None = None
     """Heap of clients, the slowest variant first; made on first use."""
 

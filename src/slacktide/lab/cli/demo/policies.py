@@ -199,7 +199,7 @@ def page(report: Document) -> str:
 
 
 def _outcomes(comparison: Comparison) -> TextTable:
-    """Outcomes of each run in percent; those on time also by model."""
+    """Outcomes of each run in percent; requests on time also by model."""
     models = [stream.model for stream in comparison.entries[0].report.streams]
     models = models if len(models) > 1 else []
     lines = []

@@ -1,4 +1,4 @@
-"""Batch times of a scenario's models: those of the simulated hardware, and those for policies.
+"""Batch times of a scenario's models: for the simulated hardware, and for policies.
 
 Both are made from the same profile, but separately: what a policy learns does not change the truth.
 """
