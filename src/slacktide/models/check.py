@@ -220,7 +220,7 @@ def _likely(spec: TensorSpec, metadata: dict[str, str], exporter: str) -> str:
 def _pictures(
     definition: ModelDefinition, interface: ModelInterface, metadata: dict[str, str], hints: _Hints
 ) -> Iterator[Finding]:
-    """Yield a note on the setting that declares an input as pictures, if it looks like one."""
+    """Yield a note on the setting that declares an input as pictures, if it looks like pictures."""
     settings = definition.settings
     if definition.preprocessing or settings.function or settings.before:
         return
@@ -239,7 +239,7 @@ def _pictures(
 
 
 def _texts(definition: ModelDefinition, interface: ModelInterface) -> Iterator[Finding]:
-    """Yield a note on the lines that let clients send text, if the inputs are those of tokens."""
+    """Yield a note on the lines that let clients send text, if the inputs look like tokens."""
     names = {spec.name for spec in interface.inputs}
     settings = definition.settings
     if definition.text is not None or not {*ROLES[:2]} <= names or settings.masks:

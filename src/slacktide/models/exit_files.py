@@ -52,8 +52,8 @@ def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
 
 
 def _label_counts(definition: ModelDefinition) -> tuple[int, ...]:
-    """Return the number of lines in each label file of the model's folder: LABELS, and those that
-    config.pbtxt names. Unreadable files are ignored."""
+    """Return the number of lines in each label file of the model's folder: LABELS, and the files
+    that config.pbtxt names. Unreadable files are ignored."""
     home, counts = definition.folder.parent, []
     stated = (tensor.get("label_filename") for tensor in definition.config.get("output", []))
     for name in dict.fromkeys([LABELS, *filter(None, stated)]):

@@ -46,7 +46,7 @@ log = logging.getLogger("slacktide.models")
 AT_ONCE = 4
 """Number of models with a stored profile that load concurrently when the server starts."""
 GIVE_WAY_S = 20.0
-"""Seconds after which a load no longer delays the next ones."""
+"""Seconds after which a load no longer delays the next loads."""
 _ARENA_LIMIT = 1 << 34
 """Bytes of address space for each version's payloads; the memory budget is the real limit."""
 
@@ -145,7 +145,7 @@ class ModelManager:
 
         Models with a stored profile come first, `AT_ONCE` at a time. Models without one are then
         measured one by one so that they do not disturb each other. Pipelines come last. A load that
-        takes longer than `GIVE_WAY_S` continues beside the next ones.
+        takes longer than `GIVE_WAY_S` continues beside the next loads.
         """
         async with asyncio.TaskGroup() as group, self._turn:
             models = await asyncio.to_thread(repository.scan)

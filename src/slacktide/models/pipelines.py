@@ -56,7 +56,8 @@ class PipelineHost(Protocol):
     """Serves pipelines to clients."""
 
     def serve(self, loaded: LoadedPipeline) -> None:
-        """Answer with this pipeline from now on. Frames in flight stay with the previous one."""
+        """Answer with this pipeline from now on. Frames in flight stay with the previous
+        pipeline."""
 
     def withdraw(self, name: str, reason: str) -> None:
         """Stop answering for this pipeline; the catalog states the reason."""

@@ -82,8 +82,8 @@ class MeasuredAccuracies(NamedTuple):
 
     by_name: dict[str, float]
     differences: dict[tuple[str, str], Interval]
-    """95 % interval of a variant's accuracy minus that of a smaller one, by the names of these two.
-    Variants whose accuracy is stated have none."""
+    """95 % interval of a variant's accuracy minus that of a smaller one, by the names of the two
+    variants. Variants whose accuracy is stated have none."""
 
 
 class ProfileCache:

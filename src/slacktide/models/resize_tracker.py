@@ -34,7 +34,7 @@ class ResizeOutcome(Enum):
 
 
 class _Resize:
-    """A resize in progress, or one that ended with fewer cores than requested."""
+    """A resize in progress, or a resize that ended with fewer cores than requested."""
 
     __slots__ = ("began", "cores", "reported", "short", "waiting")
 
@@ -44,7 +44,7 @@ class _Resize:
         """Replicas that have not reported yet."""
         self.began = began
         self.short: dict[int, tuple[int, ...]] = {}
-        """Cores of each replica whose cores differ from the requested ones."""
+        """Cores of each replica whose cores differ from the requested cores."""
         self.reported: tuple[int, ...] | None = None
         """Cores reported to the engine; None while in progress."""
 

@@ -344,13 +344,13 @@ class LoadedVersion:
         return 1 if alone else max(1, self.interface.max_batch)
 
     def fail(self, reason: str) -> None:
-        """Take it out of service until it is reloaded, because of its environment."""
+        """Take the version out of service until it is reloaded, because of its environment."""
         self.failed = True
         self.state, self.reason = VersionState.UNAVAILABLE, reason
         log.error("%s:%s is unavailable: %s", self.name, self.version, reason)
 
     def ready(self) -> None:
-        """Put it into service, unless it has failed for good."""
+        """Put the version into service, unless it has failed for good."""
         if not self.failed:
             self.state, self.reason = VersionState.READY, ""
 

@@ -84,9 +84,10 @@ class App:
         *,
         take_over: bool = False,
     ) -> None:
-        """`take_over`: from the server that holds the state folder, and give way to the next, which
-        sets `superseded`; then call `drain`. Raises ValueError, SecurityError or TracingUnavailable
-        for unusable settings, and RepositoryError if the repository does not exist."""
+        """`take_over`: take over from the server that holds the state folder, and give way to the
+        next server, which sets `superseded`; then call `drain`. Raises ValueError, SecurityError or
+        TracingUnavailable for unusable settings, and RepositoryError if the repository does not
+        exist."""
         if take_over and settings.state_dir is None:
             raise ValueError("--take-over: needs --state-dir, which the running server has, too")
         self.settings = settings
@@ -114,11 +115,10 @@ class App:
     async def start(self) -> None:
         """Listen, then load the models. Returns when each model serves or has failed.
 
-        Raises OSError if a port or the state folder cannot be used or no model serves that is to
-        take over, RecordingError if the recording
-        cannot be written, PodError if the pod to resize cannot be read, SecurityError for
-        certificates and RepositoryError for the repository. After an error, nothing is left
-        running. After a cancellation, call `close`.
+        Raises OSError if a port or the state folder cannot be used, or if no model is ready to take
+        over, RecordingError if the recording cannot be written, PodError if the pod to resize
+        cannot be read, SecurityError for certificates and RepositoryError for the repository. After
+        an error, nothing is left running. After a cancellation, call `close`.
         """
         settings = self.settings
         if settings.state_dir is not None:
@@ -285,8 +285,8 @@ class App:
         self._report_models(self.front_ends.addresses())
 
     async def _open_ports(self) -> bool:
-        """Lock the state folder and listen. Returns whether models are loaded, which happens before
-        if another server is to be taken over from."""
+        """Lock the state folder and listen. Returns whether models are loaded: before a takeover,
+        they are loaded first."""
         folder = self.settings.state_dir
         predecessor = None
         if folder is not None and self._takes_over:
@@ -363,7 +363,7 @@ class App:
     async def drain(self) -> None:
         """Fail readiness, stop listening, and answer requests in flight."""
         is_superseded = self.superseded.is_set()
-        self.control.draining = not is_superseded  # else the addresses are ready, as before
+        self.control.draining = not is_superseded  # a successor keeps the addresses ready
         self._peers.drain()
         await asyncio.sleep(0.0 if is_superseded else self.settings.drain_delay_s)
         log.info("draining: %d requests in flight", self.driver.in_flight)

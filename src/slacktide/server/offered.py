@@ -150,7 +150,7 @@ def _is_refusal(reason: Reason) -> bool:
 def _offered_rows(
     versions: Mapping[str, LoadedVersion], deltas: Mapping[str, RowCounts]
 ) -> dict[str, float]:
-    """Rows offered to each model's version, those of pipelines' frames included."""
+    """Rows offered to each model's version, including rows of pipelines' frames."""
     rows = {
         key: float(deltas[key].offered) for key, version in versions.items() if not version.stages
     }

@@ -28,7 +28,8 @@ class PipelineService:
         """Number that replicas will use for the next arena of frames."""
 
     def serve(self, loaded: LoadedPipeline) -> None:
-        """Answer with this pipeline from now on. Frames in flight stay with the previous one."""
+        """Answer with this pipeline from now on. Frames in flight stay with the previous
+        pipeline."""
         self._loads += 1
         before = self._serving.get(loaded.name)
         counters = self._counters.setdefault(loaded.name, ModelCounters())

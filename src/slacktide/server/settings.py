@@ -368,7 +368,7 @@ class ServerSettings(Options):
         return client_address(self.advertise or self.host_of("http"), port)
 
     def rules(self, *, control_port: bool = False) -> PortRules:
-        """Return the gate's rules for the control port, or for the others."""
+        """Return the gate's rules for the control port, or for all other ports."""
         local = is_loopback(self.host_of("control")) if control_port else self.loopback
         hosts = frozenset(map(host_name, self.allowed_hosts))
         if self.has_peers and not control_port and (local or hosts):

@@ -1,9 +1,9 @@
-"""How a server takes over from the one that holds its state folder, without a gap.
+"""How a server takes over from the server that holds its state folder, without a gap.
 
 The *successor* loads its models while the *predecessor* serves. It has received the predecessor's
 listening sockets through a Unix socket in the state folder, and now accepts connections on them
 itself. Then it tells the predecessor to stop. A connection that nobody has accepted yet stays in
-the queue of its socket, so none is refused.
+the queue of its socket, so no connection is refused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TakeoverPort:
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Accept no successor, and drop those that are not ready. Safe to repeat."""
+        """Accept no successor, and drop successors that are not ready. Safe to repeat."""
         loop = asyncio.get_running_loop()
         for connection in (self._listener, *self._connections):
             if connection.fileno() >= 0:

@@ -26,7 +26,7 @@ from slacktide.models.labelled.yolo import DATA_FILE, read_yolo
 
 def read_labels(path: Path, labels: Sequence[str] = ()) -> LabelledSet:
     """Read labelled images: a folder, or its file of labels. `labels`: the model's names of
-    classes, with which those of the data are matched. Raises DataError."""
+    classes, with which the names in the data are matched. Raises DataError."""
     if path.is_file():
         return _read_file(path, labels)
     try:

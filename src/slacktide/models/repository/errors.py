@@ -21,7 +21,7 @@ class Problem:
     field: str
     """Dotted path of the key, such as `limits.queue`; empty for the whole file."""
     message: str
-    """The expected value and the actual one."""
+    """The expected value and the actual value."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message

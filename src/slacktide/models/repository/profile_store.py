@@ -90,8 +90,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _namesakes(model: Path) -> Iterator[Path]:
-    """Yield the files beside a model that are its data, judging by their names. Of links, only
-    those are included that lead into the folder of the model's target."""
+    """Yield the files beside a model that are its data, judging by their names. Links are included
+    only if they lead into the folder of the model's target."""
     real = model.resolve().parent
     for path in model.parent.iterdir():
         named = path.name.startswith((model.name, f"{model.stem}."))

@@ -171,7 +171,7 @@ def _problems(details: dict[str, Any], root: Model) -> Iterable[ValidationProble
 
 
 def _problem(details: dict[str, Any], path: Path, root: Model) -> ValidationProblem | None:
-    """Return the problem; None if another one covers it."""
+    """Return the problem; None if another problem covers it."""
     value, kind, context = details["input"], details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
         return ValidationProblem(

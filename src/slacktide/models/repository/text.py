@@ -58,7 +58,7 @@ class DeclaredText:
         return {role: inputs[name] for role, name in self.gives.items() if name in inputs}
 
     def shown(self, interface: ModelInterface) -> ModelInterface:
-        """Return a file's interface as clients see it: a BYTES input instead of those that the
+        """Return a file's interface as clients see it: a BYTES input instead of the inputs that the
         tokenizer makes."""
         given_names = set(self.gives.values())
         other_inputs = [spec for spec in interface.inputs if spec.name not in given_names]

@@ -28,7 +28,7 @@ MOST_CANCELLED = 500.0
 FORGIVEN_PER_S = 20.0
 """Early cancellations forgiven per second; each served request also forgives one."""
 MOST_ADDRESSES = 4096
-"""Number of addresses above which those without unforgiven cancellations are forgotten."""
+"""Number of addresses above which addresses without unforgiven cancellations are forgotten."""
 
 
 class ClientLimits:

@@ -1,7 +1,7 @@
 """When a driver wakes: its one timer, and reading sockets less often while models run.
 
 `DriverTimer` is set after every turn, so setting it must be cheap. Its time mostly moves to a later
-one (the next batch's limit, the next request's expiry). So a timer that fires early enough is left
+time (the next batch's limit, the next request's expiry). So a timer that fires early enough is left
 alone, and the engine is asked for the next time when it fires.
 
 `ReadCoalescing` is for a core shared with the models. There, every arrival displaces a running
@@ -25,7 +25,7 @@ LONGEST: Final = 0.002
 PART: Final = 0.25
 """Share of the shortest running batch that a pause may take."""
 SHORTEST: Final = 0.0003
-"""Length of the shortest pause, seconds: shorter ones save nothing."""
+"""Length of the shortest pause, seconds: shorter pauses save nothing."""
 WEIGHT: Final = 0.05
 """Weight of the newest gap between arrivals in the average."""
 
@@ -62,7 +62,8 @@ class ReadCoalescing:
 
     def pause_for(self, *, now: float, soonest_end: float, shortest_batch: float) -> float:
         """Return the seconds to pause while every lane is busy; 0: not at all. `soonest_end`: when
-        the first running batch should end; `shortest_batch`: seconds of the shortest one."""
+        the first running batch should end; `shortest_batch`: seconds of the shortest running
+        batch."""
         if not self.shares_core:
             return 0.0
         pause = min(LONGEST, PART * shortest_batch, soonest_end - now)
@@ -78,7 +79,7 @@ class ReadCoalescing:
         self._paused_at = None
 
     def arrival_clock(self) -> float:
-        """Arrival time of what is read now, in monotonic seconds."""
+        """Arrival time of the data being read, in monotonic seconds."""
         return time.monotonic() if self._paused_at is None else self._paused_at
 
 

@@ -1,7 +1,7 @@
 """`SplitRoute`: a call with more rows than its model takes in one batch, as several requests.
 
 All parts have the deadline of the call. The call is answered with their joined outputs, or as soon
-as one part is refused; the others are then withdrawn.
+as one part is refused; the other parts are then withdrawn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Addresses of peers, and those at which their clients reach them."""
+"""Addresses of peers, and addresses at which clients reach them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slacktide.wire.peer_messages import ADDRESS, is_address
 
 DNS: Final = "dns:"
 DEFAULT_PORT: Final = 8001
-"""gRPC port of an address without one."""
+"""gRPC port of an address that names no port."""
 
 
 def split_address(text: str) -> tuple[str, int]:

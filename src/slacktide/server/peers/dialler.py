@@ -2,7 +2,7 @@
 
 It resolves the addresses of `--peers` and dials them. `peers/members.py` judges every link,
 whichever side dialled it, before the server's own host is told of the link. Each attempt reads the
-certificate and the token again. Existing links keep the ones that they began with.
+certificate and the token again. Existing links keep the certificate and token that they began with.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class JoinedPeer:
     usable: frozenset[str] = frozenset()
     """Versions that either server may answer for the other, as `model:version`."""
     models: frozenset[str] = frozenset()
-    """Models that have such a version."""
+    """Models that have a usable version."""
     unlike: frozenset[str] = frozenset()
     """Versions that both servers have, but with different files or settings."""
     alike: frozenset[str] = frozenset()
@@ -94,9 +94,9 @@ class ServerPeers:
         self.next_start = plane.driver.next_start
         """When the next request of a version would start, by its model and pin."""
         self.in_flight: Callable[[], int] = lambda: plane.driver.in_flight
-        """The number of this server's requests. Without any, the next one starts at once."""
+        """The number of this server's requests. If it is 0, the next request starts at once."""
         self._usable: frozenset[str] = frozenset()
-        """Versions that at least one peer may answer."""
+        """Versions for which at least one peer may answer."""
         self._gone: dict[str, None] = {}
         """Peers that have left, latest last."""
         self._waiting: list[str] = []

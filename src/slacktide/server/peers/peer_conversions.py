@@ -46,8 +46,8 @@ def parameters_for_peer(parameters: Mapping[str, Parameter]) -> dict[str, Parame
 def outputs_of(
     reply: InferReply, version: LoadedVersion, rows: int, requested: Sequence[int]
 ) -> list[OutputTensor | None] | None:
-    """The outputs of a peer's reply, in the model's order. None if they are not those of the model
-    for `rows` rows, or lack any output that is `requested` (indices)."""
+    """The outputs of a peer's reply, in the model's order. None if they are not outputs of the
+    model for `rows` rows, or lack any output that is `requested` (indices)."""
     if reply.outputs is None:
         return None
     interface, places = version.interface, version.check.output_places

@@ -1,7 +1,7 @@
 """`ServedVersions`: the model versions of this server that peers may use, as of the last hello.
 
 Two servers may answer for each other if they serve the same files with the same settings under the
-same name. They compare digests of these.
+same name. They compare digests of files and settings.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ServedVersions:
         return digests != before
 
     def is_current(self, version: LoadedVersion) -> bool:
-        """Whether `update` has seen this load of the version, and not an earlier one."""
+        """Whether `update` has seen this load of the version, and not an earlier load."""
         load = self._loads.get(label_of(version))
         return load is not None and load[0] == version.pin
 

@@ -1,7 +1,7 @@
 """A table of every field of Triton's ModelConfig and its meaning for Slacktide.
 
 A test compares it with the descriptor. The entry of a harmless or refused field covers all fields
-within it. Fields within an honoured one have entries of their own.
+within it. Fields within an honoured field have entries of their own.
 tests/models/repository/test_triton_field_classes.py prints docs/triton-config.md from the table.
 """
 
