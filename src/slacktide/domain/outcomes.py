@@ -56,7 +56,7 @@ class Reason(Enum):
     """It was admitted, but work ahead of it took longer and left no time for it."""
     BEHIND_OVERRUN = ("behind_overrun", OutcomeKind.DROPPED)
     """The batch ahead took longer than planned, and the policy had planned this request for the
-    next one."""
+    next batch."""
 
     BEHIND_WORK = ("behind_work", OutcomeKind.REJECTED)
     """The work ahead of it leaves too little time to meet its deadline."""

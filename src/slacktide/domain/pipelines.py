@@ -181,7 +181,7 @@ class Pipeline:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """The stages in topological order, without those on or behind a cycle."""
+        """The stages in topological order, without stages on or behind a cycle."""
         order: list[str] = []
         feeders = {stage.name: len(self.into[stage.name]) for stage in self.stages}
         ready = [name for name, count in feeders.items() if not count]

@@ -3,7 +3,7 @@
 Order matters. New lanes and pools come first, so that routes can lead to them; then routes change
 and waiting requests follow them; only then do old placements and pools go. Running batches stay
 where they are, and their placements retire when these batches have ended. A pool that moves to
-other lanes serves on the old ones until it is up on a new one.
+other lanes serves on its old lanes until it is up on a new lane.
 
 A plan for a thousand clients arrives twice a second and changes only a few routes, so the parts
 that are equal in both plans are skipped: placements if the deployments are the same, and waiting

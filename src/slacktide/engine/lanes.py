@@ -31,8 +31,8 @@ from slacktide.engine.unmeasured_queue import UnmeasuredQueue
 from slacktide.engine.worth import LaneTime
 
 FALL, RISE = 0.2, 0.01
-"""Shares by which a shorter (FALL) and a longer (RISE) budget move the usual budget. With these,
-one short budget in twenty keeps the usual budget low."""
+"""Shares by which a shorter (FALL) and a longer (RISE) budget move the usual budget. With these
+values, one short budget in twenty keeps the usual budget low."""
 
 COST_GAIN = 0.1
 """Weight of the newest batch in a request's usual lane time."""

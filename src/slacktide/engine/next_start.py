@@ -1,4 +1,4 @@
-"""When the next request of a model would start, for other servers that may send one here.
+"""When the next request of a model would start, for other servers that may send requests here.
 
 It works for every scheduler, because it counts the waiting rows and not the order in which they
 will run. The wait is the time until a lane is free, plus the time of the waiting rows at the best

@@ -177,7 +177,7 @@ class Snapshot:
 
     def waiting(self, pool: PoolId) -> Sequence[Request | Notice]:
         """The requests that wait in one pool: the scheduler's queue in its order, requests without
-        a prediction, those that run again alone, and notices."""
+        a prediction, requests that run again alone, and notices."""
         if self._waiting is None:
             self._waiting = {}
         pending = self._waiting.get(pool)

@@ -59,7 +59,7 @@ def trial_due(pool: Pool, request: Request | Notice, reason: Reason, *, now: flo
 
 
 def trial_finished(running: Running, seconds: float, predicted: float) -> None:
-    """Learn from a trial that took `seconds` instead of the `predicted` ones."""
+    """Learn from a trial that took `seconds` instead of `predicted` seconds."""
     pool, batch = running.placement.pool, running.batch
     trials, before = pool.trials, pool.trials.ratio
     trials.time.pay(seconds)

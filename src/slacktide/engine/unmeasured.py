@@ -16,9 +16,8 @@ At most one such request of a pool runs at a time, alone, and only if
 So requests of known shapes keep their deadlines, however many new shapes come. A finished run
 teaches the pool's times: requests that are measured now move to the scheduler, which treats them
 like any other. A failed run ends only its request. If its shape has never run, further requests of
-that shape are refused for a while, with the model's message: only those of the same client or, once
-requests of two clients have failed, those of all clients. So no client alone can block a shape for
-others.
+that shape are refused for a while, with the model's message: of the same client or, once requests
+of two clients have failed, of all clients. So no client alone can block a shape for others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The queue of a pool's requests without a prediction, and the rules that decide which these are.
+"""The queue of a pool's requests without a prediction, and the rules that decide which have none.
 
 engine/unmeasured.py says how the engine treats them.
 """

@@ -1,12 +1,12 @@
 """Lanes with a timetable: which proposals may start now (OctopInf §III-C, CORAL).
 
 Inside its window a model has priority, whatever the batches of others are worth. Otherwise the lane
-takes any batch that ends (at its p99) before the next *wanted* window, i.e. the next whose model
-has a request. A batch that would take longer is made smaller if that helps; otherwise it waits
-until the window opens. If no window is wanted, the lane serves like one without a timetable.
+takes any batch that ends (at its p99) before the next *wanted* window, i.e. the next window whose
+model has a request. A batch that would take longer is made smaller if that helps; otherwise it
+waits until the window opens. If no window is wanted, the lane serves like one without a timetable.
 
 Each model on the lane has a window, so none waits for ever. A batch may outlast its window, which
-delays the next one. A window that closes without a batch of its model, although a request had
+delays the next window. A window that closes without a batch of its model, although a request had
 waited, counts as missed.
 """
 
@@ -24,7 +24,7 @@ from slacktide.engine.ports import Proposal
 Offer: TypeAlias = tuple[Placement, Proposal]
 
 Smaller: TypeAlias = Callable[[Placement, Replica], Proposal | None]
-"""The proposal of a pool for a replica with another cap; None if it has none."""
+"""The proposal of a pool for a replica with another cap; None if the pool has none."""
 
 
 def admit(

@@ -64,7 +64,7 @@ class Answers:
 def answer_all(
     questions: Mapping[Any, Callable[[], object]], stopwatch: Callable[[], float]
 ) -> Answers:
-    """Answer every question. One that raises has the exception as its answer."""
+    """Answer every question. If a question raises, the exception is its answer."""
     begin = stopwatch()
     answers: dict[Any, object] = {}
     for scope, question in questions.items():
@@ -90,8 +90,8 @@ class ScopedPlanner(Planner, Generic[Scope, State]):
     def keep_states(
         self, stated: Mapping[Scope, Settings], create: Callable[[Scope, Settings], State]
     ) -> None:
-        """Keep one state for each scope: the present one if its settings are unchanged, else a new
-        one. If `create` raises, nothing has changed."""
+        """Keep one state for each scope: the present state if its settings are unchanged, else a
+        new state. If `create` raises, nothing has changed."""
         states = {}
         for scope, settings in stated.items():
             state = self.states.get(scope)

@@ -79,8 +79,8 @@ class CoreAllocator:
     ) -> dict[str, tuple[int, ...]]:
         """Return disjoint processor numbers for each lane of `core_counts`, ascending.
 
-        `holdings`: the cores of all lanes, leaving ones included. A lane gets fewer cores than its
-        count while others still hold them, and is left out if it would get none. Lanes of
+        `holdings`: the cores of all lanes, including leaving lanes. A lane gets fewer cores than
+        its count while others still hold them, and is left out if it would get none. Lanes of
         `borrowing` without cores get cores that others still hold, because starting a replica takes
         longer than giving up cores. Lanes are served in order, each with free cores of `preferred`
         first.
@@ -127,6 +127,6 @@ def _retained_by_lane(
 
 
 def _retained(confirmed: Sequence[int], target: Sequence[int], count: int) -> list[int]:
-    """Return at most `count` cores of a lane: confirmed ones before promised ones, low numbers
+    """Return at most `count` cores of a lane: confirmed before promised cores, low numbers
     first."""
     return (sorted(confirmed) + sorted(set(target) - set(confirmed)))[:count]

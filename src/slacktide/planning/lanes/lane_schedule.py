@@ -3,7 +3,7 @@
 A lane repeats a cycle. Each replica with a window runs one batch there in every cycle. A replica
 gets the free window that fits it best:
 
-1. the replica's window lies within the free one, and starts between `earliest` and `latest`;
+1. the replica's window lies within the free window, and starts between `earliest` and `latest`;
 2. the accelerator has enough memory (weights of all replicas, plus each lane's largest
    intermediate) and utilisation (each lane's largest) (OctopInf, eq. 4 and 5);
 3. the lane's cycle, which its first window fixes, is no longer than the replica's.
@@ -106,8 +106,8 @@ class DeviceSchedule:
         """Taken windows, as given to callers."""
 
     def place(self, resident: Resident) -> PlacedWindow | None:
-        """Give the resident the free window that fits it best; None if none fits. Raises ValueError
-        if it already has one."""
+        """Give the resident the free window that fits it best; None if no window fits. Raises
+        ValueError if it already has a window."""
         if resident.key in self._taken_windows:
             raise ValueError(f"{resident.key} already has a window")
         begin = bisect_left(self._free, (resident.seconds,))
@@ -155,7 +155,7 @@ class DeviceSchedule:
         return [(number, window.start, window.end) for _, number, _, window in self._free]
 
     def _start(self, window: _Window, resident: Resident) -> float | None:
-        """Return the start of the resident's window within a free one; None: it does not fit."""
+        """Return the start of the resident's window within a free window; None: it does not fit."""
         lane, at = window.lane, window.lane.accelerator
         start = max(window.start, resident.earliest)
         cycle = lane.cycle or resident.cycle

@@ -240,7 +240,7 @@ class LaneSizes:
 
 
 def _placed(sizes: Mapping[ScalingGroup, Collection[str]], snapshot: Snapshot) -> set[str]:
-    """Return the lanes that can wait for cores: present ones, and other lanes of their groups."""
+    """Return the lanes that can wait for cores: present lanes, and other lanes of their groups."""
     placed = {lane.name for lane in snapshot.lanes.values() if not lane.leaving}
     for names in sizes.values():
         if not placed.isdisjoint(names):

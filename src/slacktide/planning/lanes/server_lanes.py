@@ -26,7 +26,7 @@ class ServerLanes:
         self.moves = 0
         """Number of times that a model was given other lanes."""
         self.moving = False
-        """Whether replicas stay on old lanes until those on the new ones are up."""
+        """Whether replicas stay on old lanes until the replicas on new lanes are up."""
         self._caps = caps
         self._timetables: dict[str, Timetable] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
@@ -116,7 +116,7 @@ class ServerLanes:
         return dict.fromkeys(list(lanes)[:count], max(caps.values()))
 
     def _timed(self, lane: LaneSpec, models: Collection[str]) -> LaneSpec:
-        """Return `lane` with the placement's windows, if each of its models has one."""
+        """Return `lane` with the placement's windows, if each of its models has a window."""
         table = self._timetables.get(lane.name)
         if table is None or not {window.model for window in table.windows} >= set(models):
             return lane

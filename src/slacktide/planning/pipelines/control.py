@@ -115,7 +115,7 @@ class PlacementControl:
         self._links: dict[tuple[str, str], deque[tuple[float, float]]] = {}
         self._instances = StageInstances()
         self._due = self._whole_due = -math.inf
-        """Times of the next plan, and of the next one that is not a repair."""
+        """Times of the next plan, and of the next plan that is not a repair."""
         self._decided_at = -math.inf
         self._check_at = self._scale_at = -math.inf
         self._windows: Sequence[float] = AT_FIRST

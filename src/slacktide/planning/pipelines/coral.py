@@ -80,7 +80,7 @@ class CoralSchedule:
     def add(
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int, replica: int
     ) -> PlacedWindow | None:
-        """Give one more replica of a stage a window; None if none is free for it."""
+        """Give one more replica of a stage a window; None if no window is free for it."""
         resident = self._resident(pipeline, stages, at, replica)
         window = self.devices[stages[at].device].place(resident)
         if window is not None:

@@ -190,7 +190,7 @@ class _Distribution:
         self, estimate: PipelineEstimate, at: int = -1, cost: StageCost | None = None
     ) -> Throughput:
         """Return the throughput, as a key to compare by, with the present costs; if `cost` is
-        given, it replaces that of stage `at`."""
+        given, it replaces the cost of stage `at`."""
         rows = self.estimator.question.batches
         row_seconds = [stage_cost.expected / rows[stage_cost.batch] for stage_cost in self.costs]
         if cost is not None:

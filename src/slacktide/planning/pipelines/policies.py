@@ -1,6 +1,6 @@
 """Placement policies by name: `make_placement("octopinf", {})`.
 
-`octopinf` is the published one, CWD and CORAL; `pipeline` is ours.
+`octopinf` is the published policy, CWD and CORAL; `pipeline` is ours.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Sponge(ScalingPolicy):
         self.period = options.period
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """Choose the first pair that is not refused; if there is none, keep the present one."""
+        """Choose the first pair that is not refused; if there is none, keep the present pair."""
         limits = view.limits
         configuration = self._first(view)
         if configuration is None:

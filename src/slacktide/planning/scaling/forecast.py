@@ -1,6 +1,6 @@
 """Forecasts that set the number of replicas: the next minute's load, the replicas needed, costs.
 
-`MinuteForecast`: the load of the next minute, from the last one.
+`MinuteForecast`: the load of the next minute, from the last minute.
 
 A replica takes seconds to start, so one busy second must not start it. The rate is the largest of
 

@@ -5,14 +5,15 @@ second: `vertical` chooses them, and counts starting replicas from the moment th
 replica takes seconds to start, so the number of replicas follows the load of the next minute:
 
 - **Forecast**: at least as many replicas as the forecast load requires if each has the most cores
-  allowed (`forecast`). Missing ones are started immediately.
+  allowed (`forecast`). Missing replicas are started immediately.
 - **Economy**: among the numbers of replicas that suffice, the one that would have cost the fewest
   core-seconds over the last `window` seconds if vertical scaling had followed the load. The number
   changes only if that saves the share `gain` on top of the cost of starting, and at least
   `cool_down` seconds after the last change. One replica is a candidate too: if more do not pay,
   `joint` does what `vertical` does.
 
-While replicas start, those that serve grow; starting ones get only the cores that they will need.
+While replicas start, the serving replicas grow; starting replicas get only the cores that they will
+need.
 
 **Variants.** It chooses the most accurate variant with which no waiting or expected request is
 late; if there is none, the fastest. It returns to a more accurate one after `scale_down_delay`
@@ -38,7 +39,7 @@ from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTar
 
 @dataclass(frozen=True, slots=True)
 class JointOptions(VerticalOptions):
-    """The options of `vertical`, and those for the number of replicas."""
+    """The options of `vertical`, and options for the number of replicas."""
 
     window: float = option(
         60.0, "Length of the history that decides the number of replicas.", unit=SECONDS, above=0
@@ -121,7 +122,7 @@ class Joint(ScalingPolicy):
 
     def _without_leaving(self, view: ModelView, *, now: float) -> ModelView:
         """Return `view` without the replicas that will be stopped. Starting replicas count with the
-        cores of serving ones, which they get as soon as they are up."""
+        cores of serving replicas, which they get as soon as they are up."""
         staying = sorted(view.replicas, key=lambda replica: replica.ready_at)[: self._count]
         cores = min((replica.cores for replica in staying if replica.ready_at <= now), default=0)
         return replace(
@@ -159,7 +160,7 @@ class Joint(ScalingPolicy):
         return variants[rank].name
 
     def _plan_replicas(self, view: ModelView, *, now: float) -> None:
-        """Set the number of replicas, and the cores that new ones start with."""
+        """Set the number of replicas, and the cores that new replicas start with."""
         options, limits = self._options, view.limits
         seconds = SecondsByCores(view.times, most_rows=limits.batch_max, p99=options.p99)
         self._needed = self._forecast.replicas(
@@ -189,8 +190,8 @@ class Joint(ScalingPolicy):
     def _cost(
         self, count: int, before: int, cores: Mapping[int, int | None], view: ModelView
     ) -> float:
-        """Return the core-seconds that `count` replicas take in a window, plus those of starting
-        the missing ones."""
+        """Return the core-seconds that `count` replicas take in a window, plus the core-seconds of
+        starting the missing replicas."""
         size = cores[count] or view.limits.cores_max
         return size * (count * self._options.window + max(0, count - before) * view.start_time)
 

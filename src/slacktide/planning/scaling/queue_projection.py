@@ -2,16 +2,17 @@
 
 The walk serves requests as the `edf` policy does (scheduling/edf.py): whenever a replica is free,
 the request due first runs, in the largest batch of ready requests, up to the plan's limit, that
-still keeps it on time. No request starts before it is ready, no replica idles while one is ready,
-and requests that cannot be on time even alone are dropped. So the walk is exact if batches take the
-predicted time and arrivals come as expected; otherwise it is a forecast, renewed at every plan.
+still keeps it on time. No request starts before it is ready, no replica idles while a request is
+ready, and requests that cannot be on time even alone are dropped. So the walk is exact if batches
+take the predicted time and arrivals come as expected; otherwise it is a forecast, renewed at every
+plan.
 
 Our scaling policies judge every plan by the walk: a plan is good if the walk finds no request late.
 Sponge's Algorithm 1 (paper §3.3) instead gives all requests the shortest of their budgets.
 
-Arrivals are expected at the view's rate, but as early as a burst may bring them: the k-th comes
-when rate · t + burst · √t reaches k. Announced requests that can still be on time replace the first
-expected arrivals.
+Arrivals are expected at the view's rate, and ahead of it by as much as a burst may bring: the k-th
+comes when rate · t + burst · √t reaches k. Announced requests that can still be on time replace the
+first expected arrivals.
 
 The walk ignores lanes held for a later batch, other models on a shared lane, and the rule that
 requests of different shapes cannot share a batch. Best-effort requests are served last.
@@ -141,8 +142,8 @@ class QueueProjection:
     def late(
         self, free: Sequence[float], seconds: Sequence[float], batch: int, *, most: float = inf
     ) -> int:
-        """Return how many requests are late, hopeless ones included. `free`: when each replica can
-        start; `seconds[rows]`: batch times, non-decreasing, up to the larger of `batch` and the
+        """Return how many requests are late, including hopeless requests. `free`: when each replica
+        can start; `seconds[rows]`: batch times, non-decreasing, up to the larger of `batch` and the
         largest request. Stops counting above `most`."""
         if not free:
             return self.hopeless + len(self)

@@ -133,8 +133,8 @@ def fewest_cores(
     view: ModelView, search_of: Callable[[ModelView], Search], *, now: float
 ) -> dict[int, int | None]:
     """Return, by number of replicas, the fewest cores of each with which no request is late; None
-    if even the most cores are too few. The replicas that are ready first stay; further ones serve
-    from `now + view.start_time` on."""
+    if even the most cores are too few. The replicas that are ready first stay; further replicas
+    serve from `now + view.start_time` on."""
     limits = view.limits
     staying = sorted(view.replicas, key=lambda replica: replica.ready_at)[: limits.replicas_max]
     further = ReplicaView(limits.cores_min, now + view.start_time, now)

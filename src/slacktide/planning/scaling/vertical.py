@@ -102,7 +102,8 @@ class Vertical(ScalingPolicy):
         self._cores = WindowMax(options.scale_down_delay)
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """Choose the cheapest configuration that saves all requests, else one that saves most."""
+        """Choose the cheapest configuration that saves all requests, else the best that saves
+        most."""
         options, limits = self._options, view.limits
         search = options.search(view, now=now)
         configuration = search.first(cores=limits.cores_min)

@@ -155,12 +155,12 @@ class ScalingTarget:
     reason: str = ""
     """The reason, in a few words for people and metrics, such as `deadlines` or `rate`."""
     start_cores: int = 0
-    """Cores of each replica that does not serve yet; 0: as many as serving ones."""
+    """Cores of each replica that does not serve yet; 0: as many as serving replicas."""
     needed: int = 0
     """Replicas that the load forecast needs, even if the limits allow fewer; 0: not computed, or no
     number would do."""
     variant: str = ""
-    """Name of the variant to run; empty: the present one."""
+    """Name of the variant to run; empty: the present variant."""
     restart: bool = False
     """Whether replicas whose cores change are restarted instead of resized."""
 
@@ -174,7 +174,7 @@ class ScalingPolicy(ABC):
     """Turns a view into a target. A policy may keep state (hysteresis) but reads no clock."""
 
     period = 1.0
-    """Seconds between two decisions, unless `is_urgent` asks for one sooner."""
+    """Seconds between two decisions, unless `is_urgent` asks for a decision sooner."""
 
     @abstractmethod
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:

@@ -108,7 +108,7 @@ class SessionlessRequests:
         self.rate = 0.0
         """Rows per second."""
         self.budget = 0.0
-        """Average seconds from arrival to deadline, weighted towards short ones."""
+        """Average seconds from arrival to deadline, weighted towards short budgets."""
         self._rows, self._since = 0, now
 
     def count(self, request: Request, *, now: float) -> bool:

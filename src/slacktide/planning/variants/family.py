@@ -33,7 +33,7 @@ class Family:
     """The variants of one model, and how they are planned."""
 
     variants: tuple[FamilyVariant, ...]
-    """Smallest first; no accuracy is below that of a smaller one."""
+    """Smallest first; no accuracy is below that of a smaller variant."""
     planner: str = "variants"
     """`variants`, or `none` if no planner chooses its variants."""
     options: Mapping[str, object] = field(default_factory=dict)
@@ -49,6 +49,7 @@ class Family:
         return not any(variant.nbytes for variant in self.variants)
 
     def smaller(self, name: str) -> tuple[str, ...]:
-        """Return the variants that requests for this one may move to, the most accurate first."""
+        """Return the variants that requests for this variant may move to, the most accurate
+        first."""
         names = [variant.name for variant in self.variants]
         return tuple(reversed(names[: names.index(name)]))

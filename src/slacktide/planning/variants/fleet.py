@@ -9,8 +9,8 @@ in batches of b serves a set of clients if
     sum of their rates ≤ t_j(b) = b / l_j(b)    (eq. 7)
 
 `Fleet` holds both tests as tables, on one grid of rates, so that all searches agree. Replicas are
-planned separately even if those of one variant then serve one queue: if they were planned together,
-the client with the tightest budget would limit the batches of all.
+planned separately even if replicas of one variant then serve one queue: if they were planned
+together, the client with the tightest budget would limit the batches of all.
 
 Source: Jellyfish, §4.1 (problem P1).
 """
