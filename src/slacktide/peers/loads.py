@@ -8,7 +8,7 @@ A report may be outdated, lost or false. Four measures help:
 
 - A report states how many calls the peer had received, which dates the report: the peer made it
   before the first of the later calls arrived. The estimate continues from that time, and a report
-  that a newer one has overtaken is ignored.
+  that a newer report has overtaken is ignored.
 - Inflow: other servers send calls to the peer too, so its waits fall more slowly than time passes.
   If no report comes for two intervals, the wait has fallen as expected.
 - Own calls without an answer count as waiting at the peer, however old its report is.

@@ -54,7 +54,7 @@ class LinkVerdict:
     refusal: str = ""
     """Why the link is not used, in a sentence; empty: it is used."""
     replaced: Any = None
-    """The earlier link that this one replaces."""
+    """The earlier link that this link replaces."""
 
 
 class Members:
@@ -105,7 +105,7 @@ class Members:
 
     def _has_room(self) -> bool:
         """Whether one more link may be dialled. If not all peers can be linked, half of the links
-        are left to servers that dial this one."""
+        are left to servers that dial this server."""
         busy = sum(entry.busy for entry in self._addresses.values())
         accepted = sum(not member.dialled for member in self._members.values())
         most = self._max_links

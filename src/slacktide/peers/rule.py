@@ -1,7 +1,7 @@
 """`ForwardingRule`: decides whether a request is served by this server or by a peer.
 
 The rule is related to Prequal (Wydrowski et al., NSDI 24), which samples a few replicas and sends a
-request to the one that has reported the lowest latency. It differs in four ways. There is no
+request to the replica that has reported the lowest latency. It differs in four ways. There is no
 balancer in between, so staying at home costs nothing and is preferred by a margin. It compares the
 time until the answer to *this* request, by the profile of its model, rather than the median of past
 latencies and the number of requests in flight. It corrects a report for its age and for the calls
@@ -19,7 +19,7 @@ from slacktide.peers.messages import ModelLoad
 
 SAMPLE = 8
 """Number of peers to compare. If all servers compared all peers, they would all choose the same
-one."""
+peer."""
 MARGIN, MARGIN_MIN_S = 0.1, 0.0005
 """A peer must answer sooner by `MARGIN` × the time of the model alone, and by at least
 `MARGIN_MIN_S`."""

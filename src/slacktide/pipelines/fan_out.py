@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 WINDOW = 100
-"""Number of upstream answers that the learnt averages cover; older ones fade."""
+"""Number of upstream answers that the learnt averages cover; older answers fade."""
 
 
 class FanOut:

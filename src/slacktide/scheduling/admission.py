@@ -7,19 +7,19 @@ the same as without admission. So every test errs on the side of admitting. Ther
 2. limit: the queue is full;
 3. work: even at the best measured rate, without gaps or smaller batches, free_in + (rows ahead +
    own rows) × best time per row ÷ lanes exceeds its budget. (If an early exit may answer it, its
-   own rows count only up to that exit.) Rows ahead are those of requests due no later, with the
-   same penalty or a higher one, that *can themselves still be on time*: a request that will be
-   dropped is no work, and counting it would refuse others for nothing. A few rows more than fit are
-   admitted as spares: batch times vary, and if a queue holds only the requests that fit on average,
-   it has none to run instead when a slow batch makes its first requests late.
+   own rows count only up to that exit.) Rows ahead are the rows of requests due no later, with at
+   least the same penalty, that *can themselves still be on time*: a request that will be dropped is
+   no work, and counting it would refuse others for nothing. A few rows more than fit are admitted
+   as spares: batch times vary, and if a queue holds only the requests that fit on average, it has
+   none to run instead when a slow batch makes its first requests late.
 
-To find the requests that will not be served, the queue is walked in deadline order, skipping those
-that cannot be on time behind the ones served. For requests of equal length this is the rule of
-Moore and Hodgson (1968), which serves the largest number. This projection takes tens of µs. It is
-made only if a plain count of the rows ahead (by bisection) would refuse the request, and it is
-reused until a request leaves the queue or half a row's time has passed. It ends after `LOOKAHEAD`
-requests; the remaining ones count as feasible, as they did when they were admitted. `slack`
-replaces the third test: promises.py.
+To find the requests that will not be served, the queue is walked in deadline order, skipping
+requests that cannot be on time behind the requests served so far. For requests of equal length this
+is the rule of Moore and Hodgson (1968), which serves the largest number. This projection takes tens
+of µs. It is made only if a plain count of the rows ahead (by bisection) would refuse the request,
+and it is reused until a request leaves the queue or half a row's time has passed. It ends after
+`LOOKAHEAD` requests; the remaining requests count as feasible, as they did when they were admitted.
+`slack` replaces the third test: promises.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slacktide.scheduling.promises import Promises
 
 SPARE_ROWS = 4
-"""Rows admitted beyond those that fit; without them goodput drops by up to two points (decision
+"""Rows admitted beyond the rows that fit; without them goodput drops by up to two points (decision
 0005)."""
 
 SPARE = 0.1

@@ -5,8 +5,8 @@ pays off if deadlines are tight, but delays all other requests if the body never
 
 - a notice is waited for only until its announced time, never after;
 - a client is waited for only while its announcements are right: if a body took more than 1.5 times
-  as long as announced, or never came, no body of this client is waited for until one is on time
-  again;
+  as long as announced, or never came, no body of this client is waited for until a body of this
+  client is on time again;
 - since each of many clients may be late once, the lane time lost in waiting for late bodies is
   limited to a share of all time (`HoldBudget`).
 """
@@ -33,7 +33,8 @@ LOOK = 64
 """Maximum number of notices to examine for that, since notices of late clients are skipped."""
 
 MOST_CLIENTS = 4096
-"""Limit on clients remembered as late; beyond it, the one that was late longest ago is forgiven."""
+"""Limit on clients remembered as late; beyond it, the client that was late longest ago is
+forgiven."""
 
 WASTE = 0.02
 """Largest share of all time that may be lost in waiting for bodies that do not come."""
@@ -52,7 +53,7 @@ class Announcements:
         """Heap of (time when the body is late, id) of notices past `complete_at`. Some of these
         notices are gone."""
         self._late: OrderedDict[str, None] = OrderedDict()
-        """Clients that are not waited for; the one that was late longest ago comes first."""
+        """Clients that are not waited for; the client that was late longest ago comes first."""
 
     def add(self, notice: Notice) -> None:
         """Add a notice whose body is on its way."""

@@ -34,7 +34,7 @@ def worth(request: Request, *, now: float) -> float:
 
 def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) -> list[Request]:
     """The first requests, in order, that fill the smallest of `sizes` with nearly the best rate; if
-    the very first exceeds all sizes, only this one. `entries` is not empty, `sizes` is
+    the very first request exceeds all sizes, only that request. `entries` is not empty, `sizes` is
     ascending."""
     first = entries[0][2]
     options = [within_rows(entries, size) for size in sizes if size >= first.rows]

@@ -1,10 +1,10 @@
 """`ClassQueue`: an index of the requests with a deadline by class, for `slack` with classes.
 
-For each signature (only equal ones share a batch) and each m it keeps the requests of class ≤ m in
-(deadline, id) order, in three parallel columns: entries, deadlines, codes. The last two are typed
-arrays, which NumPy reads without a step per element; inserting into one is a `memmove`, as for a
-list. A *code* stands for the class, rows and penalty of a request, which determine its price. Code
-0 is an empty place in a batch.
+For each signature (only equal signatures share a batch) and each m it keeps the requests of class ≤
+m in (deadline, id) order, in three parallel columns: entries, deadlines, codes. The last two are
+typed arrays, which NumPy reads without a step per element; inserting into one is a `memmove`, as
+for a list. A *code* stands for the class, rows and penalty of a request, which determine its price.
+Code 0 is an empty place in a batch.
 
 It is an index of a `DeadlineQueue`, which reports every request that comes or goes.
 """
@@ -38,7 +38,8 @@ EMPTY = ClassKind(0, 0, 0.0)
 
 
 class ClassPrefixes:
-    """Requests of one signature by class prefix: index m holds those of class ≤ m. Read only."""
+    """Requests of one signature by class prefix: index m holds the requests of class ≤ m. Read
+    only."""
 
     __slots__ = ("codes", "deadlines", "entries", "rows")
 
@@ -67,7 +68,7 @@ class ClassPrefixes:
         self.rows += entry[2].rows
 
     def extend(self, entries: Sequence[Entry], codes: Sequence[int], of: Sequence[int]) -> None:
-        """Append sorted entries that all come after the present ones."""
+        """Append sorted entries that all come after the present entries."""
         for m in range(len(self.entries)):
             low = [i for i, class_ in enumerate(of) if class_ <= m]
             self.entries[m] += [entries[i] for i in low]

@@ -76,7 +76,7 @@ class Compositions:
         """The first grid point with P(longest ≤ x_j) ≥ 0.9, by slot."""
 
     def slots(self, keys: list[int]) -> list[int]:
-        """The slots of the compositions with these keys; missing ones are computed."""
+        """The slots of the compositions with these keys; missing compositions are computed."""
         try:
             return [self._slots[key] for key in keys]
         except KeyError:
@@ -189,7 +189,8 @@ class ClassTables:
 
 
 def _sizes(classes: RunClasses, limit: int) -> tuple[int, ...]:
-    """The sizes that batches are padded to, and `limit`; without padding, those of `size_grid`."""
+    """The sizes that batches are padded to, and `limit`; without padding, the sizes of
+    `size_grid`."""
     padded = classes.latency.sizes
     if not padded:
         return size_grid(limit)

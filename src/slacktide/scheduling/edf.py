@@ -110,7 +110,7 @@ class Edf(DeadlinePolicy):
         return Proposal(tuple(members), rows) if members else Idle()
 
     def _in_order(self) -> Iterable[Entry]:
-        """Entries that may share a batch with the one due first, in order."""
+        """Entries that may share a batch with the entry due first, in order."""
         timed, best_effort = self._timed, self._best_effort
         if not best_effort.order:
             return timed.batchable(timed.order[0][2].signature) if timed.order else ()

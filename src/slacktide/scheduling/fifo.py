@@ -1,7 +1,7 @@
 """`fifo`: first in, first out, batched as Triton's dynamic batcher does.
 
 Requests run in the order of arrival, whatever their deadlines: only the queue limit refuses them,
-only the queue's own timeout expires them, and late ones still run.
+only the queue's own timeout expires them, and late requests still run.
 
 A batch is the longest run of requests from the front that have one signature and fit in max batch
 (a different shape ends it, as in Triton). It starts if it cannot grow, because it is full or

@@ -18,7 +18,7 @@ from slacktide.engine.ports import Idle, Proposal, Scheduler, WaitUntil
 
 
 class GuardedScheduler:
-    """A `Scheduler` that wraps and checks a foreign one."""
+    """A `Scheduler` that wraps and checks a foreign scheduler."""
 
     def __init__(
         self,

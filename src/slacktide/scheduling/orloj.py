@@ -15,7 +15,7 @@ The paper describes the choice of the size twice, differently:
 Lines 13 and 19 are assumed to belong inside the `if` above them. Two rules are not in the paper. A
 request of several rows fills as many places, and joins only batches of at least that size. If no
 size can be filled, the request due first runs alone, because a free lane never idles. If shapes
-differ, a batch is made for each, and the one with the highest scores runs (§3.2, Batch Priority).
+differ, a batch is made for each, and the batch with the highest scores runs (§3.2, Batch Priority).
 Best-effort requests run if nothing else waits and, if overdue, in a share of the lane's time
 (best_effort.py).
 
@@ -44,7 +44,7 @@ from slacktide.scheduling.queue import Entry, Partition, proposal_of, within_row
 from slacktide.scheduling.tables import Cached
 
 GROUPS = 8
-"""Largest number of signatures tried per decision, beginning with those due first."""
+"""Largest number of signatures tried per decision, beginning with the signatures due first."""
 
 
 @dataclass(frozen=True, slots=True)

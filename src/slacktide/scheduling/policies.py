@@ -49,9 +49,9 @@ def make_scheduler(
     view: PoolView,
     failed: Callable[[str], None] | None = None,
 ) -> Scheduler:
-    """Make a scheduler for one pool. A foreign one is guarded (guard.py); `failed` is called if it
-    breaks its contract. Raises OptionError for an unknown scheduler or option, naming the nearest
-    valid one, and for invalid values."""
+    """Make a scheduler for one pool. A foreign scheduler is guarded (guard.py); `failed` is called
+    if it breaks its contract. Raises OptionError for an unknown scheduler or option, naming the
+    nearest valid one, and for invalid values."""
     if max_batch < 1:
         raise OptionError(("max_batch", f"expected at least 1, got {max_batch}"))
     policy, checked = POLICIES.find(name), _options(name, options)

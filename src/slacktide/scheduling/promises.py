@@ -1,12 +1,12 @@
 """Promises: `slack` admits only requests it can serve, and drops any that it no longer can.
 
 Under overload some requests must be refused, and while no lane is idle, goodput does not depend on
-which ones. So the newest is refused (docs/decisions/0030-refusing-early.md): a request is admitted
-only if it can be on time after the work ahead *and* no waiting request of its class with at least
-its penalty becomes late because of it. *The plan* assumes that requests run by deadline, each after
-those of its own and shorter classes, in the time that other models leave, and take `slowdown` ×
-their time at the best rate. The time between a request's planned end and its deadline is its slack;
-a new request uses up slack of all requests due later.
+which requests. So the newest request is refused (docs/decisions/0030-refusing-early.md): a request
+is admitted only if it can be on time after the work ahead *and* no waiting request of its class
+with at least its penalty becomes late because of it. *The plan* assumes that requests run by
+deadline, each after the requests of its own and shorter classes, in the time that other models
+leave, and take `slowdown` × their time at the best rate. The time between a request's planned end
+and its deadline is its slack; a new request uses up slack of all requests due later.
 
 A new request for which the plan has no time may replace a request that is due earlier and arrived
 at most AT_ONCE before it. Otherwise the last request of a burst would be refused although it is due

@@ -1,11 +1,11 @@
 """`DeadlineQueue`: requests in (deadline, id) order, also split by signature and by kind.
 
 Theory of operation. One sorted list holds all entries; two `Partition`s hold the same entries split
-by key: by *signature* (only equal ones share a batch) and by *kind*, i.e. (rows, penalty), or
+by key: by *signature* (only equal signatures share a batch) and by *kind*, i.e. (rows, penalty), or
 ((rows, class), penalty) for a policy with classes. All requests of a kind need the same time alone,
-so those that expire are a prefix of each kind's list, and the work ahead of a deadline is one
-bisection per kind. While there is only one key, the only part of a partition *is* that sorted list.
-So the common queue (one shape, one row, one penalty) pays for one insertion, not three.
+so the requests that expire are a prefix of each kind's list, and the work ahead of a deadline is
+one bisection per kind. While there is only one key, the only part of a partition *is* that sorted
+list. So the common queue (one shape, one row, one penalty) pays for one insertion, not three.
 
 Plain lists and `bisect` were chosen over `sortedcontainers` by measurement
 (bench/scheduler_decisions.py): 1 to 2 µs per insertion at 10,000 pending, slices and bisections in
@@ -74,7 +74,7 @@ def split(entries: Iterable[Entry], key: Callable[[Request], K]) -> dict[K, list
 
 
 def within_rows(entries: Sequence[Entry], rows: int) -> list[Request]:
-    """Requests in order, as many as fit into `rows` together; those that do not fit are skipped.
+    """Requests in order, as many as fit into `rows` together; requests that do not fit are skipped.
     Examines at most 4 × `rows` entries, so that a queue of large requests stays cheap."""
     members: list[Request] = []
     room = rows

@@ -10,13 +10,13 @@ Theory of operation. With run classes, slack_classes.py makes and prices the can
 - *value* of a member: penalty × P(on time) × (1 − κ (1 − e^(−spare/τ))), spare = the time it would
   have left if it waited for this batch and then ran alone. This is the value of answering the
   member now, less the value that an answer will probably still have later. So urgent members count
-  in full, and patient ones as 1 − κ. τ = n × cost + alone is the likely wait behind n pending
+  in full, and patient members as 1 − κ. τ = n × cost + alone is the likely wait behind n pending
   requests.
 - *score*: sum of the values / expected time of the batch. The highest wins, the smallest if tied.
 
 A batch of n rows takes l(n), read from the profile (no padding to k on a CPU), so a partly filled
 candidate is priced at its own size. It is considered only if it has more rows than the size before
-k. The sizes are half octaves, without those that save next to nothing per row.
+k. The sizes are half octaves, without sizes that save next to nothing per row.
 
 In both cases the lane may be held for announced requests (announcements.py). Let a_1 … a_4 be the
 times when their bodies will be complete, if within `lead` × the time alone. The best score now is
@@ -48,7 +48,7 @@ from slacktide.scheduling.tables import Cached, TimeByRows
 __all__ = ["Slack", "SlackOptions"]
 
 GROUPS = 8
-"""Largest number of signatures tried per decision, beginning with those due first."""
+"""Largest number of signatures tried per decision, beginning with the signatures due first."""
 
 COST_GAIN = 0.05
 """Weight of the newest batch in the average cost of a request."""
@@ -233,7 +233,7 @@ class Slack(DeadlinePolicy):
     def _context(
         self, alone: float, *, now: float, held: float = 0.0, more: int = 0
     ) -> DecisionContext:
-        """The context of a decision at `now`, with `more` requests besides the pending ones."""
+        """The context of a decision at `now`, with `more` requests besides the pending requests."""
         return DecisionContext(now, self._kappa, self._tau(alone, more), held)
 
     def _tau(self, alone: float, more: int = 0) -> float:

@@ -3,8 +3,8 @@
 All members of a batch have one shape, so the candidate batches of a shape are formed as if all
 requests were equal (slack_uniform.py), using the tables of the shape's class. The class determines
 a request's worth (by the fairness knob `length_exponent`, as for different lengths), the time it
-must have left, and which requests count as work ahead of it at admission: those of its own class
-and of shorter classes.
+must have left, and which requests count as work ahead of it at admission (the requests of its own
+class and of shorter classes).
 """
 
 from __future__ import annotations

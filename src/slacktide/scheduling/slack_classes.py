@@ -110,7 +110,7 @@ def _best_window(
     code = codes.take(places)
     code *= tables.within.take(column, axis=0)
     keys = pricer.weight.take(code).sum(axis=1)
-    # A member of the highest class weighs more in a key than all lower ones together.
+    # A member of the highest class weighs more in a key than all members of lower classes together.
     whole = keys >= tables.compositions.weights.take(prefixes).take(chosen // width)
     if not whole.all():
         usable = whole.nonzero()[0]

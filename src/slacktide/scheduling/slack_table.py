@@ -95,7 +95,7 @@ class SlackTable:
         """Cache of best_effort.py: size of a batch by number of requests available."""
         self._per_row = 0.0
         self._paying = [1]
-        """Sizes of the grid; each saves PAYS of the time per row against the one before it."""
+        """Sizes of the grid; each saves PAYS of the time per row against the size before it."""
         self._untried = iter(self.grid[1:])
 
     @property

@@ -122,8 +122,8 @@ def row_times(
     class_lead: ClassLead | None = None,
     classed: Callable[[Classes | None], None] = lambda classes: None,
 ) -> Cached[RowTimes]:
-    """Row times by number of cores, up to `max_batch` rows. Whenever new ones are made, `classed`
-    is called with their classes."""
+    """Row times by number of cores, up to `max_batch` rows. Whenever new row times are made,
+    `classed` is called with their classes."""
 
     def build(cores: int) -> RowTimes:
         def expected(rows: int) -> float:

@@ -24,8 +24,8 @@ def improved(
     fleet: Fleet, assignment: Assignment, *, most: int = 1000, pairs: Effort | None = None
 ) -> Assignment:
     """Return the assignment after taking the best move again and again, at most `most` times, until
-    none gains. A client is dropped only in favour of heavier ones. `pairs`: effort for dividing the
-    clients of two replicas anew if no move gains (`pairs.py`)."""
+    none gains. A client is dropped only in favour of heavier clients. `pairs`: effort for dividing
+    the clients of two replicas anew if no move gains (`pairs.py`)."""
     if not fleet.clients:
         return assignment
     state = _State(fleet, assignment)
@@ -80,7 +80,7 @@ class _State:
                 self._read(changed_replica)
 
     def move(self) -> bool:
-        """Move one client to another replica, where that gains most."""
+        """Make the move of a single client to another replica that gains most."""
         worth = self.accuracy[:-1][None, :] - self.accuracy[self.at][:, None]
         gain = self.fleet.value[:, None] * worth
         gain[self.at == UNMAPPED] += self.unit * self.fleet.weight[self.at == UNMAPPED, None]
@@ -94,8 +94,8 @@ class _State:
         return True
 
     def exchange(self) -> bool:
-        """Let a client take the place of a second one, which goes to the place of the first, to
-        another replica with room, or nowhere."""
+        """Let a client take the place of a second client. The second client goes to the place of
+        the first, to another replica with room, or nowhere."""
         mapped = np.flatnonzero(self.at != UNMAPPED)
         if not len(mapped):
             return False
@@ -104,7 +104,7 @@ class _State:
         caps = np.where(tightest, self.second[at], self.tightest[at])
         room = self.columns[at, np.minimum(limits, caps)] - self.loads[at] + self.rates[mapped]
         fits = (limits > 0) & (room >= self.rates[:, None])
-        """Whether a client could take the place of a mapped one: [client, mapped client]."""
+        """Whether a client could take the place of a mapped client: [client, mapped client]."""
         fits[mapped] &= at[:, None] != at
         elsewhere, refuge = self._refuges(mapped)
         value = self.fleet.value
@@ -145,8 +145,9 @@ class _State:
         return np.where(out, lost, gained), np.where(out, UNMAPPED, best)
 
     def refill(self) -> bool:
-        """Choose the clients of a replica anew among its own and unmapped ones, since dropping one
-        may make room for two. A knapsack as in `mapping.py`, by worth instead of rate."""
+        """Choose the clients of a replica anew among its own and the unmapped clients, since
+        dropping one may make room for two. A knapsack as in `mapping.py`, by worth instead of
+        rate."""
         out = np.flatnonzero(self.at == UNMAPPED)
         if not len(out):
             return False

@@ -30,11 +30,12 @@ from slacktide.planning.variants.update import matched
 
 UNKNOWN_S = 1e6
 """Batch time of a variant that was never on a lane. Such a variant is not chosen, but when its
-smaller neighbour is chosen, it is loaded beside that one and measured."""
+smaller neighbour is chosen, it is loaded beside that neighbour and measured."""
 ANSWER_GAP = 0.005
 """Minimum seconds between two plans, and as much again for every 50 sessions."""
 SEARCHING = 3.0
-"""A search starts at least 3 n seconds after one that took n, since serving needs the processor."""
+"""A search starts at least 3 n seconds after a search that took n, since serving needs the
+processor."""
 CROWDED = 1.0
 """Like `SEARCHING`, if a session finds no room in the plan in force and has to wait."""
 PLACED_AT_ONCE = 250
@@ -51,7 +52,7 @@ class VariantsStatus:
     unmapped: int
     """Sessions that no variant can serve now."""
     accuracy: float
-    """Mean over the frames of all sessions, with 0 for unmapped ones."""
+    """Mean over the frames of all sessions, with 0 for unmapped sessions."""
     plans: int
     """Searches so far."""
     planning_s: float
@@ -116,7 +117,7 @@ class PlannedFamily(ScopeState):
         self._asked_at = self._answered_at = -math.inf
         self.plans = self.switches = self.mismatches = 0
         self.planning_s = self.search_s = 0.0
-        """Seconds of all searches, and of the last one."""
+        """Seconds of all searches, and of the last search."""
 
     def rebase(self, caps: Mapping[PoolId, int], *, now: float) -> None:
         """Take a new base plan. `caps`: the largest batch of each pool of this family."""

@@ -3,7 +3,7 @@
 A candidate is a multiset of variants, one for each replica. `map_clients` maps the clients, and the
 score is cached, so no multiset is tried twice. From several candidates (all replicas alike, and the
 plan in force) the search climbs to the best neighbour until none is better. The remaining effort
-goes into annealing from the best one, as in the paper. Moves and swaps of single clients then
+goes into annealing from the best candidate, as in the paper. Moves and swaps of single clients then
 improve the best few, since greedy mapping leaves something to gain.
 
 Effort is counted in candidates, not in seconds, so a fleet has the same plan on every machine. A

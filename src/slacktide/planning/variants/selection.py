@@ -2,11 +2,11 @@
 
 It has two modes. DEGRADE makes variants smaller until enough clients are mapped (O1, their share of
 the clients that any variant can serve). UPGRADE then lets variants grow for accuracy (O2, the mean
-over the frames of all such clients, 0 for unmapped ones) and never accepts a loss of O1. Candidates
-are mapped by Algorithm 1 and cached.
+over the frames of all such clients, 0 for unmapped clients) and never accepts a loss of O1.
+Candidates are mapped by Algorithm 1 and cached.
 
-The random generator is seeded, so runs repeat. The planner uses `search` (search.py); this one is
-for comparison.
+The random generator is seeded, so runs repeat. The planner uses `search` (search.py); `published`
+is for comparison.
 """
 
 from __future__ import annotations

@@ -60,9 +60,9 @@ class Turns:
         return int(client.budgets[variant] + 1e-12 >= needed)
 
     def place(self, client: Client, lowered: dict[str, int]) -> int:
-        """Place one more client on the largest variant with room, and return that, or UNMAPPED. If
-        there is no room, other clients step down until the smallest variant fits; `lowered` gets
-        their names and variants."""
+        """Place one more client on the largest variant with room, and return the variant, or
+        UNMAPPED. If there is no room, other clients step down until the smallest variant fits;
+        `lowered` gets their names and variants."""
         variants = self.fleet.variants
         fitting = [at for at in range(self.largest + 1) if self.limit(client, at)]
         if not fitting:
@@ -82,7 +82,7 @@ class Turns:
         return UNMAPPED
 
     def _step_down(self, lowered: dict[str, int]) -> bool:
-        """Give the client with the slowest variant the next smaller one."""
+        """Give the client with the slowest variant the next smaller variant."""
         variants = self.fleet.variants
         if self._longest is None:
             self._longest = [
@@ -106,7 +106,8 @@ class Turns:
 
     def assign(self) -> None:
         """Give every client its smallest variant, then take the steps that gain most for their
-        time. If time is short, clients are left out, those that need the most first."""
+        time. If time is short, clients are left out, beginning with the client that needs the
+        most."""
         fleet = self.fleet
         seconds = [variant.seconds[0] for variant in fleet.variants]
         accuracy = [variant.accuracy for variant in fleet.variants]

@@ -1,8 +1,8 @@
 """`matched` and `resident`: the next variant of each replica, and the variants kept loaded.
 
 Replicas, sorted by their variants, take the sorted new variants. No other matching has a smaller
-sum of distances or a smaller maximum distance, so most new variants are neighbours of the old ones,
-and neighbours are loaded already (Jellyfish, §4.4).
+sum of distances or a smaller maximum distance, so most new variants are neighbours of the old
+variants, and neighbours are loaded already (Jellyfish, §4.4).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 def matched(running: Mapping[str, int], targets: Sequence[int]) -> dict[str, int]:
     """Return the next variant of each replica. `running`: their present variants; `targets`: the
-    next ones, in any order. Raises ValueError if the numbers differ."""
+    next variants, in any order. Raises ValueError if the numbers differ."""
     if len(running) != len(targets):
         raise ValueError(f"targets: expected {len(running)} variants, got {len(targets)}")
     replicas = sorted(running, key=lambda replica: (running[replica], replica))
@@ -41,5 +41,5 @@ def resident(
 
 
 def misses(loaded: Mapping[str, Collection[int]], plan: Mapping[str, int]) -> frozenset[str]:
-    """Return the replicas whose new variant is not loaded: they run the old one until it is."""
+    """Return the replicas whose new variant is not loaded: they run the old variant until it is."""
     return frozenset(name for name, variant in plan.items() if variant not in loaded[name])
