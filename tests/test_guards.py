@@ -26,16 +26,16 @@ CEILINGS = {
     "executors": 13_171,
     "exits": 2_016,
     "frontends": 8_220,
-    "models": 11_802,
+    "models": 11_804,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_200,
-    "planning": 12_079,
+    "planning": 12_086,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_292,
+    "server": 7_294,
     "wire": 2_729,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_436,
+    "serving": 83_451,
     "client": 2_257,
     "lab": 20_836,
     "testing": 400,
     "papers": 11_540,
-    "all": 118_425,
+    "all": 118_440,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
