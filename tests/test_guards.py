@@ -19,14 +19,14 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
     "cli": 2_016,
-    "client": 2_257,
+    "client": 2_258,
     "cluster": 1_586,
     "domain": 3_154,
-    "engine": 4_289,
-    "executors": 13_171,
+    "engine": 4_290,
+    "executors": 13_173,
     "exits": 2_016,
     "frontends": 8_220,
-    "models": 11_804,
+    "models": 11_805,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_200,
@@ -36,7 +36,7 @@ CEILINGS = {
     "runtime": 400,
     "scheduling": 4_500,
     "server": 7_294,
-    "wire": 2_729,
+    "wire": 2_730,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
     "lab/load": 3_700,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_451,
-    "client": 2_257,
+    "serving": 83_457,
+    "client": 2_258,
     "lab": 20_836,
     "testing": 400,
     "papers": 11_540,
-    "all": 118_440,
+    "all": 118_447,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

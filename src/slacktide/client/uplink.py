@@ -3,9 +3,9 @@
 Pure. Slacktide's servers *acknowledge* a frame when its last byte has arrived. The next frame may
 follow once the one before it should have left the link, but not while an acknowledgement is
 overdue. So a link that slows down holds only a frame or two. Other servers send only answers. Then
-the whole time to the answer, including the server's, counts as the transfer. This judges sizes by
-their real cost, and the estimated rate rises on its own, because larger frames take less time per
-byte. New frames may be sent until the oldest one's deadline.
+the whole time to the answer, including the server's, counts as the transfer. Sizes are then judged
+by their real cost, and the estimated rate rises as frames become larger, because larger frames take
+less time per byte. New frames may be sent until the deadline of the oldest frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ OVERDUE_S = 0.02
 """Seconds (or half a round trip, if longer) by which an acknowledgement may be late before the link
 counts as slower."""
 _ROUND_TRIP_DECAY = 0.75
-"""Weight of the old round trip when a longer one is measured; a shorter one replaces it fully."""
+"""Weight of the old round trip when a longer round trip is measured; a shorter round trip replaces
+it fully."""
 
 
 @dataclass(slots=True)

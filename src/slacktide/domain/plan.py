@@ -1,4 +1,4 @@
-"""A `Plan` is data: what runs where. The engine applies a new one atomically."""
+"""A `Plan` is data: what runs where. The engine applies a new plan atomically."""
 
 from __future__ import annotations
 

@@ -379,7 +379,8 @@ class Batches:
 
 
 def _within(proposal: Proposal, cap: int) -> tuple[Request, ...]:
-    """The first members of a proposal, with at most `cap` rows together, but at least one."""
+    """The first members of a proposal, with at most `cap` rows together, but at least one
+    member."""
     members, rows = proposal.members, proposal.rows
     while rows > cap and len(members) > 1:
         rows -= members[-1].rows

@@ -5,7 +5,7 @@ Then each request is refused as too short, nothing runs, and nothing shows that 
 wrong. So after `TRIAL_EVERY` refusals of a pool on an idle lane, without a run in between, the next
 request runs alone and is answered, late or not. If the profile was right, the number of refusals
 before the next trial doubles. If two trials in a row take less than `FAR_OFF` of the prediction,
-the slower one replaces the prediction; the second one comes without further refusals.
+the slower trial replaces the prediction; the second trial comes without further refusals.
 
 The request of a pipeline's stage is tried at the first refusal. Otherwise the work of earlier
 stages would be lost with each frame, and in a chain each stage would need its own series of

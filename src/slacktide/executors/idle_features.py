@@ -53,8 +53,8 @@ class IdleFeatures:
         self._thread: threading.Thread | None = None
 
     def has_room(self) -> bool:
-        """Whether the batch that begins now can report its features later. After one that found no
-        gap, the next one cannot."""
+        """Whether the batch that begins now can report its features later. After a batch that found
+        no gap, the next batch cannot."""
         was_dropped, self._was_dropped = self._was_dropped, False
         return not (self._is_busy or was_dropped or self._turn.typical_gap() < ROOM * self._pass_s)
 

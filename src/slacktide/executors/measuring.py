@@ -1,9 +1,9 @@
 """`measure`: times a model by batch size and number of cores.
 
 One replica is started on the executor that will serve, with the same sessions, and moved from one
-number of cores to the next like a served one. It runs batches of synthetic requests of one row
-each. A batch is timed as the driver sees it: from `run` to the report, hand-over and gathering
-included.
+number of cores to the next, as a replica that serves would be. It runs batches of synthetic
+requests of one row each. A batch is timed as the driver sees it: from `run` to the report,
+hand-over and gathering included.
 
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Each size first gets two warm-up runs (one if
 it is slow). Warm-up runs are no samples, except for the single run of a slow size. If a size fails,
@@ -12,12 +12,13 @@ size before it), it and all larger sizes are skipped, and the table extrapolates
 only sizes that fail. If rows may have other sizes, a few of these are measured in addition to the
 table (measuring_sizes.py), for half of the budget at most.
 
-**How often.** Every point gets `FEWEST` samples, whatever the budget. The rest of the budget is
-divided evenly among the remaining core counts, and each run goes to the size with the least n · √t
-(n samples so far, t its time): samples in inverse proportion to √t are the best use of time for
-means of equal relative spread (Neyman's allocation). So the sizes take turns, large ones less
-often, and a machine that slows down affects all of them. A point is done at `ENOUGH_SAMPLES`, which
-suffice for a p99 of its own; `thorough` continues until all points are done.
+**How often.** Every point (a batch size on a number of cores) gets `FEWEST` samples, whatever the
+budget. The rest of the budget is divided evenly among the remaining core counts, and each run goes
+to the size with the least n · √t (n samples so far, t its time): samples in inverse proportion to
+√t are the best use of time for means of equal relative spread (Neyman's allocation). So the sizes
+take turns, large ones less often, and a machine that slows down affects all of them. A point is
+done at `ENOUGH_SAMPLES`, which suffice for a p99 of its own; `thorough` continues until all points
+are done.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class Measurement:
     note: str = ""
     """Why batch sizes were skipped."""
     needed_s: float = 0.0
-    """Approximate budget for which nothing is skipped; 0 if nothing was skipped for lack of it."""
+    """Approximate budget for which nothing is skipped; 0 if no size was skipped for lack of
+    time."""
     sessions: tuple[SessionSize, ...] = ()
     """Sessions of the replica."""
     guess: str = ""
@@ -95,7 +97,7 @@ class Measurement:
     dependence: str = ""
     """Why requests must not share a batch; empty if they may."""
     untimed: int = 0
-    """Number of stated sizes of rows that were not timed alone and in the largest batch."""
+    """Number of stated row sizes that were not timed both alone and in the largest batch."""
     padded_outputs: Mapping[str, PaddedOutput] = field(default_factory=dict)
     """See `OpenedModel`."""
 
@@ -116,8 +118,8 @@ async def measure(
 ) -> Measurement:
     """Measure `source` on each of these core sets of a device. No two sets have the same size.
 
-    The replica has the sessions that `source` names, or else those of a replica that is resized
-    between the smallest and the largest set.
+    The replica has the sessions that `source` names, or else the sessions of a replica that is
+    resized between the smallest and the largest set.
 
     `budget_s` covers everything. Slow models take up to about twice as long; if even batch 1 is too
     slow, it runs three times on each core set. A start or a run without a report for `patience_s`

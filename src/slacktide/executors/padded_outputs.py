@@ -154,7 +154,7 @@ def largest_change(
     outputs: Mapping[str, PaddedOutput],
 ) -> tuple[float, str]:
     """The largest change by padding, as a share of the output's largest magnitude, and that output.
-    `alone` and `padded` have the outputs of one row; the padded ones are cut back here."""
+    `alone` and `padded` have the outputs of one row; the padded outputs are cut back here."""
     changes = [(0.0, "")]
     for name, array in alone.items():
         padded_rows = padded[name]

@@ -261,7 +261,7 @@ class PeerHost(Protocol):
         ...
 
     def joined(self, link: PeerLink, hello: PeerHello) -> None:
-        """Handle a peer's hello, the first one or one that says that the peer's models have
+        """Handle a peer's hello: its first hello, or a hello that says that its models have
         changed. Raises WireError if the server must not use the link (same machine name, another
         protocol): the link then ends with that sentence."""
 

@@ -10,8 +10,8 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class FrontEndSettings:
-    """Settings common to HTTP and gRPC: bytes, seconds and counts. Raises ValueError if one is not
-    positive."""
+    """Settings common to HTTP and gRPC: bytes, seconds and counts. Raises ValueError if a setting
+    is not positive."""
 
     max_connections: int = 4096
     max_request_bytes: int = 64 * MIB

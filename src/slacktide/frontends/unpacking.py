@@ -7,8 +7,8 @@ to another process, which returns them with their tensors in binary, as if the c
 so. Memory for all of this is counted against the limits before it begins.
 
 There are four such processes (`text_reader`), each started when first needed. Long texts never
-delay medium ones, and requests without a deadline, which are read at low priority, never delay
-those with one. (Only root could raise a priority again, hence separate processes.)
+delay medium texts. Requests without a deadline are read at low priority, and never delay requests
+with a deadline. (Only root could raise a priority again, hence separate processes.)
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Unpacker:
         return form, length
 
     async def raw_form(self, message: Buffer, client: str, *, urgent: bool = False) -> Buffer:
-        """Convert the typed contents of a ModelInferRequest to raw ones, in another process, as
+        """Convert the typed contents of a ModelInferRequest to raw contents, in another process, as
         `binary_form` does. Returns `message` itself if they are short. Raises WireError."""
         typed = typed_bytes(message)
         if typed <= DIRECT_BYTES:

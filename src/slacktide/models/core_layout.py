@@ -5,8 +5,8 @@
   agree on its size.
 - If `cores` or `replicas` is a range, the lane is *scaled*: it starts at the smallest size, and a
   planner resizes it. Scaled lanes compete for the cores set aside for them.
-- The other models share the cores that the scaled lanes cannot use even at their largest, but at
-  least one core. These cores are split into as many lanes as the model with the most replicas
+- The other models share the cores that are left when all scaled lanes have their largest size, and
+  at least one core. These cores are split into as many lanes as the model with the most replicas
   wants, at most one lane per core. A model with r replicas is on the r lanes with the fewest
   replicas.
 - If one model of a lane states a `window`, all must, and the lane has a timetable.
@@ -70,7 +70,7 @@ class Layout:
     """Lanes, and the lanes of each model."""
 
     lanes: tuple[LaneSpec, ...]
-    """All lanes; the scaled ones are as few and as small as their limits allow."""
+    """All lanes; the scaled lanes are as few and as small as their limits allow."""
     lanes_of: Mapping[str, tuple[str, ...]]
     scaled: tuple[ScaledLane, ...] = ()
     spare: tuple[int, ...] = ()

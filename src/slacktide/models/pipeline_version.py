@@ -42,8 +42,8 @@ class PipelineVersion(LoadedVersion):
     arena_numbers: dict[str, int] = field(default_factory=dict)
     """Number by which a stage's replicas know the frames' arena, for each of `cut_inputs`."""
     pixel_frames: dict[int, int | None] = field(default_factory=dict)
-    """By edge: number of frames so far, all of whose boxes look like pixels; None after another
-    kind of frame, or after the warning."""
+    """By edge: number of frames so far, while the boxes of every frame look like pixels; None after
+    a frame whose boxes do not, or after the warning."""
     sorts: tuple[bool, ...] = ()
     """By edge: whether its boxes are sorted by shape, since a stage takes crops of any width."""
     open_frames: int = 0
@@ -186,7 +186,7 @@ class PipelineVersion(LoadedVersion):
             version.leave()
 
     def withdraw(self) -> None:
-        """Take no more frames. Those in flight are answered."""
+        """Take no more frames. Frames in flight are answered."""
         self.withdrawn = True
         self.state = VersionState.UNLOADING
         if not self.open_frames:

@@ -181,7 +181,7 @@ class ReplicaLauncher:
             if not batch.solo:
                 at_ms = int(time.time() * 1000)
                 pool.version.counters.executed(batch.rows, timing, at_ms, pool.variant)
-            # The engine processes this batch afterwards, so only earlier ones count here.
+            # The engine processes this batch afterwards, so only earlier batches count here.
             if pool.times.drifted != pool.drifting:
                 pool.drifting = not pool.drifting
                 how = "differ from the profile" if pool.drifting else "match the profile again"
@@ -246,7 +246,8 @@ class ReplicaLauncher:
 
     def _report_if_up(self, loaded: LoadedPool) -> None:
         """Report a pool as up once all its replicas in the current plan are up. The plan may have
-        fewer than when the pool was loaded, and none for a variant that a planner removed."""
+        fewer replicas than when the pool was loaded, and none for a variant that a planner
+        removed."""
         needed = self.planned_replicas(loaded.id)
         if needed <= len(loaded.replicas_up) and (needed or loaded.version.family is not None):
             self._report_problem(loaded.id, None)

@@ -70,7 +70,7 @@ class PeerCall:
         self.model = model
         self.rows = rows
         self.number = number
-        """Number of calls sent to this peer before this one, since the peer joined."""
+        """Number of calls sent to this peer before this call, since the peer joined."""
         self.sent_at = sent_at
         self.promised_s = promised_s
         """Seconds from `sent_at` within which the answer was expected by the reports alone."""

@@ -33,8 +33,8 @@ from slacktide.profiles.least_squares import non_negative
 from slacktide.profiles.reading import ProfileError
 
 REACH = 2.0
-"""Factor by which batch and cores may exceed the largest measured ones, and cores may fall below
-the fewest."""
+"""Factor by which batch and cores may exceed the largest measured batch and core count, and cores
+may fall below the fewest."""
 
 _Floats = npt.NDArray[np.float64]
 _HUBER, _BISQUARE = 1.345, 4.685

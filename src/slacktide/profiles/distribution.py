@@ -1,9 +1,9 @@
-"""Distributions of lengths on one grid, and the distribution of the longest of a batch.
+"""Distributions of lengths on one grid, and the distribution of the longest length of a batch.
 
 A batch whose members are padded takes as long as its longest member, so only the maximum of lengths
-matters. The members are independent, so its CDF is the product of theirs: for k equal ones it is
-F^k (Orloj, Eq. 6); for different ones the product equals Orloj's Eq. 8, which sums over all
-subsets, and costs only one multiplication per class (a test compares the two).
+matters. The members are independent, so the CDF of the maximum is the product of their CDFs. For k
+equal members it is F^k (Orloj, Eq. 6). For different members it equals Orloj's Eq. 8 (a test
+compares the two), but costs only one multiplication per class, where Eq. 8 sums over all subsets.
 
 All CDFs share a grid of `POINTS` lengths x_j = j · step, with F(x_0) = 0 and F = 1 at the end, and
 are linear in between. A sample is spread over one step around itself, which keeps means exact:

@@ -3,7 +3,8 @@
 Orloj resets its profiling memory "every once a while" (§3.2); here the data decide when. The newest
 `NEWEST` samples are compared with older ones by the two-sample Kolmogorov-Smirnov test, whose
 critical distance at level α is √(−½ ln(α / 2)) · √((m + n) / (m n)) (Smirnov, Table for estimating
-the goodness of fit of empirical distributions, 1948). If they differ, only the newest remain.
+the goodness of fit of empirical distributions, 1948). If the two samples differ, only the newest
+remain.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ProfileRecord:
     axes, with other lengths."""
     threads: tuple[int, ...] = ()
     """Thread counts of the replica's sessions (`session_sizes`); empty for a stated table, which
-    counts as valid for any."""
+    counts as valid for any sessions."""
     cpu_share: float | None = None
     """CPU time ÷ wall time of the runs, on the core count where it was lowest, 0 to 1
     (`CpuShare`); None if it was not measured."""

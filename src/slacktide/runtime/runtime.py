@@ -104,7 +104,7 @@ class Runtime:
         self.planning_s = 0.0
         """Seconds that the driver has spent on planning."""
         self.plan_fault: Exception | None = None
-        """Why the last plan could not be applied; None if it was."""
+        """Why the last plan could not be applied; None if it was applied."""
         self._watch = watch
         self._watch_frames = watch_frames
         self._on_fault = on_fault

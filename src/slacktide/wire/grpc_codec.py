@@ -2,9 +2,9 @@
 
 A client's requests to a model usually differ only in their id and tensor bytes. So we cache the
 meaning of a request's *head* (everything else) under the head's bytes, and the head of an answer
-under its model and shapes. A hit saves parsing, checking and building protobuf messages: half the
-time of a small call, which matters because a server's core is cold again when the next call comes.
-A miss costs a dictionary entry.
+under its model and shapes. A hit saves parsing, checking and building protobuf messages. That is
+half the time of a small call; it matters because a server's caches are cold again when the next
+call comes. A miss costs a dictionary entry.
 
 The caches are bounded: longer heads are not cached, and a full table is cleared (as in `re`).
 """

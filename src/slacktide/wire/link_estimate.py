@@ -1,7 +1,7 @@
 """Estimates the rate of a client's link from its past transfers. Pure.
 
-The rate is smoothed as in Jellyfish (§5): an adaptive filter follows fully if the error is as
-large as any recent one, and slowly if it is small; the estimate is the harmonic mean of the last
+The rate is smoothed as in Jellyfish (§5): an adaptive filter follows fully if the error is as large
+as any recent error, and slowly if it is small; the estimate is the harmonic mean of the last
 second. We add to this:
 
 - A transfer slower than expected counts in full, and the mean never exceeds its rate; otherwise
@@ -32,7 +32,8 @@ FALL = 0.6
 SILENCE_S = 3.0
 """After this long without a transfer the next one counts in full."""
 HALF_LIFE_S = 300.0
-"""Seconds of silence in which the logarithm of the rate moves halfway to that of the guess."""
+"""Seconds of silence in which the logarithm of the rate moves halfway to the logarithm of the
+guess."""
 
 MAX_CLIENTS = 4096
 PACKET = 1500
@@ -45,7 +46,7 @@ _ERRORS = 10
 """Constants of the filter, as published."""
 _SAMPLES = 32
 _FRAME_DECAY = 0.95
-"""Factor by which each frame reduces the weight of the earlier ones."""
+"""Factor by which each frame reduces the weight of the earlier frames."""
 _POWER, _PRIOR = 0.83, 0.05
 _REFERENCE = (16_384, 10_283)
 """Pixels and bytes of a frame, as assumed before the first frame."""
@@ -137,7 +138,7 @@ class LinkEstimate:
 
     def _gain(self, error: float, now: float) -> float:
         """Share of an error to follow, 0 to 1 (Kim and Noble 2001): the smoothed error divided by
-        the largest recent one."""
+        the largest recent error."""
         if now - self._last_at > SILENCE_S:
             self._errors.clear()
             self._error = 0.0

@@ -3,9 +3,9 @@
 For measurements; needs scipy. Frames are a fluid: a pipeline's flow divides among all ways to run
 it. A way runs each stage on one device, or skips it and all stages after it; every path of a way
 takes no longer than the SLO without queueing (expected times of single rows). Flows fit the
-capacities of lanes, accelerators and links; a stage loads each of these as little as its most
-efficient batch and configuration does. Batches are always full, rows never wait, and moving a stage
-is free, so all measured rates lie below the bound.
+capacities of lanes, accelerators and links; a stage puts on each of them the load of its most
+efficient batch and configuration. Batches are always full, rows never wait, and moving a stage is
+free, so all measured rates lie below the bound.
 """
 
 from __future__ import annotations

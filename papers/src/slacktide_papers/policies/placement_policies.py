@@ -67,7 +67,7 @@ class _Split:
 
     @property
     def least(self) -> int:
-        """Fewest stages at the source: up to the last one that no server can run."""
+        """Fewest stages at the source: up to the last stage that no server can run."""
         return max((at + 1 for at, cost in enumerate(self.server) if cost is None), default=0)
 
     def placed(self, count: int) -> tuple[PlacedStage, ...]:

@@ -1,6 +1,6 @@
 """`clipper` and `nexus`: first in, first out, in batches of a size that the policy chooses.
 
-Published baselines: they refuse no request, and run late ones, too.
+Published baselines: they refuse no request, and run late requests, too.
 
 `clipper` finds the size by trial (Clipper, NSDI 2017).
 

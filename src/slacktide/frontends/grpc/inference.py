@@ -139,7 +139,7 @@ class InferRequest:
             self.fail(error)
 
     async def _unpack(self, message: Buffer) -> Buffer:
-        """Convert typed contents to raw ones, in another process."""
+        """Convert typed contents to raw contents, in another process."""
         rpc, context = self._rpc, self._context
         since = rpc.state.clock()
         urgent = (

@@ -2,8 +2,8 @@
 
 A head is gathered until its blank line (`\\r\\n\\r\\n`) and only then parsed, so that every byte is
 counted, searched and copied once, however the bytes were cut. Its body is then cut out by length,
-decoded by `ChunkedBody`, or received without the reader, from a call of `bypass` until one of
-`complete`. Complete requests go to `ready`, in order; `current` is the incomplete one.
+decoded by `ChunkedBody`, or received without the reader, from a call of `bypass` until a call of
+`complete`. Complete requests go to `ready`, in order; `current` is the incomplete request.
 
 Most clients send the same heads again and again. `HttpContext` remembers their meaning, so the same
 bytes are not parsed twice.

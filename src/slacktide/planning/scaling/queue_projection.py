@@ -48,7 +48,7 @@ class SecondsByCores(dict[int, list[float]]):
 
 MOST_EXPECTED = 512
 """Limit on expected arrivals in a projection: at high rates, the arrivals of part of the horizon
-say as much as those of all of it."""
+say as much as the arrivals of the whole horizon."""
 
 Item = tuple[float, int, int]
 """(deadline, tie-breaker, rows)."""
@@ -178,7 +178,7 @@ class QueueProjection:
             if seconds[rows] > budget:
                 rows = bisect_right(seconds, budget, 1, rows) - 1
                 if rows == 0:
-                    # Drop the first and all others that cannot be on time alone.
+                    # Drop the first request and all others that cannot be on time alone.
                     served = bisect_left(available, clock + seconds[1], first + 1)
                     late += served - first
                     first = served
@@ -220,8 +220,8 @@ class QueueProjection:
             limit = max(rows, bisect_right(seconds, budget, 1, batch + 1) - 1)
             place, last = first + 1, min(len(available), first + 4 * limit)
             shared_places: list[int] = []
-            """Places of requests that share the batch, except those that directly follow the first
-            one without a gap: these are skipped by advancing `first`."""
+            """Places of requests that share the batch, except requests that directly follow the
+            first request without a gap: advancing `first` skips them."""
             while rows < limit and place < last:
                 more = rows + available[place][2]
                 if more <= limit:

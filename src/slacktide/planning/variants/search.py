@@ -82,7 +82,7 @@ def search(
 
 
 class _Search:
-    """The search of one fleet, or of a part of one."""
+    """The search of a fleet, or of a part of a fleet."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self.fleet = fleet

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class CallState(StrEnum):
-    __hash__ = str.__hash__  # Enum's own is written in Python
+    __hash__ = str.__hash__  # Enum's own `__hash__` is written in Python
 
     OPEN = "open"
     """Its headers have arrived."""

@@ -223,7 +223,7 @@ class SimulatedServers:
 
     def run(self, arrivals: Iterable[tuple[str, Request]], deaths: Sequence[Death] = ()) -> None:
         """Let (home, request) arrive, in order of arrival, and go on until all have an outcome.
-        Raises SimulationError if a request never gets one."""
+        Raises SimulationError if a request never gets an outcome."""
         for death in deaths:
             self._put(death.at, lambda now, death=death: self._die(death, now))  # type: ignore[misc]
         coming = iter(arrivals)

@@ -163,7 +163,7 @@ FIELDS: Mapping[str, Field] = {
 
 def judge(config: PlainConfig, *, where: str) -> tuple[str, ...]:
     """Return a warning that names all harmless fields, if any. Raises RefusedFieldError naming all
-    refused ones."""
+    refused fields."""
     judged_fields = tuple(dict.fromkeys(_stated(config)))
     refused = [field for field in judged_fields if field.treatment is Treatment.REFUSED]
     if refused:
@@ -176,8 +176,8 @@ def judge(config: PlainConfig, *, where: str) -> tuple[str, ...]:
 
 
 def _stated(message: Mapping[str, Any], prefix: str = "") -> Iterator[Field]:
-    """Yield the table's entries for the fields of `message`, outer fields first. Skips fields below
-    harmless and refused ones."""
+    """Yield the table's entries for the fields of `message`, outer fields first. Skips fields
+    within harmless and refused fields."""
     for name, inner in message.items():
         path = f"{prefix}{name}"
         field = FIELDS[path]

@@ -20,7 +20,7 @@ BACKEND = "onnxruntime"
 PYTHON = "python"
 """Backend of a model that a registered function or class answers."""
 CLASS_PARAMETER = "class"
-"""Parameter with the name under which it is registered, if that is not the model's name."""
+"""Parameter with the registered name of the function or class, if that is not the model's name."""
 MAX_PRIORITY = 5
 MAX_SHAPES = 16
 """Maximum number of further shapes to profile; later samples are ignored."""
@@ -40,7 +40,7 @@ class Translation:
 
 def translate(config: PlainConfig, *, model: str, where: str) -> Translation:
     """Return the settings of `model` in its configuration. Raises RefusedFieldError for unsupported
-    fields, ModelConfigError for invalid ones. Other values are checked when all settings are
+    fields, ModelConfigError for invalid fields. Other values are checked when all settings are
     validated together."""
     warnings = judge(config, where=where)
     reader = _Reader(config, where)
