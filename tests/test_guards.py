@@ -20,17 +20,17 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 CEILINGS = {
     "cli": 2_016,
     "client": 2_258,
-    "cluster": 1_586,
+    "cluster": 1_588,
     "domain": 3_154,
     "engine": 4_290,
     "executors": 13_173,
-    "exits": 2_016,
+    "exits": 2_019,
     "frontends": 8_220,
     "models": 11_805,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_200,
-    "planning": 12_086,
+    "planning": 12_091,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_457,
+    "serving": 83_468,
     "client": 2_258,
     "lab": 20_836,
     "testing": 400,
-    "papers": 11_540,
-    "all": 118_447,
+    "papers": 11_542,
+    "all": 118_460,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

@@ -60,9 +60,10 @@ log = logging.getLogger("slacktide.cluster")
 
 SHARE = "offered_share"
 _PLACE_LOCK = "replica"
-"""Lock of a place's replica, in the folder with the supervisor's."""
+"""Lock of a place's replica, in the folder that also has the supervisor's lock."""
 _NICENESS = "RAY_worker_niceness"
-"""Variable of what Ray adds to the niceness of its workers; 15 by default."""
+"""Environment variable with the number that Ray adds to the niceness of its workers; 15 by
+default."""
 _LOOK_S = 0.05
 _STOP_S = 120.0
 """Time that Ray Serve gives a replica to let its server drain."""
@@ -75,9 +76,9 @@ class ServerPool:
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, document: str, index: int, *pools: DeploymentHandle
     ) -> None:
-        """`document`: the cluster's file as JSON; `index`: of the pool in it. The other `pools`
-        only have to run. Raises RuntimeError if the node has no place left, or the server does not
-        start."""
+        """`document`: the cluster's file as JSON; `index`: of the pool in the file. The other
+        `pools` only have to run. Raises RuntimeError if the node has no place left, or the server
+        does not start."""
         _undo_niceness()
         cluster = ClusterFile.model_validate_json(document)
         self._lock, self._folder, self._command = _claim_place(cluster, index)
@@ -146,7 +147,7 @@ class ServerPool:
         if holder is None or "ports" not in holder.document:
             raise RuntimeError("the server is starting")
         if self._session is None:
-            import aiohttp  # of the time that a replica takes to start, it would be a tenth
+            import aiohttp  # would be a tenth of the time that a replica takes to start
 
             self._session = aiohttp.ClientSession()
         scheme = "https" if holder.document.get("tls") else "http"
@@ -164,9 +165,9 @@ class ServerPool:
         return _decode(answer, length)
 
     async def __del__(self) -> None:
-        """Stop the server, and those in other places of the pool on this node that a dead replica
-        has left. Ray Serve awaits this if it stops a replica on purpose; otherwise nobody does, and
-        the server goes on."""
+        """Stop the server, and servers that dead replicas have left in other places of the pool on
+        this node. Ray Serve awaits this if it stops a replica on purpose; otherwise this does not
+        run, and the server goes on."""
         await self._stop()
         for place in self._folder.parent.glob(f"{self._folder.name.rpartition('-')[0]}-*"):
             if holder_of(place / _PLACE_LOCK) is None:
@@ -188,7 +189,7 @@ class SharePolicy:
     def __call__(self, context: Any) -> tuple[float, dict[str, Any]]:
         series = (context.raw_metrics or {}).get(SHARE, {})
         offered = sum(points[-1].value for points in series.values() if points)
-        if len(series) < context.current_num_replicas:  # one has not reported yet
+        if len(series) < context.current_num_replicas:  # a server has not reported yet
             return max(context.target_num_replicas, math.ceil(offered / self.target)), {}
         return math.ceil(offered / self.target), {}
 
@@ -267,7 +268,7 @@ def states(name: str) -> list[dict[str, Any]]:
 
 
 def _undo_niceness() -> None:
-    """Give the server, which inherits it from this thread, the priority of other programs."""
+    """Give this thread, whose priority the server inherits, the priority of other programs."""
     try:
         os.nice(-int(os.environ.get(_NICENESS, 15)))
     except PermissionError:
@@ -304,7 +305,7 @@ def _claim_place(cluster: ClusterFile, index: int) -> tuple[FolderLock, Path, Se
 
 
 def _addresses(cluster: ClusterFile, server: ClusterServer, index: int, node: str) -> list[Address]:
-    """Return the places of a pool on a node: beyond loopback only with credentials."""
+    """Return the addresses of a pool's places on a node: beyond loopback only with credentials."""
     flags = {**cluster.serve, **server.serve}
     is_guarded = cluster.peer_token_file is not None or "tls-client-ca" in flags
     host = server.host or (node if is_guarded else LOOPBACK)

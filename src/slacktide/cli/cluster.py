@@ -78,7 +78,7 @@ def up(
     try:
         if local:
             here.place(document, folder, path)
-            here.end_earlier_supervisor(folder)  # one of this release follows
+            here.end_earlier_supervisor(folder)  # a supervisor of this release follows
             message = _await_ready(folder, patience, shown=not as_json)
         else:
             here.write_plan(folder, here.ClusterPlan(path, on_ray=True))
@@ -92,7 +92,7 @@ def up(
 
 def _await_ready(folder: Path, patience: float, *, shown: bool) -> str:
     """Start a supervisor if there is none, and return when the newest plan has been carried out and
-    all servers are ready. Returns what went wrong if one fails, or after `patience` seconds."""
+    all servers are ready. Returns the problem if a server fails, or after `patience` seconds."""
     from slacktide.cluster.local import read_plan, server_states, start_supervisor, supervisor_of
     from slacktide.cluster.supervisor import ServerPhase
 
@@ -100,7 +100,7 @@ def _await_ready(folder: Path, patience: float, *, shown: bool) -> str:
     started_at: float | None = None
     while True:
         supervisor, elapsed = supervisor_of(folder), time.monotonic() - began
-        if supervisor is None:  # also if it has just ended, as for `cluster down`
+        if supervisor is None:  # maybe because `cluster down` has just ended it
             if started_at is None:
                 start_supervisor(folder)
                 started_at = elapsed
@@ -154,8 +154,8 @@ def down(file: StatedFile = None) -> None:
 
 
 def _ray(work: Callable[[Any], Any]) -> Any:
-    """Return `work` of the module for Ray, on the Ray cluster of this machine. Ends the program if
-    that cannot be reached, or the work fails."""
+    """Call `work` with the module for Ray, on the Ray cluster of this machine, and return its
+    result. Ends the program if the cluster cannot be reached, or the work fails."""
     try:
         from slacktide import ray
     except ImportError as error:
@@ -189,15 +189,15 @@ def _check_flags(file: Path, document: ClusterFile) -> None:
                 except ClickException as error:
                     code = error.exit_code
                     errors.write(error.format_message())
-        if code:  # else there are warnings at most
+        if code:  # otherwise there are warnings at most
             message = errors.getvalue().strip().removeprefix("error: ").removeprefix("--config: ")
             message = message.replace(config.name, "serve")
             fail(f"{file}: servers: {server.name}: serve: {message}")
 
 
 def _folder(file: Path | None) -> Path:
-    """Return the folder of the cluster of `file`, or of the only one. Ends the program if there is
-    none, or several."""
+    """Return the folder of the cluster of `file`, or of the only cluster. Ends the program if there
+    is none, or several."""
     from slacktide.cluster.file import read_cluster_file
     from slacktide.cluster.local import PLAN, clusters_folder, read_plan, running_plan
     from slacktide.models.repository.errors import RepositoryError
@@ -217,7 +217,7 @@ def _folder(file: Path | None) -> Path:
     if not folders:
         fail("no cluster here; start one with: slacktide cluster up FILE --local")
     plan = running_plan(folders[0])
-    # If the file of the cluster is gone, this one may be where it has been moved.
+    # If the file of the cluster is gone, it may have been moved to `file`.
     if file and plan and plan.file != file.resolve() and plan.file.exists():
         fail(f"{plan.file} has this name too, and runs: state it instead")
     try:

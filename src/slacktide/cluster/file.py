@@ -186,12 +186,12 @@ class ClusterFile(ClusterSection):
         processors: tuple[int, ...] = (),
     ) -> ServerCommand:
         """Write the flags of a server into its state folder, and return its command. `addresses`:
-        those of all servers. Raises OSError."""
+        of all servers. Raises OSError."""
         flags = self.flags(server, name=name, address=address)
         text = json.dumps(flags, indent=2, sort_keys=True)  # JSON is YAML
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / f"serve-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
-        config.write_text(text)  # earlier ones stay, for servers that are not yet replaced
+        config.write_text(text)  # earlier files stay, for servers not yet replaced
         command = (sys.executable, "-P", "-m", "slacktide", "serve")
         repository = str(server.repository or self.repository)
         state = ("--config", str(config), "--state-dir", str(folder), "--take-over")

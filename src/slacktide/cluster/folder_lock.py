@@ -1,4 +1,4 @@
-"""`FolderLock`: a lock on a folder that its process holds as long as it lives, and says who it is.
+"""`FolderLock`: a lock on a folder. Its process holds it as long as it lives, and is named in it.
 
 The kernel releases the lock (`flock`) with the process, however it ends, so a lock that is held
 names a process that runs; a file with a process id could not promise that. Descriptors here are
@@ -28,7 +28,7 @@ class LockHolder:
     """The process that holds a lock."""
 
     pid: int
-    """0: it has not yet said who it is."""
+    """0: it has not written its id yet."""
     document: Mapping[str, Any]
     """The JSON that the holder has written into the lock."""
 
@@ -46,7 +46,7 @@ class FolderLock:
         try:
             for attempt in range(_ATTEMPTS):
                 if _locked(descriptor, fcntl.LOCK_EX):
-                    os.ftruncate(descriptor, 0)  # at once: it names the previous process
+                    os.ftruncate(descriptor, 0)  # now: it still names the previous holder
                     break
                 time.sleep(_PAUSE_S * (attempt + 1))
             else:
@@ -98,7 +98,7 @@ def holder_of(path: Path) -> LockHolder | None:
         pid = int(document["pid"])
     except (ValueError, KeyError, TypeError):
         return LockHolder(0, {})  # it is about to write
-    # A number may by now be another process's; its start tells them apart.
+    # The id may belong to another process by now, which started at another time.
     is_current = _start_ticks(pid) == document.get("started")
     return LockHolder(pid, document) if is_current else LockHolder(0, {})
 

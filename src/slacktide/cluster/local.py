@@ -1,8 +1,8 @@
 """Clusters of processes on this machine: `place` writes what should run, `LocalCluster` keeps it
 running.
 
-`place` writes the commands of all servers into the cluster's folder. The supervising process takes
-them from there, at its start and whenever they change, so that they outlive it. Servers whose flags
+`place` writes the commands of all servers into the cluster's folder. The supervising process reads
+them at its start and whenever they change, so the commands outlive the process. Servers whose flags
 or release changed are replaced one at a time: the new one loads its models, then takes over.
 """
 
@@ -47,9 +47,9 @@ class ClusterPlan:
     file: Path
     """The file that lists them."""
     on_ray: bool = False
-    """Whether Ray runs them; what follows is then unknown."""
+    """Whether Ray runs them; `servers` and `ports` are then unknown."""
     revision: str = field(default_factory=partial(secrets.token_hex, 6))
-    """Differs from that of every other plan."""
+    """Differs from the revision of every other plan."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """HTTP ports by name."""
     servers: tuple[ServerCommand, ...] = ()
@@ -100,7 +100,7 @@ def read_plan(folder: Path) -> ClusterPlan:
 
 
 def running_plan(folder: Path) -> ClusterPlan | None:
-    """Read the plan of a cluster that runs, here or on Ray; None if it does not."""
+    """Read the plan of a cluster that runs, here or on Ray; None if the cluster does not run."""
     with suppress(OSError):
         plan = read_plan(folder)
         if plan.on_ray or supervisor_of(folder) or any(c.holder() for c in plan.servers):
@@ -109,8 +109,8 @@ def running_plan(folder: Path) -> ClusterPlan | None:
 
 
 def _addresses(cluster: ClusterFile, folder: Path) -> dict[str, Address]:
-    """Choose host and HTTP port of each server: the stated port, else its earlier one, else one
-    that is free."""
+    """Choose host and HTTP port of each server: the stated port, else its earlier port, else a free
+    port."""
     ports = {name: port for name, _, port in cluster.members() if port is not None}
     with suppress(OSError):
         earlier = read_plan(folder).ports.items()
@@ -129,7 +129,8 @@ def _is_apart(port: int, excluded: Iterable[int]) -> bool:
 
 
 def _free_port(host: str, excluded: Iterable[int]) -> int:
-    """Return a port that is free like the next ones, below those of outgoing connections."""
+    """Return a port that is free, as are the next ports, below the ports of outgoing
+    connections."""
     for port in range(FIRST_PORT, 32_000, STEP):
         if _is_apart(port, excluded):
             with suppress(OSError), ExitStack() as attempt:
@@ -140,7 +141,7 @@ def _free_port(host: str, excluded: Iterable[int]) -> int:
 
 
 def supervisor_of(folder: Path) -> LockHolder | None:
-    """Return the process that supervises a cluster; None if none does."""
+    """Return the process that supervises a cluster; None if there is none."""
     return holder_of(folder / LOCK)
 
 
@@ -208,7 +209,7 @@ class LocalCluster:
         self._lock.release()
 
     async def _carry_out(self, plan: ClusterPlan) -> None:
-        """Start, replace and stop servers until those of the plan run."""
+        """Start, replace and stop servers until exactly the servers of the plan run."""
         commands = {command.name: command for command in plan.servers}
         self._update = "starting servers"
         await asyncio.gather(*map(self._end, self._supervisors.keys() - commands))
@@ -219,7 +220,7 @@ class LocalCluster:
         for name, command in commands.items():
             supervisor, holder = self._supervisors.get(name), command.holder()
             if supervisor is not None and supervisor.phase is ServerPhase.PAUSED:
-                await self._end(name)  # it need not wait any longer
+                await self._end(name)  # the new command may start at once
                 supervisor = None
             is_other = holder is not None and not command.is_current(holder, __version__)
             if supervisor is None:

@@ -20,7 +20,7 @@ LOCK = "lock"
 LOG_BYTES = 1 << 20
 """Size from which on the next start begins a new log. One earlier log is kept."""
 
-# Forked twice: Ray ends the children of its processes with them, and only those.
+# Forked twice, because Ray ends the children of a process with it, but not grandchildren.
 _DETACHED = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
 
 _LOG_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d|\{")
@@ -31,7 +31,7 @@ _CLOSE_S = 20.0
 
 def spawn(arguments: list[str], log_file: Path) -> int:
     """Start a program in a session of its own, with its output appended to a log. Returns its
-    process id. `SLACKTIDE_` variables are left out, which would override its command line."""
+    process id. `SLACKTIDE_` variables, which would override its command line, are left out."""
     with contextlib.suppress(FileNotFoundError):
         if log_file.stat().st_size >= LOG_BYTES:
             log_file.replace(log_file.with_name(f"{log_file.name}.1"))
@@ -66,8 +66,8 @@ def opened_process(pid: int) -> Iterator[tuple[int, asyncio.Future[None]]]:
 
 
 async def stop_server(folder: Path, pid: int = 0) -> None:
-    """Let the server of a state folder answer its requests and end, and return when it has. `pid`:
-    its process, if known."""
+    """Let the server of a state folder answer its requests and end; return when it has ended.
+    `pid`: its process, if known."""
     holder = holder_of(folder / LOCK)
     drain_s = 0.0 if holder is None else float(holder.document.get("drain_s", 0.0))
     if pid := pid or (0 if holder is None else holder.pid):
@@ -75,8 +75,8 @@ async def stop_server(folder: Path, pid: int = 0) -> None:
 
 
 async def end_process(pid: int, drain_s: float) -> None:
-    """Let a server or supervisor end, and return when it has. It is killed if it takes longer than
-    `drain_s` and a margin, unless that is infinite."""
+    """Let a server or supervisor end, and return when it has ended. It is killed if it takes longer
+    than `drain_s` and a margin, unless `drain_s` is infinite."""
     with contextlib.suppress(ProcessLookupError), opened_process(pid) as (pidfd, ended):
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         signal.pidfd_send_signal(pidfd, signal.SIGCONT)  # it may be stopped

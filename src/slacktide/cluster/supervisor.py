@@ -1,9 +1,9 @@
 """`Supervisor`: keeps one server running on this machine.
 
 It starts `slacktide serve` in a session of its own, or adopts the server that holds the lock of the
-state folder; so a server outlives its supervisor, and the next one continues with it. A server that
-ends is started again: at once if it had been ready, otherwise after a growing pause. One that has
-stopped answering is killed first. A changed server takes over from the one that runs.
+state folder; so a server outlives its supervisor, and the next supervisor adopts it. A server that
+ends is started again: at once if it had been ready, otherwise after a growing pause. A server that
+no longer answers is killed first. A changed server takes over from the running one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ServerCommand:
         return [*self.arguments, *(("--peers", ",".join(self.peers)) if self.peers else ())]
 
     def holder(self) -> LockHolder | None:
-        """Return the server that runs, whoever started it; None if none does."""
+        """Return the server that runs, whoever started it; None if no server runs."""
         return holder_of(self.folder / LOCK)
 
     def is_current(self, holder: LockHolder, release: str) -> bool:
@@ -100,7 +100,7 @@ class Supervisor:
         self.restarts = 0
         """Number of times that the server ended by itself."""
         self.message = ""
-        """The error with which the server last ended, if it said."""
+        """The error with which the server last ended, if its log states one."""
         self.task: asyncio.Task[None]
         """Its work. A cancellation leaves the server running."""
         self._changed = changed
@@ -113,8 +113,9 @@ class Supervisor:
         self.task = asyncio.create_task(self._run())
 
     async def replace(self, command: ServerCommand) -> bool:
-        """Let the server of `command` take over from the one that runs, and keep it running. If it
-        cannot within `READY_S`, returns False, with its error in `message`; the other goes on."""
+        """Let the server of `command` take over from the running server, and keep it running. If it
+        cannot within `READY_S`, returns False with its error in `message`; the running server goes
+        on."""
         restarts = self.restarts
         async with self._starting:
             pid = self._start(command)
@@ -131,7 +132,7 @@ class Supervisor:
         return False
 
     async def stop(self) -> None:
-        """Let the server answer its requests and end, and return when it has."""
+        """Let the server answer its requests and end, and return when it has ended."""
         self._stopping.set()
         await stop_server(self.command.folder, self.pid)
         await self.task
@@ -151,7 +152,7 @@ class Supervisor:
                 break
             async with self._starting:
                 pass
-            if self._holder_other_than(pid) is not None:  # another has taken over
+            if self._holder_other_than(pid) is not None:  # another server has taken over
                 continue
             self.restarts += 1
             self.message = last_error(self.command.folder / LOG)
@@ -177,7 +178,7 @@ class Supervisor:
         return pid
 
     def _holder_other_than(self, pid: int) -> LockHolder | None:
-        """The server that runs, unless it is that of `pid`, or has yet to name itself."""
+        """The running server; None if it is process `pid`, or has not named itself yet."""
         holder = self.command.holder()
         return holder if holder is not None and holder.pid not in (0, pid) else None
 
@@ -217,8 +218,8 @@ class Supervisor:
 
 
 async def _takes_over(pid: int, command: ServerCommand) -> bool:
-    """Wait until a process that was started holds the state folder. Kills it after `READY_S`, or
-    if the wait is cancelled."""
+    """Wait until the new process `pid` holds the state folder. Kills it after `READY_S`, or if the
+    wait is cancelled."""
     with contextlib.suppress(ProcessLookupError), opened_process(pid) as (pidfd, ended):
         try:
             async with asyncio.timeout(READY_S):

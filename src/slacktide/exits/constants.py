@@ -24,8 +24,9 @@ _Attributes = Mapping[str, Any]
 
 
 def folded(nodes: Iterable[Any], initializers: Iterable[Any]) -> tuple[list[Any], dict[str, Value]]:
-    """Split a graph into its variable nodes, and the values of the constant ones by tensor. `nodes`
-    are sorted as ONNX requires; `initializers` are those whose values are in the model's file."""
+    """Split a graph into its variable nodes, and the values of its constant nodes by tensor.
+    `nodes` are sorted as ONNX requires; `initializers`: tensors whose values are in the model's
+    file."""
     from onnx import numpy_helper
 
     raw = {

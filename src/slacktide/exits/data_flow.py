@@ -1,9 +1,9 @@
 """`DataFlow`: the flow of data from the primary input through an ONNX graph.
 
 A tensor holds *data* if the values of the primary input can change it. The result of a `Shape` node
-holds none, and neither does a tensor computed only from initialisers or other inputs (a mask).
-Those are *context*, which may be read anywhere. A node also reads what its subgraphs read from the
-outer graph.
+holds no data, and neither does a tensor computed only from initialisers or other inputs (a mask).
+Such tensors are *context*, which may be read anywhere. A node also reads what its subgraphs read
+from the outer graph.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class DataFlow:
         self.nodes = [node for node in self.nodes if id(node) in needed]
 
     def needed_for(self, tensors: Iterable[str], behind: Iterable[str] = ()) -> set[int]:
-        """Identities of the nodes needed to compute `tensors` from those in `behind`, graph inputs
-        and initialisers."""
+        """Identities of the nodes needed to compute `tensors` from the tensors in `behind`, graph
+        inputs and initialisers."""
         available, needed, todo = set(behind), set[int](), list(tensors)
         while todo:
             name = todo.pop()
@@ -65,7 +65,7 @@ class DataFlow:
         return [name for name in self.reads[id(node)] if name in self.data]
 
     def trunk(self, end: str) -> list[Any]:
-        """The nodes, sorted so that those not needed for `end` come as early as possible: a branch
+        """The nodes, sorted so that nodes not needed for `end` come as early as possible: a branch
         to another output is finished before the path to `end` continues."""
         main = self.needed_for([end])
         rank: dict[str, int] = {}
@@ -78,7 +78,7 @@ class DataFlow:
 
     def crossings(self, order: Sequence[Any]) -> dict[str, int]:
         """Tensors through which all data passes, in order, each with the index in `order` of the
-        node after which it is the only live one. Takes a single pass."""
+        node after which no other tensor is live. Takes a single pass."""
         last: dict[str, int] = {}
         for at, node in enumerate(order):
             last.update(dict.fromkeys(self.sources(node), at))

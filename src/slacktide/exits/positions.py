@@ -1,10 +1,10 @@
 """Finds positions for early exits: tensors through which all data of the primary input passes.
 
-A scan over the sorted nodes tracks the live tensors (`data_flow`). Where only one is live, and it
-is a float tensor with an axis of rows, the network can be cut. Between two costly operators (those
-that multiply matrices) only one position is used: the one with the fewest channels, then the fewest
-elements, then the last. It lies after pooling and before padding. In a ResNet-50 these are the stem
-and the 16 blocks, as in Apparate (SOSP 2024, §3.1).
+A scan over the sorted nodes tracks the live tensors (`data_flow`). Where only one tensor is live,
+and it is a float tensor with an axis of rows, the network can be cut. Between two costly operators
+(those that multiply matrices) only one position is used: the one with the fewest channels, then the
+fewest elements, then the last. It lies after pooling and before padding. In a ResNet-50 these are
+the stem and the 16 blocks, as in Apparate (SOSP 2024, §3.1).
 
 A *ramp* at a position computes its own logits. The part of the model after its logits (the *tail*)
 is copied for it, so that a ramp's outputs look like the model's.
@@ -44,7 +44,7 @@ _SPATIAL = frozenset(
 _FLOATS = (1, 10, 11, 16)  # TensorProto.FLOAT, FLOAT16, DOUBLE, BFLOAT16
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 MOST_FEATURES = 1024
-"""Maximum number of means and maxima: the time to learn grows with their cube."""
+"""Maximum number of means and maxima: the time to learn grows with the cube of this number."""
 _OLDEST_OPSET = 7  # the first with broadcasting operators
 
 

@@ -1,8 +1,8 @@
 """Adds ramps to a model's graph: pooling at a position, one Gemm, and a copy of the model's tail.
 
 Added names begin with `exits/`. A ramp's outputs have the names (after `exits/N/`), datatypes and
-shapes of the model's. All operators used exist since version 7 of the standard; if an operator has
-changed its form since, the form of the model's version is used.
+shapes of the model's outputs. All operators used exist since version 7 of the standard; if an
+operator has changed its form since, the form of the model's version is used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""`SessionMemory`: the whole model's answer to the last frame of each session that ran to the end.
+"""`SessionMemory`: for each session, the whole model's answer to its last frame that ran to the
+end.
 
-The next frame of the session may get the same answer. `distance` says how much its early features
-differ. Answers of ramps are never remembered. Reusing answers between frames is known from NoScope
-(VLDB 2017), Glimpse (SenSys 2015) and Reducto (SIGCOMM 2020). Pure.
+The next frame of the session may get the same answer. `distance` says how much the early features
+of the two frames differ. Answers of ramps are never remembered. Reusing answers between frames is
+known from NoScope (VLDB 2017), Glimpse (SenSys 2015) and Reducto (SIGCOMM 2020). Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ContentT = TypeVar("ContentT")
 
 
 class SessionMemory(Generic[ContentT]):
-    """What is remembered of each session, by its number."""
+    """The remembered content of each session, by the session's number."""
 
     def __init__(self, frames: int, seconds: float) -> None:
         """An answer may be given to the next `frames` frames, for at most `seconds`."""
@@ -35,7 +36,8 @@ class SessionMemory(Generic[ContentT]):
         return len(self._entries)
 
     def recall(self, session: int, frame: int, *, now: float) -> ContentT | None:
-        """Return what is remembered for a frame; None if that is nothing, too old, or newer."""
+        """Return the content remembered for a frame; None if there is none, or if it is too old or
+        newer."""
         record = self._entries.get(session)
         if record is None:
             return None
@@ -44,7 +46,7 @@ class SessionMemory(Generic[ContentT]):
         return content if is_valid else None
 
     def keep(self, session: int, frame: int, at: float, content: ContentT, nbytes: int = 0) -> None:
-        """Remember a frame whose batch started at `at`, unless a later one is remembered."""
+        """Remember a frame whose batch started at `at`, unless a later frame is remembered."""
         record = self._entries.get(session)
         if not session or (record is not None and record[0] >= frame):
             return
@@ -59,7 +61,7 @@ class SessionMemory(Generic[ContentT]):
             self.forget(oldest)
 
     def forget(self, session: int) -> None:
-        """Forget a session; unknown ones are ignored."""
+        """Forget a session; unknown sessions are ignored."""
         record = self._entries.pop(session, None)
         if record is not None:
             self.nbytes -= record[3]

@@ -3,8 +3,8 @@
 A stage has the nodes that its ramp needs but no earlier ramp needs; the last stage has the
 remaining nodes. Other outputs (pooled features, an embedding) come from the first stage that can
 compute them. Stages pass on any number of tensors, all with an axis of rows. Each stage computes
-tensors without rows (shapes, constants and what depends on these alone) again, so that they match
-the rows still in the batch.
+tensors without rows (shapes, constants and tensors that depend on nothing else) again, so that they
+match the rows still in the batch.
 
 This works wherever ramps are attached, and even after ONNX Runtime has optimised the whole graph,
 which changes the names and layouts of tensors.

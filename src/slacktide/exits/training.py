@@ -4,8 +4,8 @@ pooled activations.
 A ramp is linear: logits of a row = features · weights + bias. The target is the row's logits in the
 frozen model minus their mean, which does not change a softmax. So training needs neither labels nor
 examples of every class, only the outer products of a row (the Gram matrix of the features, and
-their cross products with the logits). Sums of these are kept in float64, add up over rows in any
-order, and can decay slowly. Ridge regression agrees with the model about as often as logistic
+their cross products with the logits). The sums of these products are kept in float64; they grow row
+by row, and can decay slowly. Ridge regression agrees with the model about as often as logistic
 regression (docs/decisions/0053) and takes a single solve.
 
 **Unseen rows.** The newest rows, a quarter of all and at most 1,024, are held back. Their pooled
@@ -184,13 +184,13 @@ class PooledRows:
         )
 
     def finite(self) -> PooledRows:
-        """The rows without numbers that are not finite."""
+        """The rows in which all numbers are finite."""
         parts = (self.logits, *self.features)
         usable = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in parts])
         return self._of(np.asarray(usable, bool))
 
     def halves_by_class(self) -> tuple[PooledRows, PooledRows]:
-        """The first and the second half of the rows of each of the model's answers."""
+        """The first and the second half of the rows with each answer of the model."""
         answers = self.logits.argmax(axis=1)
         first: NDArray[np.bool_] = np.zeros(len(answers), bool)
         for answer in np.unique(answers):
@@ -253,7 +253,7 @@ class RampTrainer:
             self._learn(_BLOCK)
 
     def fits(self, rows: PooledRows) -> bool:
-        """Whether `rows` has rows, of the same sizes as earlier ones."""
+        """Whether there are `rows`, and their sizes are those of earlier rows."""
         sizes = [part.shape[1] for part in (*rows.features, rows.logits)]
         return len(rows) > 0 and sizes == self._sizes
 
@@ -315,8 +315,8 @@ class RampTrainer:
         return ramp, judged
 
     def _learn(self, least: int) -> None:
-        """Move the oldest waiting rows into the sums if at least `least` more rows wait than are to
-        be held back."""
+        """Move the oldest waiting rows into the sums if `least` or more rows wait beyond the number
+        to be held back."""
         beyond = self._waiting_rows - min(MOST_HELD_BACK, self.rows // 4)
         if beyond < least:
             return

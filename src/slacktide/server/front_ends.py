@@ -45,8 +45,8 @@ class FrontEnds:
         budget: MemoryBudget,
         peers: PeerHost | None = None,
     ) -> None:
-        """`clock`: arrival time of what is read now, in monotonic seconds. `peers`: serve links of
-        other servers for this host."""
+        """`clock`: returns the arrival time of the data being read, in monotonic seconds. `peers`:
+        host of the links of other servers; None: no links."""
         self._settings = settings
         self._credentials, gate = credentials, credentials.gate
         rules, for_control = settings.rules(), settings.rules(control_port=True)
@@ -138,7 +138,7 @@ class FrontEnds:
     async def drain(self, timeout_s: float, *, is_superseded: bool = False) -> None:
         """Stop listening, and answer requests in flight for at most `timeout_s` seconds.
         `is_superseded`: another server listens now. Idle connections then get time for a last
-        request, whose answer closes them; and the metrics are the other server's."""
+        request, whose answer closes them, and the port of the metrics closes too."""
         idle_s = IDLE_S if is_superseded else 0.0
         drained = (s for name, s in self._servers.items() if is_superseded or name != "metrics")
         await asyncio.gather(*(server.drain(timeout_s, idle_s) for server in drained))

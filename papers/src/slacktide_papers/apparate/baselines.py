@@ -30,7 +30,8 @@ Places = NDArray[np.int64]
 def tuned_once(table: ExitTable, kind: str, loss: float) -> tuple[float, ...]:
     """Thresholds of all ramps, tuned as `kind` says. `one`: one shared threshold, on an even
     sample; `each`: one for each ramp, on the same sample; `first`: one for each ramp, on the first
-    inputs alone; `oracle`: the better of a shared one and separate ones, on all inputs."""
+    inputs alone; `oracle`: the better of a shared threshold and separate thresholds, on all
+    inputs."""
     if kind == "first":
         return _tuned(table, np.arange(max(1, round(SAMPLED * len(table)))), False, loss)
     if kind == "oracle":

@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageTimes:
-    """Fields have the meaning of those of `ExitTable`."""
+    """Fields have the same meaning as in `ExitTable`."""
 
     sizes: NDArray[np.int64]
     whole: NDArray[np.float64]

@@ -15,7 +15,8 @@ from slacktide.planning.exits import ThresholdSearch
 
 ROWS = 512
 STEPS = 41
-"""Thresholds of a grid for each ramp: quantiles of its uncertainty, the lowest set to 0."""
+"""Number of thresholds of a grid for each ramp: quantiles of its uncertainty, the lowest set to
+0."""
 RAMPS = (2, 3, 8)
 GRID_MOST = 3
 """Maximum number of ramps for which a whole grid is tried; for more, its time is extrapolated."""

@@ -1,7 +1,7 @@
 """`AccuracyBudget`: counts judged rows and wrong answers, and decides whether rows may leave.
 
-The bound of `thresholds.py` holds if the next rows are like the last ones. This class handles rows
-that are not. Rows leave only while (docs/internals/exits.md, "How the promise is kept")
+The bound of `thresholds.py` holds if the next rows are like the last rows. This class handles rows
+that are different. Rows leave only while (docs/internals/exits.md, "How the promise is kept")
 
 - the last window has fewer wrong answers than allowed;
 - over all rows so far, one more wrong answer would not exceed the loss. Each wrong row also stands
@@ -113,13 +113,13 @@ class AccuracyBudget:
         """Rows so far that left with an answer other than the model's."""
         self.alarms = 0
         self._unjudged = 0
-        """Unjudged rows since the last judged one."""
+        """Unjudged rows since the last judged row."""
         self._estimate = self._variance = 0.0
         """Estimated number of wrong answers among all rows so far, and its variance."""
         self._wrong_at: deque[int] = deque()
         """Running numbers of the wrong rows within the window."""
         self._fresh_from = 0
-        """Number of judged rows before the first one that is not in doubt."""
+        """Number of judged rows before the first row that is not in doubt."""
         self._alarm_at = max(2, most_likely(ALARM_ROWS, loss, 1.0 - FALSE_ALARM) + 2)
         self._stop_at = math.floor(loss * self.window)
 
@@ -236,6 +236,7 @@ def search_of(
         if allowed_wrong < 0:
             unsure[:, ramp] = np.inf
     if fresh < len(unsure):
-        price[len(unsure) - fresh :] *= 2 * (most + 1)  # blur gives half of it to less sure rows
+        # The blur gives half of this price to less sure rows.
+        price[len(unsure) - fresh :] *= 2 * (most + 1)
     most = max(most, 0)
     return ThresholdSearch(unsure, agrees, saved, most, price=price, blur=BLUR, guards=guards)

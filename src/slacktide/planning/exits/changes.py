@@ -1,9 +1,9 @@
-"""`Changes`: how soon the whole model's changes of answer reach the client.
+"""`Changes`: measures how soon the client learns that the whole model's answer has changed.
 
 Agreement hides delays: with one change a minute at ten frames a second, "as before" for five frames
 after each change is right 99.2 % of the time, and each event is half a second late. So frames in
 which the whole model's answer differs from that of the frame before (*changes*) have a promise of
-their own (docs/internals/exits.md, "Remembered answers"). They can be seen only where successive
+their own (docs/internals/exits.md, "Remembered answers"). Changes can be seen only where successive
 frames of a session ran to the end: where every row is judged, and in runs (`is_in_run`).
 """
 
@@ -22,7 +22,7 @@ from slacktide.planning.exits.thresholds import Array, most_wrong
 WITHIN = 2
 """Frames after a change within which its answer must come."""
 MISSED, DELAYED = 0.1, 0.05
-"""Largest share of all changes, and of those to a lasting answer, whose answer comes later."""
+"""Largest share of all changes, and of changes to a lasting answer, whose answer comes later."""
 WINDOW = 256
 """Number of changes to keep."""
 MOST_SESSIONS = 4096
@@ -51,7 +51,7 @@ class Change:
 
     first: FollowedFrame
     delay: int | None = None
-    """Frames until the client got the answer; None: it did not within `WITHIN`."""
+    """Frames until the client got the answer; None: the answer did not come within `WITHIN`."""
     lasts: bool = True
     """Whether the model gave the same answer in the frames that followed."""
     is_safe: bool = False
@@ -74,11 +74,11 @@ class Changes:
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self.window: deque[Change] = deque(maxlen=WINDOW)
         self.added = self.missed = 0
-        """Changes so far, and those whose answer came later than `WITHIN` frames."""
+        """Changes so far, and changes whose answer came later than `WITHIN` frames."""
         self.alarms = 0
 
     def add(self, judged: FollowedFrame) -> bool:
-        """Add a frame. Returns whether a change is now known that was missed."""
+        """Add a frame. Returns whether the frame shows that a change was missed."""
         session = self._sessions.pop(judged.session, None)
         if session is None or judged.frame != session.last.frame + 1:
             session = _Session(judged)  # open changes are left out, whatever their answers
@@ -135,14 +135,15 @@ class Changes:
 
 
 def _follow(change: Change, judged: FollowedFrame) -> None:
-    """Take a frame that is not before the change."""
+    """Update a change with its first frame, or with a later frame."""
     first, later = change.first, judged.frame - change.first.frame
     if judged.answer != first.answer:
         change.lasts = False
     elif change.lasts:
         if judged.right and change.delay is None:
             change.delay = later
-        # A frame that ran to the end shows it to the next one, if all answered frames do so.
+        # A frame that ran to the end shows the change to the next frame, if all answered frames run
+        # to the end.
         change.is_safe |= later > 0 and judged.refreshed and judged.is_memory_right
 
 

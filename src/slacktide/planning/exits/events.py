@@ -38,7 +38,7 @@ class RampsLearnt:
     ramps: tuple[RampFacts, ...]
     """Learnt ramps, in order of position."""
     remembers: bool = False
-    """Whether the first of them is not learnt, but gives remembered answers."""
+    """Whether the first ramp is not learnt, but gives remembered answers."""
 
 
 @read_only
@@ -120,9 +120,10 @@ class StatedExits:
     """Where at most `accuracy_loss` may differ: in every `window` of 512 rows, or in a whole `run`,
     checked over windows of 2,048."""
     remember_frames: int = 0
-    """Number of frames of a session that may get the model's last answer to it; 0: none."""
+    """Number of frames of a session that may get the model's last answer in the session; 0:
+    none."""
     remember_s: float = 5.0
-    """Age limit of such an answer."""
+    """Maximum age of that answer."""
 
     def __post_init__(self) -> None:
         for name in ("accuracy_loss", "ramp_budget", "feedback"):

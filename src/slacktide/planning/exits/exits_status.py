@@ -53,9 +53,9 @@ class ChangesStatus:
 
     judged: int
     missed: int
-    """Those whose answer came later than within two frames."""
+    """Changes whose answer took more than two frames."""
     caught: float | None
-    """Share of the last ones whose answer came within two frames; None: none was judged."""
+    """Share of the last changes whose answer came within two frames; None: no change was judged."""
     delay_p95: float | None
     """95th percentile of the delay to an answer that lasts, in frames; infinite above two."""
     alarms: int

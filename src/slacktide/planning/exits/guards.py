@@ -1,11 +1,11 @@
 """`JudgedClasses`: judged rows by the whole model's class. `Applications`: by application.
 
-A share of all answers hides what happens to few of them: if 1 % may differ, all answers of a class
-that is given to 1 % of the rows may differ. So thresholds must also keep within a bound for each
-class (`Guard`), and an application's requests leave only if the thresholds keep within
+A share of all answers hides what happens to a few of them: if 1 % may differ, all answers of a
+class that is given to 1 % of the rows may differ. So thresholds must also keep within a bound for
+each class (`Guard`), and an application's requests leave only if the thresholds keep within
 `accuracy_loss` for its own rows. Classes restrict everyone's thresholds, since a ramp cannot know
-which class the whole model will give. Applications do not: one whose rows are too hard gets no
-early answers, so that no client can slow down another.
+which class the whole model will give. Applications do not: an application whose rows are too hard
+gets no early answers, so that no client can slow down another.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CLASS_LOSS = 0.03
 """Largest share of a class's rows that may leave with another answer; `accuracy_loss` if that is
 larger."""
 GUARDED_ROWS = 60
-"""Number of judged rows of a class that are needed before that share may leave; with fewer, no row
-may."""
+"""Number of judged rows of a class that are needed before that share may leave wrongly; with fewer,
+no row may."""
 MOST_CLASSES, CLASS_ROWS = 20, 256
 """Number of classes that are guarded, and judged rows kept of each."""
 MARGIN = 0.5
 """Factor on the uncertainty of a class's rows when thresholds are tuned, because the next row may
-be surer than those seen. Thresholds are reset when the bound is exceeded or, for a class in
+be surer than all rows so far. Thresholds are reset when the bound is exceeded or, for a class in
 `whole_model_only`, as soon as a row comes within the margin."""
 MOST_APPLICATIONS = 32
 IDLE_S = 600.0
@@ -167,7 +167,7 @@ class Applications:
         self._positions = 0
         self.first: str | None = None
         self.budgets: dict[str, AccuracyBudget] = {}
-        """Empty until there are two."""
+        """Empty until there are two applications."""
         self._last_at: dict[str, float] = {}
         self.admitted: set[str] = set()
         self._counted: set[str] = set()
@@ -196,7 +196,8 @@ class Applications:
         return bool(self.budgets)
 
     def _keep(self, name: str, now: float) -> None:
-        """Give an application a place, if need be that of one that is idle or has few rows."""
+        """Give an application a place, if need be the place of an application that is idle or has
+        few rows."""
         if name not in self.budgets:
             if len(self.budgets) >= MOST_APPLICATIONS:
                 lacking = [rival for rival in self.budgets if not self.is_bounded(rival)]
@@ -226,7 +227,7 @@ class Applications:
         return not self._counted or name in self._counted
 
     def exclude(self, name: str) -> bool:
-        """Let no request of an application leave; returns whether they did."""
+        """Let no request of an application leave; returns whether requests could leave before."""
         was_admitted = name in self.admitted
         self.admitted.discard(name)
         return was_admitted

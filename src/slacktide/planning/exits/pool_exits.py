@@ -55,7 +55,7 @@ from slacktide.planning.scoped import ScopeState
 TUNE_ROWS = 64
 """Maximum number of judged rows between two tunings; a wrong answer causes one immediately."""
 STALE_S = 60.0
-"""Seconds without a judged row after which earlier ones are in doubt."""
+"""Seconds without a judged row after which earlier rows are in doubt."""
 RETRY_S, RETRY_MOST_S = 60.0, 3600.0
 """Seconds until ramps are tried again if none paid; doubled each time."""
 UNCUT = 64
@@ -85,7 +85,7 @@ class PoolExits(ScopeState):
         self.everywhere = JudgedWindow(FULL_ROWS)
         """Rows judged at every position."""
         self.classes = self.classes_everywhere = self._no_classes(0)
-        """The last rows by class: those judged by active ramps, and at every position."""
+        """The last judged rows by class: judged by active ramps, and at every position."""
         self.class_rows: Counter[int] = Counter()
         self.class_wrong: Counter[int] = Counter()
         self.class_alarms: Counter[int] = Counter()
@@ -298,7 +298,7 @@ class PoolExits(ScopeState):
         self._move(first, "the first ramps" if first else "no ramp pays within its budget")
 
     def _move(self, ramps: tuple[int, ...], reason: str) -> None:
-        """Make other ramps active; those that stay keep their thresholds."""
+        """Make other ramps active; ramps that stay keep their thresholds."""
         self.ramps, self.reason = ramps, reason
         self.changes += 1
         self.epoch += 1
@@ -321,7 +321,7 @@ class PoolExits(ScopeState):
         self._keep_budget()
 
     def _keep_budget(self) -> None:
-        """Drop a ramp if the active ones cost more than their budget."""
+        """Drop a ramp if the active ramps cost more than their budget."""
         overhead, budget = self.times.overhead or 0.0, self.stated.ramp_budget
         if self.ramps and self.stated.ramps is None and not self.times.fits(self.ramps, budget):
             # Drop one at a time: the others are measured anew, and a measurement may be wrong.
@@ -410,8 +410,8 @@ class PoolExits(ScopeState):
     def _add_by_application(
         self, report: ExitReport, batch: Batch, *, judged: bool, now: float
     ) -> None:
-        """Add the rows of a batch to the budgets of their applications, and those that count to
-        the pool's."""
+        """Add the rows of a batch to the budgets of their applications, and rows that count to the
+        pool's budget."""
         rows_by_name: dict[str, list[int]] = {}
         end = 0
         for place, member in enumerate(batch.members):

@@ -33,7 +33,7 @@ PRECISION = 1.1
 SIZES = 64
 """Number of batches whose sizes count; a tenth of them may be smaller than `PassTimes.smallest`."""
 MOVE = 0.03
-"""Share of a pass by which new ramps must beat the active ones, because judging starts over."""
+"""Share of a pass by which new ramps must beat the active ramps, because judging starts over."""
 
 
 class PassTimes:
@@ -114,7 +114,7 @@ class PassTimes:
         return sum([self.cost(ramp) for ramp in ramps]) <= budget + 1e-9
 
     def answers(self, ramps: Sequence[int]) -> list[float]:
-        """Return when each ramp's answers, then the final ones, are ready."""
+        """Return when each ramp's answers, then the final answers, are ready."""
         answer_times, spent, last = [], 0.0, 0.0
         for ramp in ramps:
             spent += self.cost(ramp)
@@ -123,9 +123,9 @@ class PassTimes:
         return [*answer_times, 1.0 + spent]
 
     def worth(self, ramps: Sequence[int]) -> list[float]:
-        """Return the average worth of each ramp's answers, then of final ones: the share of a pass
-        by which an answer comes earlier than without ramps. To a request with less than a pass
-        left, an answer is worth 1 if it is on time, else 0."""
+        """Return the average worth of each ramp's answers, then of the final answers: the share of
+        a pass by which an answer comes earlier than without ramps. To a request with less than a
+        pass left, an answer is worth 1 if it is on time, else 0."""
         answers = self.answers(ramps)
         if not self.budgets:
             return [1.0 - answer_time for answer_time in answers]

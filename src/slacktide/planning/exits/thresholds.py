@@ -3,9 +3,9 @@
 Rows that ran to the model's end show, for any thresholds, where they would have left and whether
 that answer was the model's, so the search runs no model. It sets each ramp in turn to the best
 threshold given the others; a running sum over the ramp's rows finds it exactly. This is greedy:
-each ramp is set first once, the others follow front to end, and the best outcome is polished until
-nothing is gained. Apparate's search (§3.2, Algorithm 1) instead moves ramps by steps of
-uncertainty, whose scale differs from ramp to ramp. A change may also remove wrong answers: a row
+each ramp is set first once, after which the others follow from front to end; the best outcome is
+polished until nothing is gained. Apparate's search (§3.2, Algorithm 1) instead moves ramps by steps
+of uncertainty, whose scale differs from ramp to ramp. A change may also remove wrong answers: a row
 that now leaves earlier may be right where it was wrong before.
 
 How many answers may differ comes from `most_wrong`: see "How the promise is kept" in
@@ -76,7 +76,7 @@ class ThresholdSearch:
         """`uncertainty` and `agrees`: [rows, ramps], front to end; infinite if the ramp did not see
         the row. `saved`: savings of a row that leaves at each ramp, non-increasing. `most`: largest
         total price of wrong answers. `price` [rows, ramps]: what a wrong answer costs (None: 1).
-        The price is spread over the `blur` next surer rows and as many less sure ones; otherwise
+        The price is spread over the `blur` next surer rows and as many less sure rows; otherwise
         thresholds would settle just below wrong rows, and would not hold for new rows. `guards`:
         searches over other rows; thresholds must also keep to the largest total price of each."""
         self.rows, self.ramps = uncertainty.shape
@@ -135,7 +135,7 @@ class ThresholdSearch:
         return thresholds
 
     def placed(self, thresholds: Array, ramp: int) -> Array:
-        """Return thresholds with that of `ramp` set to what saves most, given the others."""
+        """Return thresholds in which the threshold of `ramp` saves most, given the others."""
         placed = thresholds.copy()
         placed[ramp] = 0.0
         rows, later, cost = self._costs(placed, ramp)
