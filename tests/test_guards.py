@@ -22,7 +22,7 @@ CEILINGS = {
     "client": 2_258,
     "cluster": 1_588,
     "domain": 3_154,
-    "engine": 4_290,
+    "engine": 4_293,
     "executors": 13_173,
     "exits": 2_019,
     "frontends": 8_220,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_468,
+    "serving": 83_472,
     "client": 2_258,
     "lab": 20_836,
     "testing": 400,
     "papers": 11_542,
-    "all": 118_460,
+    "all": 118_464,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

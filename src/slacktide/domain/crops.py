@@ -68,7 +68,7 @@ class BoxChoice:
     """Minimum score of a box."""
     overlap: float = 1.0
     """Non-maximum suppression: if the intersection of two boxes of one class is more than this
-    share of their union, the one with the lower score is dropped."""
+    share of their union, the box with the lower score is dropped."""
     most: int = MOST_BOXES
     """Maximum number of boxes that go on, highest scores first. Overlaps are checked among up to
     four times as many."""

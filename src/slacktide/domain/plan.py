@@ -141,7 +141,7 @@ class ExitPolicy:
     """Classes that no ramp may give: a row does not leave at a ramp that gives one of them."""
     remember_frames: int = 0
     """If above 0, ramp 0 gives the model's answer to the last frame of the session that ran to the
-    end, and ramp n is the one at position n − 1. It does so for at most this many frames."""
+    end, for at most this many frames. Ramp n is then the ramp at position n − 1."""
     remember_s: float = math.inf
     """Age limit of a remembered answer, in seconds between the starts of the batches."""
 
@@ -218,12 +218,12 @@ def is_judged(batch: int, share: float) -> bool:
 
 
 RUN_FRAMES, RUN_EVERY = 16, 160
-"""A session's frames of which runs are judged: this many in succession, of this many."""
+"""Of every `RUN_EVERY` frames of a session, a *run* of `RUN_FRAMES` in succession is judged."""
 
 
 def is_in_run(session: int, frame: int) -> bool:
-    """Whether a frame belongs to a run of its session that is judged. The runs of sessions are
-    spread evenly over time."""
+    """Whether a frame belongs to a judged run of its session. The runs of sessions are spread
+    evenly over time."""
     return (
         session > 0 and (frame + int(session * GOLDEN % 1.0 * RUN_EVERY)) % RUN_EVERY < RUN_FRAMES
     )

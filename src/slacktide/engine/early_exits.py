@@ -8,7 +8,8 @@ and reports with `RowsReleased`. The rules of this module:
   spread, and are chosen before anything is known about their rows. A choice by content would judge
   the ramps on easy inputs.
 - If answers are remembered, *runs* of a session's frames are judged, in whatever batches they are:
-  they stay in a batch that others leave, and a batch that runs on is not stopped.
+  these frames stay in a batch that other members leave, and a batch that runs on with them is not
+  stopped.
 - In other batches, answered rows run on in mode `release` and leave in mode `shrink`.
 - In mode `auto`, answered rows run on if the lane was idle before and no other request waits for
   it: their time then costs nothing, and accuracy is learnt from them. Otherwise they leave, even if
@@ -101,7 +102,7 @@ class ExitRules:
         )
 
     def in_runs(self, placement: Placement, members: Sequence[Request]) -> tuple[int, ...]:
-        """Return the places of members whose session is judged in succession (`is_in_run`)."""
+        """Return the places of members whose frame belongs to a judged run (`is_in_run`)."""
         policy = placement.pool.exits
         if policy is None or not policy.remembers:
             return ()

@@ -118,8 +118,8 @@ class PoolParts:
     """Side in pixels of the images of a variant of a family. Requests may ask for the variant of
     their own size. 0: no request can ask for this pool."""
     rescue: tuple[str, ...] = ()
-    """Smaller variants of its family, most accurate first, that take requests for which there is
-    no time here; empty: these are refused or dropped."""
+    """Smaller variants of its family, most accurate first, that take requests for which there is no
+    time here; empty: such requests are refused or dropped."""
 
 
 PoolFactory = Callable[[PoolId, int, PoolView], PoolParts]

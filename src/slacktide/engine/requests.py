@@ -3,7 +3,8 @@
 **Rescue.** A pool may name smaller variants of its family (`PoolParts.rescue`). If the pool has no
 time for a request, on arrival or later, the request moves to the first of these variants that is
 resident, that could finish it in time at its p99 on the lane that is free soonest, and that admits
-it. A request moves at most once, so it never returns, and then ends like any other of its new pool.
+it. A request moves at most once, so it never returns, and then ends like any other request of its
+new pool.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The queue of a pool's requests without a prediction, and the rules that decide which have none.
+"""The queue of a pool's requests without a prediction, and the rules that decide which requests
+have none.
 
 engine/unmeasured.py says how the engine treats them.
 """

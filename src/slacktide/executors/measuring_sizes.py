@@ -120,9 +120,9 @@ def with_image_sizes(
     source: ModelSource, interface: ModelInterface, *, all_of_them: bool
 ) -> tuple[ModelSource, RowShapes]:
     """Return `source` with shapes for the image sizes of its variants, and the shape of the table's
-    rows. These have the largest image: full batches of it show how much fits in memory. If there
-    are many sizes, `MOST_SIZES` of them, evenly spread, are measured unless `all_of_them` is
-    set."""
+    rows. The table's rows have the largest image: full batches of it show how much fits in memory.
+    If there are many sizes, `MOST_SIZES` of them, evenly spread, are measured unless `all_of_them`
+    is set."""
     image, sizes = image_input(interface), source.image_sizes
     if image is None or not sizes or interface.inputs[image].shape[1] >= 0:
         return source, {}

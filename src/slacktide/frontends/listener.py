@@ -100,8 +100,8 @@ class Listener:
 
     async def drain(self, timeout_s: float | None = None, idle_s: float = 0.0) -> bool:
         """Stop listening, answer the requests received, and close each connection with its last
-        answer; idle ones after `idle_s`. Returns True once all are closed, False after
-        `timeout_s`."""
+        answer; idle connections are closed after `idle_s`. Returns True once all are closed, False
+        after `timeout_s`."""
         for server in self._servers:
             server.close()
         self._context.draining = True

@@ -40,15 +40,15 @@ DIRECT_BYTES = 16 * KIB
 for numbers, a few for the worst nesting."""
 MIDDLING_BYTES = 128 * KIB
 MOST_TYPED = 8 * MIB
-"""Maximum bytes of typed contents in a gRPC message, as of JSON over HTTP."""
+"""Maximum bytes of typed contents in a gRPC message; the same as for JSON over HTTP."""
 STEP_BYTES = 256 * KIB
 """Bytes inflated at a time."""
 MEMORY_FACTOR = 40
 """Bytes of memory that parsing may take for each byte of text. `[]` is three bytes with its comma,
 and takes 72 plus a place in a list or two. Measured: at worst 30."""
 MOST_TIMES = 200
-"""Maximum ratio of a body's inflated length to its own (Apache's limit), unless its model takes
-more: tensors of zeros, such as black frames, exceed it."""
+"""Maximum ratio of a body's inflated length to its length as sent (Apache's limit), unless its
+model takes more: tensors of zeros, such as black frames, exceed it."""
 FREE_BYTES = 1 << 20
 """Bytes that are inflated whatever the ratio."""
 _COMMAND = (sys.executable, "-P", "-m", "slacktide.frontends.text_reader")

@@ -14,7 +14,7 @@ from slacktide.pipelines.reserves import Reserves
 
 Place = tuple[int, ...]
 """Position of a child's rows among the rows of its stage, independent of the order of answers: the
-place of the child that yielded the rows, then the index of the first of them in that yield."""
+place of the child that yielded the rows, then the index of the first row in that yield."""
 
 
 class ServedStage:

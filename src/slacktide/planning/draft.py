@@ -1,4 +1,4 @@
-"""`Draft`: a plan that passes from planner to planner, with bounds for those that follow.
+"""`Draft`: a plan that passes from planner to planner, with bounds for the planners that follow.
 
 A planner never writes the fields that its own bounds limit, so no field of the plan has two owners.
 Bounds stay inside the composer: neither the engine nor a recording sees them.

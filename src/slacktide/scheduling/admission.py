@@ -3,15 +3,15 @@
 Goal: under any overload the queue stays bounded and refusals are immediate, while the goodput is
 the same as without admission. So every test errs on the side of admitting. There are three tests:
 
-1. alone: its budget is less than the model needs for it alone;
+1. alone: the request's budget is less than the model needs for this request alone;
 2. limit: the queue is full;
 3. work: even at the best measured rate, without gaps or smaller batches, free_in + (rows ahead +
-   own rows) × best time per row ÷ lanes exceeds its budget. (If an early exit may answer it, its
-   own rows count only up to that exit.) Rows ahead are the rows of requests due no later, with at
-   least the same penalty, that *can themselves still be on time*: a request that will be dropped is
-   no work, and counting it would refuse others for nothing. A few rows more than fit are admitted
-   as spares: batch times vary, and if a queue holds only the requests that fit on average, it has
-   none to run instead when a slow batch makes its first requests late.
+   own rows) × best time per row ÷ lanes exceeds the request's budget. (If an early exit may answer
+   the request, its own rows count only up to that exit.) Rows ahead are the rows of requests due no
+   later, with at least the same penalty, that *can themselves still be on time*: a request that
+   will be dropped is no work, and counting it would refuse others for nothing. A few rows more than
+   fit are admitted as spares: batch times vary, and if a queue holds only the requests that fit on
+   average, it has none to run instead when a slow batch makes its first requests late.
 
 To find the requests that will not be served, the queue is walked in deadline order, skipping
 requests that cannot be on time behind the requests served so far. For requests of equal length this

@@ -5,8 +5,8 @@ pays off if deadlines are tight, but delays all other requests if the body never
 
 - a notice is waited for only until its announced time, never after;
 - a client is waited for only while its announcements are right: if a body took more than 1.5 times
-  as long as announced, or never came, no body of this client is waited for until a body of this
-  client is on time again;
+  as long as announced, or never came, the client is not waited for again until one of its bodies is
+  on time;
 - since each of many clients may be late once, the lane time lost in waiting for late bodies is
   limited to a share of all time (`HoldBudget`).
 """

@@ -7,7 +7,8 @@ All are computed from one snapshot of the classes:
 - *leads*: the time within which a request alone finishes with probability `drop`; a request with
   less time left is dropped;
 - *compositions*: P(longest ≤ x) of a batch with n_g members of class g is the product of F_g(x)^n_g
-  (Orloj's Eq. 8 as a product of CDFs). Only a few occur, so each is computed when first needed.
+  (Orloj's Eq. 8 as a product of CDFs). Only a few compositions occur, so each is computed when
+  first needed.
 
 For admission, the tables also give the work ahead of a request. The policy prefers short requests:
 a request of class g waits only for requests of class ≤ g, whatever the deadlines of longer

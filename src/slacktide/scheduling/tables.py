@@ -77,7 +77,8 @@ class RowTimes:
 
         Profiles are measured at powers of two and `max_batch`, all on the grid, and are linear in
         between, where expected(k) / k has no minimum of its own. So the minimum over the grid is
-        that over all sizes. For times that are not piecewise linear, it may be a little higher.
+        the minimum over all sizes. For times that are not piecewise linear, it may be a little
+        higher.
         """
         if self._per_row is None:
             self._per_row = min(self.expected[k] / k for k in size_grid(self._max_batch))

@@ -1,8 +1,8 @@
 """`clockwork`: plans by point estimates; an overrun costs the batch that would run next.
 
 Clockwork (OSDI 2020) sends its workers batches with the time at which each must start, and a worker
-cancels one that it cannot start in time. If batch times are certain, nothing is ever cancelled. If
-not, Orloj (§2.3, §5.3) reports that Clockwork "suffers from the same fail-every-other-batch
+cancels a batch that it cannot start in time. If batch times are certain, nothing is ever cancelled.
+If not, Orloj (§2.3, §5.3) reports that Clockwork "suffers from the same fail-every-other-batch
 pattern". These readings fit the figures in Orloj's Tables 2 and 3:
 
 - the estimate for a batch size is the *median* time of the last ten batches of that size;

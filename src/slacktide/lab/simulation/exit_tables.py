@@ -220,7 +220,7 @@ class TableExits:
         self._columns = list(range(len(table.positions)))
         """For each ramp, the column that states its times and, unless it remembers, its answers."""
         self._memory: SessionMemory[int] | None = None
-        """The input of each session that is remembered."""
+        """The remembered input of each session."""
         if stated is not None and stated.remember_frames:
             if table.early is None:
                 raise _refuse("early", "it, to play remembered answers")

@@ -7,9 +7,9 @@ from 0 to 1. So at equal pressure all targets are cut by the same share, a lane 
 pressure is cut half as much, and no core that a lane wants stays idle.
 
 **Which** (`cores_for`). A lane keeps its cores if it can; it gives up its highest numbers and takes
-the lowest free ones. A core is free once no lane holds it. A lane holds its cores until a smaller
-size is confirmed, and new ones from the decision on, even if the decision is revised before they
-arrive. So two lanes never share a core, however long a resize takes.
+the lowest free numbers. A core is free once no lane holds it. A lane holds its cores until a
+smaller size is confirmed, and new cores from the decision on, even if the decision is revised
+before they arrive. So two lanes never share a core, however long a resize takes.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class CoreAllocator:
 def _retained_by_lane(
     core_counts: Mapping[str, int], holdings: Mapping[str, LaneSnapshot]
 ) -> dict[str, list[int]]:
-    """Return the cores that each lane of `core_counts` keeps, except those promised to others."""
+    """Return the cores that each lane of `core_counts` keeps, except cores promised to others."""
     promised = {
         core: lane for lane, view in holdings.items() if not view.leaving for core in view.target
     }

@@ -58,8 +58,8 @@ class MeasuredWorth:
             notes.popleft()
 
     def share(self) -> float | None:
-        """Return the measured share; None: too little is known. 0 if much is lost, as such a share
-        varies by chance."""
+        """Return the measured share; None: too little is known. 0 if many frames are lost, because
+        the share then varies too much by chance."""
         if not self._history:
             return None
         first, last = self._history[0], self._history[-1]

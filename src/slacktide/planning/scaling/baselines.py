@@ -19,7 +19,7 @@ longer than a second, and plans nothing between two periods. `vertical` is the s
 `octopinf` scales replicas by utilisation alone, as OctopInf's autoscaler does.
 
 The paper adds instances when containers reach their throughput limits and removes them when demand
-drops (OctopInf §III-A and §III-D), but gives no figures. These are from its published code:
+drops (OctopInf §III-A and §III-D), but gives no figures. These figures are from its published code:
 
 - it checks every 30 s; the rate is the largest over the last 15, 30 and 60 s, rounded up;
 - as long as 0.8 · n · b / l(b, c) < rate, it adds a replica;

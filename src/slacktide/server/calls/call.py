@@ -124,14 +124,14 @@ class ServerCall(PendingRequest):
         self._call_id = ""
         """The client's id of the call."""
         self._reply: Reply | None = None
-        """Is called with the answer; None while no answer may be sent, and after the call's end."""
+        """Called with the answer; None while no answer may be sent, and after the call's end."""
         self._answer: InferReply | None = None
         self._version: LoadedVersion | None = None
         self._route: CallRoute
         """Set together with the version."""
         self._options = PLAIN_OPTIONS
         self._classification: Mapping[str, int] | None = None
-        """Number of classes requested, by output; None if none are."""
+        """Number of classes requested, by output; None if no classes are requested."""
         self._output_indices: Sequence[int] = ()
         """Indices of the requested outputs."""
         self._rows = 1
