@@ -155,7 +155,7 @@ EXPORTS = {
         LinkError LinkProcess TimerQueue
     """,
     "slacktide.exits": """
-        ExitError ExitGraph ExitManifest MEMORY Ramp RampTrainer SessionMemory distance
+        ExitError ExitGraph ExitManifest MEMORY Ramp RampLearning RampTrainer SessionMemory distance
         find_positions judged_rows split
         with_features with_ramps
     """,

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from slacktide.domain import NEVER, PoolId
 from slacktide.executors.ports import ExitSource, FeaturesSeen
 from slacktide.exits.errors import ExitError
+from slacktide.exits.learning import FIRST_TRAINING
 from slacktide.exits.training import PooledRows
 from slacktide.models.exit_files import RARE, find_ramps, find_rare, save_ramps, save_rare
-from slacktide.models.exit_learner import FIRST_TRAINING, MOST_BEHIND, RampLearner
+from slacktide.models.exit_learner import MOST_BEHIND, RampLearner
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import Repository
 from slacktide.models.versions import LoadedExits
@@ -176,12 +177,12 @@ async def test_a_look_that_takes_long_is_not_soon_followed_by_another(repository
         await world.see(*world.rows(FIRST_TRAINING), size=64)
         pool = world.learner._pools[POOL]
         world.look_s = 0.0
-        assert pool.next_training == 2 * FIRST_TRAINING
+        assert pool.learning.next_training == 2 * FIRST_TRAINING
         await world.see(*world.rows(3 * FIRST_TRAINING), size=64)
-        assert pool.next_training == 2 * FIRST_TRAINING, "it rests"
+        assert pool.learning.next_training == 2 * FIRST_TRAINING, "it rests"
         world.now += 20.0
         await world.see(*world.rows(8), size=8)
-        assert pool.next_training > 4 * FIRST_TRAINING
+        assert pool.learning.next_training > 4 * FIRST_TRAINING
 
 
 async def test_files_of_another_model_are_replaced_and_the_log_says_so(
@@ -328,9 +329,9 @@ async def test_reports_that_the_thread_has_no_time_for_are_let_go(repository: Pa
         for _ in range(MOST_BEHIND + 20):  # without a turn of the loop between them
             world.learner.add_features(POOL, report)
         await world.settled()
-        trainer = world.learner._pools[POOL].trainer
-        assert trainer is not None
-        assert trainer.rows == 8 * MOST_BEHIND
+        learning = world.learner._pools[POOL].learning
+        assert learning is not None
+        assert learning.trainer.rows == 8 * MOST_BEHIND
 
 
 async def test_supplied_rows_judge_every_revision(repository: Path) -> None:

@@ -9,6 +9,7 @@ from slacktide._faces import lazy_names
 
 if TYPE_CHECKING:
     from slacktide.exits.errors import ExitError as ExitError
+    from slacktide.exits.learning import RampLearning as RampLearning
     from slacktide.exits.manifest import ExitManifest as ExitManifest
     from slacktide.exits.manifest import Ramp as Ramp
     from slacktide.exits.positions import ExitGraph as ExitGraph
@@ -26,6 +27,7 @@ else:
         __name__,
         {
             "errors": "ExitError",
+            "learning": "RampLearning",
             "manifest": "ExitManifest Ramp",
             "positions": "ExitGraph find_positions",
             "ramp_graph": "with_features with_ramps",

@@ -2,9 +2,8 @@
 
 The thread adds rows to the running sums of a pool (`exits/training.py`). The thread has the loop's
 niceness: a nicer thread could hold the interpreter's lock without running, while the loop waits.
-The thread trains at 512 rows, at each doubling, and then every 1,024 rows, and publishes the first
-ramps. Later it replaces a position's ramp, and publishes a new revision, if the new ramp is clearly
-better on rows that neither has seen. Old rows fade, so ramps follow a drift.
+The thread trains when `exits/learning.py` says so, publishes the first ramps, and later a new
+revision each time that ramps have become clearly better.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,8 +25,9 @@ from numpy.typing import NDArray
 from slacktide.domain import NEVER, PoolId
 from slacktide.executors.ports import FeaturesSeen
 from slacktide.exits.errors import ExitError
-from slacktide.exits.manifest import ExitManifest, Ramp
-from slacktide.exits.training import PooledRows, RampTrainer, judged_rows
+from slacktide.exits.learning import FIRST_TRAINING, RampLearning
+from slacktide.exits.manifest import ExitManifest
+from slacktide.exits.training import PooledRows, judged_rows
 from slacktide.models.exit_files import RARE, find_ramps, find_rare, manifest_stamp, save_ramps
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import model_hash
@@ -39,12 +39,6 @@ log = logging.getLogger("slacktide.exits")
 
 T = TypeVar("T")
 
-FIRST_TRAINING = 512
-STEADY_TRAINING = 8192
-"""Rows after which ramps are trained every `TRAINING_ROWS` rows."""
-TRAINING_ROWS = 1024
-FORGET = 1 / STEADY_TRAINING
-"""Share of their weight that earlier rows lose with each new row."""
 PAUSE = 20.0
 """Pause after a training as a multiple of its duration, which may be a minute (wide networks)."""
 MOST_BEHIND = 64
@@ -65,8 +59,7 @@ class _Pool:
     """Rows of rare classes that the operator has supplied."""
     stamp: tuple[int, int] | None = None
     """Stamp of the manifest when this learner last read or wrote it."""
-    trainer: RampTrainer | None = None
-    next_training: int = FIRST_TRAINING
+    learning: RampLearning | None = None
     paused_until: float = -math.inf
     hindrance: str = ""
     """Why the last training gave no ramps."""
@@ -78,8 +71,10 @@ class _Pool:
     @property
     def refusal(self) -> str:
         """Why there are no ramps yet."""
-        rows = 0 if self.trainer is None else self.trainer.all_rows
-        return self.hindrance or f"ramps need {self.next_training} rows, have {rows}"
+        rows, needed = 0, FIRST_TRAINING
+        if self.learning is not None:
+            rows, needed = self.learning.trainer.all_rows, self.learning.next_training
+        return self.hindrance or f"ramps need {needed} rows, have {rows}"
 
     def find(self) -> None:
         """Read the stored ramps. Raises ExitError if they are unusable."""
@@ -95,20 +90,17 @@ class _Pool:
         better = False
         for report in reports:
             self._judge(report)
-            if self.trainer is None:
-                self.trainer = RampTrainer(report.tensors, report.costs, forget=FORGET)
+            if self.learning is None:
+                self.learning = RampLearning(report.tensors, report.costs)
+            trainer = self.learning.trainer
             features = [_rows(part, report.rows) for part in report.features]
-            self.trainer.add(features, _rows(report.logits, report.rows))
-            if self.rare is not None and self.trainer.supplied is None:
-                fits = self.trainer.fits(self.rare)  # the positions may have changed since
-                self.trainer.supplied = self.rare.halves_by_class()[0] if fits else None
-            rows = self.trainer.all_rows
-            if rows >= self.next_training and self.clock() >= self.paused_until:
-                self.next_training = rows + min(
-                    rows, TRAINING_ROWS if rows >= STEADY_TRAINING else rows
-                )
+            trainer.add(features, _rows(report.logits, report.rows))
+            if self.rare is not None and trainer.supplied is None:
+                fits = trainer.fits(self.rare)  # the positions may have changed since
+                trainer.supplied = self.rare.halves_by_class()[0] if fits else None
+            if self.learning.is_due and self.clock() >= self.paused_until:
                 begin = self.clock()
-                better = self._train(self.trainer, report) or better
+                better = self._train(self.learning, report) or better
                 self.paused_until = begin + (1.0 + PAUSE) * (self.clock() - begin)
         return better
 
@@ -151,24 +143,19 @@ class _Pool:
         if len(rows):
             self.judgements.append(replace(self._judged(rows), supplied=True))
 
-    def _train(self, trainer: RampTrainer, report: FeaturesSeen) -> bool:
+    def _train(self, learning: RampLearning, report: FeaturesSeen) -> bool:
+        before = self.manifest
         try:
-            ramps = trainer.train()
+            ramps = learning.train(() if before is None else before.ramps)
         except ExitError as error:
             self.hindrance = str(error)
             return False
-        self.hindrance, before = "", self.manifest
-        if before is not None and _shapes(before.ramps) == _shapes(ramps):
-            ramps = tuple(_better(trainer, *pair) for pair in zip(before.ramps, ramps, strict=True))
-            if all(
-                ramp.weights is previous.weights
-                for ramp, previous in zip(ramps, before.ramps, strict=True)
-            ):
-                return False
+        self.hindrance = ""
+        if ramps is None:
+            return False
         revision = 1 if before is None else before.revision + 1
-        manifest = ExitManifest(
-            self.model_sha256, revision, trainer.rows, "traffic", report.outputs, ramps
-        )
+        rows = learning.trainer.rows
+        manifest = ExitManifest(self.model_sha256, revision, rows, "traffic", report.outputs, ramps)
         if manifest_stamp(self.folder) not in (None, self.stamp):
             raise ExitError("another program wrote ramps; reload the model to use them")
         save_ramps(self.definition, self.folder, manifest)
@@ -304,17 +291,6 @@ class RampLearner:
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-
-def _better(trainer: RampTrainer, before: Ramp, after: Ramp) -> Ramp:
-    """Return the new ramp of a position if it is clearly better, else the old one with its current
-    agreement."""
-    then, now = trainer.judge(before), trainer.judged[after.position]
-    return after if now.clearly_better(then) else replace(before, agreement=then.agreement)
-
-
-def _shapes(ramps: Sequence[Ramp]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(ramp.tensor, ramp.weights.shape) for ramp in ramps]
 
 
 def _rows(data: bytes, rows: int) -> NDArray[np.float32]:

@@ -137,6 +137,21 @@ def test_a_stopped_batch_reports_what_was_known():
     assert report.agrees == ((), ())
 
 
+def test_ramps_that_were_learnt_anew_are_published_before_the_first_input_that_they_answer(
+    tmp_path,
+):
+    table = small(revisions=np.array([1, 1, 2]))
+    exits = TableExits(table)
+    assert exits.learnt(POOL).revision == 1
+    first, second, third = (exits.course(batch(id), policy(0.5, 0.5), 1.0) for id in range(3))
+    assert first.learnt is third.learnt is None
+    assert second.learnt == dataclasses.replace(exits.learnt(POOL), revision=2)
+    table.save(tmp_path / "t.npz")
+    assert (read_exit_table(tmp_path / "t.npz").part(1, 3).revisions == [1, 2]).all()
+    with pytest.raises(SimulationError, match=r"^exit table: revisions: expected numbers from 1"):
+        small(revisions=np.array([1, 2, 1]))
+
+
 @given(
     ids=st.lists(st.integers(0, 400), min_size=1, max_size=8, unique=True),
     thresholds=st.tuples(*[st.floats(0.0, 1.0)] * 3),

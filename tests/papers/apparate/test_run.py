@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from rich.console import Console
 from tests.lab.simulation.drawn_exit_tables import DrawnExits
 from typer.testing import CliRunner
 
 from slacktide.exits.training import RampTrainer
+from slacktide.lab.examples import example, make_inputs
 from slacktide.lab.load.report import Provenance
 from slacktide.lab.simulation.exit_tables import ExitTable
 from slacktide_papers.apparate import deeper_ramps, stage_times, stream_features
@@ -23,6 +25,7 @@ from slacktide_papers.apparate.baselines import (
     online_optimum,
     tuned_once,
 )
+from slacktide_papers.apparate.class_groups import GROUPS, merged, with_groups
 from slacktide_papers.apparate.deeper_ramps import DEEBERT, hidden_layers, units
 from slacktide_papers.apparate.experiments import (
     APPARATE,
@@ -31,6 +34,7 @@ from slacktide_papers.apparate.experiments import (
     OFFLINE,
     ONCE,
     ONLINE,
+    SHRINK,
     VANILLA,
     ExitCell,
     ExitScope,
@@ -40,6 +44,7 @@ from slacktide_papers.apparate.paper import PAPER
 from slacktide_papers.apparate.play import play
 from slacktide_papers.apparate.ramp_styles import OURS, compared_styles
 from slacktide_papers.apparate.setting import STREAMS, arrivals, load_table, minute_counts
+from slacktide_papers.apparate.stage_times import opened
 from slacktide_papers.apparate.stream_features import StreamFeatures
 from slacktide_papers.apparate.tuning import timed_searches
 from slacktide_papers.command import reproduce as command
@@ -85,6 +90,50 @@ def test_managed_exits_save_time_and_keep_their_promise(scope: ExitScope) -> Non
     assert ours.agreement >= 0.99
     assert best.latency_ms[50] < ours.latency_ms[50] < vanilla.latency_ms[50]
     assert ours.latency_ms[99] <= 1.03 * vanilla.latency_ms[99]
+
+
+def test_rows_leave_again_after_ramps_have_been_learnt_anew(
+    scope: ExitScope, tmp_path: Path
+) -> None:
+    table = VIDEO.table(2)
+    replace(table, revisions=1 + (np.arange(len(table)) >= 800)).save(tmp_path / "anew.npz")
+    anew = ExitScope().with_tables([tmp_path / "anew.npz"])
+    frozen, learning = (play(cell(scope_, APPARATE)) for scope_ in (scope, anew))
+    assert 0.5 * frozen.exits < learning.exits < 0.95 * frozen.exits
+    assert learning.agreement >= 0.99
+
+
+def test_the_highest_load_is_higher_with_exits(scope: ExitScope) -> None:
+    at_most = {"on_time": 0.9, "platform": "slack", "inputs": 500}
+    without, ours = (play(cell(scope, name, **at_most)) for name in (VANILLA, SHRINK))
+    assert 0.5 <= without.load <= 1.1
+    assert without.load < ours.load
+    assert ours.on_time >= 0.9 * ours.requests
+
+
+def test_three_groups_have_the_probabilities_of_their_classes() -> None:
+    example_net = example("chained")
+    model = onnx.load_model_from_string(example_net.onnx())
+    session = opened(with_groups(model, example_net.classes).SerializeToString())
+    frames = make_inputs("chained", 3, 1).batch()
+    logits, groups = session.run(None, frames)
+    assert np.allclose(groups, merged(logits, example_net.classes), atol=1e-5)
+    ten, three = (np.exp(part) / np.exp(part).sum(axis=1)[:, None] for part in (logits, groups))
+    assert np.allclose(three[:, 0], ten[:, 0], atol=1e-6)
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(
+        example_net.classes
+    )
+
+
+def test_of_an_hour_the_first_tenth_and_a_quarter_of_the_rest_are_used() -> None:
+    stream = STREAMS["chained/day_hour, groups"]
+    assert (stream.trained, stream.inputs) == (10_800, 35_100)
+    places = [stream.place(number) for number in range(stream.inputs)]
+    assert places[:11_700] == list(range(11_700))
+    assert places[11_700:11_702] == [14_400, 14_401]
+    assert places[-1] == 108_000 - 2_701
+    assert STREAMS["chained/rush_hour"].inputs == 28_800
+    assert STREAMS["chained/day"].place(28_799) == 28_799 == STREAMS["chained/day"].inputs - 1
 
 
 def test_without_exits_just_under_a_fifth_of_texts_is_dropped(scope: ExitScope) -> None:

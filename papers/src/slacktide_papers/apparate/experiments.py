@@ -28,6 +28,8 @@ class ExitCell(ExperimentCell):
     """Requests per second; 0: the stream's own."""
     load: float = 0.0
     """Arrival rate as a multiple of peak throughput with full batches; 0: `rate` decides."""
+    on_time: float = 0.0
+    """If above 0, the load is the highest at which this share of the requests is on time."""
     inputs: int = 0
     """Number of inputs, from the first; 0: all."""
     data: str = ""
@@ -36,7 +38,7 @@ class ExitCell(ExperimentCell):
     folder: Path | None = field(default=None, compare=False)
 
 
-def ours(label: str, mode: str, **options: float) -> Contender:
+def ours(label: str, mode: str, **options: float | str) -> Contender:
     """A contender with the server's own planner of exits."""
     return Contender.of(label, "exits", mode=mode, **options)
 
@@ -45,6 +47,11 @@ VANILLA = Contender("vanilla", "vanilla")
 APPARATE = ours("release", "release", ramp_budget=0.02)
 """Apparate as in the paper: answered rows run on, and ramps may add 2 % to a pass."""
 RELEASE, SHRINK, AUTO = (ours(f"{mode}, 5 %", mode) for mode in ("release", "shrink", "auto"))
+RUN, RUN_AUTO = (
+    ours("release, run", "release", ramp_budget=0.02, promise="run"),
+    ours("auto, run, 5 %", "auto", promise="run"),
+)
+"""The promise is kept over the run, not in every window of 512 answers."""
 FIXED = ours("release, no adjustment", "release", ramp_budget=0.02, fixed=1.0)
 ONCE = tuple(
     Contender(f"tuned once{note}", "once", (("kind", kind),))
@@ -108,14 +115,18 @@ def _experiment(
     streams: Callable[[TableFile], bool] = lambda table: True,
     few: int = 0,
     deeper: str = "",
+    hours: bool = False,
 ) -> tuple[str, Experiment[ExitScope, ExitCell]]:
     """(name, experiment): each contender on each stream under each variation. `few`: how many
-    streams of each model, from the first; 0: all. `deeper`: a further ramp style, for texts."""
+    streams of each model, from the first; 0: all. `deeper`: a further ramp style, for texts.
+    `hours`: play the tables of hours, and given ones, instead of the others."""
 
     def points(scope: ExitScope) -> Iterator[Point[ExitCell]]:
         stream_counts: dict[str, int] = {}
         for table in scope.tables:
             model = table.name.partition("/")[0]
+            if table.hour is not hours and not (hours and not scope.from_examples):
+                continue
             if table.style and not (table.style == deeper and is_text(table)):
                 continue
             if not streams(table) or (few and stream_counts.get(model, 0) >= few):
@@ -163,6 +174,7 @@ _BUDGETS = tuple(
 )
 
 _BOTH = (VANILLA, APPARATE)
+_AT_MOST = [("", {"on_time": 0.99, "platform": "slack"})]
 _EARLY = [("0.7 × the model", {"slo_x": 0.7, "platform": "slack"})]
 _HINDSIGHT = "Videos: latency, and what hindsight could save (14: the tail)"
 _ON_STREAMS = (
@@ -194,6 +206,28 @@ _ON_STREAMS = (
         _EARLY,
         is_video,
         few=2,
+    ),
+    _experiment(
+        "hours",
+        "Videos of an hour: ten classes, and three groups of them",
+        (VANILLA, APPARATE, RUN, AUTO, RUN_AUTO, OFFLINE, SINGLE),
+        streams=is_video,
+        hours=True,
+    ),
+    _experiment(
+        "capacity",
+        "Highest load with 99 % on time, as a multiple of full batches' throughput",
+        (VANILLA, SHRINK, AUTO),
+        _AT_MOST,
+        few=1,
+    ),
+    _experiment(
+        "capacity-hours",
+        "The same on videos of an hour",
+        (VANILLA, SHRINK, AUTO),
+        _AT_MOST,
+        is_video,
+        hours=True,
     ),
 )
 

@@ -1,7 +1,8 @@
 """Exit tables of the example models, made once by running the models.
 
 Ramps learn from the pooled features of a stream's first tenth; the table records what each ramp
-says of the inputs that follow. Pass times are measured once for each model: of the unsplit session,
+says of the inputs that follow. As in the server, ramps go on learning from a tenth of these, as if
+every batch had one row. Pass times are measured once for each model: of the unsplit session,
 and for each position, of a chain of sessions that is cut only there.
 """
 
@@ -15,9 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.exits import Ramp, RampTrainer, judged_rows
+from slacktide.domain import is_judged
+from slacktide.exits import Ramp, RampLearning, judged_rows
 from slacktide.lab.simulation import ExitTable
 from slacktide.lab.simulation.scenario import done_in_processes
+from slacktide.planning.exits import FEATURE_SHARE
 from slacktide_papers.apparate.deeper_ramps import DEEPER, hidden_layers, units
 from slacktide_papers.apparate.experiments import EXPERIMENTS, ExitScope
 from slacktide_papers.apparate.setting import STREAMS, ExitStream, TableFile
@@ -33,11 +36,14 @@ _TIMED = (
 """Code that times depend on."""
 _CODE = (
     *_TIMED,
-    *(f"exits/{name}.py" for name in ("training", "manifest")),
+    *(f"exits/{name}.py" for name in ("training", "learning", "manifest")),
+    "papers/apparate/class_groups.py",
     *(f"papers/apparate/{name}.py" for name in ("make_tables", "deeper_ramps")),
 )
 """Code that tables depend on, apart from the code of the features."""
-QUICK_INPUTS, QUICK_STREAMS = 4_000, 2
+QUICK_INPUTS, QUICK_STREAMS, QUICK_HOUR = 4_000, 2, "chained/day, groups"
+PIECE = 10
+"""Number of files of features that one task computes."""
 LIVE, LIVE_INPUTS = ("chained/day", "text/drifting"), 2_000
 """Streams that are also played to a live server, with the number of inputs of each unless the scope
 states one."""
@@ -61,9 +67,14 @@ class TableOrder:
     def name(self) -> str:
         return f"{self.stream.name}, {self.style}" if self.style else self.stream.name
 
+    @property
+    def is_of_hours(self) -> bool:
+        """Whether only the experiments on hours play it."""
+        return self.stream.is_hour or self.stream.groups
+
     def path(self, features: StreamFeatures) -> Path:
         """File of the table; the name changes with code, model, stream and order."""
-        stem = f"{features.folder.name}-{fingerprint(_CODE)[:6]}"
+        stem = f"{features.folder.name}-{fingerprint(_CODE)[:6]}{'-groups' * self.stream.groups}"
         style = f"-{self.style.replace(' ', '-')}" if self.style else ""
         return cached(f"{stem}-{self.inputs}-{self.trained}{style}.npz")
 
@@ -89,8 +100,11 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
 
 def _orders(scope: ExitScope, experiments: Sequence[str]) -> list[TableOrder]:
     """Tables of the streams that these experiments play in virtual time."""
-    every = [_order(scope, name, style) for name in STREAMS for style in ("", *DEEPER)]
-    files = [TableFile(order.name, Path(), "", order.stream.rate, order.style) for order in every]
+    every = list(_all_orders(scope))
+    files = [
+        TableFile(order.name, Path(), "", order.stream.rate, order.style, order.is_of_hours)
+        for order in every
+    ]
     names = {
         point.setting
         for name in experiments
@@ -100,11 +114,22 @@ def _orders(scope: ExitScope, experiments: Sequence[str]) -> list[TableOrder]:
     first = {order.stream.model: order.stream for order in reversed(every)}
     if "figure-9" in experiments:
         names.update(order.name for order in every if order.stream in first.values())
-    orders = [order for order in every if order.name in (names or STREAMS)]
+    orders = [order for order in every if order.name in names or not (names or order.is_of_hours)]
     if not scope.quick:
         return orders
     plain = [order for order in orders if order.stream in first.values() and not order.style]
-    return plain[:QUICK_STREAMS]
+    return [*plain[:QUICK_STREAMS], *[order for order in orders if order.is_of_hours]]
+
+
+def _all_orders(scope: ExitScope) -> Iterator[TableOrder]:
+    """An order for each stream and style; for the experiments on hours, a single short one if the
+    scope is quick."""
+    for name, stream in STREAMS.items():
+        for style in ("", *DEEPER):
+            order = _order(scope, name, style)
+            played = name == QUICK_HOUR if scope.quick else stream.is_hour
+            if not order.is_of_hours or (played and not style):
+                yield order
 
 
 def _make_missing(
@@ -116,10 +141,34 @@ def _make_missing(
     models = {order.stream.model: order for order in missing}
     for name, _ in done_in_processes(_timed, models.items(), jobs=jobs):  # before all else runs
         moved(0.0, f"how long {name} takes")
+    pieces = [
+        (f"{order.name}: features from input {firsts[0]:,} on", (order, firsts))
+        for order in {
+            (order.stream.model, order.stream.stream): order for order in missing
+        }.values()
+        for firsts in _in_pieces(StreamFeatures(order.stream).missing(order.inputs))
+    ]
+    for done, (name, _) in enumerate(done_in_processes(_compute, pieces, jobs=jobs), start=1):
+        moved(done / len(pieces), name)
     tasks = ((order.name, order) for order in missing)
     for done, (name, _) in enumerate(done_in_processes(make_table, tasks, jobs=jobs), start=1):
         moved(done / len(missing), f"exit table of {name}")
-    return {order: TableFile.of(order.name, path, order.style) for order, path in paths.items()}
+    return {
+        order: TableFile.of(order.name, path, order.style, hour=order.is_of_hours)
+        for order, path in paths.items()
+    }
+
+
+def _in_pieces(firsts: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (firsts[at : at + PIECE] for at in range(0, len(firsts), PIECE))
+
+
+def _compute(task: tuple[TableOrder, Sequence[int]]) -> dict[str, Any]:
+    """Compute files of features, as a task for `done_in_processes`."""
+    features = StreamFeatures(task[0].stream)
+    for first in task[1]:
+        features.compute(first)
+    return {}
 
 
 def live_orders(scope: ExitScope) -> list[TableOrder]:
@@ -133,17 +182,17 @@ def _order(scope: ExitScope, name: str, style: str = "") -> TableOrder:
     stream = STREAMS[name]
     if scope.quick:
         return TableOrder(stream, QUICK_INPUTS, QUICK_INPUTS // 4, style)
-    trained = stream.length // 10
-    played = scope.inputs or stream.length
-    return TableOrder(stream, min(trained + played, stream.length), trained, style)
+    played = scope.inputs or stream.inputs
+    return TableOrder(stream, min(stream.trained + played, stream.inputs), stream.trained, style)
 
 
 def make_table(order: TableOrder) -> dict[str, Any]:
     """Make the ordered table. Raises ExitError, OSError."""
     features = StreamFeatures(order.stream)
     times, rows_of = _times(features), _rows_of(order, features)
-    ramps = _learnt(order, features, rows_of)
-    verdicts: list[tuple[Array, Array]] = []
+    learning, ramps = _learnt(order, features, rows_of)
+    agreement, number, revision = [ramp.agreement for ramp in ramps], 0, 1
+    parts: list[tuple[Array, ...]] = []
     for pooled, logits in rows_of(order.trained, order.inputs):
         answers = logits.argmax(axis=1)
         judged = [
@@ -151,26 +200,33 @@ def make_table(order: TableOrder) -> dict[str, Any]:
             for ramp, rows in zip(ramps, pooled, strict=True)
         ]
         uncertainty = np.stack([part.uncertainty for part in judged], axis=1)
-        verdicts.append((uncertainty, np.stack([part.agrees for part in judged], axis=1)))
-    uncertainty, agrees = (np.concatenate(part) for part in zip(*verdicts, strict=True))
+        agrees = np.stack([part.agrees for part in judged], axis=1)
+        parts.append((uncertainty, agrees, np.full(len(answers), revision)))
+        numbers = range(number + 1, (number := number + len(answers)) + 1)
+        learnt = np.array([is_judged(batch, FEATURE_SHARE) for batch in numbers])
+        learning.trainer.add([rows[learnt] for rows in pooled], logits[learnt])
+        if learning.is_due and (better := learning.train(ramps)) is not None:
+            ramps, revision = better, revision + 1
+    uncertainty, agrees, revisions = (np.concatenate(part) for part in zip(*parts, strict=True))
     ExitTable(
         title=f"{order.name}, {order.inputs} inputs, ramps of the first {order.trained}",
         rate=order.stream.rate,
         positions=tuple(ramp.tensor for ramp in ramps),
         uncertainty=uncertainty.astype(np.float32),
         agrees=agrees,
-        agreement=np.array([ramp.agreement for ramp in ramps]),
+        agreement=np.array(agreement),
         sizes=times.sizes,
         whole=times.whole,
         before=times.before,
         ramp=times.ramp,
+        revisions=revisions,
     ).save(order.path(features))
     return {}
 
 
 def learnt_ramps(order: TableOrder, features: StreamFeatures) -> Sequence[Ramp]:
     """The ramps whose answers the order's table records."""
-    return _learnt(order, features, _rows_of(order, features))
+    return _learnt(order, features, _rows_of(order, features))[1]
 
 
 def _timed(order: TableOrder) -> dict[str, Any]:
@@ -202,12 +258,12 @@ def _rows_of(order: TableOrder, features: StreamFeatures) -> _Rows:
     return rows
 
 
-def _learnt(order: TableOrder, features: StreamFeatures, rows: _Rows) -> Sequence[Ramp]:
-    """Ramps learnt from the beginning of the stream."""
-    positions = features.graph.positions
-    trainer = RampTrainer(
-        [place.tensor for place in positions], [place.cost for place in positions]
-    )
+def _learnt(
+    order: TableOrder, features: StreamFeatures, rows: _Rows
+) -> tuple[RampLearning, Sequence[Ramp]]:
+    """Ramps learnt from the beginning of the stream, and what goes on learning."""
+    places = features.graph.positions
+    learning = RampLearning([place.tensor for place in places], [place.cost for place in places])
     for pooled, logits in rows(0, order.trained):
-        trainer.add(pooled, logits)
-    return trainer.train()
+        learning.trainer.add(pooled, logits)
+    return learning, learning.train() or ()

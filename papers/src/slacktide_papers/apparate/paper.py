@@ -88,11 +88,13 @@ def _conclude(
     searches = [
         search
         for file in (scope.tables if "figure-11" in experiments else ())
-        if not file.style
+        if not (file.style or file.hour)
         for search in timed_searches(file.name, load_table(file.path, file.digest), LOSS)
     ]
     styles: dict[str, dict[str, ExitTable]] = {}
     for file in scope.tables if "figure-9" in experiments else ():
+        if file.hour:
+            continue
         table = load_table(file.path, file.digest)
         styles.setdefault(file.name.partition(", ")[0], {})[file.style or OURS] = table
     if scope.from_examples:  # one stream of each model has tables in all styles

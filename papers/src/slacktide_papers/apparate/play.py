@@ -62,6 +62,8 @@ PLATFORMS: Mapping[str, PoolRecipe] = MappingProxyType(
     }
 )
 """`fifo` works like TF-Serving: in order, at most two waiting batches (Apparate's code)."""
+LEAST_LOAD, MOST_LOAD, LOAD_STEP = 0.05, 4.0, 0.02
+"""Range of the search for the highest load, and its precision."""
 _POOL = PoolId(MODEL, "1")
 _PLAN = Plan(
     (LaneSpec("lane", (0,)),), (Deployment(_POOL, "lane", MAX_BATCH),), (Route(MODEL, _POOL),)
@@ -93,6 +95,8 @@ class PlayedExits:
     """Rows of a batch, on average."""
     busy: float
     """Share of the time in which batches ran."""
+    load: float = 0.0
+    """Arrival rate as a multiple of peak throughput with full batches."""
 
 
 def play(cell: ExitCell) -> PlayedExits:
@@ -100,6 +104,21 @@ def play(cell: ExitCell) -> PlayedExits:
     table = load_table(cell.table, cell.digest)
     if cell.inputs:
         table = table.part(0, cell.inputs)
+    if not cell.on_time:
+        return _played(cell, table)
+    least, most = 0.0, MOST_LOAD
+    best = _played(replace(cell, load=LEAST_LOAD), table)
+    while most - least > LOAD_STEP:
+        load = 0.5 * (least + most)
+        played = _played(replace(cell, load=load), table)
+        if played.on_time >= cell.on_time * played.requests:
+            least, best = load, replace(played, load=load)
+        else:
+            most = load
+    return best
+
+
+def _played(cell: ExitCell, table: ExitTable) -> PlayedExits:
     alone = float(table.whole[0])
     rate = cell.rate or cell.load * peak(table) or table.rate
     even = table.rate > 0.0
@@ -143,6 +162,7 @@ def _stated(contender: Contender, table: ExitTable, loss: float) -> StatedExits 
         ramp_budget=float(options.get("ramp_budget", 0.05)),
         mode=ExitMode(str(options["mode"])),
         moving=not options.get("fixed"),
+        promise=str(options.get("promise", "window")),
     )
 
 

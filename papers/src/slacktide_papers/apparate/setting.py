@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from slacktide.lab.examples import FRAME_RATE, MODELS
 from slacktide.lab.simulation import ExitTable, SimulationError, read_exit_table, rng_for
+from slacktide_papers.apparate.class_groups import GROUPED
 from slacktide_papers.harness.recorded import azure_counts
 from slacktide_papers.harness.state import ReproduceError
 
@@ -22,6 +23,8 @@ MAX_BATCH = 8
 SLO_X = 2.0
 """The SLO, as a multiple of the time of one request alone."""
 MINUTE_S = 60.0
+HOUR_PART, HOUR_PERIOD = 900, 3600
+"""After the first tenth of an hour, so many consecutive frames are played of so many."""
 
 Floats = NDArray[np.float64]
 
@@ -36,15 +39,17 @@ class TableFile:
     rate: float
     style: str = ""
     """Style of its ramps; empty: the style that the server uses."""
+    hour: bool = False
+    """Whether only the experiments on hours play it."""
 
     @classmethod
-    def of(cls, name: str, path: Path, style: str = "") -> TableFile:
+    def of(cls, name: str, path: Path, style: str = "", *, hour: bool = False) -> TableFile:
         """The table file at `path`. Raises ReproduceError if it is not an exit table."""
         try:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         except OSError as error:
             raise ReproduceError(f"exit table {path}: {error.strerror}") from None
-        return cls(name, path, digest, load_table(path, digest).rate, style)
+        return cls(name, path, digest, load_table(path, digest).rate, style, hour)
 
 
 @lru_cache(maxsize=4)
@@ -67,23 +72,48 @@ class ExitStream:
     rate: float
     """Inputs per second; 0 for texts."""
     length: int
+    groups: bool = False
+    """Whether the model's classes are merged into groups (class_groups.py)."""
 
     @property
     def name(self) -> str:
-        return f"{self.model}/{self.stream}"
+        return f"{self.model}/{self.stream}{f', {GROUPED}' if self.groups else ''}"
+
+    @property
+    def is_hour(self) -> bool:
+        return 0.0 < 60.0 * MINUTE_S * self.rate <= self.length
+
+    @property
+    def trained(self) -> int:
+        """Number of inputs in the first tenth, from which ramps are learnt."""
+        return self.length // 10
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs that are used: of an hour the first tenth, and then a quarter."""
+        played = self.length - self.trained
+        return self.trained + (played // HOUR_PERIOD * HOUR_PART if self.is_hour else played)
+
+    def place(self, number: int) -> int:
+        """Number in the stream of the used input `number`."""
+        if not self.is_hour or number < self.trained:
+            return number
+        period, within = divmod(number - self.trained, HOUR_PART)
+        return self.trained + period * HOUR_PERIOD + within
 
 
 _RATES = {"residual": FRAME_RATE, "chained": FRAME_RATE, "text": 0, "whereabouts": 0}
 STREAMS: Mapping[str, ExitStream] = MappingProxyType(
     {
-        f"{model}/{name}": ExitStream(model, name, float(rate), length)
+        stream.name: stream
         for model, rate in _RATES.items()
         if model in MODELS
         for name, length in MODELS[model].streams.items()
-        if not name.endswith("_hour")
+        for groups in (False, True)[: 1 + bool(rate)]
+        for stream in [ExitStream(model, name, float(rate), length, groups)]
     }
 )
-"""Streams by name: videos, then texts."""
+"""Streams by name: videos, then texts. Each video has two class sets."""
 
 
 def peak(table: ExitTable) -> float:

@@ -21,6 +21,7 @@ CONTENDERS = (
     Column("setting", "stream"),
     Column("case", "case"),
     Column("policy", "contender"),
+    Column("load", "load", ".2f"),
     Column("on_time", "in time", ".1%"),
     Column("p50_ms", "p50 ms", ".1f"),
     Column("p99_ms", "p99", ".1f"),
@@ -108,8 +109,9 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 
 def _columns(rows: Sequence[ExitRow]) -> list[Column]:
-    """All columns; without case or printed figure if no row has one."""
-    empty = {name for name in ("case", "printed") if not any(getattr(row, name) for row in rows)}
+    """All columns; without case, load or printed figure if no row has one."""
+    names = ("case", "load", "printed")
+    empty = {name for name in names if not any(getattr(row, name) for row in rows)}
     return [column for column in CONTENDERS if column.name not in empty]
 
 

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from slacktide.exits import find_positions, with_features
 from slacktide.lab.examples import Samples, example, make_stream
+from slacktide_papers.apparate.class_groups import merged
 from slacktide_papers.apparate.setting import ExitStream
 from slacktide_papers.apparate.stage_times import opened, read_arrays, write_arrays
 
 CHUNK = 300
-"""Number of inputs in a file."""
+"""Number of inputs in a file; the parts of an hour that are played are multiples of it."""
 BATCH = 8
 _SAMPLED = 4
 """Number of sampled inputs that the hash in the folder's name covers."""
@@ -59,7 +60,7 @@ class StreamFeatures:
         for place in np.linspace(0, self._stream.length - 1, _SAMPLED).astype(int).tolist():
             for inputs in self._inputs(place, place + 1):
                 digest.update(b"".join(value.tobytes() for value in inputs.values()))
-        return cached(f"{self._stream.name.replace('/', '-')}-{digest.hexdigest()[:12]}")
+        return cached(f"{self.model}-{self._stream.stream}-{digest.hexdigest()[:12]}")
 
     @cached_property
     def _pooling(self) -> bytes:
@@ -69,17 +70,31 @@ class StreamFeatures:
     def _session(self) -> Any:
         return opened(self._pooling)
 
+    def missing(self, stop: int) -> list[int]:
+        """The first inputs of the files that are missing for the used inputs up to `stop`."""
+        return [first for first in range(0, stop, CHUNK) if not self._path(first).exists()]
+
+    def compute(self, first: int) -> None:
+        """Write the file of the used inputs from `first` on."""
+        path, place = self._path(first), self._stream.place(first)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_arrays(path, self._computed(place, min(place + CHUNK, self._stream.length)))
+
     def rows(self, start: int, stop: int) -> Iterator[tuple[list[Array], Array]]:
-        """(features by position, logits) of inputs `start` to `stop`, chunk by chunk."""
+        """(features by position, logits) of the used inputs `start` to `stop`, chunk by chunk."""
         for first in range(start - start % CHUNK, stop, CHUNK):
-            path = self.folder / f"{first}.npz"
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_arrays(path, self._computed(first, min(first + CHUNK, self._stream.length)))
-            chunk = read_arrays(path)
+            if not self._path(first).exists():
+                self.compute(first)
+            chunk = read_arrays(self._path(first))
             part = slice(max(start - first, 0), stop - first)
             features = np.split(chunk["features"][part].astype(np.float32), self._ends[:-1], axis=1)
-            yield features, chunk["logits"][part]
+            logits = chunk["logits"][part]
+            if self._stream.groups:
+                logits = merged(logits, example(self.model).classes)
+            yield features, logits
+
+    def _path(self, first: int) -> Path:
+        return self.folder / f"{self._stream.place(first)}.npz"
 
     def _computed(self, start: int, stop: int) -> dict[str, Array]:
         outputs = [f"exits/features/{number}" for number in range(len(self._ends))]

@@ -37,6 +37,8 @@ class ExitCourse:
     """Answers of ramps at all positions, if the policy asks for them and all rows reach the end."""
     ended: Callable[[], None] | None = None
     """Called when the batch ends, unless it is stopped before."""
+    learnt: RampsLearnt | None = None
+    """Ramps with new weights that are published when the batch ends."""
 
     def until(self, seconds: float) -> ExitReport:
         """Return the report if the batch is stopped after `seconds`: no row reaches the end."""

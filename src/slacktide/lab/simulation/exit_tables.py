@@ -14,6 +14,7 @@ order, p positions from front to end and b batch sizes:
 - optional, for remembered answers: `early` (n × f, floats): pooled features of the first position;
   `answers` (n, ints from 0): the model's class; `session` (n, ints from 0): the session that each
   input belongs to, if there are several
+- optional: `revisions` (n, ints from 1, never falling): revision of the ramps' weights
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ LARGEST = 1e9
 
 Floats = NDArray[np.floating[Any]]
 
-_OPTIONAL = ("early", "answers", "session")
+_OPTIONAL = ("early", "answers", "session", "revisions")
 _BY_INPUT = ("uncertainty", "agrees", *_OPTIONAL)
 
 
@@ -75,6 +76,7 @@ class ExitTable:
     early: Floats | None = None
     answers: NDArray[np.integer[Any]] | None = None
     session: NDArray[np.integer[Any]] | None = None
+    revisions: NDArray[np.integer[Any]] | None = None
 
     def __post_init__(self) -> None:
         n, p, b = len(self.uncertainty), len(self.positions), len(self.sizes)
@@ -84,7 +86,7 @@ class ExitTable:
             raise ExitTableError(f"exit table: expected inputs, {limits}, got {counts}")
         shapes = {"uncertainty": (n, p), "agrees": (n, p), "agreement": (p,), "sizes": (b,)}
         shapes |= {"whole": (b,), "before": (b, p), "ramp": (b, p), "rate": ()}
-        shapes |= {name: (n,) for name in ("answers", "session") if getattr(self, name) is not None}
+        shapes |= {name: (n,) for name in _OPTIONAL[1:] if getattr(self, name) is not None}
         if self.early is not None:
             self._check_early(self.early)
         for name, shape in shapes.items():
@@ -96,6 +98,8 @@ class ExitTable:
         for name in ("uncertainty", "agreement"):
             if (getattr(self, name) > 1.0).any():
                 raise _refuse(name, "shares of at most 1")
+        if self.revisions is not None and (np.diff(self.revisions, prepend=1) < 0).any():
+            raise _refuse("revisions", "numbers from 1 that never fall")
         if self.sizes[0] != 1 or (np.diff(self.sizes) <= 0).any():
             raise _refuse("sizes", "batch sizes that rise from 1")
         if (np.diff(self.before, axis=1, append=self.whole[:, None]) < 0.0).any():
@@ -181,7 +185,7 @@ def read_exit_table(path: Path) -> ExitTable:
         if layout != LAYOUT:
             raise ExitTableError(f"exit table {path.name}: expected layout {LAYOUT}, got {layout}")
         kinds = {"agrees": "b", "title": "U", "positions": "U"}
-        kinds |= dict.fromkeys(("sizes", "answers", "session"), "iu")
+        kinds |= dict.fromkeys(("sizes", *_OPTIONAL[1:]), "iu")
         for attribute in fields(ExitTable):
             if attribute.name in _OPTIONAL and attribute.name not in columns:
                 continue
@@ -219,6 +223,8 @@ class TableExits:
         self._stages: dict[tuple[int, tuple[int, ...]], tuple[list[float], float]] = {}
         self._columns = list(range(len(table.positions)))
         """For each ramp, the column that states its times and, unless it remembers, its answers."""
+        self._revision = self._revision_of(0)
+        """Revision of the ramps' weights that was last published."""
         self._memory: SessionMemory[int] | None = None
         """The remembered input of each session."""
         if stated is not None and stated.remember_frames:
@@ -227,12 +233,16 @@ class TableExits:
             self._columns.insert(0, 0)
             self._memory = SessionMemory(stated.remember_frames, stated.remember_s)
 
+    def _revision_of(self, place: int) -> int:
+        revisions = self._table.revisions
+        return 1 if revisions is None else int(revisions[min(place, len(revisions) - 1)])
+
     def learnt(self, pool: PoolId) -> RampsLearnt:
         facts = self._table.facts
         if self._memory is not None:
             later = (replace(fact, position=fact.position + 1) for fact in facts)
             facts = (replace(facts[0], name=MEMORY), *later)
-        return RampsLearnt(pool, 1, facts, self._memory is not None)
+        return RampsLearnt(pool, self._revision, facts, self._memory is not None)
 
     def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
         sizes = [size for size in self._table.sizes.tolist() if size <= replica.max_batch]
@@ -281,6 +291,9 @@ class TableExits:
             ends = zip(answers, course.report.agrees, strict=True)
             classes = tuple([answer if agreed else -1 for answer, agreed in ends])
             course = replace(course, report=replace(course.report, answers=classes))
+        if (revision := self._revision_of(max(places) + 1)) > self._revision:
+            self._revision = revision
+            course = replace(course, learnt=self.learnt(batch.replica.pool))
         if self._memory is not None:
             sure = (uncertainty[:, active] < np.array(policy.thresholds)).any(axis=1).tolist()
             ended = partial(self._keep, batch, course.report, sure, inputs.tolist())

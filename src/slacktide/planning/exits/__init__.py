@@ -12,4 +12,5 @@ from slacktide.planning.exits.exits_status import ChangesStatus as ChangesStatus
 from slacktide.planning.exits.exits_status import ClassStatus as ClassStatus
 from slacktide.planning.exits.exits_status import ExitsStatus as ExitsStatus
 from slacktide.planning.exits.planner import ExitsPlanner as ExitsPlanner
+from slacktide.planning.exits.pool_exits import FEATURE_SHARE as FEATURE_SHARE
 from slacktide.planning.exits.thresholds import ThresholdSearch as ThresholdSearch

@@ -43,7 +43,7 @@ from slacktide.domain import (
 from slacktide.engine import Engine
 from slacktide.lab.simulation.exit_courses import EarlyExits, ExitCourse
 from slacktide.lab.simulation.items import DrawnRequest, Failure, SimulationError
-from slacktide.planning.exits import ExitsArranged, RampsJudged
+from slacktide.planning.exits import ExitsArranged, RampsJudged, RampsLearnt
 from slacktide.profiles import BatchLatency, BatchTimes, ExitTimes, ShapedTimes, TimeDistribution
 
 
@@ -152,6 +152,7 @@ Report = (
     | BatchAborted
     | ExitsArranged
     | RampsJudged
+    | RampsLearnt
 )
 
 Put = Callable[[float, Report], None]
@@ -182,6 +183,11 @@ class _Running:
         """Return the seconds of the course, unstretched, that have passed by `now`."""
         assert self.course is not None
         return self.course.seconds - (self.ends_at - now) / self.stretched
+
+
+def _opened_by(policy: ExitPolicy) -> tuple[tuple[int, ...], int]:
+    """Return what a replica has to open for a policy: ramps, and the revision of their weights."""
+    return policy.ramps, policy.revision
 
 
 class Hardware:
@@ -258,8 +264,9 @@ class Hardware:
                 if running is None or running.ends_at != now:
                     return False
                 if (course := running.course) is not None:
-                    if course.everywhere is not None:
-                        self._put(now, course.everywhere)
+                    for event in (course.everywhere, course.learnt):
+                        if event is not None:
+                            self._put(now, event)
                     if course.ended is not None:
                         course.ended()
                 return self._end(running, now)
@@ -271,8 +278,9 @@ class Hardware:
                 return running is not None and (now, report) in running.released
             case ExitsArranged():
                 policy = self._policies.get(report.replica)
-                is_outdated = report.replica not in self._replicas
-                if is_outdated or policy is None or policy.ramps != report.ramps:
+                is_gone = report.replica not in self._replicas
+                opened = report.ramps, report.revision
+                if is_gone or policy is None or _opened_by(policy) != opened:
                     return False  # another policy has been published meanwhile
                 self._open_ramps[report.replica] = report.ramps
             case ReplicaLost():
@@ -346,7 +354,7 @@ class Hardware:
         self._policies[replica.id] = policy
         by_ramp = self._thresholds.get(replica.id, {})
         self._thresholds[replica.id] = policy.thresholds_after(by_ramp)
-        if policy.ramps != (() if before is None else before.ramps):
+        if _opened_by(policy) != (((), policy.revision) if before is None else _opened_by(before)):
             self._put(now + ARRANGE_S, exits.arranged(replica, policy))
 
     def _moved(self, report: LaneResized, now: float) -> None:
