@@ -116,7 +116,7 @@ EXPORTS = {
     """,
     "slacktide.planning.exits": """
         ApplicationStatus ChangesStatus ClassStatus ExitEvent ExitsArranged ExitsPlanner ExitsStatus
-        RampFacts RampsJudged RampsLearnt RampsRefused StatedExits ThresholdSearch
+        FEATURE_SHARE RampFacts RampsJudged RampsLearnt RampsRefused StatedExits ThresholdSearch
     """,
     "slacktide.planning.pipelines": """
         DevicePlans DeviceView EstimateRules ConfigurationTimes Inflow LinkView PLACEMENTS
