@@ -24,7 +24,7 @@ CEILINGS = {
     "domain": 3_154,
     "engine": 4_293,
     "executors": 13_173,
-    "exits": 2_019,
+    "exits": 2_079,
     "frontends": 8_220,
     "models": 11_805,
     "observability": 1_930,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_091,
+    "lab/simulation": 8_114,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_472,
+    "serving": 83_509,
     "client": 2_258,
-    "lab": 20_836,
+    "lab": 20_859,
     "testing": 400,
-    "papers": 11_542,
-    "all": 118_464,
+    "papers": 11_806,
+    "all": 118_788,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
