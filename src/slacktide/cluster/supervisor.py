@@ -188,7 +188,9 @@ class Supervisor:
         was_ready = False
         answered_at: float | None = None
         with contextlib.suppress(ProcessLookupError), opened_process(pid) as (pidfd, ended):
-            while not ended.done() and self._holder_other_than(pid) is None:
+            while not ended.done():
+                if answered_at is not None and self._holder_other_than(pid) is not None:
+                    break
                 holder, stopped = self.command.holder(), is_stopped(pid)
                 answer = None
                 if holder is not None and holder.pid == pid and not stopped:
