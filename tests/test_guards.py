@@ -20,7 +20,7 @@ PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 CEILINGS = {
     "cli": 2_016,
     "client": 2_258,
-    "cluster": 1_588,
+    "cluster": 1_590,
     "domain": 3_154,
     "engine": 4_293,
     "executors": 13_173,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_509,
+    "serving": 83_511,
     "client": 2_258,
     "lab": 20_859,
     "testing": 400,
     "papers": 11_806,
-    "all": 118_788,
+    "all": 118_790,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
