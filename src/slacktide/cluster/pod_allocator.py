@@ -2,8 +2,8 @@
 
 In a pod, affinity alone gives a worker no more time than the container's limit. So a grant of more
 cores begins with the `resize` subresource; threads move, and the cores are confirmed, once the
-kubelet reports the new limit. A grant of fewer cores needs no permission: threads move immediately;
-the limit follows some seconds later, so that cores requested again soon cost no call.
+kubelet reports the new limit. A grant of fewer cores needs no permission: threads move immediately.
+The limit is lowered some seconds later; cores that are requested again before that need no call.
 
     more    PATCH resize → poll the pod's status → settled: bind, confirm
     fewer   bind, confirm → after `Times.lower_after` seconds PATCH resize

@@ -229,7 +229,7 @@ class _Published(_Run):
             adaptation=Adaptation(self.share, fixed, bool(self.options.get("aligned", 1))),
             seed=cell.seed,
         )
-        times = ProfileTimes(self.variants[-1])  # slowest variant: only tells a hung batch
+        times = ProfileTimes(self.variants[-1])  # slowest variant: only to detect a hung batch
         plan = self.plan((PoolId(MODEL, "1", lane.name), lane) for lane in self.lanes)
         engine = Engine(
             lambda id, most, view: PoolParts(WorkerQueue(self.workers, id.variant), times)
@@ -306,7 +306,8 @@ class _Ours(_Run):
         self.clients = SimulatedClients(self.drawn(self.make), self.simulation.put_turn)
 
     def accuracy(self, frame: FrameRecord) -> float:
-        """With exits, the mean over the variant's frames: which of them leave is drawn."""
+        """With exits, the mean over the variant's frames, because a random draw decides which
+        frames leave."""
         if not self.exits or not frame.accuracy:
             return frame.accuracy
         at = [variant.name for variant in self.variants].index(frame.variant)

@@ -59,9 +59,9 @@ def search(
     reach: int | None = None,
 ) -> Assignment:
     """Return a good assignment. `start`: variants of the plan in force, if any. `candidates`: most
-    multisets to try. `reach`: a replica has loaded the variants at most this far from its present
-    variant. Of nearly equal plans, the plan is taken that moves the fewest replicas further than
-    that. None: all variants are loaded."""
+    multisets to try. `reach`: a replica has loaded the variants that are at most this far from its
+    present variant; None: all variants. Of nearly equal plans, the plan is taken that moves the
+    fewest replicas to variants that are not loaded."""
     parts = max(1, math.ceil(fleet.replicas / _PART))
     if parts == 1:
         return _Search(fleet, seed).run(start, candidates, reach)
