@@ -54,8 +54,8 @@ TOTALS = {
     "client": 2_258,
     "lab": 20_859,
     "testing": 400,
-    "papers": 11_806,
-    "all": 118_790,
+    "papers": 11_807,
+    "all": 118_791,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
