@@ -85,12 +85,9 @@ def _update(result: Result, options: Options) -> None:
             updating |= (due >= update.at) & (due < update.at + update.back_s)
         fall = 100 * float(in_time[~updating].mean() - in_time[updating].mean())
         lost = sum(int(client.lost().sum()) for client in clients)
-        stated = name.startswith("stock")
         result.figures += [
-            Figure(f"update, {name}: lost", lost, f"of {due.size}", at_most(0) if stated else None),
-            Figure(
-                f"update, {name}: fewer in time", fall, "points", at_most(2.0) if stated else None
-            ),
+            Figure(f"update, {name}: lost", lost, f"of {due.size}", at_most(0)),
+            Figure(f"update, {name}: fewer in time", fall, "points", at_most(2.0)),
         ]
 
 
