@@ -155,8 +155,8 @@ EXPORTS = {
         LinkError LinkProcess TimerQueue
     """,
     "slacktide.exits": """
-        ExitError ExitGraph ExitManifest MEMORY Ramp RampLearning RampTrainer SessionMemory distance
-        find_positions judged_rows split
+        ExitError ExitGraph ExitManifest MEMORY Ramp RampLearning RampTrainer SessionMemory
+        SessionNumbers distance find_positions judged_rows split
         with_features with_ramps
     """,
     "slacktide.lab.load": """

@@ -103,9 +103,9 @@ def learn(zoo: Any, name: str, folder: Path, data: NDArray[Any], input: str = "x
 def fixed(*ramps: int, threshold: float, mode: ExitMode) -> Callable[..., StatedExits]:
     """Settings that have these ramps active with this threshold from the start."""
 
-    def stated(*given: Any) -> StatedExits:
+    def stated(*given: Any, **others: Any) -> StatedExits:
         thresholds = (threshold,) * len(ramps)
-        return replace(StatedExits(*given), mode=mode, ramps=ramps, thresholds=thresholds)
+        return replace(StatedExits(*given, **others), mode=mode, ramps=ramps, thresholds=thresholds)
 
     return stated
 

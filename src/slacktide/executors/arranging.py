@@ -33,7 +33,7 @@ from slacktide.executors.onnx_runtime import client_detail
 from slacktide.executors.ports import NO_FAULTS, Arranged
 from slacktide.executors.session import ModelSession
 from slacktide.executors.stage_timing import UNKNOWN, ChainTimes, LaneTurn, StageTimer
-from slacktide.executors.staged import SAMPLED, Stage, StageChain, StagedBatch
+from slacktide.executors.staged import MEANS, MEANS_BESIDE, SAMPLED, Stage, StageChain, StagedBatch
 
 if TYPE_CHECKING:
     from slacktide.exits.positions import ExitGraph
@@ -182,7 +182,12 @@ class Arranger:
         from slacktide.exits.errors import ExitError
         from slacktide.exits.manifest import read_manifest
         from slacktide.exits.positions import find_positions
-        from slacktide.exits.ramp_graph import with_features, with_own_exits, with_ramps
+        from slacktide.exits.ramp_graph import (
+            with_features,
+            with_means,
+            with_own_exits,
+            with_ramps,
+        )
         from slacktide.exits.splitting import split
 
         session, source = self._session, self._source
@@ -213,15 +218,22 @@ class Arranger:
         graph = self._graph
         self._check_decoder(graph.outputs)
         cut_model = model
+        front = int(policy.remember_frames > 0)
+        front = int(policy.remember_frames > 0)
         if policy.ramps:
+            self.turn.wait_for_room(STEP_S, until=self._patient_until)
             manifest = read_manifest(exits.folder)
             if manifest.revision != policy.revision:
                 revisions = f"{manifest.revision}, not {policy.revision}"
                 raise ExitError(f"the ramps have revision {revisions}")
-            if policy.ramps[-1] >= len(manifest.ramps):
+            numbers = [ramp - front for ramp in policy.ramps if ramp >= front]
+            if max(numbers, default=0) >= len(manifest.ramps):
                 raise ExitError(f"no ramp at position {policy.ramps[-1]}")
-            self.turn.wait_for_room(STEP_S, until=self._patient_until)
-            cut_model = with_ramps(model, graph, [manifest.ramps[ramp] for ramp in policy.ramps])
+            ramps = [manifest.ramps[number] for number in numbers]
+            cut_model = with_ramps(model, graph, ramps, front=front)
+            if front:
+                means = MEANS if policy.ramps[0] == 0 else MEANS_BESIDE
+                cut_model = with_means(cut_model, graph, means)
         positions = None
         if policy.features:
             self.turn.wait_for_room(STEP_S, until=self._patient_until)
@@ -231,7 +243,9 @@ class Arranger:
         chains = self._open(split(self._optimised(cut_model)))
         interface = session.runner.file_interface
         whole = policy.whole_model_only
-        return StageChain(chains, interface, frozenset(graph.outputs), positions, whole)
+        remembers = front > 0 and bool(policy.ramps)
+        ramp_outputs = frozenset(graph.outputs)
+        return StageChain(chains, interface, ramp_outputs, positions, whole, remembers=remembers)
 
     def _check_decoder(self, exits: Container[str]) -> None:
         """Raise ExitError if the decoder reads an output that exits do not make."""
@@ -297,10 +311,12 @@ class Arranger:
             list(run.run(self._in_gaps(model.stages(threads))))
             _compare(expected, run.end_outputs()[0])
         if model.ramps and model.shrinks and rows > 1:
-            sure = dict.fromkeys(model.ramps[:1], np.inf)
+            learnt = [ramp for ramp in model.ramps if ramp or not model.remembers]
+            sure = dict.fromkeys(learnt[:1], np.inf)
             run = StagedBatch(model, batch, sure, Leaving.SHRINK, range(1, rows))
             list(run.run(self._in_gaps(model.stages(self._threads[0]))))
-            _compare([array[1:] for array in expected], run.end_outputs()[0])
+            remaining = [array[len(sure) :] for array in expected]
+            _compare(remaining, run.end_outputs()[0])
         report = run.report()
         if not session.interface.batches and report is not None and len(report.left) != 1:
             raise ExitError("early_exit: a model without a batch axis gave more than one row")

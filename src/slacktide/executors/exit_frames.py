@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -96,7 +97,7 @@ def decode_arranged(body: bytes) -> Arranged:
 
 
 def encode_features(features: FeaturesSeen) -> bytes:
-    parts = [*features.features, features.logits]
+    parts = [*features.features, features.logits, features.memory]
     text = json.dumps([features.tensors, features.costs, features.outputs]).encode()
     widths = [len(part) // _FLOAT // features.rows for part in parts]
     words = to_bytes([features.rows, len(features.features), len(text), *widths])
@@ -108,7 +109,7 @@ def decode_features(body: bytes) -> FeaturesSeen:
         rows, positions, size = to_words(body[: 3 * _WORD])
         if not (0 < rows <= len(body) and 0 <= positions <= len(body) and 0 <= size <= len(body)):
             raise ProtocolError(f"features of {rows} rows at {positions} positions")
-        at = (4 + positions) * _WORD
+        at = (5 + positions) * _WORD
         widths = to_words(body[3 * _WORD : at])
         tensors, costs, outputs = json.loads(body[at : at + size])
         tensors = tuple(str(tensor) for tensor in tensors)
@@ -123,6 +124,31 @@ def decode_features(body: bytes) -> FeaturesSeen:
             raise ProtocolError(f"features with a width of {width}")
         parts.append(body[at : at + rows * width * _FLOAT])
         at += rows * width * _FLOAT
-    if at != len(body) or not len(tensors) == len(costs) == positions == len(parts) - 1:
+    if at != len(body) or not len(tensors) == len(costs) == positions == len(parts) - 2:
         raise ProtocolError("features with a wrong count")
-    return FeaturesSeen(rows, tensors, costs, tuple(parts[:-1]), parts[-1], outputs)
+    *features, logits, memory = parts
+    return FeaturesSeen(rows, tensors, costs, tuple(features), logits, outputs, memory=memory)
+
+
+def encode_remembered(number: int, contents: Mapping[int, bytes]) -> bytes:
+    """Encode REMEMBERED. `number`: the batch, or whether it refreshes what is remembered."""
+    words = [number, len(contents)]
+    for place, content in contents.items():
+        words += (place, len(content))
+    return frame(FrameKind.REMEMBERED, b"".join([to_bytes(words), *contents.values()]))
+
+
+def decode_remembered(body: bytes) -> tuple[int, dict[int, bytes]]:
+    """Decode REMEMBERED. Raises ProtocolError."""
+    number, count = (*to_words(body[: 2 * _WORD]), 0, 0)[:2]
+    at = (2 + 2 * count) * _WORD
+    if not 0 <= count <= len(body) or len(body) < at:
+        raise ProtocolError(f"{count} remembered rows in {len(body)} bytes")
+    words, contents = to_words(body[2 * _WORD : at]), {}
+    for place, nbytes in zip(words[::2], words[1::2], strict=True):
+        if nbytes < 0 or place < 0:
+            raise ProtocolError(f"a remembered row of {nbytes} bytes at {place}")
+        contents[place], at = body[at : at + nbytes], at + nbytes
+    if at != len(body):
+        raise ProtocolError("remembered rows with a wrong length")
+    return number, contents

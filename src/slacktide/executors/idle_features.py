@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from slacktide.domain import Leaving
 from slacktide.executors.exit_frames import encode_features
 from slacktide.executors.gathering import GatheredBatch
+from slacktide.executors.remembering import RowMemory
 from slacktide.executors.stage_timing import PAUSE_S, ROOM, Ends, LaneTurn
 from slacktide.executors.staged import Stage, StageChain, StagedBatch
 
@@ -36,6 +37,8 @@ class _WaitingBatch(NamedTuple):
     """With copies of the inputs."""
     seconds: float
     """Time that its pass took."""
+    memory: RowMemory | None
+    """What was remembered of its members."""
 
 
 class IdleFeatures:
@@ -62,12 +65,19 @@ class IdleFeatures:
         """Note how long a pass through all stages took."""
         self._pass_s = seconds
 
-    def add(self, chain: StageChain, stages: Sequence[Stage], batch: GatheredBatch) -> None:
+    def add(
+        self,
+        chain: StageChain,
+        stages: Sequence[Stage],
+        batch: GatheredBatch,
+        memory: RowMemory | None = None,
+    ) -> None:
         """Report the features of a batch that has run, in a gap after it."""
         feeds: Mapping[str, NDArray[Any]] = batch.feeds
         copies = {name: np.array(array) for name, array in feeds.items()}
         self._is_busy = True
-        self._waiting.put(_WaitingBatch(chain, stages, batch._replace(feeds=copies), self._pass_s))
+        copied = batch._replace(feeds=copies)
+        self._waiting.put(_WaitingBatch(chain, stages, copied, self._pass_s, memory))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="features", daemon=True)
             self._thread.start()
@@ -88,7 +98,11 @@ class IdleFeatures:
         """Run a batch in a gap. Returns False if there was none, or it ended too soon."""
 
         def run(options: Any) -> Ends:
-            again = StagedBatch(waiting.chain, waiting.batch, {}, Leaving.NONE, (), sampled=True)
+            again = StagedBatch(
+                *(waiting.chain, waiting.batch, {}, Leaving.NONE, ()),
+                sampled=True,
+                memory=waiting.memory,
+            )
             for _ in again.run(waiting.stages, options):
                 pass
             if (features := again.features()) is not None:

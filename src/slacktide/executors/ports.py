@@ -83,6 +83,9 @@ class CropPayload(Payload):
     """Further arguments of the glue function: the same number of values for each row."""
 
 
+NOTHING_REMEMBERED: Mapping[int, bytes] = MappingProxyType({})
+
+
 @read_only
 class BatchOrder:
     """A batch for a replica to run."""
@@ -97,6 +100,11 @@ class BatchOrder:
     """Whether ramps may answer members before the model's end."""
     final: Sequence[int] = ()
     """Places of members that only the model's end may answer."""
+    remembered: Mapping[int, bytes] = field(default_factory=dict)
+    """By place, for members of a session: what a worker has last reported of it in `RowsKept`;
+    empty: nothing that may be used."""
+    refreshes: bool = False
+    """See `domain.Batch`."""
 
 
 OutputTensor = tuple[tuple[int, ...], bytes | memoryview]
@@ -216,6 +224,18 @@ class FeaturesSeen:
     """Names of the model's outputs that ramps make."""
     applications: tuple[str, ...] = ()
     """The application of each row's request, which the server adds; empty: unknown."""
+    memory: bytes = b""
+    """Uncertainty and agreement of remembered answers, [rows, 2]; empty: there are none."""
+
+
+@read_only
+class RowsKept:
+    """What to remember of members of a batch for later frames of their sessions. Precedes the
+    report of the batch. Only workers read the contents."""
+
+    batch: int
+    contents: Mapping[int, bytes]
+    """By place."""
 
 
 Report = (
@@ -228,6 +248,7 @@ Report = (
     | Resized
     | Arranged
     | FeaturesSeen
+    | RowsKept
     | RowsMismatch
     | PicturesDamaged
 )

@@ -20,12 +20,17 @@ from numpy.typing import NDArray
 from slacktide.domain import NEVER, ExitReport, Leaving, going_on
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import FeaturesSeen
+from slacktide.executors.remembering import RememberedRow, RowMemory, encode_row
 
 if TYPE_CHECKING:
     from slacktide.executors.gathering import GatheredBatch
     from slacktide.exits.positions import Position
 
 ANSWER = "exits/answer"
+MEANS = "exits/0/means"
+"""Output that ends the stage of the ramp that remembers."""
+MEANS_BESIDE = "exits/means"
+"""The same output, if that ramp is not active."""
 SAMPLED = "exits/sampled"
 """An input of stages: whether to report features of the batch."""
 
@@ -52,9 +57,13 @@ class StageChain:
         ramp_outputs: Set[str],
         positions: Sequence[Position] | None = None,
         whole_model_only: Sequence[int] = (),
+        *,
+        remembers: bool = False,
     ) -> None:
         """`ramp_outputs`: outputs that ramps make. `positions`: positions whose features are
-        reported; None: no features. `whole_model_only`: classes that ramps may not give."""
+        reported; None: no features. `whole_model_only`: classes that ramps may not give.
+        `remembers`: whether ramp 0, if active, gives remembered answers."""
+        self.remembers = remembers
         self.whole_model_only = frozenset(whole_model_only)
         self._chains = chains
         self.interface = interface
@@ -112,10 +121,13 @@ class StagedBatch:
         final: Sequence[int],
         *,
         sampled: bool = False,
+        memory: RowMemory | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`thresholds` by position. `final`: places of members that only the end may answer.
-        `sampled`: whether to report features. `clock`: the clock of `batch.begin`."""
+        `sampled`: whether to report features. `memory`: remembered answers. `clock`: the clock of
+        `batch.begin`."""
+        self._memory = memory or RowMemory()
         self._model = model
         self._clock = clock
         self._begin = batch.begin
@@ -124,7 +136,7 @@ class StagedBatch:
         self._thresholds = {} if leaving is Leaving.NONE else thresholds
         self._shrinks = leaving is Leaving.SHRINK and model.shrinks
         self._unreleasable = {*final, *batch.faults}
-        self._faults = bool(batch.faults)
+        self._faulty = frozenset(batch.faults)
         self.rows = batch.rows
         """Number of rows of each member."""
         self.released: set[int] = set()
@@ -133,7 +145,7 @@ class StagedBatch:
         self._row_owners = [place for place, rows in enumerate(batch.rows) for _ in range(rows)]
         self._batch_rows = list(range(len(self._row_owners)))  # rows still in the batch
         self._uncertainties: list[list[float]] = [[] for _ in self._batch_rows]
-        self._answers: list[list[int]] = [[] for _ in self._batch_rows]
+        self._answers: list[list[int | None]] = [[] for _ in self._batch_rows]
         self._exit_stages = [-1] * len(self._batch_rows)
         self._stage_s: list[float] = []
         self._stage_rows: list[int] = []  # number of rows at each stage
@@ -148,6 +160,10 @@ class StagedBatch:
             feeds = {name: values[name] for name in stage.inputs}
             arrays = stage.session.run(stage.outputs, feeds, run_options)
             values.update(zip(stage.outputs, arrays, strict=True))
+            if self._model.remembers:
+                for name in (MEANS, MEANS_BESIDE):
+                    if name in stage.outputs:
+                        self._remember(name)
             if stage.ramp < 0:
                 continue
             released = self._judge(stage.ramp)
@@ -182,7 +198,7 @@ class StagedBatch:
             ends = self._values[ANSWER].ravel().tolist()
             classes = [-1] * len(self._exit_stages)
             for row, end in zip(self._batch_rows, ends, strict=True):
-                agrees[row] = tuple([answer == end for answer in self._answers[row]])
+                agrees[row] = tuple([answer in (end, None) for answer in self._answers[row]])
                 classes[row] = int(end)
         uncertainties = tuple(
             [tuple([1.0 if math.isnan(u) else u for u in row]) for row in self._uncertainties]
@@ -194,7 +210,7 @@ class StagedBatch:
     def is_whole(self) -> bool:
         """Whether every row has reached the model's end, and none had a fault."""
         stayed = len(self._batch_rows) == len(self._exit_stages)
-        return self.finished and stayed and not self._faults
+        return self.finished and stayed and not self._faulty
 
     def features(self) -> FeaturesSeen | None:
         """Features of the batch; None if none were requested, or it is not whole."""
@@ -210,7 +226,53 @@ class StagedBatch:
             tuple([self._values[name].tobytes() for name in names]),
             self._values["exits/logits"].tobytes(),
             tuple(sorted(self._model.ramp_outputs)),
+            memory=self._memory_verdicts() if self._model.remembers else b"",
         )
+
+    def kept(self) -> dict[int, bytes]:
+        """What to remember, by place: the model's answers to members that no ramp was sure of, or
+        that run to the end anyway."""
+        memory, values, model = self._memory, self._values, self._model
+        if not (self.finished and model.remembers and ANSWER in values):
+            return {}
+        limits = [self._thresholds.get(ramp, 0.0) for ramp in model.ramps]
+        contents = {}
+        ends = zip(self._batch_rows, values[ANSWER].ravel().tolist(), strict=True)
+        for at, (row, end) in enumerate(ends):
+            place, verdicts = self._row_owners[row], self._uncertainties[row]
+            is_sure = any(u < limit for u, limit in zip(verdicts, limits, strict=True))
+            if place not in memory.features or (is_sure and not memory.refreshes):
+                continue
+            outputs = {name: values[name][at : at + 1] for name in model.ramp_outputs}
+            content = encode_row(RememberedRow(int(end), memory.features[place], outputs))
+            if content and place not in self._faulty:
+                contents[place] = content
+        return contents
+
+    def _remember(self, means: str) -> None:
+        """Compare the rows with what is remembered of their sessions. `means`: output with the
+        means of the rows."""
+        values, memory = self._values, self._memory
+        places = [self._row_owners[row] for row in self._batch_rows]
+        memory.compare(places, values[means])
+        if means != MEANS:
+            return
+        verdicts = [memory.verdict(place) for place in places]
+        values["exits/0/uncertainty"] = np.array([unsure for unsure, _ in verdicts])
+        values["exits/0/answer"] = np.array([answer for _, answer in verdicts], object)
+        if memory.uncertainty:
+            for name in self._model.ramp_outputs:
+                values[f"exits/0/{name}"] = memory.output(name, places)
+
+    def _memory_verdicts(self) -> bytes:
+        """Uncertainty and agreement of remembered answers, [rows, 2] 32-bit floats."""
+        ends = self._values["exits/logits"].argmax(axis=1).tolist()
+        verdicts = [self._memory.verdict(owner) for owner in self._row_owners]
+        pairs = [
+            (unsure, answer in (end, None))
+            for (unsure, answer), end in zip(verdicts, ends, strict=True)
+        ]
+        return np.array(pairs, np.float32).tobytes()
 
     def _judge(self, ramp: int) -> Released | None:
         """Record the results of a ramp. Returns the members that it answers; None if none."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from slacktide.exits.ramp_graph import with_ramps as with_ramps
     from slacktide.exits.session_memory import MEMORY as MEMORY
     from slacktide.exits.session_memory import SessionMemory as SessionMemory
+    from slacktide.exits.session_memory import SessionNumbers as SessionNumbers
     from slacktide.exits.session_memory import distance as distance
     from slacktide.exits.splitting import split as split
     from slacktide.exits.training import RampTrainer as RampTrainer
@@ -31,7 +32,7 @@ else:
             "manifest": "ExitManifest Ramp",
             "positions": "ExitGraph find_positions",
             "ramp_graph": "with_features with_ramps",
-            "session_memory": "MEMORY SessionMemory distance",
+            "session_memory": "MEMORY SessionMemory SessionNumbers distance",
             "splitting": "split",
             "training": "RampTrainer judged_rows",
         },

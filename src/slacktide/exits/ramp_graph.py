@@ -36,12 +36,23 @@ def with_features(model: Any, graph: ExitGraph) -> Any:
     return out.model
 
 
-def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
+def with_means(model: Any, graph: ExitGraph, name: str) -> Any:
+    """Copy a model and add the output `name`, float32 [rows, channels]: the means at its first
+    position, whose distances tell whether an answer may be given again."""
+    out = _Writer(model)
+    position = graph.positions[0]
+    pooled = _pooled(out.at(f"{PREFIX}means"), graph, position, statistics=("Mean",))
+    out.output(pooled, name, _FLOAT)
+    return out.model
+
+
+def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp], *, front: int = 0) -> Any:
     """Copy a model and add outputs for each ramp, at position N: `exits/N/uncertainty`, float32
     [rows]; `exits/N/answer`, int64 [rows], the class; and `exits/N/NAME` for each output NAME that
     ramps provide. Also add `exits/answer`, int64 [rows], the model's own class.
 
     A row's uncertainty is 1 − its largest probability in the softmax of logits ÷ temperature.
+    `front`: number of ramps of another kind in front, by which N is higher.
     Raises ExitError if a ramp does not fit its position, or an output's name begins with `exits/`.
     """
     out = _Writer(model)
@@ -54,7 +65,7 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
     tail = _tail(flow, graph)
     for ramp in ramps:
         position = graph.position(ramp.tensor)
-        prefix = f"{PREFIX}{position.number}/"
+        prefix = f"{PREFIX}{position.number + front}/"
         pooled = _pooled(out.at(f"{prefix}pooled"), graph, position)
         expected = (position.features, graph.classes)
         if ramp.weights.shape != expected or ramp.bias.shape != expected[1:]:
@@ -129,13 +140,18 @@ def _copy_tail(
         out.output(names[name], f"{prefix}{name}", like=name)
 
 
-def _pooled(out: _Writer, graph: ExitGraph, position: Position) -> str:
+def _pooled(
+    out: _Writer,
+    graph: ExitGraph,
+    position: Position,
+    statistics: Sequence[str] = ("Mean", "Max"),
+) -> str:
     """Add the pooling at a position: float32 [rows, features]."""
     pooled = position.tensor
-    names = ["Mean", "Max"] if position.maximum else ["Mean"]
+    names = statistics if position.maximum else ("Mean",)
     if position.masked:
         parts = [_masked_mean(out, graph.mask, position)]
-        parts += [_masked_maximum(out, graph.mask, position)] if position.maximum else []
+        parts += [_masked_maximum(out, graph.mask, position)] if "Max" in names else []
     elif position.channels_last:
         axes = list(range(1, 1 + len(position.space)))
         parts = [out.reduce(f"Reduce{statistic}", pooled, axes) for statistic in names]

@@ -67,6 +67,26 @@ class SessionMemory(Generic[ContentT]):
             self.nbytes -= record[3]
 
 
+class SessionNumbers:
+    """Numbers of sessions by name, and of their frames, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._last_number = 0
+        self._sessions: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        """(number, last frame) by name; the session without a frame for longest comes first."""
+
+    def next_frame(self, name: str) -> tuple[int, int]:
+        """Return the session's number and that of its next frame, both from 1. Numbers of sessions
+        are not used again."""
+        number, frame = self._sessions.pop(name, (0, 0))
+        if not number:
+            number = self._last_number = self._last_number + 1
+            if len(self._sessions) >= MOST_SESSIONS:
+                self._sessions.popitem(last=False)
+        self._sessions[name] = number, frame + 1
+        return number, frame + 1
+
+
 def distance(features: NDArray[Any], remembered: NDArray[Any]) -> NDArray[Any]:
     """Return the distance of features [..., f], 0 to 1: Σ|a − b| ÷ Σ(|a| + |b|)."""
     size = (np.abs(features) + np.abs(remembered)).sum(-1)

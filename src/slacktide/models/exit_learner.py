@@ -27,6 +27,7 @@ from slacktide.executors.ports import FeaturesSeen
 from slacktide.exits.errors import ExitError
 from slacktide.exits.learning import FIRST_TRAINING, RampLearning
 from slacktide.exits.manifest import ExitManifest
+from slacktide.exits.session_memory import MEMORY
 from slacktide.exits.training import PooledRows, judged_rows
 from slacktide.models.exit_files import RARE, find_ramps, find_rare, manifest_stamp, save_ramps
 from slacktide.models.repository.errors import RepositoryError
@@ -111,15 +112,27 @@ class _Pool:
             return
         features = tuple([_rows(part, report.rows) for part in report.features])
         rows = PooledRows(features, _rows(report.logits, report.rows))
-        self.judgements.append(replace(self._judged(rows), applications=report.applications))
+        memory = _rows(report.memory, report.rows) if report.memory else None
+        judged = self._judged(rows, memory)
+        self.judgements.append(replace(judged, applications=report.applications))
 
-    def _judged(self, rows: PooledRows) -> RampsJudged:
-        """Judge the ramps in force on these rows."""
+    @property
+    def remembers(self) -> bool:
+        """Whether a ramp in front of the learnt ones gives remembered answers."""
+        return self.loaded.exits is not None and self.loaded.exits.sessions is not None
+
+    def _judged(self, rows: PooledRows, memory: NDArray[np.float32] | None = None) -> RampsJudged:
+        """Judge the ramps in force on these rows. `memory`: uncertainty and agreement of
+        remembered answers, [rows, 2]; None: there are none."""
         assert self.manifest is not None
         answers = rows.logits.argmax(axis=1)
         settings = self.definition.settings.exits
         whole = () if settings is None else settings.class_numbers(self.definition.labels)
         uncertainties, agreements = [], []
+        if self.remembers:
+            judged_memory = np.array([[NEVER, 1.0]] * len(answers)) if memory is None else memory
+            uncertainties.append(judged_memory[:, 0])
+            agreements.append(judged_memory[:, 1] > 0.0)
         for ramp, part in zip(self.manifest.ramps, rows.features, strict=True):
             logits = ramp.logits(part)
             judged = judged_rows(logits / ramp.temperature, answers)
@@ -262,8 +275,10 @@ class RampLearner:
 
     def _publish(self, pool: _Pool, manifest: ExitManifest) -> None:
         loaded = pool.loaded
+        front = (MEMORY,) if pool.remembers else ()
         if loaded.exits is not None:
-            loaded.exits.learnt(manifest.revision, manifest.positions, manifest.outputs)
+            names = (*front, *manifest.positions)
+            loaded.exits.learnt(manifest.revision, names, manifest.outputs)
         best = max(ramp.agreement for ramp in manifest.ramps)
         log.info(
             "%s: ramps at %d positions, revision %d, learnt from %d rows of %s; the "
@@ -272,10 +287,12 @@ class RampLearner:
             *(manifest.source, best * 100),
         )
         facts = tuple(
-            RampFacts(ramp.position, ramp.tensor, ramp.agreement, ramp.cost)
+            RampFacts(ramp.position + len(front), ramp.tensor, ramp.agreement, ramp.cost)
             for ramp in manifest.ramps
         )
-        self._post(RampsLearnt(loaded.id, manifest.revision, facts))
+        if front:
+            facts = (replace(facts[0], position=0, name=MEMORY), *facts)
+        self._post(RampsLearnt(loaded.id, manifest.revision, facts, pool.remembers))
 
     def _refuse(self, pool: _Pool, error: Exception) -> None:
         """Stop learning for a pool. Existing ramps stay."""

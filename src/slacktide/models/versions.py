@@ -19,6 +19,7 @@ from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import ModelSource, ReplicaHandle, SessionSize
+from slacktide.exits import SessionNumbers
 from slacktide.models.calls.input_blocklist import InputBlocklist
 from slacktide.models.calls.input_check import InputCheck
 from slacktide.models.calls.model_counters import ModelCounters
@@ -76,6 +77,8 @@ class LoadedExits:
     """Tensors at which requests may leave, front to end."""
     refusal: str = ""
     """Why the model is served without early exits; empty if it is served with them."""
+    sessions: SessionNumbers | None = None
+    """Sessions of its requests, if answers are remembered."""
     _ramp_outputs: frozenset[int] = frozenset()
     """Indices of the outputs that ramps make."""
 
@@ -85,6 +88,13 @@ class LoadedExits:
         self._ramp_outputs = frozenset(
             index for index, name in enumerate(self.outputs) if name in outputs
         )
+
+    def frame(self, client: str, session: str) -> tuple[int, int]:
+        """Return `Request.session` and `Request.frame` of a request that arrives. `session`: its
+        name among the client's sessions; empty: it has none."""
+        if self.sessions is None or not session:
+            return 0, 0
+        return self.sessions.next_frame(f"{client}\n{session}")
 
     def makes(self, outputs: Iterable[int]) -> bool:
         """Whether a request for these outputs may leave early."""
@@ -212,6 +222,15 @@ class LoadedVersion:
         if model.settings.exits is not None:  # families have no early exits
             names = tuple(spec.name for spec in self.interface.outputs)
             self.exits = LoadedExits(names, decoded=model.settings.decode is not None)
+            if model.settings.exits.remember is not None and source.exits is not None:
+                data = [
+                    spec.name for spec in self.interface.inputs if spec.name != source.exits.mask
+                ]
+                if len(data) == 1:
+                    self.exits.sessions = SessionNumbers()
+                else:
+                    message = "%s: answers are not remembered, because it has several inputs"
+                    log.warning(message, self.name)
         self.pools.append(LoadedPool(id, self, model, source, times, cores, size, profile=profile))
         self.pools[-1].exits = self.exits
         return self.pools[-1]

@@ -115,6 +115,14 @@ def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[
             {"application": of.name, **_exit_counts(of), "leaves": of.may_leave, "hold": of.hold}
             for of in status.applications
         ]
+        if (changes := status.answer_changes) is not None:
+            stats["changes"] = {
+                "judged": changes.judged,
+                "missed": changes.missed,
+                "caught": changes.caught,
+                "delay_p95_frames": changes.delay_p95,
+                "alarms": changes.alarms,
+            }
         if (policy := status.policy) is not None:
             stats |= {"mode": policy.mode.value, "feedback": policy.feedback}
             active = dict(zip(policy.ramps, policy.thresholds, strict=True))

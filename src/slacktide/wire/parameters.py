@@ -43,6 +43,7 @@ PARAMETER_HEADERS: Mapping[str, str] = {
     "slacktide-network-us": "network_us",
     "slacktide-variant": "variant",
     "slacktide-final": "final",
+    "slacktide-session": "session",
 }
 """Header or metadata name (lower case) → parameter name."""
 
@@ -119,6 +120,8 @@ class CallOptions:
     """Variant of the model that must answer; empty: the server chooses."""
     final: bool = False
     """Whether the whole model must answer, never an early exit."""
+    session: str = ""
+    """The client's stream of inputs that the request continues, for remembered answers."""
 
 
 @dataclass(slots=True)
@@ -135,7 +138,7 @@ PLAIN_OPTIONS = CallOptions()
 _NAMES = frozenset(
     (
         "timeout", "priority", "application", "work_hint", "late", "report_timing", "network_us",
-        "variant", "final",
+        "variant", "final", "session",
     )
 ).union(LOOK_ALIKES)  # fmt: skip
 
@@ -164,6 +167,7 @@ def parse_parameters(
         network_s=1e-6 * _number("parameters.network_us", get("network_us", 0), MOST_NETWORK_US),
         variant=_label("parameters.variant", get("variant", "")),
         final=_flag("parameters.final", get("final", False)),
+        session=_label("parameters.session", get("session", "")),
     )
 
 
@@ -238,7 +242,7 @@ def stage_parameters(stages: Mapping[str, Outcome]) -> dict[str, Parameter]:
 
 def _typed(header: str, parameter: str, value: str) -> Parameter:
     """Convert a header's text to the parameter's type. Errors name the header."""
-    if parameter in ("application", "variant"):
+    if parameter in ("application", "variant", "session"):
         return _label(header, value)
     if parameter == "late":
         _late(header, value)

@@ -51,6 +51,15 @@ def test_every_key_is_read() -> None:
     )
 
 
+def test_answers_are_remembered_if_that_is_stated() -> None:
+    stated = [load(f"early_exit: {{{text}}}").early_exit for text in ("", "remember: {}")]
+    frames = [exits.stated.remember_frames for exits in stated if exits is not None]
+    assert frames == [0, 2]
+    exits = load("early_exit: {remember: {frames: 9, age: 200ms}}").early_exit
+    assert exits is not None
+    assert (exits.stated.remember_frames, exits.stated.remember_s) == (9, 0.2)
+
+
 JUDGED = "{outputs: {y: early/y}, quality: early/q, threshold: 0.2}"
 
 
@@ -88,6 +97,14 @@ def test_exits_of_the_model_itself_are_planned_as_stated(
         ("early_exit: {ramp_budget: 0}", "early_exit.ramp_budget: expected greater than 0"),
         ("early_exit: {feedback: 0%}", "early_exit.feedback: expected greater than 0"),
         ("early_exit: {mode: schrink}", "early_exit.mode: expected 'auto', 'release' or 'shrink'"),
+        ("early_exit: {remember: {frames: 0}}", "early_exit.remember.frames: expected greater"),
+        ("early_exit: {remember: {age: 0s}}", "early_exit.remember.age: expected greater than 0"),
+        ("early_exit: {remember: {age: -1s}}", "early_exit.remember.age: expected"),
+        ("early_exit: {remember: yes}", "early_exit.remember: expected"),
+        (
+            f"early_exit: {{remember: {{}}, judged: [{JUDGED}]}}",
+            "early_exit.remember: not allowed with 'judged'",
+        ),
         ("early_exit: {primary: 3}", "early_exit.primary: expected a string, got 3"),
         ("early_exit: {positions: {add: fc1}}", "early_exit.positions.add: expected a list"),
         ("early_exit: {positions: {add: ['']}}", "early_exit.positions.add[0]: expected"),

@@ -39,7 +39,9 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     RELEASED  batch, position of the ramp, bytes of the output file, members, outputs, places of the
               members, then their outputs as in FINISHED
     FEATURES  rows, positions, bytes of the JSON text that names them, floats per row of each
-              position and of the logits; then that text and all floats
+              position, of the logits and of the memory; then that text and all floats
+    REMEMBERED  before BATCH: whether it refreshes what is remembered; from a worker, before
+              FINISHED: batch. Then for members: place and bytes of the content; then the contents
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ class FrameKind(IntEnum):
     CROPS = 17
     ROWS = 18
     DAMAGED = 19
+    REMEMBERED = 20
 
 
 class ProtocolError(Exception):

@@ -28,9 +28,11 @@ from slacktide.executors.crops import FrameArenas
 from slacktide.executors.exit_frames import (
     ReleasedMessage,
     decode_exits,
+    decode_remembered,
     encode_arranged,
     encode_features,
     encode_released,
+    encode_remembered,
 )
 from slacktide.executors.gathering import GatheredBatch
 from slacktide.executors.hand_over.arena import map_read_only
@@ -58,6 +60,7 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
 )
 from slacktide.executors.ports import BatchOrder
+from slacktide.executors.remembering import RowMemory
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.spawning import SpawnRequest
@@ -185,6 +188,8 @@ def _serve(
                 publish(decode_exits(body))
             if kind is FrameKind.CROPS:
                 runner.crops = decode_crops(body)
+            if kind is FrameKind.REMEMBERED:
+                runner.remembered = decode_remembered(body)
 
 
 class BatchRunner:
@@ -229,6 +234,8 @@ class BatchRunner:
         self.frames = FrameArenas()
         self.crops: dict[int, Crops] = {}
         """Crops for the next batch, by the place of the member."""
+        self.remembered: tuple[int, dict[int, bytes]] = (0, {})
+        """For the next batch: whether it refreshes what is remembered, and that, by place."""
 
     def execute(self, body: bytes) -> bytes:
         """Run one batch. Returns the frames that end it: FINISHED, perhaps after FAULTS or DAMAGED;
@@ -245,10 +252,13 @@ class BatchRunner:
                 return encode_aborted(batch, None)
             self._running, self._options = batch, options
         self._staged, stages = None, self._session.stages
+        refreshes, contents = self.remembered
+        self.remembered = 0, {}
         try:
             if stages is None:
                 return self._run(order, options, cpu)
-            return self._run_stages(stages, order, options, cpu)
+            memory = RowMemory(contents, refreshes=bool(refreshes)) if stages.remembers else None
+            return self._run_stages(stages, order, options, cpu, memory)
         except Exception as error:  # whatever a model may raise; the worker continues
             if self._aborted == batch and "terminate" in str(error).lower():
                 return encode_aborted(batch, self._report())
@@ -280,7 +290,12 @@ class BatchRunner:
         return _with_notes(encode_finished(message), order.batch, inputs)
 
     def _run_stages(
-        self, model: StageChain, order: BatchOrder, options: Any, cpu: tuple[float, float]
+        self,
+        model: StageChain,
+        order: BatchOrder,
+        options: Any,
+        cpu: tuple[float, float],
+        memory: RowMemory | None = None,
     ) -> bytes:
         session, outputs, batch = self._session, self._outputs, order.batch
         gathered = session.gather(order.members, self._arena, order.size)
@@ -288,7 +303,9 @@ class BatchRunner:
         thresholds, sampled = self._thresholds(), self._samples(batch)
         later = sampled and idle is not None and idle.has_room()
         run = StagedBatch(
-            model, gathered, thresholds, order.leaving, order.final, sampled=sampled and not later
+            *(model, gathered, thresholds, order.leaving, order.final),
+            sampled=sampled and not later,
+            memory=memory,
         )
         self._staged = run
         output_s, end = 0.0, 0
@@ -324,13 +341,15 @@ class BatchRunner:
         frames = encode_finished(
             FinishedMessage(batch, timing, outputs.file_bytes, len(unanswered), runs, run.report())
         )
+        if kept := run.kept():
+            frames = encode_remembered(batch, kept) + frames
         frames = _with_notes(frames, batch, gathered)
         if (features := run.features()) is not None:
             frames += encode_features(features)
         if idle is not None and run.is_whole:
             idle.passed(infer_s)
             if later:
-                idle.add(model, stages, gathered)
+                idle.add(model, stages, gathered, memory)
         return frames
 
     def _report(self) -> ExitReport | None:

@@ -41,7 +41,9 @@ from slacktide.executors.exit_frames import (
     decode_arranged,
     decode_features,
     decode_released,
+    decode_remembered,
     encode_exits,
+    encode_remembered,
 )
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.hand_over.loop_watch import PatientTimer, call_later
@@ -72,6 +74,7 @@ from slacktide.executors.ports import (
     Report,
     Reporter,
     Resized,
+    RowsKept,
     RowsMismatch,
 )
 
@@ -188,6 +191,8 @@ class WorkerHandle:
         if self._has_arenas:
             cut = {at: crop for at, crop in enumerate(members) if isinstance(crop, CropPayload)}
             data = encode_crops(cut) + data if cut else data
+        if order.remembered:
+            data = encode_remembered(int(order.refreshes), order.remembered) + data
         self._send(data)
 
     def publish(self, policy: ExitPolicy) -> None:
@@ -327,6 +332,8 @@ class WorkerHandle:
             self._tell(decode_arranged(body))
         elif kind is FrameKind.FEATURES:
             self._tell(decode_features(body))
+        elif kind is FrameKind.REMEMBERED:
+            self._tell(RowsKept(*decode_remembered(body)))
         elif kind is FrameKind.READY:
             if self._state is _State.STARTING:
                 self._state = _State.UP

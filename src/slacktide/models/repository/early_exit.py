@@ -15,6 +15,7 @@ early_exit:                               a model with its own exits and judges
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -22,7 +23,7 @@ from pydantic import Field, model_validator
 from slacktide.domain import ExitMode
 from slacktide.domain.options import OptionError
 from slacktide.exits.own_exits import OwnExit
-from slacktide.models.repository.fields import Percent, Section
+from slacktide.models.repository.fields import Percent, Seconds, Section
 from slacktide.planning.exits import StatedExits
 
 Tensor = Annotated[str, Field(min_length=1, max_length=512)]
@@ -57,6 +58,15 @@ class JudgedExitSettings(Section):
     leave."""
 
 
+class RememberSettings(Section):
+    """How an answer may be given again to the next frames of its session."""
+
+    frames: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Largest number of frames that may get one answer again."""
+    age: Annotated[Seconds, Field(gt=0)] = 5.0
+    """Longest time from the answered frame to a frame that gets its answer."""
+
+
 class EarlyExitSettings(Section):
     """How a classifier may answer easy rows early."""
 
@@ -82,6 +92,9 @@ class EarlyExitSettings(Section):
     ] = ()
     """Classes, by label or number from 0, that early exits may neither give nor take away
     ([rare answers](exits.md#rare-answers))."""
+    remember: RememberSettings | None = None
+    """Lets a frame get the whole model's last answer to its session
+    ([remembered answers](exits.md#remembered-answers)). `{}` means the defaults."""
     judged: Annotated[tuple[JudgedExitSettings, ...], Field(strict=False, max_length=64)] = ()
     """The model's own exits, front to end, instead of learnt ramps. Nothing guarantees their
     accuracy ([detectors](exits.md#detectors))."""
@@ -137,4 +150,7 @@ class EarlyExitSettings(Section):
                 mode=mode, ramps=ramps, thresholds=thresholds, learnt=False, enlarge=self.enlarge
             )
         budget = self.accuracy_loss, self.ramp_budget
-        return StatedExits(*budget, mode, self.feedback, promise=self.promise)
+        exits = StatedExits(*budget, mode, self.feedback, promise=self.promise)
+        if (remember := self.remember) is not None:
+            return replace(exits, remember_frames=remember.frames, remember_s=remember.age)
+        return exits

@@ -254,6 +254,8 @@ def exit_families(
     agreement, threshold = family("exit_agreement"), family("exit_threshold")
     mode, feedback = family("exit_mode"), family("exit_feedback_ratio")
     overhead, revision = family("exit_overhead_ratio"), family("exit_revision")
+    changes, missed = family("exit_judged_changes_total"), family("exit_missed_changes_total")
+    delay = family("exit_change_delay_frames")
     for view, exits in ((view, view.exits) for view in views if view.exits is not None):
         counters, labels = view.counters, view.labels
         for ramp, count in sorted(counters.exits.items()):
@@ -266,7 +268,14 @@ def exit_families(
         status = statuses_by_version.get((view.model, view.version))
         if status is None:
             continue
-        alarms.add(status.alarms, **labels)
+        if (of_changes := status.answer_changes) is None:
+            alarms.add(status.alarms, **labels)
+        else:
+            alarms.add(status.alarms + of_changes.alarms, **labels)
+            changes.add(of_changes.judged, **labels)
+            missed.add(of_changes.missed, **labels)
+            if of_changes.delay_p95 is not None:
+                delay.add(of_changes.delay_p95, **labels)
         if status.judged:
             accuracy.add(status.accuracy, **labels)
         if status.overhead is not None:
@@ -282,7 +291,7 @@ def exit_families(
             if ramp in status.agreement:
                 agreement.add(status.agreement[ramp], **_of_ramp(view, ramp))
     yield from (early, judged, agreeing, saved, accuracy, agreement, threshold)
-    yield from (mode, feedback, overhead, revision, alarms)
+    yield from (mode, feedback, overhead, revision, alarms, changes, missed, delay)
 
 
 def _of_ramp(view: VersionView, ramp: int) -> dict[str, str]:

@@ -123,11 +123,11 @@ class Changes:
         return 1.0 - delays.count(None) / len(delays) if delays else None
 
     @property
-    def delay_p95(self) -> float | None:
-        """95th percentile of the delay to a lasting answer, in frames, infinite if it is above
-        `WITHIN`; None: no such change yet."""
+    def delay_p95(self) -> int | None:
+        """95th percentile of the delay to a lasting answer, in frames, where `WITHIN` + 1 stands
+        for all longer ones; None: no such change yet."""
         delays = sorted(
-            math.inf if change.delay is None else change.delay
+            WITHIN + 1 if change.delay is None else change.delay
             for change in self.window
             if change.lasts
         )

@@ -56,8 +56,8 @@ class ChangesStatus:
     """Changes whose answer took more than two frames."""
     caught: float | None
     """Share of the last changes whose answer came within two frames; None: no change was judged."""
-    delay_p95: float | None
-    """95th percentile of the delay to an answer that lasts, in frames; infinite above two."""
+    delay_p95: int | None
+    """95th percentile of the delay to an answer that lasts, in frames; 3: above two."""
     alarms: int
 
 

@@ -67,6 +67,11 @@ def request_of(
     settings, front = version.definition.settings, version.front
     exits = front.exits
     deadline = due(context, options, settings, settings.slo)
+    session, frame = 0, 0
+    if exits is not None and checked.rows == 1:
+        session, frame = exits.frame(
+            context.session or context.client, options.session or context.session
+        )
     return Request(
         id,
         version.name,
@@ -87,6 +92,8 @@ def request_of(
         names_variant=bool(options.variant),
         final=exits is not None and (options.final or not exits.makes(output_indices)),
         decoding=checked.decoding,
+        session=session,
+        frame=frame,
     )
 
 

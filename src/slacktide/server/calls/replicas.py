@@ -22,6 +22,7 @@ from slacktide.domain import (
     Cancelled,
     Event,
     ExitReport,
+    PoolId,
     PublishExits,
     Reason,
     Replica,
@@ -35,6 +36,7 @@ from slacktide.domain import (
 )
 from slacktide.executors.ports import (
     NO_FAULTS,
+    NOTHING_REMEMBERED,
     Arranged,
     BatchOrder,
     BatchOutputs,
@@ -48,8 +50,10 @@ from slacktide.executors.ports import (
     Report,
     Reporter,
     Resized,
+    RowsKept,
     RowsMismatch,
 )
+from slacktide.exits import SessionMemory
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.planning.exits import ExitsArranged
 
@@ -125,6 +129,8 @@ class ReplicaSupervisor:
         """By replica: members of its last batch with early exits."""
         self._mismatches: dict[int, str] = {}
         """Message about an output with the wrong number of rows, by id of the running batch."""
+        self._memories: dict[PoolId, SessionMemory[bytes]] = {}
+        """Remembered answers of pools, until their last replica is stopped."""
         self._logged_pids: set[int | None] = set()
         """Processes whose end was already logged. Replicas may share a process."""
         self.resizes = ResizeTracker(clock, post)
@@ -179,6 +185,8 @@ class ReplicaSupervisor:
             if handle is not None:
                 handle.stop()
             self._let_go(replica)
+            if not any(other.pool == replica.pool for other in self._replicas.values()):
+                self._memories.pop(replica.pool, None)
             self.resizes.gone(replica.lane, replica.id)
             self._launcher.stopped(replica)
 
@@ -186,12 +194,32 @@ class ReplicaSupervisor:
         handle = self._handles.get(batch.replica.id)
         if handle is not None:  # else it was lost meanwhile
             self._batches[batch.id] = batch
-            handle.run(BatchOrder(batch.id, payloads, 0, batch.leaving, batch.held))
+            handle.run(
+                BatchOrder(
+                    *(batch.id, payloads, 0, batch.leaving, batch.held),
+                    remembered=self._remembered(batch),
+                    refreshes=batch.refreshes,
+                )
+            )
+
+    def _remembered(self, batch: Batch) -> Mapping[int, bytes]:
+        """What is remembered of a batch's members, by place; see `BatchOrder.remembered`."""
+        memory = self._memories.get(batch.replica.pool)
+        if memory is None:
+            return NOTHING_REMEMBERED
+        return {
+            place: memory.recall(member.session, member.frame, now=batch.started) or b""
+            for place, member in enumerate(batch.members)
+            if member.session and member.rows == 1
+        }
 
     def publish(self, command: PublishExits) -> None:
-        handle = self._handles.get(command.replica.id)
+        handle, policy = self._handles.get(command.replica.id), command.policy
+        if policy.remember_frames and policy.pool not in self._memories:
+            memory = SessionMemory[bytes](policy.remember_frames, policy.remember_s)
+            self._memories[policy.pool] = memory
         if handle is not None:  # else it was lost in the same turn
-            handle.publish(command.policy)
+            handle.publish(policy)
 
     def abort(self, batch: Batch) -> None:
         handle = self._handles.get(batch.replica.id)
@@ -258,6 +286,8 @@ class ReplicaSupervisor:
                 if len(names) == event.rows:
                     event = replace(event, applications=tuple(names))
                 self._launcher.early_exits(replica, event)
+            case RowsKept():
+                self._keep_rows(event)
             case RowsMismatch():
                 self._mismatches[event.batch] = event.detail
                 self._launcher.rows_mismatch(replica, event)
@@ -274,6 +304,15 @@ class ReplicaSupervisor:
             case ReplicaLost():
                 self._lost(replica, event, out_of_memory=out_of_memory)
         self._flush()
+
+    def _keep_rows(self, event: RowsKept) -> None:
+        batch = self._batches[event.batch]
+        memory = self._memories.get(batch.replica.pool)
+        if memory is None:
+            return
+        for place, content in event.contents.items():
+            member = batch.members[place]
+            memory.keep(member.session, member.frame, batch.started, content, len(content))
 
     def _finished(
         self, event: BatchFinished, outputs: BatchOutputs, faults: Mapping[int, MemberFault]
