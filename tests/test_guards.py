@@ -23,10 +23,10 @@ CEILINGS = {
     "cluster": 1_590,
     "domain": 3_154,
     "engine": 4_293,
-    "executors": 13_173,
-    "exits": 2_079,
+    "executors": 13_438,
+    "exits": 2_116,
     "frontends": 8_220,
-    "models": 11_805,
+    "models": 11_833,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_200,
@@ -35,8 +35,8 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_294,
-    "wire": 2_730,
+    "server": 7_348,
+    "wire": 2_734,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
     "lab/load": 3_700,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_511,
+    "serving": 83_935,
     "client": 2_258,
     "lab": 20_859,
     "testing": 400,
     "papers": 11_807,
-    "all": 118_791,
+    "all": 119_215,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
