@@ -30,7 +30,7 @@ from slacktide.domain import ExitPolicy, Leaving, is_judged
 from slacktide.executors.gathering import GatheredBatch
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import client_detail
-from slacktide.executors.ports import NO_FAULTS, Arranged
+from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
 from slacktide.executors.session import ModelSession
 from slacktide.executors.stage_timing import UNKNOWN, ChainTimes, LaneTurn, StageTimer
 from slacktide.executors.staged import MEANS, MEANS_BESIDE, SAMPLED, Stage, StageChain, StagedBatch
@@ -180,14 +180,8 @@ class Arranger:
 
     def _stages(self, policy: ExitPolicy) -> StageChain:
         from slacktide.exits.errors import ExitError
-        from slacktide.exits.manifest import read_manifest
         from slacktide.exits.positions import find_positions
-        from slacktide.exits.ramp_graph import (
-            with_features,
-            with_means,
-            with_own_exits,
-            with_ramps,
-        )
+        from slacktide.exits.ramp_graph import with_own_exits
         from slacktide.exits.splitting import split
 
         session, source = self._session, self._source
@@ -217,8 +211,25 @@ class Arranger:
             )
         graph = self._graph
         self._check_decoder(graph.outputs)
+        cut_model = self._with_exits(model, graph, exits, policy)
+        positions = graph.positions if policy.features else None
+        del model
+        chains = self._open(split(self._optimised(cut_model)))
+        interface = session.runner.file_interface
+        whole = policy.whole_model_only
+        remembers = policy.remember_frames > 0 and bool(policy.ramps)
+        ramp_outputs = frozenset(graph.outputs)
+        return StageChain(chains, interface, ramp_outputs, positions, whole, remembers=remembers)
+
+    def _with_exits(
+        self, model: Any, graph: ExitGraph, exits: ExitSource, policy: ExitPolicy
+    ) -> Any:
+        """Add the outputs that the policy needs to a model. Raises ExitError."""
+        from slacktide.exits.errors import ExitError
+        from slacktide.exits.manifest import read_manifest
+        from slacktide.exits.ramp_graph import with_features, with_means, with_ramps
+
         cut_model = model
-        front = int(policy.remember_frames > 0)
         front = int(policy.remember_frames > 0)
         if policy.ramps:
             self.turn.wait_for_room(STEP_S, until=self._patient_until)
@@ -234,18 +245,10 @@ class Arranger:
             if front:
                 means = MEANS if policy.ramps[0] == 0 else MEANS_BESIDE
                 cut_model = with_means(cut_model, graph, means)
-        positions = None
         if policy.features:
             self.turn.wait_for_room(STEP_S, until=self._patient_until)
             cut_model = with_features(cut_model, graph)
-            positions = graph.positions
-        del model
-        chains = self._open(split(self._optimised(cut_model)))
-        interface = session.runner.file_interface
-        whole = policy.whole_model_only
-        remembers = front > 0 and bool(policy.ramps)
-        ramp_outputs = frozenset(graph.outputs)
-        return StageChain(chains, interface, ramp_outputs, positions, whole, remembers=remembers)
+        return cut_model
 
     def _check_decoder(self, exits: Container[str]) -> None:
         """Raise ExitError if the decoder reads an output that exits do not make."""

@@ -229,7 +229,7 @@ class StagedBatch:
             memory=self._memory_verdicts() if self._model.remembers else b"",
         )
 
-    def kept(self) -> dict[int, bytes]:
+    def to_remember(self) -> dict[int, bytes]:
         """What to remember, by place: the model's answers to members that no ramp was sure of, or
         that run to the end anyway."""
         memory, values, model = self._memory, self._values, self._model
@@ -240,7 +240,7 @@ class StagedBatch:
         ends = zip(self._batch_rows, values[ANSWER].ravel().tolist(), strict=True)
         for at, (row, end) in enumerate(ends):
             place, verdicts = self._row_owners[row], self._uncertainties[row]
-            is_sure = any(u < limit for u, limit in zip(verdicts, limits, strict=True))
+            is_sure = any(unsure < limit for unsure, limit in zip(verdicts, limits, strict=True))
             if place not in memory.features or (is_sure and not memory.refreshes):
                 continue
             outputs = {name: values[name][at : at + 1] for name in model.ramp_outputs}

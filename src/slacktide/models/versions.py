@@ -223,10 +223,10 @@ class LoadedVersion:
             names = tuple(spec.name for spec in self.interface.outputs)
             self.exits = LoadedExits(names, decoded=model.settings.decode is not None)
             if model.settings.exits.remember is not None and source.exits is not None:
-                data = [
+                rows_inputs = [
                     spec.name for spec in self.interface.inputs if spec.name != source.exits.mask
                 ]
-                if len(data) == 1:
+                if len(rows_inputs) == 1:
                     self.exits.sessions = SessionNumbers()
                 else:
                     message = "%s: answers are not remembered, because it has several inputs"

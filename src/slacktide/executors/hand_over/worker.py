@@ -341,8 +341,8 @@ class BatchRunner:
         frames = encode_finished(
             FinishedMessage(batch, timing, outputs.file_bytes, len(unanswered), runs, run.report())
         )
-        if kept := run.kept():
-            frames = encode_remembered(batch, kept) + frames
+        if contents := run.to_remember():
+            frames = encode_remembered(batch, contents) + frames
         frames = _with_notes(frames, batch, gathered)
         if (features := run.features()) is not None:
             frames += encode_features(features)

@@ -187,13 +187,13 @@ class WorkerHandle:
         self._batch_start = time.monotonic(), self._cpu_time()
         if self._released_places:
             self._released_places = set()
-        data = encode_batch(order)
+        frames = encode_batch(order)
         if self._has_arenas:
             cut = {at: crop for at, crop in enumerate(members) if isinstance(crop, CropPayload)}
-            data = encode_crops(cut) + data if cut else data
+            frames = encode_crops(cut) + frames if cut else frames
         if order.remembered:
-            data = encode_remembered(int(order.refreshes), order.remembered) + data
-        self._send(data)
+            frames = encode_remembered(int(order.refreshes), order.remembered) + frames
+        self._send(frames)
 
     def publish(self, policy: ExitPolicy) -> None:
         self._send(encode_exits(policy))

@@ -332,7 +332,7 @@ class TableExits:
     def _keep(
         self, batch: Batch, report: ExitReport, sure: Sequence[bool], inputs: Sequence[int]
     ) -> None:
-        """Remember the rows of a batch that has ended, as a worker does (`StagedBatch.kept`)."""
+        """Remember rows of a batch that has ended, like `StagedBatch.to_remember`."""
         assert self._memory is not None
         row = 0
         for member in batch.members:

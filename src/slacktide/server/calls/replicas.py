@@ -185,7 +185,7 @@ class ReplicaSupervisor:
             if handle is not None:
                 handle.stop()
             self._let_go(replica)
-            if not any(other.pool == replica.pool for other in self._replicas.values()):
+            if not any(running.pool == replica.pool for running in self._replicas.values()):
                 self._memories.pop(replica.pool, None)
             self.resizes.gone(replica.lane, replica.id)
             self._launcher.stopped(replica)
@@ -281,11 +281,7 @@ class ReplicaSupervisor:
                 if not event.untimed:
                     self._post(arranged(replica, event))
             case FeaturesSeen():
-                members = self._last_members.get(replica.id, ())
-                names = [member.application for member in members for _ in range(member.rows)]
-                if len(names) == event.rows:
-                    event = replace(event, applications=tuple(names))
-                self._launcher.early_exits(replica, event)
+                self._features_seen(replica, event)
             case RowsKept():
                 self._keep_rows(event)
             case RowsMismatch():
@@ -304,6 +300,13 @@ class ReplicaSupervisor:
             case ReplicaLost():
                 self._lost(replica, event, out_of_memory=out_of_memory)
         self._flush()
+
+    def _features_seen(self, replica: Replica, event: FeaturesSeen) -> None:
+        members = self._last_members.get(replica.id, ())
+        names = [member.application for member in members for _ in range(member.rows)]
+        if len(names) == event.rows:
+            event = replace(event, applications=tuple(names))
+        self._launcher.early_exits(replica, event)
 
     def _keep_rows(self, event: RowsKept) -> None:
         batch = self._batches[event.batch]
