@@ -23,7 +23,7 @@ CEILINGS = {
     "cluster": 1_590,
     "domain": 3_154,
     "engine": 4_293,
-    "executors": 13_438,
+    "executors": 13_441,
     "exits": 2_116,
     "frontends": 8_220,
     "models": 11_833,
@@ -35,7 +35,7 @@ CEILINGS = {
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,
-    "server": 7_348,
+    "server": 7_351,
     "wire": 2_734,
     "lab/cli": 2_100,
     "lab/examples": 2_480,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_935,
+    "serving": 83_941,
     "client": 2_258,
     "lab": 20_859,
     "testing": 400,
     "papers": 11_807,
-    "all": 119_215,
+    "all": 119_221,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
