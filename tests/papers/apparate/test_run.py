@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from slacktide_papers.apparate.experiments import (
     APPARATE,
     AUTO,
     EXPERIMENTS,
+    MEMORY,
     OFFLINE,
     ONCE,
     ONLINE,
@@ -41,7 +43,7 @@ from slacktide_papers.apparate.experiments import (
 )
 from slacktide_papers.apparate.make_tables import TableOrder, make_table
 from slacktide_papers.apparate.paper import PAPER
-from slacktide_papers.apparate.play import play
+from slacktide_papers.apparate.play import changes, play
 from slacktide_papers.apparate.ramp_styles import OURS, compared_styles
 from slacktide_papers.apparate.setting import STREAMS, arrivals, load_table, minute_counts
 from slacktide_papers.apparate.stage_times import opened
@@ -134,6 +136,31 @@ def test_of_an_hour_the_first_tenth_and_a_quarter_of_the_rest_are_used() -> None
     assert places[-1] == 108_000 - 2_701
     assert STREAMS["chained/rush_hour"].inputs == 28_800
     assert STREAMS["chained/day"].place(28_799) == 28_799 == STREAMS["chained/day"].inputs - 1
+
+
+def test_a_change_is_caught_by_the_first_right_answer_within_two_frames() -> None:
+    table = replace(
+        VIDEO.table(2).part(0, 14),
+        answers=np.array([0, 0, 1, 1, 1, 2, 2, 2, 2, 0, 0, 0, 1, 1]),
+        session=np.array([0] * 12 + [1] * 2),
+    )
+    right = np.ones(14, bool)
+    assert changes(table, right) == (1.0, 0.0)
+    right[[2, 3, 5, 9, 10, 11]] = False
+    assert changes(table, right) == (pytest.approx(2 / 3), math.inf)
+    assert changes(VIDEO.table(2), np.ones(1_500, bool)) == (None, None)
+
+
+def test_remembered_answers_are_counted(tmp_path: Path) -> None:
+    table = VIDEO.table(2)
+    classes = np.arange(len(table)) // 15 % 3
+    early = np.eye(3)[classes] + 0.1 * np.random.default_rng(1).random((len(table), 3))
+    replace(table, early=early, answers=classes).save(tmp_path / "memory.npz")
+    run = play(cell(ExitScope().with_tables([tmp_path / "memory.npz"]), MEMORY))
+    assert run.remembered > 0.1
+    assert run.agreement >= 0.99
+    assert run.caught is not None
+    assert run.caught >= 0.9
 
 
 def test_without_exits_just_under_a_fifth_of_texts_is_dropped(scope: ExitScope) -> None:

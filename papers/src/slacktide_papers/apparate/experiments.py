@@ -43,6 +43,8 @@ def ours(label: str, mode: str, **options: float | str) -> Contender:
     return Contender.of(label, "exits", mode=mode, **options)
 
 
+REMEMBERED = 16.0
+"""Largest number of frames to which an answer may be given again."""
 VANILLA = Contender("vanilla", "vanilla")
 APPARATE = ours("release", "release", ramp_budget=0.02)
 """Apparate as in the paper: answered rows run on, and ramps may add 2 % to a pass."""
@@ -52,6 +54,12 @@ RUN, RUN_AUTO = (
     ours("auto, run, 5 %", "auto", promise="run"),
 )
 """The promise is kept over the run, not in every window of 512 answers."""
+MEMORY, MEMORY_RUN, MEMORY_RELEASE = (
+    ours("memory", "auto", remember=REMEMBERED),
+    ours("memory, run", "auto", remember=REMEMBERED, promise="run"),
+    ours("memory, release", "release", ramp_budget=0.02, remember=REMEMBERED),
+)
+"""A ramp at the front gives the model's last answer to the session."""
 FIXED = ours("release, no adjustment", "release", ramp_budget=0.02, fixed=1.0)
 ONCE = tuple(
     Contender(f"tuned once{note}", "once", (("kind", kind),))
@@ -210,7 +218,7 @@ _ON_STREAMS = (
     _experiment(
         "hours",
         "Videos of an hour: ten classes, and three groups of them",
-        (VANILLA, APPARATE, RUN, AUTO, RUN_AUTO, OFFLINE, SINGLE),
+        (VANILLA, APPARATE, RUN, AUTO, RUN_AUTO, SINGLE, MEMORY, MEMORY_RUN, MEMORY_RELEASE),
         streams=is_video,
         hours=True,
     ),

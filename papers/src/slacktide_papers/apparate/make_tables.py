@@ -23,7 +23,7 @@ from slacktide.lab.simulation.scenario import done_in_processes
 from slacktide.planning.exits import FEATURE_SHARE
 from slacktide_papers.apparate.deeper_ramps import DEEPER, hidden_layers, units
 from slacktide_papers.apparate.experiments import EXPERIMENTS, ExitScope
-from slacktide_papers.apparate.setting import STREAMS, ExitStream, TableFile
+from slacktide_papers.apparate.setting import HOUR_PART, STREAMS, ExitStream, TableFile
 from slacktide_papers.apparate.stage_times import StageTimes, stage_times
 from slacktide_papers.apparate.stream_features import StreamFeatures, cached
 from slacktide_papers.harness.run import Moved
@@ -201,13 +201,20 @@ def make_table(order: TableOrder) -> dict[str, Any]:
         ]
         uncertainty = np.stack([part.uncertainty for part in judged], axis=1)
         agrees = np.stack([part.agrees for part in judged], axis=1)
-        parts.append((uncertainty, agrees, np.full(len(answers), revision)))
+        early = pooled[0][:, : features.graph.positions[0].channels]
+        parts.append((uncertainty, agrees, np.full(len(answers), revision), early, answers))
         numbers = range(number + 1, (number := number + len(answers)) + 1)
         learnt = np.array([is_judged(batch, FEATURE_SHARE) for batch in numbers])
         learning.trainer.add([rows[learnt] for rows in pooled], logits[learnt])
         if learning.is_due and (better := learning.train(ramps)) is not None:
             ramps, revision = better, revision + 1
-    uncertainty, agrees, revisions = (np.concatenate(part) for part in zip(*parts, strict=True))
+    uncertainty, agrees, revisions, early, classes = (
+        np.concatenate(part) for part in zip(*parts, strict=True)
+    )
+    remembered: dict[str, Array] = {}
+    if order.is_of_hours:
+        session = np.arange(len(classes)) // HOUR_PART if order.stream.is_hour else 0 * classes
+        remembered = {"early": early, "answers": classes, "session": session}
     ExitTable(
         title=f"{order.name}, {order.inputs} inputs, ramps of the first {order.trained}",
         rate=order.stream.rate,
@@ -220,6 +227,7 @@ def make_table(order: TableOrder) -> dict[str, Any]:
         before=times.before,
         ramp=times.ramp,
         revisions=revisions,
+        **remembered,
     ).save(order.path(features))
     return {}
 

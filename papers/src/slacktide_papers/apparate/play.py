@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slacktide.domain import (
     Command,
@@ -44,12 +45,16 @@ from slacktide_papers.apparate.experiments import ExitCell
 from slacktide_papers.apparate.setting import MAX_BATCH, MODEL, SLO_X, arrivals, load_table, peak
 from slacktide_papers.harness.experiments import Contender
 
+Bools = NDArray[np.bool_]
+
 LOSS = 0.01
 """Largest permitted share of wrong answers, unless a contender states another."""
 WINDOW = 512
 """Answers in a window over which accuracy should hold."""
 BEGIN_S = 2.0
 """Seconds before the first request, in which replicas start and the first ramps open."""
+WITHIN = 2
+"""Frames after a change within which its answer should come."""
 JOB_S = 0.01
 """Seconds that a tuning job computes off the event loop."""
 DROPPED = 0.2
@@ -97,6 +102,13 @@ class PlayedExits:
     """Share of the time in which batches ran."""
     load: float = 0.0
     """Arrival rate as a multiple of peak throughput with full batches."""
+    caught: float | None = None
+    """Share of changes of the model's answer whose answer came within two frames; None: the table
+    does not hold the model's answers."""
+    delay_p95: float | None = None
+    """95th percentile of the delay to an answer that lasts two frames more, in frames."""
+    remembered: float = 0.0
+    """Share of remembered answers."""
 
 
 def play(cell: ExitCell) -> PlayedExits:
@@ -163,6 +175,7 @@ def _stated(contender: Contender, table: ExitTable, loss: float) -> StatedExits 
         mode=ExitMode(str(options["mode"])),
         moving=not options.get("fixed"),
         promise=str(options.get("promise", "window")),
+        remember_frames=int(options.get("remember", 0)),
     )
 
 
@@ -178,6 +191,28 @@ def _text_rate(path: Path, digest: str, inputs: int, folder: Path | None) -> flo
         played = run.played(LOSS)
         low, high = (rate, high) if played.answered > (1.0 - DROPPED) * len(table) else (low, rate)
     return low
+
+
+def changes(table: ExitTable, right: Bools) -> tuple[float | None, float | None]:
+    """Share of caught changes, and p95 of the delay (`PlayedExits`). `right` [inputs]: whether the
+    answer that was given equals the model's own."""
+    answers = table.answers
+    if answers is None:
+        return None, None
+    session = np.zeros(len(table), np.int64) if table.session is None else table.session
+    after = np.arange(1, len(table) - WITHIN)
+    changed = (answers[after] != answers[after - 1]) & (
+        session[after - 1] == session[after + WITHIN]
+    )
+    first = after[changed]
+    delay, lasts = np.full(len(first), np.inf), np.ones(len(first), bool)
+    for later in range(WITHIN + 1):
+        lasts &= answers[first + later] == answers[first]
+        delay = np.where(lasts & right[first + later], np.minimum(delay, later), delay)
+    if not lasts.any():
+        return None, None
+    ranked = np.sort(delay[lasts])
+    return float(np.isfinite(delay).mean()), float(ranked[int(np.ceil(0.95 * len(ranked))) - 1])
 
 
 class _Run:
@@ -201,6 +236,9 @@ class _Run:
         self._ramps: list[tuple[float, tuple[int, ...]]] = []
         """(instant of a change, ramps active from then on)."""
         planners: tuple[Planner, ...] = () if stated is None else (ExitsPlanner(),)
+        self._remembers = int(stated is not None and stated.remember_frames > 0)
+        """Number of ramps in front of those of the table."""
+        self._exits = TableExits(table, stated)
         self._simulation = Simulation(
             Engine(self._parts),
             _PLAN,
@@ -211,7 +249,7 @@ class _Run:
             planners=planners,
             stated={} if stated is None else {MODEL: stated},
             job_s=JOB_S,
-            exits={} if stated is None else {MODEL: TableExits(table, stated)},
+            exits={} if stated is None else {MODEL: self._exits},
         )
 
     def played(self, loss: float) -> PlayedExits:
@@ -220,9 +258,20 @@ class _Run:
         answers = sorted(self._answers)
         inputs = np.array([id for id, _, _ in answers], dtype=np.int64)
         ramps = np.array([ramp for _, _, ramp in answers], dtype=np.int64)
-        right = np.where(ramps < 0, True, self._table.agrees[inputs, ramps])
+        is_early = ramps >= 0
+        is_remembered = is_early & (ramps < self._remembers)
+        agrees = self._table.agrees[inputs, ramps - self._remembers]
+        remembered = np.array(
+            [self._exits.remembered.get(id, True) for id in inputs.tolist()], bool
+        )
+        right = ~is_early | np.where(is_remembered, remembered, agrees)
         latency = np.array([seconds for _, seconds, _ in answers])
-        return self.concluded(latency, right, float((ramps >= 0).mean()) if answers else 0.0, loss)
+        played = self.concluded(latency, right, float(is_early.mean()) if answers else 0.0, loss)
+        on_input: Bools = np.zeros(len(self._table), bool)
+        on_input[inputs] = right
+        caught, delay_p95 = changes(self._table, on_input)
+        share = float(is_remembered.mean()) if answers else 0.0
+        return replace(played, caught=caught, delay_p95=delay_p95, remembered=share)
 
     def concluded(
         self, latency: Floats, right: np.ndarray, exits: float, loss: float

@@ -32,6 +32,9 @@ CONTENDERS = (
     Column("windows", "windows", ".0%"),
     Column("exits", "exits", ".0%"),
     Column("ramps", "ramps", ".1f"),
+    Column("remembered", "memory", ".0%"),
+    Column("caught", "changes", ".1%"),
+    Column("delay_p95", "delay", ".0f"),
     Column("printed", "printed p50"),
 )
 SEARCHES = (
@@ -110,7 +113,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 def _columns(rows: Sequence[ExitRow]) -> list[Column]:
     """All columns; without case, load or printed figure if no row has one."""
-    names = ("case", "load", "printed")
+    names = ("case", "load", "remembered", "caught", "delay_p95", "printed")
     empty = {name for name in names if not any(getattr(row, name) for row in rows)}
     return [column for column in CONTENDERS if column.name not in empty]
 

@@ -225,6 +225,8 @@ class TableExits:
         """For each ramp, the column that states its times and, unless it remembers, its answers."""
         self._revision = self._revision_of(0)
         """Revision of the ramps' weights that was last published."""
+        self.remembered: dict[int, bool] = {}
+        """By request that a remembered answer was found for: whether it is the model's."""
         self._memory: SessionMemory[int] | None = None
         """The remembered input of each session."""
         if stated is not None and stated.remember_frames:
@@ -326,6 +328,7 @@ class TableExits:
                 at = int(inputs[row])
                 uncertainty[row] = float(distance(table.early[at], table.early[last]))
                 agrees[row] = bool(table.answers[at] == table.answers[last])
+                self.remembered[member.id] = agrees[row]
             row += member.rows
         return uncertainty, agrees
 
