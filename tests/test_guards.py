@@ -43,7 +43,7 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_114,
+    "lab/simulation": 8_117,
     "lab/workloads": 2_000,
     "testing": 400,
 }
@@ -52,10 +52,10 @@ that needs it, by no more than its own budget."""
 TOTALS = {
     "serving": 83_941,
     "client": 2_258,
-    "lab": 20_859,
+    "lab": 20_862,
     "testing": 400,
-    "papers": 11_807,
-    "all": 119_221,
+    "papers": 11_897,
+    "all": 119_314,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
