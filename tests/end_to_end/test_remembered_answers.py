@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -44,7 +45,8 @@ def remembering(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: An
     zoo = zoo_at(folder / "repository")
     for name, age in (("lasting", "1h"), ("brief", "1us")):
         chain(zoo, name, SETTINGS.format(age=age))
-        learn(zoo, name, folder, rows(600))
+    learn(zoo, "lasting", folder, rows(600))
+    shutil.copytree(zoo.root / "lasting/1/exits", zoo.root / "brief/1/exits")
     with pytest.MonkeyPatch.context() as patch:
         stated = fixed(0, threshold=0.02, mode=ExitMode.SHRINK)
         patch.setattr("slacktide.models.repository.early_exit.StatedExits", stated)

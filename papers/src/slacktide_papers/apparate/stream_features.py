@@ -93,6 +93,14 @@ class StreamFeatures:
                 logits = merged(logits, example(self.model).classes)
             yield features, logits
 
+    def pictures(self, start: int, stop: int) -> Iterator[Array]:
+        """The used inputs `start` to `stop` of a video, [n, 3, height, width], in parts."""
+        places = [self._stream.place(number) for number in range(start, stop)]
+        for part in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+            inputs = self._inputs(int(part[0]), int(part[-1]) + 1)
+            while few := tuple(islice(inputs, CHUNK)):
+                yield np.concatenate([next(iter(request.values())) for request in few])
+
     def _path(self, first: int) -> Path:
         return self.folder / f"{self._stream.place(first)}.npz"
 

@@ -333,7 +333,10 @@ class WorkerHandle:
         elif kind is FrameKind.FEATURES:
             self._tell(decode_features(body))
         elif kind is FrameKind.REMEMBERED:
-            self._tell(RowsKept(*decode_remembered(body)))
+            batch, contents = decode_remembered(body)
+            if max(contents, default=0) >= self._member_count:
+                raise ProtocolError(f"rows to remember of members {[*contents]}")
+            self._tell(RowsKept(batch, contents))
         elif kind is FrameKind.READY:
             if self._state is _State.STARTING:
                 self._state = _State.UP
