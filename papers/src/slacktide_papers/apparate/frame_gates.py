@@ -82,13 +82,13 @@ def scored(answers: Array, session: Array, frames: range, answered: Sequence[int
     """Score the answers that `sources` returned."""
     numbers, from_frames = np.array(frames), np.array(answered)
     right = answers[from_frames] == answers[numbers]
-    own = answers[numbers]
+    classes = answers[numbers]
     after = np.arange(1, len(numbers) - WITHIN)
     of = session[numbers]
-    after = after[(own[after] != own[after - 1]) & (of[after - 1] == of[after + WITHIN])]
+    after = after[(classes[after] != classes[after - 1]) & (of[after - 1] == of[after + WITHIN])]
     delay, lasts = np.full(len(after), np.inf), np.ones(len(after), bool)
     for later in range(WITHIN + 1):
-        lasts &= own[after + later] == own[after]
+        lasts &= classes[after + later] == classes[after]
         delay = np.where(lasts & right[after + later], np.minimum(delay, later), delay)
     ranked = np.sort(delay[lasts])
     return GatedRun(
@@ -166,13 +166,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     small = np.concatenate([grey(part) for part in features.pictures(first, stop)])
     played = np.arange(first, stop) - stream.trained
     session = np.where(played < 0, -1, played // HOUR_PART if stream.is_hour else 0)
-    learnt, rest = range(stream.trained - first), range(stream.trained - first, len(answers))
+    learnt, later_frames = (
+        range(stream.trained - first),
+        range(stream.trained - first, len(answers)),
+    )
     print("gate              frames  again  right   changes  delay p95  mean saved")
     for most in chosen.frames:
         for gate in gates(small, early, position.cost):
             threshold = calibrated(gate, answers, session, learnt, most)
-            run = scored(answers, session, rest, sources(gate, session, rest, threshold, most))
-            saved = run.closed * (1.0 - gate.extra) - (1.0 - run.closed) * gate.extra
+            run = scored(
+                answers,
+                session,
+                later_frames,
+                sources(gate, session, later_frames, threshold, most),
+            )
+            saved = run.closed - gate.extra
             print(
                 f"{gate.name:17} {most:6} {run.closed:6.1%} {run.agreement:6.2%}"
                 f" {run.caught:9.1%} {run.delay_p95:10g} {saved:11.2f}"
