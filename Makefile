@@ -28,7 +28,7 @@ $(VENV)/.users: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(if $(REAL),$(STAMP),$(USERS)) ## serve the example models under bursty load and print the report (two minutes); make demo REAL=1: models of others, beside their packages' code (some minutes)
-	$(BIN)/$(if $(REAL),python -m bench real_pictures --quick || test $$? = 1,slacktide demo)
+	$(BIN)/$(if $(REAL),python -m bench real_pictures real_video --quick || test $$? = 1,slacktide demo)
 
 serve: $(USERS) ## make the example models and serve them
 	$(BIN)/slacktide models make .cache/example-models

@@ -62,6 +62,7 @@ BENCHMARKS = {
     "many_sessions": "a thousand sessions of frames on a family with profiled latencies",
     "real_models": "six public models, three sizes mixed: share in time, errors of predictions",
     "real_pictures": "public models behind JPEG and files: answers, time, against their packages",
+    "real_video": "a real camera: what exits and remembered answers save, and who is missed",
     "texts": "all-MiniLM-L6-v2 behind its tokenizer: vectors, µs, short texts beside long ones",
     "exits_of_others": "early exits of four public models: agreement, and cost of stages",
     "rare_exits": "early exits: rare answers, and an application of little traffic",

