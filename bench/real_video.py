@@ -57,6 +57,7 @@ there."""
 RIDGE = 300.0
 CAUGHT_WITHIN = 2
 SLO_S = 0.25
+MEMORY = "memory"
 SETTINGS = """
 inputs: {images: {image: {preset: mobilenet, resize: squash, crop: 1}}}
 """
@@ -272,7 +273,8 @@ def show(
             if "whole" in figures:
                 ratio = numbers["p50"] / figures["whole"]["p50"]
                 result.figures.append(Figure(f"{name}: p50 ÷ whole", ratio, "×"))
-    headings = ("", "answered", "p25, p50, p99 ms", "right", "entries", "caught", "left early")
+    left = "by memory, by ramps"
+    headings = ("", "answered", "p25, p50, p99 ms", "right", "entries", "caught", left)
     text = f"four cameras, {len(entries(truth))} entries by the whole model"
     result.tables.append(Table(text, headings, tuple(rows)))
 
@@ -286,8 +288,7 @@ def _cells(
     exits: Mapping[str, Any],
 ) -> tuple[str, ...]:
     times = ", ".join(f"{1e3 * numbers[level]:.1f}" for level in ("p25", "p50", "p99"))
-    left = ", ".join(
-        f"{ramp['tensor']}: {ramp['request_count']}" for ramp in exits.get("ramps", ())
-    )
+    by_ramp = {ramp["tensor"]: ramp["request_count"] for ramp in exits.get("ramps", ())}
+    left = f"{by_ramp.pop(MEMORY, 0)}, {sum(by_ramp.values())}"
     cells = (f"{right:.3f}", str(len(entered)), f"{share:.2f}", left)
     return (name, str(numbers["answered"]), times, *cells)
