@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +46,15 @@ TOLERANCE = 1e-3
 SWITCH_S = 0.0005
 """Longest wait of a batch, in seconds, for the interpreter while a thread cuts a graph."""
 
+BACKGROUND_NICENESS = 10
+"""Niceness added to threads that open sessions: a tenth of a core that batches want."""
 STEP_S, PATIENCE_S = 0.015, 2.0
 """Seconds of a gap in which a step of cutting the graph may begin, and seconds after which the
 rest is done beside batches."""
 
 _FEATURES = ("exits/features/", "exits/logits")
+
+T = TypeVar("T")
 
 Arrangement = tuple[tuple[int, ...], int, bool]
 """Ramps, their revision, and whether features are reported."""
@@ -263,8 +269,8 @@ class Arranger:
         opener = self._session.opener
         if not opener.optimises:
             return model
-        self.turn.wait_for_room(STEP_S, until=self._patient_until)
-        return onnx.load_from_string(opener.optimise(model.SerializeToString()))
+        data = model.SerializeToString()
+        return onnx.load_from_string(_in_background(lambda: opener.optimise(data)))
 
     def _open(self, parts: Sequence[StageModel]) -> dict[int, list[Stage]]:
         """Open the stages, for each number of threads."""
@@ -274,10 +280,10 @@ class Arranger:
         for threads in self._threads:
             chains[threads] = []
             for part, asks in zip(parts, flags, strict=True):
-                self.turn.wait_for_room(STEP_S, until=self._patient_until)
                 part.declare(types)
-                opened = opener.open_stage(
-                    part.model.SerializeToString(), threads, optimised=opener.optimises
+                data = part.model.SerializeToString()
+                opened = _in_background(
+                    partial(opener.open_stage, data, threads, optimised=opener.optimises)
                 )
                 types.update((output.name, output.type) for output in opened.get_outputs())
                 rows = (*part.inputs, *part.received)
@@ -337,6 +343,18 @@ class Arranger:
         arrays = session.run(*arguments)
         self._run_s = time.perf_counter() - begin
         return arrays
+
+
+def _in_background(call: Callable[[], T]) -> T:
+    """Return what a call into ONNX Runtime gives, at a lower priority than batches have. Only for
+    calls that release the interpreter: batches would wait for a slow thread that holds it."""
+    with ThreadPoolExecutor(1, "exits", initializer=_lower_priority) as executor:
+        return executor.submit(call).result()
+
+
+def _lower_priority() -> None:
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), priority + BACKGROUND_NICENESS)
 
 
 def _features_if_asked(model: Any) -> bool:
