@@ -23,7 +23,7 @@ CEILINGS = {
     "cluster": 1_590,
     "domain": 3_154,
     "engine": 4_293,
-    "executors": 13_444,
+    "executors": 13_462,
     "exits": 2_116,
     "frontends": 8_220,
     "models": 11_833,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_944,
+    "serving": 83_962,
     "client": 2_258,
     "lab": 20_862,
     "testing": 400,
     "papers": 12_096,
-    "all": 119_516,
+    "all": 119_534,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
