@@ -54,7 +54,7 @@ rest is done beside batches."""
 
 _FEATURES = ("exits/features/", "exits/logits")
 
-T = TypeVar("T")
+Answer = TypeVar("Answer")
 
 Arrangement = tuple[tuple[int, ...], int, bool]
 """Ramps, their revision, and whether features are reported."""
@@ -269,8 +269,8 @@ class Arranger:
         opener = self._session.opener
         if not opener.optimises:
             return model
-        data = model.SerializeToString()
-        return onnx.load_from_string(_in_background(lambda: opener.optimise(data)))
+        serialized = model.SerializeToString()
+        return onnx.load_from_string(_in_background(lambda: opener.optimise(serialized)))
 
     def _open(self, parts: Sequence[StageModel]) -> dict[int, list[Stage]]:
         """Open the stages, for each number of threads."""
@@ -281,9 +281,9 @@ class Arranger:
             chains[threads] = []
             for part, asks in zip(parts, flags, strict=True):
                 part.declare(types)
-                data = part.model.SerializeToString()
+                serialized = part.model.SerializeToString()
                 opened = _in_background(
-                    partial(opener.open_stage, data, threads, optimised=opener.optimises)
+                    partial(opener.open_stage, serialized, threads, optimised=opener.optimises)
                 )
                 types.update((output.name, output.type) for output in opened.get_outputs())
                 rows = (*part.inputs, *part.received)
@@ -345,7 +345,7 @@ class Arranger:
         return arrays
 
 
-def _in_background(call: Callable[[], T]) -> T:
+def _in_background(call: Callable[[], Answer]) -> Answer:
     """Return what a call into ONNX Runtime gives, at a lower priority than batches have. Only for
     calls that release the interpreter: batches would wait for a slow thread that holds it."""
     with ThreadPoolExecutor(1, "exits", initializer=_lower_priority) as executor:
