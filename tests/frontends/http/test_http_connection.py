@@ -203,6 +203,15 @@ async def test_other_clients_are_never_sent_elsewhere(lines, path):
         assert here.data.calls[0].context.redirected == ("followed" in f"{lines}{path}")
 
 
+async def test_expect_of_http_1_0_is_ignored():
+    async with serve() as here:
+        here.data.elsewhere = "http://10.0.0.2:8000"
+        data, line = binary(bytes(1000))
+        request = post(data, line, EXPECT, ALLOW).replace(b" HTTP/1.1", b" HTTP/1.0")
+        assert (await here.ask(request)).status == 200
+        assert here.data.asked_elsewhere == 0
+
+
 async def test_another_value_of_redirect_is_refused():
     async with serve() as here:
         answer = await here.ask(post(b"", "slacktide-redirect: perhaps"))

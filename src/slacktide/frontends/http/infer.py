@@ -113,7 +113,8 @@ class InferEndpoint:
         call, head = request.call, request.head.infer
         assert call is not None
         assert head is not None
-        if head.redirect == _ALLOW and b"expect" in request.head.headers:
+        waits = b"expect" in request.head.headers and not request.head.is_http_1_0
+        if waits and head.redirect == _ALLOW:
             origin = call.elsewhere(length, head.parameters)
             if origin:
                 request.call = None

@@ -115,6 +115,7 @@ def test_a_grid_may_vary_servers(read: Read) -> None:
         ("servers={}", "applications.web.enters: needs 'servers'"),
         ("applications.web.notice=1ms", "applications.web.notice: expected none with 'servers'"),
         ("clients={c: {}}", "clients.c"),
+        ("scale_out={most: 1}", "scale_out.most: expected at least the 2 servers"),
         ("scale_out={target: 0.5}", "scale_out: expected a key 'most'"),
         ("models.m={exits: x.csv}", "models.m.exits: "),
     ],

@@ -400,6 +400,8 @@ class Scenario(Section):
         for name in ("hop", "deaths", "scale_out"):
             if name in self.model_fields_set and not self.servers:
                 raise ValueError(f"{name}: needs 'servers'")
+        if self.scale_out is not None and self.scale_out.most < len(self.servers):
+            raise ValueError(f"scale_out.most: expected at least the {len(self.servers)} servers")
         for name, application in self.applications.items():
             if application.enters and not self.servers:
                 raise ValueError(f"applications.{name}.enters: needs 'servers'")
