@@ -25,7 +25,7 @@ CEILINGS = {
     "engine": 4_293,
     "executors": 13_462,
     "exits": 2_116,
-    "frontends": 8_220,
+    "frontends": 8_221,
     "models": 11_833,
     "observability": 1_930,
     "peers": 839,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_117,
+    "lab/simulation": 8_119,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 83_962,
+    "serving": 83_963,
     "client": 2_258,
-    "lab": 20_862,
+    "lab": 20_864,
     "testing": 400,
     "papers": 12_096,
-    "all": 119_534,
+    "all": 119_537,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
