@@ -278,3 +278,34 @@ def test_ramps_beyond_the_budget_at_small_batches_are_dropped() -> None:
     served.turn(unequal(ramps, 0.072, 0.02), TimerFired())
     assert len(served.policy.ramps) == len(ramps) - 1
     assert served.status.reason == "ramps cost 7.2% of a pass, more than 5.0%"
+
+
+def test_memory_is_active_beside_ramps_at_which_other_rows_leave() -> None:
+    unsure = leaving(0.0, 0.0, 0.0, 0.5)
+    unsure[256:, 0] = 0.1  # rows that no ramp behind is sure of
+    known, times = facts(EIGHT), PassTimes(facts(EIGHT))
+    everywhere = unsure, np.ones(unsure.shape, bool)
+    questions = [
+        ExitsQuestion(
+            *(known, (3,), (unsure[:, [3]], everywhere[1][:, [3]]), 0.01, 512, 0.05, times),
+            everywhere,
+            remembers=remembers,
+        )
+        for remembers in (False, True)
+    ]
+    by_rates, searched = (question.answer() for question in questions)
+    assert by_rates.ramps == (0,)  # as if the same rows left at both
+    assert searched.ramps == (0, 3)
+    assert all(threshold > 0.1 for threshold in searched.thresholds)
+    assert searched.reason
+
+
+def test_memory_goes_where_it_saves_nothing() -> None:
+    unsure = leaving(0.0, 0.0, 0.0, 0.5)
+    everywhere = unsure, np.ones(unsure.shape, bool)
+    active = unsure[:, [0, 3]], everywhere[1][:, [0, 3]]
+    times = PassTimes(facts(EIGHT))
+    question = ExitsQuestion(
+        *(facts(EIGHT), (0, 3), active, 0.01, 512, 0.05, times), everywhere, remembers=True
+    )
+    assert question.answer().ramps == (3,)

@@ -580,6 +580,7 @@ class PoolExits(ScopeState):
             self._guards(self.classes, self.ramps),
             self._guards(self.classes_everywhere, positions) if may_move else (),
             budget.confidence,
+            self.remembers and 0 not in self.unfit,
         )
 
     def accept(self, answer: ExitsAnswer | Exception, seconds: float) -> None:

@@ -188,10 +188,13 @@ def evenly_spaced(
 
 
 def best_ramps(
-    positions: Sequence[int], times: PassTimes, budget: float, rates: Mapping[int, float]
+    positions: Sequence[int],
+    times: PassTimes,
+    budget: float,
+    rates: Mapping[int, float],
+    chosen: tuple[int, ...] = (),
 ) -> tuple[int, ...]:
-    """Return the ramps that should save most, chosen greedily."""
-    chosen: tuple[int, ...] = ()
+    """Return the ramps that should save most, chosen greedily beside those in `chosen`."""
     saved = times.guess(chosen, rates)
     while True:
         more = [tuple(sorted((*chosen, ramp))) for ramp in positions if ramp not in chosen]
@@ -243,6 +246,8 @@ class ExitsQuestion:
     """Conditions of classes, for all ramps in `facts`."""
     confidence: float = CONFIDENCE
     """Confidence that the loss is within its limit."""
+    remembers: bool = False
+    """Whether position 0 gives remembered answers."""
 
     def answer(self) -> ExitsAnswer:
         """Return the ramps to be active, and their thresholds."""
@@ -266,17 +271,55 @@ class ExitsQuestion:
 
     def round(self, everywhere: RampVerdicts) -> tuple[tuple[int, ...], str]:
         """Return the ramps to be active, and why they move, for people."""
-        names = {fact.position: f"ramp {fact.position} ({fact.name})" for fact in self.facts}
-        times, used, reasons = self.times, self.active, []
         alone = rates_alone(everywhere, self.loss, self.guards_everywhere, self.confidence)
-        rates = dict(zip(names, alone, strict=True))
+        rates = dict(zip([fact.position for fact in self.facts], alone, strict=True))
+        if not self.remembers:
+            return self._by_rates(rates, self.active)
+        learnt = {position: rate for position, rate in rates.items() if position}
+        without, _ = self._by_rates(learnt, tuple([ramp for ramp in self.active if ramp]))
+        beside = best_ramps(tuple(learnt), self.times, self.budget, rates, (0,))
+        choices = [without, *[r for r in ((0, *without), beside) if self._fits(r)]]
+        saved = {ramps: self._saved(everywhere, ramps) for ramps in {*choices, self.active}}
+        best = max(choices, key=saved.__getitem__)
+        margin = 0.0 if {*best} <= {*self.active} else MOVE
+        if saved[best] <= saved[self.active] + margin:
+            return self.active, ""
+        return best, f"{saved[best]:.0%} of a pass saved, not {saved[self.active]:.0%}"
+
+    def _fits(self, ramps: tuple[int, ...]) -> bool:
+        return self.times.fits(ramps, self.budget)
+
+    def _saved(self, everywhere: RampVerdicts, ramps: tuple[int, ...]) -> float:
+        """Return the share of a pass that ramps save with the best thresholds for these rows. Rates
+        do not tell this of remembered answers: other rows leave there than at the ramps behind."""
+        if not ramps:
+            return 0.0
+        positions = [fact.position for fact in self.facts]
+        columns = [positions.index(ramp) for ramp in ramps]
+        unsure, agrees = (part[:, columns] for part in everywhere)
+        search = search_of(
+            (unsure, agrees),
+            self.times.saved(ramps),
+            self.loss,
+            len(unsure),
+            [guard.search(columns) for guard in self.guards_everywhere],
+            self.confidence,
+        )
+        return search.saving(search.best()) / len(unsure) + self.times.worth(ramps)[-1]
+
+    def _by_rates(
+        self, rates: Mapping[int, float], active: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], str]:
+        """Return the ramps to be active among those in `rates`, and why they move."""
+        names = {fact.position: f"ramp {fact.position} ({fact.name})" for fact in self.facts}
+        times, used, reasons = self.times, active, []
         while used:
             fewer = without_the_least(used, times, rates)
             if times.guess(fewer, rates) < times.guess(used, rates):
                 break
             reasons += [f"{names[r]}: costs more than it saves" for r in {*used} - {*fewer}]
             used = fewer
-        best = best_ramps(tuple(names), times, self.budget, rates)
+        best = best_ramps(tuple(rates), times, self.budget, rates)
         if times.guess(best, rates) > times.guess(used, rates) + MOVE:
             removed = {*used} - {*best}, "other ramps save more"
             added = {*best} - {*used}, "saves more"
