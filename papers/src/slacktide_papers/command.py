@@ -142,9 +142,10 @@ PAPERS = {
     Example: slacktide reproduce apparate table-2 --table mine.npz --html page.html
     """,
         experiments="figure-9, figure-11, figure-13 (with 14), figure-16 (with 15), table-2 (with "
-        "1), figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline; default: "
-        "all of them. `live`, only if named, plays two streams to a real server.",
-        quick="Two videos of 4,000 frames, ramps trained on the first quarter: under three "
+        "1), figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline, hours, "
+        "capacity, capacity-hours; default: all of them. `live`, only if named, plays two "
+        "streams to a real server.",
+        quick="Two videos of 4,000 frames, ramps trained on the first quarter: about four "
         "minutes on two idle cores.",
         seeds="Number of seeds for the arrivals of texts; default: 1.",
         data="Folder with the Azure Functions 2019 trace, which determines the arrivals "

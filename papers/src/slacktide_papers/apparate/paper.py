@@ -39,17 +39,27 @@ _ASSUMED = (
     "Rows named `TEXT, DeeBERT` use DeeBERT's own ramps, whose layer is trained with NumPy on the "
     "same inputs. The convolutions of Figure 9 are the model's next layers, run for the ramp "
     "alone.",
+    "Ramps go on learning from a tenth of the inputs, as in the server.",
 )
 _OWN = (
     "Streams are generated: eight videos of sixteen minutes of rendered streets, and texts. Ramps "
     "are trained on the first tenth (2,880 frames, 2,000 texts), which is not played."
+)
+_HOURS = (
+    "Videos of an hour show the same streets. After the first tenth (10,800 frames), 900 "
+    "consecutive frames of every 3,600 are played, without a pause. `groups` merges the ten "
+    "classes into nobody, people and two-wheelers, and vehicles. Classes are guarded as in the "
+    "server."
 )
 _LIVE = (
     "live: a server of this version on one core, called over HTTP, uses the ramps of the table and "
     "gives up no request. The prediction uses model times measured before the run."
 )
 _SOME = "Only the first {:,} of the other inputs are played (--inputs), not the whole stream."
-_QUICK = "Quick: 4,000 frames of two videos; ramps are trained on the first quarter."
+_QUICK = (
+    "Quick: 4,000 frames of two videos; ramps are trained on the first quarter. Experiments on "
+    "hours play one of them with its classes merged into three groups."
+)
 _COUNTS = (
     "Texts arrive at random within each minute, as often as the Azure Functions trace counts, "
     "scaled until just under 20 % are dropped without exits.",
@@ -64,6 +74,8 @@ def assumptions(experiments: Sequence[str], scope: ExitScope) -> list[str]:
     sentences = [*_ASSUMED, _COUNTS[scope.folder is None]]
     if scope.from_examples:
         sentences.append(_QUICK if scope.quick else _OWN)
+    if any(file.hour for file in scope.tables) and not scope.quick:
+        sentences.append(_HOURS)
     if scope.live:
         sentences.append(_LIVE)
     if scope.inputs:
