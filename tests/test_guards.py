@@ -54,8 +54,8 @@ TOTALS = {
     "client": 2_258,
     "lab": 20_864,
     "testing": 400,
-    "papers": 12_096,
-    "all": 119_581,
+    "papers": 12_109,
+    "all": 119_594,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
