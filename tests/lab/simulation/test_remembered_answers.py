@@ -192,7 +192,7 @@ def test_arrays_that_contradict_the_table_are_refused(changed, says):
 
 
 def test_a_table_without_early_features_cannot_play_memory():
-    with pytest.raises(ExitTableError, match="early: expected it"):
+    with pytest.raises(ExitTableError, match="early: expected features"):
         TableExits(HARD.table(1), StatedExits(remember_frames=2))
 
 

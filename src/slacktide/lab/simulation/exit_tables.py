@@ -231,7 +231,7 @@ class TableExits:
         """The remembered input of each session."""
         if stated is not None and stated.remember_frames:
             if table.early is None:
-                raise _refuse("early", "it, to play remembered answers")
+                raise _refuse("early", "features, since answers are remembered")
             self._columns.insert(0, 0)
             self._memory = SessionMemory(stated.remember_frames, stated.remember_s)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.lab.simulation.drawn_exit_tables import DrawnExits
+from tests.lab.simulation.drawn_scenes import DrawnScenes
 
 from slacktide.lab.simulation.scenario import ScenarioError, build, run_cell
 from slacktide.lab.simulation.scenario.reading import parse_scenario
@@ -47,3 +48,16 @@ def test_early_exits_need_a_table(folder: Path) -> None:
     text = TEXT.replace("exits: drawn.npz", "latency: {batches: [1], p50: [9ms]}")
     with pytest.raises(ScenarioError, match="early_exit: needs 'exits'"):
         parse_scenario(text, "s.yaml", folder)
+
+
+def test_answers_are_remembered_where_the_table_has_early_features(folder: Path) -> None:
+    changes = ["models.m.early_exit={remember: {frames: 2}}"]
+    (cell,) = parse_scenario(TEXT, "s.yaml", folder, changes)
+    with pytest.raises(ScenarioError, match=r"models\.m\.exits: exit table: early: expected"):
+        build(cell)
+    (plain,) = parse_scenario(TEXT, "s.yaml", folder)
+    scenes = DrawnScenes(exits=DrawnExits(inputs=900, ability=(-3.0, 0.0)), flicker=0.0)
+    scenes.table(4).save(folder / "drawn.npz")
+    early = run_cell(cell, 1).total.reasons["early_exit"]
+    assert early > 200
+    assert early > 2 * run_cell(plain, 1).total.reasons.get("early_exit", 0)

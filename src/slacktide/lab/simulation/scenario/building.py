@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from slacktide.domain import Deployment, Plan, PoolId, Route, Signature
 from slacktide.lab.load.traces import read_lengths, read_trace
-from slacktide.lab.simulation.exit_tables import read_exit_table
+from slacktide.lab.simulation.exit_tables import TableExits, read_exit_table
 from slacktide.lab.simulation.oracle_slack import OracleSlackOptions
 from slacktide.lab.simulation.scenario.cell_reader import CellReader
 from slacktide.lab.simulation.scenario.families import ClientGroup, ServedFamily
@@ -123,7 +123,11 @@ class _Builder(CellReader):
             scenario.resize_s,
             self._families(),
             tuple(self._group(name, group) for name, group in scenario.clients.items()),
-            {name: self._exits(model) for name, model in scenario.models.items() if model.exits},
+            {
+                name: self._exits(name, model)
+                for name, model in scenario.models.items()
+                if model.exits
+            },
         )
 
     # ── families and their clients ───────────────────────────────────────────────────────────
@@ -148,10 +152,13 @@ class _Builder(CellReader):
                 families[name] = ServedFamily(family, profiles)
         return families
 
-    def _exits(self, model: SimulatedModel) -> ServedExits:
+    def _exits(self, name: str, model: SimulatedModel) -> ServedExits:
         assert model.exits is not None
         table = read_exit_table(self._path(model.exits))
-        return ServedExits(table, None if model.early_exit is None else model.early_exit.stated)
+        exits = ServedExits(table, None if model.early_exit is None else model.early_exit.stated)
+        with self._named(("models", name, "exits")):
+            TableExits(exits.table, exits.stated)
+        return exits
 
     def _group(self, name: str, section: SimulatedClientSection) -> ClientGroup:
         bandwidth = section.link.bandwidth
