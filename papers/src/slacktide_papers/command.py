@@ -145,7 +145,7 @@ PAPERS = {
         "1), figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline, hours, "
         "capacity, capacity-hours; default: all of them. `live`, only if named, plays two "
         "streams to a real server.",
-        quick="Two videos of 4,000 frames, ramps trained on the first quarter: about four "
+        quick="Two videos of 4,000 frames, ramps trained on the first quarter: under four "
         "minutes on two idle cores.",
         seeds="Number of seeds for the arrivals of texts; default: 1.",
         data="Folder with the Azure Functions 2019 trace, which determines the arrivals "
