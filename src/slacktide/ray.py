@@ -78,7 +78,7 @@ class ServerPool:
     ) -> None:
         """`document`: the cluster's file as JSON; `index`: of the pool in the file. The other
         `pools` only have to run. Raises RuntimeError if the node has no place left, or the server
-        does not start."""
+        does not start or take over."""
         _undo_niceness()
         cluster = ClusterFile.model_validate_json(document)
         self._lock, self._folder, self._command = _claim_place(cluster, index)
@@ -97,11 +97,18 @@ class ServerPool:
         except RuntimeError:
             await self._stop()
             raise
+        if halted := self._supervisor_document().get("update"):
+            self._keeping.cancel()  # the server that runs goes on
+            self._lock.release()
+            raise RuntimeError(f"{self._command.name}: {halted}")
 
     def _follows(self, plan: ClusterPlan) -> bool:
         """Whether the supervisor has carried out a plan."""
+        return self._supervisor_document().get("revision") == plan.revision
+
+    def _supervisor_document(self) -> Mapping[str, Any]:
         supervisor = supervisor_of(self._folder)
-        return supervisor is not None and supervisor.document.get("revision") == plan.revision
+        return {} if supervisor is None else supervisor.document
 
     def _state(self) -> dict[str, Any]:
         return next(server_states(self._folder))
