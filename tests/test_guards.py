@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 84_007,
+    "serving": 84_014,
     "client": 2_258,
     "lab": 20_871,
     "testing": 400,
     "papers": 12_109,
-    "all": 119_601,
+    "all": 119_608,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
