@@ -67,7 +67,9 @@ import slacktide.models.repository.early_exit as early_exit
 import slacktide.server.app as app
 stated, ramps = early_exit.StatedExits, {_RAMPS}
 thresholds = ({_UNSURE},) * len(ramps)
-early_exit.StatedExits = lambda *given: replace(stated(*given), ramps=ramps, thresholds=thresholds)
+early_exit.StatedExits = lambda *given, **named: replace(
+    stated(*given, **named), ramps=ramps, thresholds=thresholds
+)
 app.EngineSettings = partial(
     app.EngineSettings,
     hang_floor={PATIENCE},
