@@ -27,7 +27,6 @@ from slacktide.domain import (
     PoolId,
     ReplicaLost,
 )
-from slacktide.executors import idle_features
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.exit_frames import decode_features, decode_released
 from slacktide.executors.hand_over.arena import map_read_only
@@ -407,18 +406,43 @@ def test_features_are_reported_after_the_answer_if_the_lane_has_gaps(bench: Benc
 def test_a_batch_reports_its_features_itself_after_one_that_found_no_gap(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_features, "ATTEMPTS", 1)
     bench.arrange(policy(0, 1, features=True, feature_share=1.0))
     bench.run(*images(1))
     gaps(bench, 10.0)
     assert bench.run(*images(1), batch=2).features is None
     bench.later.get(timeout=bench.kit.PATIENCE)
     settle(bench)
-    monkeypatch.setattr(bench.arranger.turn, "run_timed", lambda *_, **__: None)
+    turn = bench.arranger.turn
+
+    def give_way(run: Any, seconds: float, *, beside: bool) -> None:
+        with turn:  # the next batch begins
+            pass
+
+    monkeypatch.setattr(turn, "run_timed", give_way)
     assert bench.run(*images(1), batch=3).features is None
     settle(bench)
     assert bench.run(*images(1), batch=4).features is not None
     assert bench.run(*images(1), batch=5).features is None
+    settle(bench)
+    assert bench.later.empty()
+
+
+def test_features_are_not_sent_once_another_batch_has_begun(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server takes them for those of the last batch, whose members may be of other clients."""
+    bench.arrange(policy(0, 1, features=True, feature_share=1.0))
+    bench.run(*images(1))
+    gaps(bench, 10.0)
+    turn = bench.arranger.turn
+
+    def come_second(run: Any, seconds: float, *, beside: bool) -> Any:
+        with turn:
+            pass
+        return run(None)
+
+    monkeypatch.setattr(turn, "run_timed", come_second)
+    assert bench.run(*images(1), batch=2).features is None
     settle(bench)
     assert bench.later.empty()
 

@@ -2,7 +2,8 @@
 
 Pooling at every position takes a few per cent of a pass. It would delay a tenth of all answers,
 and so the 99th percentile. Therefore the stages run once more on a copy of the batch's inputs, and
-give way to the next batch. If gaps are too short for that, the batch itself reports features.
+give way to the next batch. If gaps are too short for that, the batch itself reports features. The
+server takes features for those of the last batch, so none are sent once another has begun.
 """
 
 from __future__ import annotations
@@ -24,9 +25,6 @@ from slacktide.executors.remembering import RowMemory
 from slacktide.executors.stage_timing import PAUSE_S, ROOM, Ends, LaneTurn
 from slacktide.executors.staged import Stage, StageChain, StagedBatch
 
-ATTEMPTS = 10
-"""Runs of a batch that may give way, `PAUSE_S` seconds apart, before it is dropped."""
-
 
 class _WaitingBatch(NamedTuple):
     """A batch whose features are still to be reported."""
@@ -38,7 +36,9 @@ class _WaitingBatch(NamedTuple):
     seconds: float
     """Time that its pass took."""
     memory: RowMemory | None
-    """What was remembered of its members."""
+    """Remembered answers of its members."""
+    number: int
+    """Its number among the lane's batches (`LaneTurn.begun`)."""
 
 
 class IdleFeatures:
@@ -77,7 +77,8 @@ class IdleFeatures:
         copies = {name: np.array(array) for name, array in feeds.items()}
         self._is_busy = True
         copied = batch._replace(feeds=copies)
-        self._waiting.put(_WaitingBatch(chain, stages, copied, self._pass_s, memory))
+        number = self._turn.begun
+        self._waiting.put(_WaitingBatch(chain, stages, copied, self._pass_s, memory, number))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="features", daemon=True)
             self._thread.start()
@@ -85,19 +86,22 @@ class IdleFeatures:
     def _work(self) -> None:
         while True:
             waiting = self._waiting.get()
-            for _ in range(ATTEMPTS):
-                if self._attempt(waiting):
-                    break
+            while not (has_run := self._attempt(waiting)) and self._is_last(waiting):
                 time.sleep(PAUSE_S)
-            else:
-                self._was_dropped = True
+            self._was_dropped = not has_run
             del waiting  # or its inputs would stay until the next batch
             self._is_busy = False
+
+    def _is_last(self, waiting: _WaitingBatch) -> bool:
+        """Whether no other batch has begun since."""
+        return self._turn.begun == waiting.number
 
     def _attempt(self, waiting: _WaitingBatch) -> bool:
         """Run a batch in a gap. Returns False if there was none, or it ended too soon."""
 
         def run(options: Any) -> Ends:
+            if not self._is_last(waiting):  # it ran while this thread waited for the lane
+                return ()
             again = StagedBatch(
                 *(waiting.chain, waiting.batch, {}, Leaving.NONE, ()),
                 sampled=True,

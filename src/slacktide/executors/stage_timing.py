@@ -48,12 +48,15 @@ class LaneTurn:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.lock = threading.Lock()
         """Held during work that must not run at the same time as a batch."""
+        self.begun = 0
+        """Number of batches that have begun."""
         self._clock = clock
         self._gaps: deque[float] = deque(maxlen=GAPS)
         self._idle_since: float | None = clock()  # None: a batch runs
         self._timed_options: Any = None  # options of a timed run that gives way
 
     def __enter__(self) -> None:
+        self.begun += 1
         if self._idle_since is not None:
             self._gaps.append(self._clock() - self._idle_since)
         self._idle_since = None
