@@ -39,7 +39,7 @@ _LOOK_S = 0.3
 _STUCK_S = 10.0
 """Time without any answer after which a server that once answered is killed."""
 _STOPPED_S = 1.0
-"""The same for a server that a signal has stopped: nothing but another signal wakes it."""
+"""Time after which a stopped server is killed: nothing but another signal wakes it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
 

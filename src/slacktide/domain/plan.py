@@ -98,7 +98,7 @@ class InputSize:
 
 
 class ExitMode(Enum):
-    """What happens to rows that a ramp has answered."""
+    """Treatment of rows that a ramp has answered."""
 
     RELEASE = "release"
     """Rows run on to the model's end, so that accuracy is judged on every row."""

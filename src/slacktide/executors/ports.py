@@ -230,7 +230,7 @@ class FeaturesSeen:
 
 @read_only
 class RowsKept:
-    """What to remember of members of a batch for later frames of their sessions. Precedes the
+    """Answers to members of a batch, kept for later frames of their sessions. Precedes the
     report of the batch. Only workers read the contents."""
 
     batch: int

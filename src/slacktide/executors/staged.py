@@ -30,7 +30,7 @@ ANSWER = "exits/answer"
 MEANS = "exits/0/means"
 """Output that ends the stage of the ramp that remembers."""
 MEANS_BESIDE = "exits/means"
-"""The same output, if that ramp is not active."""
+"""Name of that output if the ramp is not active."""
 SAMPLED = "exits/sampled"
 """An input of stages: whether to report features of the batch."""
 
@@ -230,7 +230,7 @@ class StagedBatch:
         )
 
     def to_remember(self) -> dict[int, bytes]:
-        """What to remember, by place: the model's answers to members that no ramp was sure of, or
+        """Return rows to remember, by place: the model's answers to members that no ramp was sure of, or
         that run to the end anyway."""
         memory, values, model = self._memory, self._values, self._model
         if not (self.finished and model.remembers and ANSWER in values):

@@ -51,7 +51,7 @@ class FrameGate:
 
 @dataclass(frozen=True, slots=True)
 class GatedRun:
-    """What a gate does to a stream."""
+    """Figures of a gate on a stream."""
 
     closed: float
     """Share of frames that got an answer again."""
