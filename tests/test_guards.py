@@ -23,7 +23,7 @@ CEILINGS = {
     "cluster": 1_590,
     "domain": 3_154,
     "engine": 4_293,
-    "executors": 13_462,
+    "executors": 13_469,
     "exits": 2_116,
     "frontends": 8_221,
     "models": 11_833,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 84_014,
+    "serving": 84_021,
     "client": 2_258,
     "lab": 20_871,
     "testing": 400,
     "papers": 12_109,
-    "all": 119_608,
+    "all": 119_615,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
