@@ -230,8 +230,8 @@ class StagedBatch:
         )
 
     def to_remember(self) -> dict[int, bytes]:
-        """Return rows to remember, by place: the model's answers to members that no ramp was sure of, or
-        that run to the end anyway."""
+        """Return rows to remember, by place: the model's answers to members that no ramp was sure
+        of, or that run to the end anyway."""
         memory, values, model = self._memory, self._values, self._model
         if not (self.finished and model.remembers and ANSWER in values):
             return {}

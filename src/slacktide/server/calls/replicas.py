@@ -203,7 +203,7 @@ class ReplicaSupervisor:
             )
 
     def _remembered(self, batch: Batch) -> Mapping[int, bytes]:
-        """Return the remembered answers of a batch's members, by place; see `BatchOrder.remembered`."""
+        """Return the remembered answers of members, by place; see `BatchOrder.remembered`."""
         memory = self._memories.get(batch.replica.pool)
         if memory is None:
             return NOTHING_REMEMBERED
