@@ -35,8 +35,9 @@ class RampLearning:
         return self.trainer.all_rows >= self.next_training
 
     def train(self, before: Sequence[Ramp] = ()) -> tuple[Ramp, ...] | None:
-        """Train ramps. Returns those of `before`, or the new ones where these are clearly better or
-        have other features; None if no ramp changes. Raises ExitError if no ramps can be learnt."""
+        """Train ramps on all rows so far. A new ramp replaces its predecessor in `before` if it is
+        clearly better; if the features differ, all are replaced. Returns None if no ramp changes.
+        Raises ExitError if no ramps can be learnt."""
         rows = self.trainer.all_rows
         self.next_training = rows + (TRAINING_ROWS if rows >= STEADY_TRAINING else rows)
         ramps = self.trainer.train()

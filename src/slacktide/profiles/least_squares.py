@@ -18,14 +18,18 @@ _Floats = npt.NDArray[np.float64]
 _TIE = 1e-12
 _DEPENDENT = 1e-14
 """Remaining length below which a column of length 1 depends on those before it."""
-_SETS = [list(some) for size in (1, 2, 3, 4) for some in itertools.combinations((2, 0, 3, 1), size)]
-"""Sets of coefficients (of an `AmdahlModel`, by column: γ, ε, δ, η) that may be above zero. The
-first of equally good sets wins: one with few coefficients; if only one core count was measured, one
-where more cores do not help; if only one batch size was, one where all rows cost the same."""
-_SETS_OF_THREE = [
-    list(some) for size in (1, 2, 3) for some in itertools.combinations((1, 2, 0), size)
+_SETS = [
+    list(columns) for size in (1, 2, 3, 4) for columns in itertools.combinations((2, 0, 3, 1), size)
 ]
-"""Sets for 1, s and s² (size_law.py). If points leave a choice, work is proportional to size."""
+"""Which coefficients of an `AmdahlModel` (columns γ, ε, δ, η) may be above zero, in order of
+preference: the first of equally good sets wins. Small sets come first. If only one core count was
+measured, the sets in which more cores do not help come first; if only one batch size was measured,
+those in which every row costs the same."""
+_SETS_OF_THREE = [
+    list(columns) for size in (1, 2, 3) for columns in itertools.combinations((1, 2, 0), size)
+]
+"""The same for the terms 1, s and s² (size_law.py): with too few points, time is proportional to
+size."""
 
 
 def non_negative(rows: _Floats, target: _Floats) -> _Floats:

@@ -1,7 +1,7 @@
 """Three groups of the ten classes of the frame nets, merged without training.
 
-The logit of a group is the logarithm of the sum of its classes' exponentials, so its probability is
-the sum of theirs.
+A group's logit is the log-sum-exp of its classes' logits, so a group is as probable as its classes
+together.
 """
 
 from __future__ import annotations

@@ -127,7 +127,8 @@ def _experiment(
 ) -> tuple[str, Experiment[ExitScope, ExitCell]]:
     """(name, experiment): each contender on each stream under each variation. `few`: how many
     streams of each model, from the first; 0: all. `deeper`: a further ramp style, for texts.
-    `hours`: play the tables of hours, and given ones, instead of the others."""
+    `hours`: play the tables of hour-long streams, and tables that the user names, instead of the
+    others."""
 
     def points(scope: ExitScope) -> Iterator[Point[ExitCell]]:
         stream_counts: dict[str, int] = {}

@@ -1,9 +1,9 @@
 """Exit tables of the example models, made once by running the models.
 
-Ramps learn from the pooled features of a stream's first tenth; the table records what each ramp
-says of the inputs that follow. As in the server, ramps go on learning from a tenth of these, as if
-every batch had one row. Pass times are measured once for each model: of the unsplit session,
-and for each position, of a chain of sessions that is cut only there.
+Ramps learn from the pooled features of a stream's first tenth. The table records each ramp's
+answers to the inputs that follow. As in the server, ramps go on learning from a tenth of these
+inputs, as if every batch had one row. Pass times are measured once per model: of the unsplit
+session, and of a chain of sessions that is cut at one position, for each position.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ SLO_X = 2.0
 """The SLO, as a multiple of the time of one request alone."""
 MINUTE_S = 60.0
 HOUR_PART, HOUR_PERIOD = 900, 3600
-"""After the first tenth of an hour, so many consecutive frames are played of so many."""
+"""After the first tenth of an hour, the first 900 of every 3,600 frames are played."""
 
 Floats = NDArray[np.float64]
 
@@ -90,12 +90,12 @@ class ExitStream:
 
     @property
     def inputs(self) -> int:
-        """Number of inputs that are used: of an hour the first tenth, and then a quarter."""
+        """Number of inputs used. For an hour: its first tenth, and a quarter of the rest."""
         played = self.length - self.trained
         return self.trained + (played // HOUR_PERIOD * HOUR_PART if self.is_hour else played)
 
     def place(self, number: int) -> int:
-        """Number in the stream of the used input `number`."""
+        """Place in the stream of the input that is used as number `number`."""
         if not self.is_hour or number < self.trained:
             return number
         period, within = divmod(number - self.trained, HOUR_PART)

@@ -1,9 +1,9 @@
 """Pooled features of a stream, kept in files; ramps learn from them and are judged on them.
 
 The stream passes through the model once, with the pooled features of all positions as additional
-outputs. They are kept in half precision, some 3 KB an input, in files of `CHUNK` inputs, so the
-pass can be stopped, resumed and extended, and other ramps need no second pass. The folder's name
-has a hash of what they depend on: the model with its pooling nodes, and a sample of the inputs.
+outputs. Features are kept in half precision, about 3 KB per input, in files of `CHUNK` inputs. So
+the pass can be stopped, resumed and extended, and other ramps need no second pass. The folder's
+name contains a hash of the model, its pooling nodes and a sample of the inputs.
 """
 
 from __future__ import annotations

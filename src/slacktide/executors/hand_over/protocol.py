@@ -7,28 +7,28 @@ that a faulty worker can send is wrong numbers, and these are checked.
 
 A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words:
 
-    BATCH     batch, members, inputs, side of the square that images are resized to (0: none),
-              whether members may leave early (0: no; 1: yes, and their rows run on; 2: yes, and
-              their rows leave the batch), then for each member: rows and a tensor per input (an
-              image's has four axes for pixels, fewer for BYTES with a JPEG per row), then places of
-              members that may not leave early
+    BATCH     batch, members, inputs, side of the square that images are resized to (0: they are
+              not), whether members may leave early (0: no; 1: yes, and their rows run on; 2: yes,
+              and their rows leave the batch). Then for each member: its rows, and one tensor per
+              input (an image has four axes if it is pixels, fewer if it is BYTES with one JPEG per
+              row). Then the places of members that may not leave early
     ABORT     batch                      (on a socket of its own, to overtake batches)
-    ATTACH    number of a frame arena, its glue as JSON text; the arena's descriptor goes with it
+    ATTACH    number of a frame arena, its glue as JSON text; the message carries its descriptor
     DETACH    number of a frame arena    (on the socket of ABORT, like ATTACH; a batch waits until
               its arenas are attached)
-    CROPS     for members of the BATCH that follows: place, number of the arena, bytes of boxes,
-              number and sizes of the glue's values, the boxes, the values
+    CROPS     sent before the BATCH that it belongs to. For each member: place, number of the
+              arena, bytes of boxes, number and sizes of the glue's values, the boxes, the values
     STOP      nothing
     CORES     number of cores for the batches that follow
     READY     the model's interface and the worker's sessions as JSON text
-    BROKEN    1: permanent, 2: memory limit exceeded, 0: neither; then text. The worker ends
+    BROKEN    1 (permanent), 2 (memory limit exceeded) or 0; then text. The worker ends
     FINISHED  batch, input ns, infer ns, output ns, CPU ns of all threads, CPU ns of the thread that
               ran the batch, bytes of the output file, members, outputs, then for each output its
               runs, until all members are covered: number of members in the run, then the tensor of
               its first member; in the file, the other members' tensors lie behind it. Members
               that were RELEASED are omitted. At the end, if the model has ramps, their report
-    FAULTS    batch, then JSON text: members without rows, by their place, with the reason and
-              whether it is a glue function's fault. FINISHED follows; ignore their outputs in it
+    FAULTS    batch, then JSON text: places of members without rows, each with the reason and
+              whether a glue function is at fault. FINISHED follows; ignore their outputs in it
     ROWS      batch, then text: outputs and inputs differ in their number of rows. FINISHED or
               FAILED follows
     DAMAGED   batch, number of pictures that may be damaged but were decoded. FINISHED follows
@@ -40,8 +40,9 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
               members, then their outputs as in FINISHED
     FEATURES  rows, positions, bytes of the JSON text that names them, floats per row of each
               position, of the logits and of the memory; then that text and all floats
-    REMEMBERED  before BATCH: whether it refreshes what is remembered; from a worker, before
-              FINISHED: batch. Then for members: place and bytes of the content; then the contents
+    REMEMBERED  sent before BATCH: whether the batch refreshes what is remembered. Sent by a worker
+              before FINISHED: batch. Then for each member, place and bytes of the content; then
+              the contents
 """
 
 from __future__ import annotations

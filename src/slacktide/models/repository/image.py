@@ -91,10 +91,10 @@ class ImageSettings(Section):
     )
     """How a picture is fitted: `squash` (default) scales both sides to the model's. `letterbox`
     keeps its shape and pads. `cover` keeps its shape and cuts off what exceeds. `short_side` scales
-    the short side to `size`, and the model takes any length. `least_side` does so only if the short
-    side is below `size`; other pictures keep their size, up to 2,000 pixels on the long side, and
-    very long ones are padded. `height` scales the height, keeps the shape up to the model's width,
-    and pads on the right."""
+    the short side to `size`, and the model takes any length. `least_side` enlarges a picture whose
+    short side is below `size`, and shrinks one whose long side exceeds 2,000 pixels; very long
+    pictures are padded. `height` scales the height, keeps the shape up to the model's width, and
+    pads on the right."""
     crop: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of the resized picture's sides that the model sees, around the centre: 0.875 resizes to
     256 for a model of 224."""

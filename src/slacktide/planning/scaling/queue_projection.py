@@ -10,9 +10,9 @@ plan.
 Our scaling policies judge every plan by the walk: a plan is good if the walk finds no request late.
 Sponge's Algorithm 1 (paper §3.3) instead gives all requests the shortest of their budgets.
 
-Arrivals are expected at the view's rate, and ahead of it by as much as a burst may bring: the k-th
-comes when rate · t + burst · √t reaches k. Announced requests that can still be on time replace the
-first expected arrivals.
+The walk expects arrivals at the view's rate, plus a margin for bursts: the k-th request arrives
+when rate · t + burst · √t reaches k. Announced requests that can still be on time replace the first
+expected arrivals.
 
 The walk ignores lanes held for a later batch, other models on a shared lane, and the rule that
 requests of different shapes cannot share a batch. Best-effort requests are served last.
