@@ -32,6 +32,6 @@ def open_file(path: Path) -> BufferedReader:
 
 def _require_file(mode: int) -> None:
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+        kind = _KINDS.get(stat.S_IFMT(mode), "something other than a regular file")
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         raise OSError(number, f"expected a file, got {kind}")

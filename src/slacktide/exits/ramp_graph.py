@@ -38,7 +38,7 @@ def with_features(model: Any, graph: ExitGraph) -> Any:
 
 def with_means(model: Any, graph: ExitGraph, name: str) -> Any:
     """Copy a model and add the output `name`, float32 [rows, channels]: the means at its first
-    position, whose distances tell whether an answer may be given again."""
+    position. If those of two frames are close, the answer may be reused."""
     out = _Writer(model)
     position = graph.positions[0]
     pooled = _pooled(out.at(f"{PREFIX}means"), graph, position, statistics=("Mean",))
@@ -52,7 +52,7 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp], *, front: in
     ramps provide. Also add `exits/answer`, int64 [rows], the model's own class.
 
     A row's uncertainty is 1 − its largest probability in the softmax of logits ÷ temperature.
-    `front`: number of ramps of another kind in front, by which N is higher.
+    `front`: number of ramps of another kind that come before these; it is added to N.
     Raises ExitError if a ramp does not fit its position, or an output's name begins with `exits/`.
     """
     out = _Writer(model)

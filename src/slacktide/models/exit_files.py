@@ -117,7 +117,9 @@ def find_rare(folder: Path, model_sha256: str) -> PooledRows | None:
     rows = [part for part in parts if part is not None and part.dtype == np.float32]
     sizes = {len(part) for part in rows if part.ndim == 2}
     if len(rows) < max(2, len(parts)) or len(sizes) != 1 or any(part.ndim != 2 for part in rows):
-        raise ExitError(f"{RARE}: expected float32 arrays [rows, features] of equal rows")
+        raise ExitError(
+            f"{RARE}: expected float32 arrays [rows, features] with the same number of rows"
+        )
     return PooledRows(tuple(rows[1:]), rows[0]).finite()
 
 

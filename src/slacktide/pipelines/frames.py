@@ -77,7 +77,7 @@ def of_children(commands: Iterable[Command]) -> list[Answer | FreeSlots]:
 
 
 class Frames:
-    """The frames of one engine, which is only read. Pure, and not thread-safe."""
+    """The frames of one engine, which this class reads but never changes. Pure, not thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self.pipelines: dict[str, ServedPipeline] = {}

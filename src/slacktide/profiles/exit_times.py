@@ -15,8 +15,8 @@ may have its *answer* sooner, from a ramp (`quantile` and `on_time`).
 
 If every request that only an early answer could serve were refused, neither these predictions nor
 the search for thresholds would learn anything more. So each refusal on an idle lane raises the
-chance of the first ramp until a request is admitted as a try. Nine in ten requests with almost no
-chance are admitted in this way, on lanes that would otherwise be idle.
+chance of the first ramp until a request is admitted as a try. In this way nine in ten of the
+requests that have almost no chance are admitted, but only on lanes that would otherwise be idle.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 
 @read_only
 class ExitMix:
-    """Times of answers and of free lanes, as shares of a whole pass."""
+    """When answers come and when the lane is free again, as shares of a whole pass."""
 
     parts: tuple[tuple[float, float], ...]
     """(chance, share of a whole pass) of each active ramp and of the end."""

@@ -3,7 +3,7 @@
 It estimates two log factors: `speed` on every batch time (clocks throttle, neighbours arrive), and
 `fixed` on c0 alone. Lengths are computed from c0 and the times of requests that ran alone, so lone
 runs do not reveal a wrong c0. Batches of n do: their time, predicted from the same lone runs, is
-n · alone − (n − 1) · c0. Each unit of `fixed` changes its logarithm by
+n · alone − (n − 1) · c0. Each unit of `fixed` changes the logarithm of that time by
 
     leverage = −(n − 1) · c0 / time of the batch
 

@@ -43,7 +43,8 @@ class BestEffortOptions(DeadlineOptions):
 
     best_effort_share: float = option(
         0.1,
-        "Share of the lane's time reserved for overdue requests without a deadline.",
+        "Share of the lane's time reserved for requests without a deadline that have waited too "
+        "long.",
         least=0,
         most=1,
     )
@@ -57,7 +58,12 @@ class BestEffortOptions(DeadlineOptions):
 class SlackOptions(BestEffortOptions):
     """Options of `slack`, see slack.py. Results depend little on values near the defaults."""
 
-    levels: int = option(4, "Start points tried for each batch size.", least=1, most=16)
+    levels: int = option(
+        4,
+        "Number of places in the queue at which a batch of each size may begin.",
+        least=1,
+        most=16,
+    )
     deferral_discount: float = option(
         0.9,
         "Factor on the value of a request that can also be on time after the next batch.",

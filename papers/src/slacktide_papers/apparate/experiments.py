@@ -44,7 +44,7 @@ def ours(label: str, mode: str, **options: float | str) -> Contender:
 
 
 REMEMBERED = 16.0
-"""Largest number of frames to which an answer may be given again."""
+"""Largest number of frames that may reuse one answer."""
 VANILLA = Contender("vanilla", "vanilla")
 APPARATE = ours("release", "release", ramp_budget=0.02)
 """Apparate as in the paper: answered rows run on, and ramps may add 2 % to a pass."""

@@ -54,19 +54,21 @@ class GatedRun:
     """Figures of a gate on a stream."""
 
     closed: float
-    """Share of frames that got an answer again."""
+    """Share of frames that got an earlier frame's answer."""
     agreement: float
     caught: float
-    """Share of changes whose answer came within two frames while it was the model's."""
+    """Share of changes of the model's answer that are followed within two frames, before the next
+    change."""
     delay_p95: float
-    """95th percentile of the delay to an answer that lasts two frames more, in frames."""
+    """95th percentile of that delay, in frames, over changes whose answer lasts two further
+    frames."""
 
 
 def sources(
     gate: FrameGate, session: Array, frames: range, threshold: float, most: int
 ) -> list[int]:
     """Return the frame whose answer each of `frames` gets: itself if the gate is open. At most
-    `most` frames in succession get one answer again."""
+    `most` frames in succession reuse one answer."""
     answered: list[int] = []
     ran = -1
     for frame in frames:

@@ -55,16 +55,17 @@ _LIVE = (
     "live: a server of this version on one core, called over HTTP, uses the ramps of the table and "
     "gives up no request. The prediction uses model times measured before the run."
 )
-_SOME = "Only the first {:,} of the other inputs are played (--inputs), not the whole stream."
+_SOME = "Of the inputs to be played, only the first {:,} are used (--inputs)."
 _QUICK = (
-    "Quick: 4,000 frames of two videos; ramps are trained on the first quarter. Experiments on "
-    "hours play one of them with its classes merged into three groups."
+    "Quick: 4,000 frames of two videos; ramps are trained on the first quarter. The "
+    "experiments on hour-long videos play one of these two instead, with its classes merged into "
+    "three groups."
 )
 _COUNTS = (
-    "Texts arrive at random within each minute, as often as the Azure Functions trace counts, "
-    "scaled until just under 20 % are dropped without exits.",
+    "Texts arrive at random within each minute, in proportion to the counts of the Azure Functions "
+    "trace, at a rate at which just under 20 % are dropped without exits.",
     "Texts arrive at random within each minute. Their numbers per minute are drawn from a seed "
-    "(--data uses the Azure Functions trace), and scaled until just under 20 % are dropped "
+    "(--data uses the Azure Functions trace), at a rate at which just under 20 % are dropped "
     "without exits.",
 )
 

@@ -31,7 +31,7 @@ PUBLISHED: Mapping[tuple[str, str], float] = {
     ("doubled", "distream"): 0.50,
     ("doubled", "jellyfish"): 0.14,
 }
-"""Shares in time that the paper prints (§IV-C); its plots have no numbers."""
+"""Shares of objects in time, as the paper prints them (§IV-C); its plots have no numbers."""
 ABOUT = 0.10
 """Largest difference allowed between a baseline's share in time and the printed share."""
 OVER_BEST = {"base": 1.16, "doubled": 1.5, "slo-50": 1.5, "slo-100": 1.5}

@@ -35,14 +35,15 @@ _ALWAYS = (
     "raised to that.",
     "Clipper: first in, first out; it drops nothing and sets the batch size by AIMD (+1, × 0.9) on "
     "the latency that the client sees. Nexus: first in, first out at a planned size; it drops "
-    "nothing early. Clockwork: it chooses the size by the median of the last ten batch times, and "
-    "a batch planned behind an overrun fails. These readings fit the published figures.",
-    "orloj follows line 16 of Algorithm 1 as printed (latest minimum deadline first, so the "
-    "largest batch that has enough feasible requests); orloj_text follows the words of §3.2 "
-    "(earliest deadline first, the largest batch on ties).",
+    "nothing early. Clockwork: it chooses the size by the median of the last ten batch times; when "
+    "a batch overruns its estimate, the batch that would run next is dropped. These readings fit "
+    "the published figures.",
+    "orloj orders sizes as line 16 of Algorithm 1 is printed, by their earliest deadline, latest "
+    "first, and so takes the largest size that has enough feasible requests; orloj_text follows "
+    "the words of §3.2 (earliest deadline first, the largest size on ties).",
     "orloj and orloj_text compute E[L] for a batch drawn from all arrivals, by its size alone. "
-    "orloj, by class, includes the request's own class in line 11 and in the score. This is the "
-    "strongest reading; gains are stated over it.",
+    "The contender `orloj, by class` counts the request's own class in line 11 and in the score. "
+    "This is the strongest reading, so gains are measured against it.",
     "oracle_slack is not a published system: it applies the rule of slack with every length known, "
     "in three ways of which the best is used. It looks one batch ahead, so it is not a bound.",
     "Notice: requests are announced 0.2 × the time alone before their arrival. Deadlines count "
@@ -59,10 +60,11 @@ _OF_EXPERIMENT: Mapping[str, str] = {
     "table-3": "k modes equally spaced from 3 to 17 (one mode: 10), with σ 1 and equal shares.",
     "table-4": "Both static models run as one case with every length 10, since the paper states no "
     "run times for them. The exponential case is not in the paper.",
-    "table-5": "Real tasks are two groups fitted to the mean and P99 of Table 1: a short one "
-    f"of {TASK_SHORT:g} × the mean length and a long one, σ {TASK_SIGMA:g} of each group's mean. "
-    "The paper's inputs are not public. c0 and the load are those of the setting, "
-    "although they must have differed by model: compare the shape, not the figures.",
+    "table-5": "Each real task is modelled by two groups of lengths, fitted to the mean and P99 of "
+    f"Table 1: a short one with {TASK_SHORT:g} × the mean length, and a long one. σ is "
+    f"{TASK_SIGMA:g} of the group's mean. The paper's inputs are not public. c0 and the load are "
+    "those of the setting, although they must have differed by model: compare the shape, not the "
+    "figures.",
     "figure-12": "Figure 12 is a plot without numbers. Times are of this process on this machine; "
     "our queue is a sorted list per application, not a convex hull.",
     "figure-13": "The three-modal case of Table 3; b is relative to the time alone stated above.",
@@ -91,10 +93,11 @@ def _setting(setting: OrlojSetting) -> str:
         "Q": "padding dominates, closer to a small text encoder on a CPU and to Table 1",
     }[setting.name]
     return (
-        f"Setting {setting.name} ({why}): c0 is {setting.fixed:g} × c1 · the reference length, the "
-        f"rate {setting.load:g} × the throughput of such requests run one by one, the same in "
-        f"every case; windows of {setting.window:g} × the time alone, Poisson counts whose rate "
-        f"follows a Gamma distribution of cv {setting.cv:g}."
+        f"Setting {setting.name} ({why}): c0 is {setting.fixed:g} × c1 · the reference length. The "
+        f"rate is {setting.load:g} × the throughput of requests of that length run one by one, the "
+        f"same in every case. Arrivals come in windows of {setting.window:g} × the time alone: "
+        f"counts are Poisson, and each window's rate is drawn from a Gamma distribution of cv "
+        f"{setting.cv:g}."
     )
 
 

@@ -23,9 +23,10 @@ from slacktide.executors.ports import DecodeSource
 _LEAST_CORE, _LEAST_LINE = 3, 5
 """Pixels of the shorter side, before and after growing."""
 _MOST_CORES = 1000
-"""Number of a page's largest cores that are always examined: dotted patterns have more."""
+"""Limit on the cores examined per page, largest first (more if `max_detections` needs it): dotted
+patterns have many."""
 _LEAST_SIDE = 3
-"""A line whose shorter side has no more pixels is dropped."""
+"""A line is dropped if its shorter side has at most this many pixels."""
 _SAME_LINE = 10
 """Distance in pixels below which the tops of two lines count as equally high in reading order."""
 _ROUND = np.stack([f(np.linspace(0, 2 * np.pi, 32, endpoint=False)) for f in (np.cos, np.sin)], 1)

@@ -335,7 +335,7 @@ class WorkerHandle:
         elif kind is FrameKind.REMEMBERED:
             batch, contents = decode_remembered(body)
             if max(contents, default=0) >= self._member_count:
-                raise ProtocolError(f"rows to remember of members {[*contents]}")
+                raise ProtocolError(f"members {[*contents]} remembered, of {self._member_count}")
             self._tell(RowsKept(batch, contents))
         elif kind is FrameKind.READY:
             if self._state is _State.STARTING:
@@ -353,17 +353,19 @@ class WorkerHandle:
 
     def _on_finished(self, body: bytes) -> None:
         message = decode_finished(body)
-        got = (len(message.outputs), message.members)
+        counts = (len(message.outputs), message.members)
         expected = (self._output_count, self._member_count - len(self._released_places))
-        if got != expected:
-            raise ProtocolError(f"expected {expected} outputs and members, got {got}")
+        if counts != expected:
+            raise ProtocolError(f"expected {expected} outputs and members, got {counts}")
         self._take_outputs(message)
 
     def _on_released(self, body: bytes) -> None:
         message = decode_released(body, self._member_count)
-        got = len(message.outputs)
-        if got != self._output_count or not self._released_places.isdisjoint(message.members):
-            raise ProtocolError(f"{got} outputs, or members released twice")
+        count, expected = len(message.outputs), self._output_count
+        if count != expected or not self._released_places.isdisjoint(message.members):
+            raise ProtocolError(
+                f"expected {expected} outputs and no member twice, got {count} outputs"
+            )
         self._released_places.update(message.members)
         self._take_outputs(message)
 

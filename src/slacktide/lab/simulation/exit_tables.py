@@ -218,11 +218,12 @@ class TableExits:
 
     def __init__(self, table: ExitTable, stated: StatedExits | None = None) -> None:
         """`stated`: how the model's exits are managed. Raises ExitTableError if it asks to remember
-        answers, which the table does not hold."""
+        answers and the table has no `early` features."""
         self._table = table
         self._stages: dict[tuple[int, tuple[int, ...]], tuple[list[float], float]] = {}
         self._columns = list(range(len(table.positions)))
-        """For each ramp, the column that states its times and, unless it remembers, its answers."""
+        """By ramp: the table's column of its times and answers; the ramp of remembered answers uses
+        only the times."""
         self._revision = self._revision_of(0)
         """Revision of the ramps' weights that was last published."""
         self.remembered: dict[int, bool] = {}
@@ -317,7 +318,7 @@ class TableExits:
     def _remembered(
         self, batch: Batch, inputs: NDArray[Any], memory: SessionMemory[int]
     ) -> tuple[list[float], list[bool]]:
-        """Return the uncertainty about each row, and the agreement, of remembered answers."""
+        """Return, for each row, the uncertainty and the agreement of its remembered answer."""
         table, uncertainty, agrees = self._table, [NEVER] * batch.rows, [True] * batch.rows
         assert table.early is not None
         assert table.answers is not None

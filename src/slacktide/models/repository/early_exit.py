@@ -59,10 +59,10 @@ class JudgedExitSettings(Section):
 
 
 class RememberSettings(Section):
-    """How an answer may be given again to the next frames of its session."""
+    """How an answer may be reused for the next frames of its session."""
 
     frames: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Largest number of frames that may get one answer again."""
+    """Largest number of frames that may reuse one answer."""
     age: Annotated[Seconds, Field(gt=0)] = 5.0
     """Longest time from the answered frame to a frame that gets its answer."""
 

@@ -246,7 +246,7 @@ def placement_families(status: PlacementStatus) -> Iterable[MetricFamily]:
 def exit_families(
     views: Sequence[VersionView], statuses: Mapping[PoolId, ExitsStatus]
 ) -> Iterable[MetricFamily]:
-    """Early exits of models. During a reload, the later load counts."""
+    """Early exits of models. While a version is reloaded, the status of its newer copy is shown."""
     statuses_by_version = {(pool.model, pool.version): statuses[pool] for pool in sorted(statuses)}
     early, saved = family("early_exits_total"), family("exit_saved_seconds_total")
     judged, agreeing = family("exit_judged_rows_total"), family("exit_agreeing_rows_total")

@@ -3,11 +3,12 @@
 CWD takes stages one by one and never goes back on a choice (distribution.py). Here all choices for
 the stages of one pipeline are estimated together, in addition to the load of the other pipelines.
 If there are too many, a few neighbouring stages are chosen at a time, from several starts, until no
-such change helps. The best placement serves the most, then uses the least of servers (estimate.py).
+such change helps. The best placement serves the most and, among equals, loads the servers least
+(estimate.py).
 
-A choice is left out beforehand if it takes longer than any path may, or if another choice of the
-stage is better in every respect. The estimates of all combinations are arrays with one axis for
-each stage.
+A choice is left out beforehand if every placement with it has a path over the budget, or if another
+choice of the stage is better in every respect. The estimates of all combinations are arrays with
+one axis for each stage.
 """
 
 from __future__ import annotations

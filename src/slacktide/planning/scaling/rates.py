@@ -7,7 +7,8 @@ The rate is an exponential average over `window` seconds. A second average, over
 reacts sooner but is noisy. The mean square distance between the two shows how far chance or bursts
 carry arrivals from the mean. For a Poisson process of rate λ averaged over τ, the distance is λ/2τ;
 the measured distance is D·λ/2τ. D is near 0 for evenly spaced arrivals and above 1 for bursts. The
-rate is the long average or, if larger, the short average less `doubt` such deviations.
+rate is the long average or, if larger, the short average less `doubt` times the square root of that
+distance (D counts as at least 1).
 
 The budget is a low quantile of the last budgets: a link treats the next request like the last, and
 a plan for the typical budget would be late for half of the requests.

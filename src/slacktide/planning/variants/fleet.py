@@ -149,7 +149,7 @@ class Fleet:
             for at in range(len(variants))
         )
         """By variant, in order of falling budgets: (client, rate, mask of bits 0 to the capacity of
-        a replica of which it is the tightest client)."""
+        a replica whose tightest client this is)."""
 
     def _limits(self) -> NDArray[np.int64]:
         limits = np.zeros((len(self.clients), len(self.variants)), np.int64)

@@ -1,14 +1,15 @@
 """`VariantsPlanner`: which variant of a family each lane runs, and which each client is mapped to.
 
 The clients of a family are planned anew by `search`, off the loop: twice a second, and immediately
-when a session opens or closes, or its link falls. Until a search is done, a new client, or a client
-whose link fell, gets the largest variant that has room for it in the plan in force. So nobody waits
-for a search. The planner tells each session to send pictures of its variant's size.
+when a session opens or closes, or the bandwidth of its link drops. Until a search is done, a new
+client, or a client whose bandwidth dropped, gets the largest variant that has room for it in the
+plan in force. So nobody waits for a search. The planner tells each session to send pictures of its
+variant's size.
 
 Variants that share one process are all on every lane: a plan moves no replica, only routes, and no
-lane stands idle while frames of another variant wait. A variant with memory of its own is on the
-lanes that run it, with its neighbours beside it (`resident` in update.py). A client moves to its
-new variant once a replica of it is up.
+lane stands idle while frames of another variant wait. A variant with memory of its own is loaded on
+the lanes that run it or a variant close to it in size (`resident` in update.py). A client moves to
+its new variant once a replica of it is up.
 
 Requests without a session count as one more client, whose variant is that of the plain route.
 Requests that ask for a size run on that size's variant, and only count as load.

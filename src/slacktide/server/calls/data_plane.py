@@ -28,7 +28,7 @@ MOST_CANCELLED = 500.0
 FORGIVEN_PER_S = 20.0
 """Early cancellations forgiven per second; each served request also forgives one."""
 MOST_ADDRESSES = 4096
-"""Number of addresses above which addresses without unforgiven cancellations are forgotten."""
+"""Number of addresses at which those with no cancellations left to forgive are removed."""
 
 
 class ClientLimits:
@@ -154,7 +154,8 @@ class ServerDataPlane:
         )
         driver.on_plan = self.sessions.planned
         self.offered: Callable[[], float] = float
-        """Returns the offered share. Set after construction."""
+        """Returns the work offered by clients ÷ what the lanes can do in time. Set after
+        construction."""
 
     def largest_body(self, model: str | None = None, version: str | None = None) -> int:
         if model is None:

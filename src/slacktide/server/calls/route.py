@@ -15,7 +15,8 @@ class CallRoute(Protocol):
     """The route of a call, as its version provides it (`LoadedVersion.route`)."""
 
     def announce(self, notice: Notice, call: PendingRequest) -> None:
-        """Announce a request whose body is still arriving. It is answered by its deadline."""
+        """Announce a request whose body is still arriving. It is answered by its deadline even if
+        the body never comes."""
 
     def submit(self, request: Request, call: PendingRequest) -> None:
         """Submit a request whose payload is written."""

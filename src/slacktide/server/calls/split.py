@@ -123,7 +123,7 @@ class SplitRoute:
             call.answered(outcome)
 
     def part_released(self) -> None:
-        """Release the payload of the call with its last part."""
+        """Release the call's payload once its last part is released."""
         self._unreleased -= 1
         if not self._unreleased:
             self._parts = []

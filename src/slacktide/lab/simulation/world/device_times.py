@@ -2,9 +2,9 @@
 
 A batch alone takes the profile's median for its rows, times a lognormal factor that reproduces the
 profile's p99. Batches on one accelerator slow one another only if their utilisations exceed its
-capacity: a batch that starts then takes demand ÷ capacity times as long, times a factor for further
-cost of interference (measured on CPUs, assumed for accelerators). Batches already running keep
-their times, so the later of two overlapping batches pays for both.
+capacity: a batch that starts at such a moment takes demand ÷ capacity times as long, times a factor
+for further cost of interference (measured on CPUs, assumed for accelerators). Batches already
+running keep their times, so the later of two overlapping batches pays for both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ModelTimes:
 
 
 class DeviceTimes:
-    """An `Execution` that takes the present time from the start of each batch."""
+    """An `Execution` without a clock: the present is the start of the batch."""
 
     def __init__(
         self,
