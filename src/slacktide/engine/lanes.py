@@ -88,9 +88,11 @@ class Pool:
         self.announced = 0
         """Requests whose body is on its way here."""
         self.quarantine: deque[Request] = deque()
-        """Members of batches that died, which run again one by one before anything else."""
+        """Members of batches whose replica died. They run again, one by one, before anything
+        else."""
         self.quiet = False
-        """Whether nothing waits, is announced or may expire here until the next event."""
+        """Whether there is nothing to do here until the next event: no request waits or is
+        announced, and none can expire."""
         self.crashes = CrashHistory(settings)
         self.down_reason: str | None = None
         """Why the version is unavailable; None if it is available."""

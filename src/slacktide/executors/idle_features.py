@@ -1,9 +1,9 @@
 """`IdleFeatures`: reports the features of batches after their answers, while the lane is idle.
 
-Pooling at every position takes a few per cent of a pass. It would delay a tenth of all answers,
-and so the 99th percentile. Therefore the stages run once more on a copy of the batch's inputs, and
-give way to the next batch. If gaps are too short for that, the batch itself reports features. The
-server takes features for those of the last batch, so none are sent once another has begun.
+Pooling at every position takes a few per cent of a pass. It would delay a tenth of all answers, and
+so raise the 99th percentile. Therefore the stages run once more on a copy of the batch's inputs,
+and give way to the next batch. If gaps are too short for that, the batch itself reports features.
+The server assumes that features belong to the last batch, so none are sent once another has begun.
 """
 
 from __future__ import annotations

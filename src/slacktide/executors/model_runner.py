@@ -1,7 +1,7 @@
 """`ModelRunner`: a model opened in ONNX Runtime, which runs arrays.
 
-It includes the steps around the model's file: declared images are converted before it, and a
-decoder makes the answers behind it. Members, shared memory and numbers of threads belong to
+It includes the steps around the model's file: images are converted before the file runs, and a
+decoder turns its outputs into answers. Members, shared memory and numbers of threads belong to
 `ModelSession`.
 """
 
@@ -86,7 +86,7 @@ class ModelRunner:
         """Outputs as the file declares them; some files fix the first axis at 1."""
         padding = None if self.source.padding is None else self.source.padding.fitting(interface)
         self.padding = padding
-        """The padding that fits the model. Warming up adds the outputs to cut back."""
+        """The padding that fits the model. Warm-up adds the outputs that must be cut back."""
         index = image_input(interface)
         padded = () if padding is None else padding.inputs
         if index is not None and interface.inputs[index].name in padded:
@@ -99,7 +99,7 @@ class ModelRunner:
         self.by_value = any(
             spec.datatype is Datatype.BF16 for spec in (*interface.inputs, *self._file_outputs)
         )
-        """Whether inputs and outputs have no type in NumPy."""
+        """Whether some input or output has a type that NumPy lacks."""
         self.row_shapes: RowShapes = {}
         """Shapes of a row that has run, or of the last attempt if none has."""
         self.warm = False
@@ -245,7 +245,7 @@ class ModelRunner:
         return client_detail(error, self.source.path, self.source.root)
 
     def fault(self, error: BaseException) -> Fault:
-        """The cause of an error of a run. If the text does not tell, a synthetic row shows whether
+        """The cause of an error of a run. If the text does not say, a synthetic row shows whether
         an accelerator still works."""
         fault = fault_of(error)
         if fault is Fault.MODEL and self.warm and self.session and not self.opener.optimises:

@@ -14,8 +14,8 @@ _MOST_ARRAYS = 256
 
 
 def read_npz(source: bytes | Path, *, most_bytes: int, where: str) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an archive by name, of at most `most_bytes` unpacked. Raises ValueError
-    with a message that begins with `where`."""
+    """Read the arrays of an archive, by name. Unpacked they may take at most `most_bytes`. Raises
+    ValueError with a message that begins with `where`."""
     arrays = {}
     try:
         file = io.BytesIO(source) if isinstance(source, bytes) else source
@@ -30,7 +30,9 @@ def read_npz(source: bytes | Path, *, most_bytes: int, where: str) -> dict[str, 
                 stream = io.BytesIO(archive.read(entry))
                 array = np.lib.format.read_array(stream, allow_pickle=False)
                 if array.size > most_bytes:  # elements of zero bytes
-                    raise ValueError(f"{array.size} elements, more than {most_bytes}")
+                    raise ValueError(
+                        f"an array of {array.size} elements; at most {most_bytes} are read"
+                    )
                 arrays[entry.filename.removesuffix(".npy")] = array
     except Exception as error:  # errors of zipfile, zlib and NumPy have no useful common base
         text = error.strerror or "" if isinstance(error, OSError) else str(error)  # without a path

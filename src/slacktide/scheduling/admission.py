@@ -66,8 +66,8 @@ class AllWorkAhead:
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        """(deadline, rows, time that it must have left) of the first `LOOKAHEAD` requests that have
-        at least this penalty."""
+        """(deadline, rows, seconds that it must have left) of the first `LOOKAHEAD` requests that
+        have at least this penalty."""
         lead, kind = self.times.lead, self._queue.kind
         return (
             (deadline, request.rows, lead[kind(request)[0]])
@@ -178,10 +178,10 @@ class Admission:
         now: float,
         ahead: AllWorkAhead | ClassWorkAhead,
     ) -> tuple[float, float]:
-        """See `Scheduler.outlook`. The time needed is that of test 1. The wait is all work ahead at
-        the best rate, slowed as in promises.py, even work that may not be served. If the request
-        could wait that long and is refused nevertheless, it is refused for the sake of requests
-        that are due later, so their work is added to the wait."""
+        """See `Scheduler.outlook`. The time needed is that of test 1. The wait is the time that all
+        work ahead takes at the best rate (slowed as in promises.py), including work that may not be
+        served. A request that could wait that long but is refused makes way for requests due later,
+        so their work is added."""
         view, lead = self._view, times.lead[rows]
         wait = free = view.free_in(now=now)
         if not self._queue.rows:

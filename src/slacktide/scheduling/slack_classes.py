@@ -47,7 +47,7 @@ class ClassPricer:
         self.kinds = kinds
         self._size = 0
         self.weight: Ints = np.zeros(0, dtype=np.int64)
-        """Weight in the key of a composition."""
+        """Weight in the key of a composition: the sum of its members' weights."""
         self.alone: Floats = np.zeros(0)
         """Expected seconds alone."""
         self.worth: Floats = np.zeros(0)

@@ -105,7 +105,7 @@ def _action(mechanism: str) -> Column:
 
 
 def _sources(courses: Courses, experiment: str) -> Grid:
-    """Figure 7 in numbers: share in time of each pipeline, first seed."""
+    """Figure 7 in numbers: share of each pipeline's objects that are in time, first seed."""
     runs = {key[2]: run for key, run in courses.runs.items() if key[0] == experiment}
     names = sorted({name for run in runs.values() for name in run.by_pipeline})
     lines = []

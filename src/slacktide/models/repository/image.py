@@ -57,7 +57,7 @@ Channels = Annotated[
     tuple[float, ...], BeforeValidator(_per_channel), Field(min_length=1, max_length=4)
 ]
 MOST_SIDE = 8192
-"""Pixels."""
+"""Largest side, in pixels."""
 Side = Annotated[int, Field(ge=1, le=MOST_SIDE)]
 
 
@@ -90,7 +90,7 @@ class ImageSettings(Section):
         None
     )
     """How a picture is fitted: `squash` (default) scales both sides to the model's. `letterbox`
-    keeps its shape and pads. `cover` keeps its shape and cuts off what exceeds. `short_side` scales
+    keeps its shape and pads. `cover` keeps its shape and cuts off the excess. `short_side` scales
     the short side to `size`, and the model takes any length. `least_side` enlarges a picture whose
     short side is below `size`, and shrinks one whose long side exceeds 2,000 pixels; very long
     pictures are padded. `height` scales the height, keeps the shape up to the model's width, and

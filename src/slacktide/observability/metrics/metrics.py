@@ -39,15 +39,15 @@ class Metrics:
     exits: ExitsPlanner
     resizes: ResizeTracker
     clients: Callable[[], Mapping[str, int]]
-    """Sums over sessions by name of the metric."""
+    """Returns sums over all sessions, by name of the metric."""
     placement: ServerPipelinesPlanner | None = None
     process_executor: ProcessExecutor | None = None
     pod: PodAllocator | None = None
     recorder: Recorder | None = None
     offered: Callable[[], float] = float
-    """The offered share."""
+    """Returns the work offered by clients ÷ what the lanes can do in time."""
     peers: Callable[[], Iterable[MetricFamily]] = own.peer_families
-    """Families of peers."""
+    """Returns the metric families of peers."""
     machine: Machine = field(default_factory=Machine)
     nvml: Nvml | None = field(default_factory=open_nvml)
 

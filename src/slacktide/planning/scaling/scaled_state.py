@@ -55,7 +55,7 @@ class ScaledState(ScopeState):
         the smallest variant. None until a pool has served."""
         self.arrivals = ExpectedArrivals()
         self.arrived = 0
-        """Rows so far."""
+        """Rows that have arrived so far."""
         self.target: ScalingTarget | None = None
         self.pressure = 0.0
         self.due_at = now
