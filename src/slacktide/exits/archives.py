@@ -30,9 +30,7 @@ def read_npz(source: bytes | Path, *, most_bytes: int, where: str) -> dict[str, 
                 stream = io.BytesIO(archive.read(entry))
                 array = np.lib.format.read_array(stream, allow_pickle=False)
                 if array.size > most_bytes:  # elements of zero bytes
-                    raise ValueError(
-                        f"an array of {array.size} elements; at most {most_bytes} are read"
-                    )
+                    raise ValueError(f"{array.size} elements; at most {most_bytes} are read")
                 arrays[entry.filename.removesuffix(".npy")] = array
     except Exception as error:  # errors of zipfile, zlib and NumPy have no useful common base
         text = error.strerror or "" if isinstance(error, OSError) else str(error)  # without a path

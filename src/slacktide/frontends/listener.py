@@ -80,9 +80,8 @@ class Listener:
         except OSError as error:
             if isinstance(error, socket.gaierror) or error.errno is None:
                 raise
-            raise OSError(
-                error.errno, os.strerror(error.errno)
-            ) from None  # asyncio's text is longer
+            # asyncio's text is longer
+            raise OSError(error.errno, os.strerror(error.errno)) from None
         self._port = int(self._servers[0].sockets[0].getsockname()[1])
         self._timer = loop.call_later(limits.tick_s, self._tick)
 
