@@ -273,7 +273,7 @@ def test_external_data_that_is_missing_and_model_files_that_lead_out(tmp_path: P
         other = external(tmp_path / "m" / version / "model.onnx", nowhere)
         assert refusal(kit.source(other)) == "the external data of tensor 'w' is missing"
     os.mkfifo(path.parent / "w.bin")
-    assert refusal(kit.source(path)) == "the external data of tensor 'w' is no regular file"
+    assert refusal(kit.source(path)) == "the external data of tensor 'w' is not a regular file"
     link = tmp_path / "n" / "1" / "model.onnx"
     link.parent.mkdir(parents=True)
     link.symlink_to(path)

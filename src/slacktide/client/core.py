@@ -131,8 +131,8 @@ class ClientCore:
         self._running: tuple[int, float] | None = None
         """The frame being encoded and the frame that the fallback runs, with their start times."""
         self._full = False
-        """Whether the link had no room for the last encoded frame: none is encoded until one has
-        arrived."""
+        """Whether the link had no room for the last encoded frame. If so, no other is encoded until
+        a frame has arrived."""
         self._delivered = 0
         self._answer_s = self._encode_s = 0.0
         self._fallback_s = settings.slo / 4

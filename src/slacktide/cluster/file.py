@@ -88,13 +88,13 @@ Count = Annotated[int, Field(ge=1, le=256)]
 
 
 class ClusterSection(BaseModel):
-    """A section of the file. A supervisor reads it too, without loading what models need."""
+    """A section of the file. Supervisors read it without importing what models need."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ServerCount(ClusterSection):
-    """Fewest and most servers of a pool."""
+    """Minimum and maximum number of servers in a pool."""
 
     min: Count = 1
     max: Count = 1
@@ -107,7 +107,7 @@ class ServerCount(ClusterSection):
 
 
 class ClusterServer(ClusterSection):
-    """A server, or a pool of equal ones."""
+    """A server, or a pool of equal servers."""
 
     name: Name
     repository: FilePath | None = None
@@ -124,7 +124,7 @@ class ClusterServer(ClusterSection):
     per_node: Annotated[int, Field(ge=1, le=8)] = 1
     """Maximum number of these servers on one Ray node."""
     target: Annotated[float, Field(gt=0, le=2)] = 0.8
-    """`slacktide_offered_share` above which Ray Serve starts another."""
+    """`slacktide_offered_share` above which Ray Serve starts another server."""
     serve: ServeFlags = Field(default={})
     """Further flags of `slacktide serve`, without dashes."""
 

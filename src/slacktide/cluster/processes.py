@@ -18,7 +18,7 @@ from slacktide.cluster.folder_lock import LockHolder, holder_of
 
 LOCK = "lock"
 LOG_BYTES = 1 << 20
-"""Size from which on the next start begins a new log. One earlier log is kept."""
+"""Size from which the next start begins a new log. One earlier log is kept."""
 
 # Forked twice, because Ray ends the children of a process with it, but not grandchildren.
 _DETACHED = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'

@@ -178,7 +178,7 @@ class Supervisor:
         return pid
 
     def _holder_other_than(self, pid: int) -> LockHolder | None:
-        """The running server; None if it is process `pid`, or has not named itself yet."""
+        """The running server; None if it is process `pid`, or has not written its id yet."""
         holder = self.command.holder()
         return holder if holder is not None and holder.pid not in (0, pid) else None
 

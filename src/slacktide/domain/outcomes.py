@@ -13,7 +13,7 @@ from slacktide.domain.read_only import read_only
 
 
 class OutcomeKind(Enum):
-    """The kinds of endings of a request."""
+    """The ways in which a request can end."""
 
     SERVED = "served"
     """Answered before its deadline (or at any time, if it is best effort)."""
@@ -67,9 +67,9 @@ class Reason(Enum):
     DRAINING = ("draining", OutcomeKind.REJECTED)
     """The server is shutting down, or the model is being unloaded."""
     CRASHED_BEFORE = ("crashed_before", OutcomeKind.REJECTED)
-    """An equal input has crashed the model recently."""
+    """The same input crashed the model recently."""
     CONNECTION_BLOCKED = ("connection_blocked", OutcomeKind.REJECTED)
-    """Several inputs from this connection have crashed the model recently."""
+    """Several inputs from this connection crashed the model recently."""
     UNMEASURED = ("unmeasured", OutcomeKind.REJECTED)
     """Its run time cannot be predicted, and the model guarantees its p99."""
     UNAVAILABLE = ("unavailable", OutcomeKind.REJECTED)

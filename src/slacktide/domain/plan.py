@@ -140,8 +140,8 @@ class ExitPolicy:
     whole_model_only: tuple[int, ...] = ()
     """Classes that no ramp may give: a row does not leave at a ramp that gives one of them."""
     remember_frames: int = 0
-    """If above 0, ramp 0 gives the model's answer to the last frame of the session that ran to the
-    end, for at most this many frames. Ramp n is then the ramp at position n − 1."""
+    """If above 0, ramp 0 repeats the answer that the model gave to the session's last frame that
+    ran to the end, for at most this many frames. Ramp n is then the ramp at position n − 1."""
     remember_s: float = math.inf
     """Age limit of a remembered answer, in seconds between the starts of the batches."""
 

@@ -30,7 +30,7 @@ class State(Enum):
     UNMEASURED = "unmeasured"
     """Its run time cannot be predicted; the pool holds it, to run it alone."""
     QUARANTINED = "quarantined"
-    """It was in a batch that died; the pool holds it, to run it again alone."""
+    """It was in a batch whose replica died; the pool holds it, to run it again alone."""
     RUNNING = "running"
     """A member of a running batch."""
     HELD = "held"

@@ -14,8 +14,8 @@ class EngineSettings:
     hang_factor: float = 10.0
     """A batch counts as hung after this many times its p99."""
     decoding_hang_factor: float = 40.0
-    """This many times a batch's minimum decoding time is added to the limit of `hang_factor`. It
-    allows for decoders that are four times as slow, and for `hang_factor`."""
+    """A batch's minimum decoding time × this factor is added to the limit. The default is 4, for
+    decoders that are four times as slow, × the default of `hang_factor`."""
     start_limit: float = 300.0
     """A replica that is not up after this time is killed. It restarts if the version has been up
     before; otherwise the version is given up."""
@@ -26,8 +26,8 @@ class EngineSettings:
     crash_limit_count: int = 5
     """Crashes within the window that make a version unavailable."""
     convictions_in_a_row_count: int = 10
-    """Number of convictions in a row, without a finished batch in between, that make a version
-    unavailable, too."""
+    """Number of convictions in a row, without a finished batch in between, that also make a version
+    unavailable."""
     retry_first: float = 10.0
     """Pause before the trial of an unavailable version; doubles with every failed trial."""
     retry_most: float = 300.0

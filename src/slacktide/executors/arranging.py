@@ -47,7 +47,8 @@ SWITCH_S = 0.0005
 """Longest wait of a batch, in seconds, for the interpreter while a thread cuts a graph."""
 
 BACKGROUND_NICENESS = 10
-"""Niceness added to threads that open sessions: a tenth of a core that batches want."""
+"""Niceness added to threads that open sessions. They then get a tenth of a core that batches want
+too."""
 STEP_S, PATIENCE_S = 0.015, 2.0
 """Seconds of a gap in which a step of cutting the graph may begin, and seconds after which the
 rest is done beside batches."""
@@ -88,7 +89,7 @@ class Arranger:
         """Set when the target is not the arrangement that is being made or timed."""
         self._graph: ExitGraph | None = None
         self._patient_until = 0.0
-        """When steps no longer wait for gaps."""
+        """Time from which steps no longer wait for gaps."""
         self._run_s = 0.0
         """Time that the last checked stage took."""
         self._reference: list[NDArray[Any]] = []
@@ -331,7 +332,7 @@ class Arranger:
             raise ExitError("early_exit: a model without a batch axis gave more than one row")
 
     def _in_gaps(self, stages: Sequence[Stage]) -> list[Stage]:
-        """Stages that each wait for a gap as long as the one before them took."""
+        """The stages, each of which waits for a gap as long as the run of the stage before it."""
         return [
             stage._replace(session=SimpleNamespace(run=partial(self._run_in_gap, stage.session)))
             for stage in stages
@@ -346,8 +347,9 @@ class Arranger:
 
 
 def _in_background(call: Callable[[], Answer]) -> Answer:
-    """Return what a call into ONNX Runtime gives, at a lower priority than batches have. Only for
-    calls that release the interpreter: batches would wait for a slow thread that holds it."""
+    """Return the result of a call into ONNX Runtime, made at a lower priority than that of batches.
+    Only for calls that release the interpreter: batches would wait for a slow thread that holds
+    it."""
     with ThreadPoolExecutor(1, "exits", initializer=_lower_priority) as executor:
         return executor.submit(call).result()
 

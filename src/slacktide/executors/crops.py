@@ -390,7 +390,7 @@ class CropGatherer:
         quad: NDArray[np.float32],
         arguments: Sequence[Any] = (),
     ) -> Picture:
-        """The crop of a quad; black if that has no area."""
+        """The crop of a quad; black if the quad has no area."""
         pixels = rectified(frame.pixels, quad, arena.glue.margin)
         if arena.function is not None:
             pixels = _apply_glue(arena.function, pixels, arguments)
@@ -399,8 +399,8 @@ class CropGatherer:
     def _sized(
         self, height: int, width: int, pixels: Pixels | None, jpeg: Any, glue: Glue
     ) -> Picture:
-        """A crop with its final size. If only the width is free, the model's rows give the
-        height."""
+        """A crop with its final size. If only the width is free, the height is that of the model's
+        rows."""
         assert self._spec is not None
         if self._keeps_shape:
             extent = (0, 0, width, height)

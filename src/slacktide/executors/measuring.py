@@ -6,11 +6,11 @@ requests of one row each. A batch is timed as the driver sees it: from `run` to 
 hand-over and gathering included.
 
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Each size first gets two warm-up runs (one if
-it is slow). Warm-up runs are no samples, except for the single run of a slow size. If a size fails,
-or would make the table exceed `TABLE` budgets (each size is assumed to take twice as long as the
-size before it), it and all larger sizes are skipped, and the table extrapolates. `thorough` skips
-only sizes that fail. If rows may have other sizes, a few of these are measured in addition to the
-table (measuring_sizes.py), for half of the budget at most.
+it is slow). Warm-up runs do not count as samples, except for the single run of a slow size. If a
+size fails, or would make the table exceed `TABLE` budgets (each size is assumed to take twice as
+long as the size before it), it and all larger sizes are skipped, and the table extrapolates.
+`thorough` skips only sizes that fail. If rows may have other sizes, a few of these are measured in
+addition to the table (measuring_sizes.py), for half of the budget at most.
 
 **How often.** Every point (a batch size on a number of cores) gets `FEWEST` samples, whatever the
 budget. The rest of the budget is divided evenly among the remaining core counts, and each run goes

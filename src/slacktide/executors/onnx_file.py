@@ -435,7 +435,7 @@ def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
         # It may be a secret, if the model file lies in a home folder.
         raise ModelError(f"{data} is a hidden file")
     if not is_file:
-        raise ModelError(f"{data} is {'no regular file' if place.exists() else 'missing'}")
+        raise ModelError(f"{data} is {'not a regular file' if place.exists() else 'missing'}")
     try:
         offset, length = (int(fields.get(key, 0)) for key in ("offset", "length"))
     except ValueError:

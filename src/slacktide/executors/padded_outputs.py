@@ -20,7 +20,7 @@ from slacktide.executors.onnx_runtime import ModelError
 
 MOST_STRIDE = 256
 MOST_FAILURES = 3
-"""Number of refused lengths after which any remaining candidate will do."""
+"""Number of refused lengths after which any remaining candidate is accepted."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of the outputs of one run, by name."""

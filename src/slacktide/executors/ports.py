@@ -101,8 +101,8 @@ class BatchOrder:
     final: Sequence[int] = ()
     """Places of members that only the model's end may answer."""
     remembered: Mapping[int, bytes] = field(default_factory=dict)
-    """By place, for members of a session: what a worker has last reported of it in `RowsKept`;
-    empty: nothing that may be used."""
+    """By place, for members of a session: the content that a worker last reported for it in
+    `RowsKept`; empty if none may be used."""
     refreshes: bool = False
     """See `domain.Batch`."""
 

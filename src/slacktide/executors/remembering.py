@@ -1,8 +1,8 @@
 """`RowMemory`: the remembered answers for the rows of one batch, as a worker uses them.
 
-The server keeps what a worker says of a row as bytes that only workers read, and hands it out with
-a later frame of the session. So memory survives the worker, and all lanes share it. The bytes hold
-the model's class, the means at the model's first position, and the outputs that ramps make.
+The server keeps what a worker reports about a row as bytes that only workers read, and hands it out
+with a later frame of the session. So memory survives the worker, and all lanes share it. The bytes
+hold the model's class, the means at the model's first position, and the outputs that ramps make.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class RowMemory:
         return self.uncertainty[place], self._rows[place].answer
 
     def output(self, name: str, places: Sequence[int]) -> NDArray[Any]:
-        """Return an output for rows of the members at `places`. Rows that nothing is remembered
-        for get another's."""
+        """Return an output for rows of the members at `places`. Rows without a remembered answer
+        get that of another row."""
         default = self._rows[next(iter(self.uncertainty))]
         rows = [self._rows[at] if at in self.uncertainty else default for at in places]
         return np.concatenate([row.outputs[name] for row in rows])

@@ -5,12 +5,12 @@ for each other, which shows most at the tail. So a replica that will be resized 
 sessions, with 1, 2, 4, … threads, and a batch runs in the smallest session that has a thread for
 each core.
 
-**Memory.** The largest session always opens, and first: without it the replica could not use all
-its cores. A replica usually has few cores, so the others open from the smallest up. Together they
-may use a quarter of the memory that was free after the first; opening stops before a session that
-is expected to exceed this. The second session is expected to use as much as the first, and each
-later session as much as the largest session opened after the first. Measured sizes are reported
-when the replica is ready.
+**Memory.** The largest session always opens, and opens first: without it the replica could not use
+all its cores. A replica usually has few cores, so the others open from the smallest up. Together
+they may use a quarter of the memory that was free after the first; opening stops before a session
+that is expected to exceed this. The second session is expected to use as much as the first, and
+each later session as much as the largest session opened after the first. Measured sizes are
+reported when the replica is ready.
 
 Only one session runs at a time, so all share one arena for their computations. A further session
 therefore costs its weights, in ONNX Runtime's layout, and little else. The stages of a model with

@@ -30,7 +30,7 @@ RETIME_ABOVE, RETIME_BELOW, RETIME_AFTER_S = 0.02, 0.5, 2.0
 ROOM, PAUSE_S = 1.2, 0.05
 """Minimum length of a gap as a multiple of the run, and seconds between checks for a gap."""
 POLL_S = 0.002
-"""Seconds between looks for a gap of work that must be done."""
+"""Seconds between looks for a gap, for work that must be done."""
 BESIDE_S = 4.0
 """Seconds between runs that do not give way to batches, if gaps are too short for one row."""
 GIVE_UP_S = 60.0
@@ -76,7 +76,8 @@ class LaneTurn:
         return max(self.typical_gap() - idle, idle)
 
     def typical_gap(self) -> float:
-        """Seconds that three in four of the recent gaps between batches lasted; 0 at first."""
+        """Seconds that at least three in four of the recent gaps between batches lasted; 0 at
+        first."""
         gaps = sorted(self._gaps)
         return gaps[len(gaps) // 4] if gaps else 0.0
 

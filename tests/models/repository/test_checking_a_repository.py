@@ -237,7 +237,7 @@ def test_external_data_beside_the_model(root: Path, add_model: Builder) -> None:
     [
         (_set("location", "../../../secret"), "is a link out of the folder"),
         (_set("location", "/etc/passwd"), "is a link out of the folder"),
-        (_set("location", ""), "is no regular file"),
+        (_set("location", ""), "is not a regular file"),
         (_set("location", "nothing.bin"), "is missing"),
         (_set("length", "100000"), "reaches beyond its file"),
         (_set("length", "many"), "reaches beyond its file"),

@@ -21,7 +21,7 @@ from slacktide.executors.pictures import load_opencv
 from slacktide.executors.ports import DecodeSource
 
 _LEAST_CORE, _LEAST_LINE = 3, 5
-"""Pixels of the shorter side, before and after growing."""
+"""Minimum shorter side, in pixels, of a core and of the line that grows from it."""
 _MOST_CORES = 1000
 """Limit on the cores examined per page, largest first (more if `max_detections` needs it): dotted
 patterns have many."""

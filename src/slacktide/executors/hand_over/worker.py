@@ -235,7 +235,8 @@ class BatchRunner:
         self.crops: dict[int, Crops] = {}
         """Crops for the next batch, by the place of the member."""
         self.remembered: tuple[int, dict[int, bytes]] = (0, {})
-        """For the next batch: whether it refreshes what is remembered, and that, by place."""
+        """For the next batch: whether it refreshes remembered rows, and the content of these rows
+        by the place of the member."""
 
     def execute(self, body: bytes) -> bytes:
         """Run one batch. Returns the frames that end it: FINISHED, perhaps after FAULTS or DAMAGED;
