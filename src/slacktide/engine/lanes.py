@@ -295,8 +295,8 @@ class Running:
         """Whether ramps have answered all members, so that the next request stops the batch."""
 
     def moved(self, cores: int, *, now: float, settings: EngineSettings) -> None:
-        """Continue on another number of cores. The remaining time changes in the ratio of whole
-        times."""
+        """Continue on another number of cores. The remaining time changes in the ratio of the whole
+        batch's expected times on the two numbers of cores."""
         if cores == self.cores:
             return
         batch, times = self.batch, self.placement.pool.times

@@ -44,8 +44,8 @@ class PoolView(Protocol):
         replica that is up or starting."""
 
     def leave(self, *, now: float) -> Callable[[float], float]:
-        """Return a function that maps the length of a period from now to the lane time in it that
-        the other models on these lanes leave to this pool, both in seconds."""
+        """Return a function that takes a number of seconds from now on, and returns the seconds of
+        lane time within them that the other models on these lanes leave to this pool."""
 
     @property
     def lanes(self) -> int:

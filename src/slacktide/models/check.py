@@ -267,7 +267,7 @@ def _head(
     metadata: Mapping[str, str],
     hints: _Hints,
 ) -> Iterator[Finding]:
-    """Yield a note on the setting that decodes the outputs, if the file tells what they are."""
+    """Yield a note on the setting that decodes the outputs, if the file says what they are."""
     decoder = _DECODED_TASKS.get(metadata.get("task", ""))
     reason = f"the file's task is {metadata.get('task')!r}"
     if decoder is None and len(interface.outputs) == 1:

@@ -33,7 +33,7 @@ from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import session_sizes
 
 SHARED = "shared"
-"""Name of the lane that models without own cores share. If that lane is split: `shared/0`,
+"""Name of the lane that models without cores of their own share. If that lane is split: `shared/0`,
 `shared/1`, …"""
 
 

@@ -49,7 +49,7 @@ class ImageInput:
         stated_image = settings.preprocessing
         self.resizing = None if stated_image is None else stated_resize(stated_image)
         """How pictures are resized if each batch decides the size; None if batches do not decide
-        it, or if the settings do not tell."""
+        it, or if the settings do not say."""
         self._most_pixels = settings.limits.pixels
         self.most_bytes = 3 * settings.limits.pixels
         """Maximum bytes of a row of pixels if the model does not fix the number of pixels."""
@@ -149,7 +149,7 @@ class ImageInput:
 
     def _resized(self, tensor: InputTensor) -> tuple[int, int] | None:
         """Return the rounded extent of a request's pictures after resizing; None if the settings do
-        not tell it."""
+        not determine it."""
         if (about := self.resizing) is None:
             return None
         if tensor.datatype is not Datatype.BYTES:

@@ -29,8 +29,8 @@ class SessionOpened:
 
 @read_only
 class SessionMeasured:
-    """Measurements of a client's link and frames; at most every 0.1 s, but immediately if the link
-    falls."""
+    """Measurements of a client's link and frames; at most every 0.1 s, but immediately if its
+    bandwidth drops."""
 
     id: str
     bytes_per_s: float
@@ -47,7 +47,7 @@ class SessionMeasured:
     overhead: float = 0.0
     """Smoothed seconds from the last byte to the answer, excluding waiting and running."""
     fell: bool = False
-    """Whether the link has fallen, so that planning is urgent."""
+    """Whether the bandwidth has dropped, so that planning is urgent."""
     ended: int = 0
     """Number of frames so far from which planners learn the headroom needed; 0: unknown."""
     lost_on_lanes: int = 0

@@ -179,7 +179,8 @@ class ClassedTimes(BatchTimes):
         return len(self._lengths.unknown_keys)
 
     def wants(self, request: Request) -> bool:
-        """Whether a lone run of `request` would teach something: few like it ran alone lately."""
+        """Whether a lone run of `request` would teach something: few requests like it ran alone
+        lately."""
         return _tagged((request,)) and self._lengths.fresh(self._lengths.key_of(request)) < NEWEST
 
     def latency(self, cores: int) -> BatchLatency:

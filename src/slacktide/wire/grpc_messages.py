@@ -116,7 +116,7 @@ def model_of(message: Buffer) -> str:
 
 def target_before_tensors(beginning: Buffer) -> tuple[str, str | None] | None:
     """The model and version in the beginning of a ModelInferRequest, if raw tensors follow; None if
-    only the complete message tells."""
+    only the complete message shows them."""
     fields = fields_before(beginning, RAW_INPUT_CONTENTS)
     if fields is None or MODEL_NAME not in fields:
         return None

@@ -6,7 +6,7 @@ second. We add to this:
 
 - A transfer slower than expected counts in full, and the mean never exceeds its rate; otherwise
   all frames of the next second would be late.
-- A larger fall clears the history.
+- A larger drop clears the history.
 - A transfer of little more than a packet weighs little: it shows the client's promptness, not the
   link's rate.
 - A transfer that takes too long counts before it has ended.
@@ -28,9 +28,9 @@ GUESS_BYTES_PER_S = 12.5e6
 WINDOW_S = 1.0
 """Seconds that the harmonic mean covers."""
 FALL = 0.6
-"""A transfer slower than this share of the expected rate is a fall of the link."""
+"""A transfer slower than this share of the expected rate counts as a drop in bandwidth."""
 SILENCE_S = 3.0
-"""After this long without a transfer the next one counts in full."""
+"""Seconds without a transfer after which the next transfer counts in full."""
 HALF_LIFE_S = 300.0
 """Seconds of silence in which the logarithm of the rate moves halfway to the logarithm of the
 guess."""
@@ -40,7 +40,7 @@ PACKET = 1500
 """Bytes that arrive together on any link. Transfers of no more than this show no rate."""
 
 _LATE_S = 0.002
-"""Delay that a busy loop may add to a transfer before the transfer counts as a fall."""
+"""Delay that a busy loop may add to a transfer before the transfer counts as a drop."""
 _ERROR_DECAY = 0.6
 _ERRORS = 10
 """Constants of the filter, as published."""
@@ -80,8 +80,8 @@ class LinkEstimate:
         """Cached rate, and when it expires unless another transfer ends."""
 
     def observe(self, nbytes: int, seconds: float, *, now: float) -> bool:
-        """Record a transfer of `nbytes` in `seconds` that ended now. Returns whether the link has
-        fallen, which clears the history."""
+        """Record a transfer of `nbytes` in `seconds` that ended now. Returns whether the bandwidth
+        has dropped, which clears the history."""
         if nbytes <= PACKET or not 0.0 < seconds < inf:
             return False
         fell = self.silent(nbytes, seconds, now=now)
@@ -98,7 +98,7 @@ class LinkEstimate:
 
     def silent(self, nbytes: int, seconds: float, *, now: float) -> bool:
         """Record that an unfinished transfer has brought only `nbytes` in `seconds`. Like
-        `observe`, but changes nothing unless this is a fall."""
+        `observe`, but changes nothing unless this is a drop."""
         if nbytes <= PACKET or not 0.0 < seconds < inf:
             return False
         if seconds <= nbytes / (FALL * self.bytes_per_s(now=now)) + _LATE_S:

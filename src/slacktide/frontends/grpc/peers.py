@@ -39,7 +39,7 @@ BEAT_S: Final = 0.05
 """Seconds between two checks of the clock."""
 PING_S: Final = 0.5
 SILENT_S: Final = 1.4
-"""Seconds without a byte after which a link is dead: two pings and most of a third."""
+"""Seconds without a byte after which a link is dead: time for two pings and most of a third."""
 UNREAD_S: Final = 5.0
 """Seconds without an answer to a ping after which a link is dead: the peer sends, but does not
 read."""

@@ -72,8 +72,8 @@ class DecodeSettings(Section):
     """`yolo`, `ssd`: if two boxes overlap by more than this share of their union, the better one
     stays."""
     max_detections: Annotated[int, Field(ge=1, le=4096)] = 100
-    """`yolo`, `ssd`, `db`: number of boxes in an answer; the best are kept. Missing ones have
-    a score of 0."""
+    """`yolo`, `ssd`, `db`: number of boxes in an answer, best first; places without a box have a
+    score of 0."""
     per_class: bool = True
     """`yolo`, `ssd`: whether only boxes of the same class suppress each other."""
     classes: Annotated[
@@ -100,7 +100,7 @@ class DecodeSettings(Section):
     unclip: Annotated[float, Field(gt=0, le=10)] = 1.6
     """`db`: how much lines grow, relative to area ÷ perimeter."""
     dilate: bool = True
-    """`db`: whether the text grows by a pixel first, which joins what a gap divides."""
+    """`db`: whether text first grows by a pixel, which closes small gaps."""
     blank: Literal["first", "last"] = "first"
     """`ctc`: the class that stands for no character."""
     gives: Annotated[dict[TensorName, FunctionTensor], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)

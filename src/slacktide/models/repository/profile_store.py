@@ -45,7 +45,7 @@ EXITS_FOLDER = "exits"
 def model_hash(definition: ModelDefinition) -> str:
     """Return the SHA-256 of the model, in hex; for one file, as `sha256sum model.onnx` does.
 
-    Only parsing would tell which files hold external data, and the server leaves that to workers.
+    Only parsing would show which files hold external data, and the server leaves that to workers.
     So every file beside the model counts, except for profiles, hidden files and learnt early exits:
     a changed label file costs a profile, but a missed weight file would make the profile wrong. For
     a single file `net.onnx`, only files whose names begin like its own count (`net.onnx.data`,

@@ -189,8 +189,8 @@ class InputSettings(Section):
 
     shape: OpenShape | None = None
     """A typical shape of this input, without the batch axis, for warm-up and profiling where the
-    model leaves an axis free. Default, and for -1: common sizes are tried, and the log names the
-    one that ran."""
+    model leaves an axis free. By default, and for -1, common sizes are tried, and the log names the
+    size that ran."""
     shapes: Annotated[tuple[Shape, ...], Field(strict=False, max_length=16)] = ()
     """Further typical shapes, for profiling. If several inputs state them, their first shapes are
     used together, then their second ones, and so on."""

@@ -203,7 +203,7 @@ exit_overhead_ratio              gauge    Measured time that early exits add, as
 exit_revision                    gauge    Revision of the learnt early exits; 0: none
 exit_alarms_total                counter  Times early exits were paused because of wrong answers
 exit_judged_changes_total        counter  Judged changes of the model's answer within sessions
-exit_missed_changes_total        counter  Those whose answer came later than within two frames
+exit_missed_changes_total        counter  Judged changes not followed within two frames
 exit_change_delay_frames         gauge    Delay to a lasting answer, 95th percentile; 3: above 2
 resizes_total                    counter  Resizes of lanes, by outcome
 resize_seconds                   histogram Decision to confirmation by all replicas, seconds

@@ -22,7 +22,8 @@ from slacktide.planning.exits.thresholds import Array, most_wrong
 WITHIN = 2
 """Frames after a change within which its answer must come."""
 MISSED, DELAYED = 0.1, 0.05
-"""Largest share of all changes, and of changes to a lasting answer, whose answer comes later."""
+"""Largest share of all changes, and of changes to a lasting answer, whose answer may come later
+than that."""
 WINDOW = 256
 """Number of changes to keep."""
 MOST_SESSIONS = 4096

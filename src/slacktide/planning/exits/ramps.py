@@ -5,7 +5,7 @@ shares of a pass of the whole model. The *rate* of a position is the share of ro
 there if it had the only ramp; the savings of any set of ramps follow from the rates. The *utility*
 of a ramp is the saving that would be lost without it: its rows would leave later, but other rows
 would not spend time on it. (The paper counts savings against the model's end, its code against the
-next ramp's answers; only utility tells whether a ramp pays beside the others.)
+next ramp's answers; only utility shows whether a ramp pays beside the others.)
 """
 
 from __future__ import annotations
@@ -291,7 +291,8 @@ class ExitsQuestion:
 
     def _saved(self, everywhere: RampVerdicts, ramps: tuple[int, ...]) -> float:
         """Return the share of a pass that ramps save with the best thresholds for these rows. Rates
-        do not tell this of remembered answers: other rows leave there than at the ramps behind."""
+        do not show this for remembered answers, because the rows that leave there are not those
+        that leave at the ramps behind."""
         if not ramps:
             return 0.0
         positions = [fact.position for fact in self.facts]

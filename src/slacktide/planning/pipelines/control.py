@@ -44,7 +44,7 @@ SCALE_S = 5.0
 SHORT_S = 2.0
 """Window, in seconds, in which a surge shows."""
 AT_FIRST = (SHORT_S, *WINDOWS_S)
-"""The windows while demand may have been measured for only seconds."""
+"""Windows to use while demand may have been measured for only a few seconds."""
 CALM_S = 30.0
 """Window, in seconds, in which the end of a surge shows."""
 CALM = (CALM_S,)

@@ -102,8 +102,8 @@ class SearchedOptions(Options):
 
 
 class SearchedPlacement(PlacementPolicy):
-    """Our policy: serves the most, then uses the least of servers, memory and links. It keeps the
-    present placement while that is about as good."""
+    """Our policy: serves the most and, among equals, uses the least server time, memory and link
+    time. It keeps the present placement while that is about as good."""
 
     Options = SearchedOptions
     watches = True

@@ -32,7 +32,7 @@ class RateOptions(Options):
     window: float = option(10.0, "Seconds over which the rate is averaged.", above=0)
     margin: float = option(0.02, "Share added to the rate.", least=0)
     burst_window: float = option(
-        1.0, "Seconds over which changes and bursts are looked for.", above=0
+        1.0, "Seconds within which changes and bursts are detected.", above=0
     )
     burst_deviations: float = option(
         1.5, "Standard deviations by which a burst may exceed the rate.", least=0

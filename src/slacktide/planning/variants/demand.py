@@ -112,7 +112,7 @@ class SessionlessRequests:
         self._rows, self._since = 0, now
 
     def count(self, request: Request, *, now: float) -> bool:
-        """Count a request. Returns whether it is the first one when none was expected."""
+        """Count a request. Returns whether none was expected before."""
         budget = 3600.0 if request.best_effort else min(3600.0, request.deadline - now)
         if not self.budget:
             self.budget = budget

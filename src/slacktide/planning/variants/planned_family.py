@@ -209,7 +209,7 @@ class PlannedFamily(ScopeState):
     def _put_in_force(self, answer: SearchResult) -> None:
         self.answer = answer
         for id, variant in answer.sessions.items():
-            # The session may have gone since, or its link may have fallen.
+            # The session may have gone since, or its bandwidth may have dropped.
             if id in self.mapped and self.placed_serials.get(id, 0) <= answer.serial:
                 self.mapped[id] = variant
         self.placed_serials = {
