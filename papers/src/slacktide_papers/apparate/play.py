@@ -106,7 +106,7 @@ class PlayedExits:
     """Share of changes of the model's answer whose answer came within two frames; None: the table
     does not hold the model's answers."""
     delay_p95: float | None = None
-    """95th percentile of the delay to an answer that lasts two frames more, in frames."""
+    """95th percentile of the delay, in frames, to an answer that lasts two further frames."""
     remembered: float = 0.0
     """Share of remembered answers."""
 

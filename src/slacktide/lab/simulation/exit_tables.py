@@ -227,7 +227,8 @@ class TableExits:
         self._revision = self._revision_of(0)
         """Revision of the ramps' weights that was last published."""
         self.remembered: dict[int, bool] = {}
-        """By request that a remembered answer was found for: whether it is the model's."""
+        """By request for which a remembered answer was found: whether that answer is the
+        model's."""
         self._memory: SessionMemory[int] | None = None
         """The remembered input of each session."""
         if stated is not None and stated.remember_frames:
