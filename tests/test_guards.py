@@ -22,15 +22,15 @@ CEILINGS = {
     "client": 2_258,
     "cluster": 1_590,
     "domain": 3_154,
-    "engine": 4_293,
-    "executors": 13_473,
+    "engine": 4_295,
+    "executors": 13_477,
     "exits": 2_117,
-    "frontends": 8_221,
+    "frontends": 8_222,
     "models": 11_835,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_200,
-    "planning": 12_138,
+    "planning": 12_140,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_127,
+    "lab/simulation": 8_128,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 84_043,
+    "serving": 84_053,
     "client": 2_258,
-    "lab": 20_872,
+    "lab": 20_873,
     "testing": 400,
     "papers": 12_116,
-    "all": 119_645,
+    "all": 119_656,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
