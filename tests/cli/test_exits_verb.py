@@ -124,3 +124,35 @@ def test_a_model_without_a_position_is_refused(run: Run, tmp_path: Path, samples
     done = run("exits", "add", tmp_path / "flat", "--data", samples)
     assert done.returncode == 1
     assert "no position for an early exit" in done.stderr
+
+
+@pytest.mark.slow
+def test_pictures_may_have_any_size(run: Run, tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    generator = np.random.default_rng(3)
+    weights = {"w": generator.standard_normal((4, 3, 3, 3)), "m": generator.normal(size=(4, 4))}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["image", "w"], ["c"]),
+            helper.make_node("Relu", ["c"], ["r"]),
+            helper.make_node("GlobalMaxPool", ["r"], ["p"]),
+            helper.make_node("Flatten", ["p"], ["f"]),
+            helper.make_node("MatMul", ["f", "m"], ["l"]),
+            helper.make_node("Softmax", ["l"], ["classes"]),
+        ],
+        "pictures",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 16, 16])],
+        [helper.make_tensor_value_info("classes", TensorProto.FLOAT, ["n", 4])],
+        [numpy_helper.from_array(part.astype(np.float32), name) for name, part in weights.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (tmp_path / "pictures" / "1").mkdir(parents=True)
+    save(made, str(tmp_path / "pictures" / "1" / "model.onnx"))
+    settings = "inputs: {image: {image: {preset: mobilenet, resize: squash, crop: 1}}}\n"
+    (tmp_path / "pictures" / "slacktide.yaml").write_text(settings)
+    colours = generator.integers(256, size=(300, 1, 1, 3), dtype=np.uint8)
+    np.savez(tmp_path / "frames.npz", image=np.tile(colours, (1, 24, 40, 1)))
+    done = run("exits", "add", tmp_path / "pictures", "--data", tmp_path / "frames.npz")
+    assert done.returncode == 0, done.stderr
+    assert "learnt from 300 rows" in " ".join(done.stdout.split())

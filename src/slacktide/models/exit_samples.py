@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.tensors import ModelInterface
+from slacktide.domain.tensors import ModelInterface, any_size
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.onnx_file import OnnxFile
@@ -89,7 +89,8 @@ async def learn_from_samples(
             interface = (await replica.ready()).interface
             if not interface.batches:
                 raise ExitError(f"{definition.where}: early exits need a batch axis")
-            samples = await _read(file, interface)
+            samples_interface = any_size(interface) if definition.any_image else interface
+            samples = await _read(file, samples_interface)
             if len(samples) < LEAST_ROWS:
                 raise ExitError(f"ramps need at least {LEAST_ROWS} rows, got {len(samples)}")
             names = [spec.name for spec in interface.outputs]
@@ -97,7 +98,7 @@ async def learn_from_samples(
                 names.index(f"{PREFIX}features/{position.number}") for position in graph.positions
             ]
             indices.append(names.index(f"{PREFIX}logits"))
-            rare_samples = await _read(rare, interface) if isinstance(rare, Path) else []
+            rare_samples = await _read(rare, samples_interface) if isinstance(rare, Path) else []
             pooled, total = [], len(samples) + len(rare_samples)
             for at, sample in enumerate([*samples, *rare_samples]):
                 progress(at / total, f"sample {at + 1} of {total}")
