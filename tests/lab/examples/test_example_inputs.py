@@ -162,7 +162,7 @@ def test_light_and_fog_of_a_stream_move_as_stated() -> None:
 
 
 def test_a_stream_of_an_hour_changes_its_light_over_the_hour() -> None:
-    dusk = Video(HOURS["dusk_hour"])
+    dusk = Video(HOURS["long_dusk"])
     brightness = [float(dusk.frame(i)[0].mean()) for i in (0, STREAM_FRAMES, HOUR_FRAMES - 1)]
     assert brightness[0] > brightness[1] > 1.5 * brightness[2]
 

@@ -128,7 +128,7 @@ def test_three_groups_have_the_probabilities_of_their_classes() -> None:
 
 
 def test_of_an_hour_the_first_tenth_and_a_quarter_of_the_rest_are_used() -> None:
-    stream = STREAMS["chained/day_hour, groups"]
+    stream = STREAMS["chained/long_day, groups"]
     assert (stream.trained, stream.inputs) == (10_800, 35_100)
     places = [stream.place(number) for number in range(stream.inputs)]
     assert places[:11_700] == list(range(11_700))

@@ -6,7 +6,7 @@ grey pictures from the frame that ran last; the share of their cells that moved 
 before; and the distance of early features from the frame that ran last, as in the server. Each
 threshold is calibrated on frames of the stream's first tenth, and stays. Print the table with
 
-    python -m slacktide_papers.apparate.frame_gates "chained/day_hour, groups" --played 9000
+    python -m slacktide_papers.apparate.frame_gates "chained/long_day, groups" --played 9000
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ STREAMS: dict[str, StreamConditions] = {
 }
 """The eight streams by name."""
 HOURS: dict[str, StreamConditions] = {
-    f"{name}_hour": replace(conditions, frames=HOUR_FRAMES) for name, conditions in STREAMS.items()
+    f"long_{name}": replace(conditions, frames=HOUR_FRAMES) for name, conditions in STREAMS.items()
 }
 """Streams of an hour on the same eight streets, by name."""
 
