@@ -143,7 +143,7 @@ PAPERS = {
     """,
         experiments="figure-9, figure-11, figure-13 (with 14), figure-16 (with 15), table-2 (with "
         "1), figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline, hours, "
-        "capacity, capacity-hours; default: all of them. `live`, only if named, plays two "
+        "capacity, capacity-hours; default: all of them. `live`, only if named, plays three "
         "streams to a real server.",
         quick="Two videos of 4,000 frames, ramps trained on the first quarter: under four "
         "minutes on two idle cores.",

@@ -80,10 +80,10 @@ def test_it_is_played_only_where_it_is_asked_for_by_name() -> None:
 def test_a_vision_and_a_text_stream_are_played_unless_it_is_to_be_quick() -> None:
     orders = live_orders(ExitScope())
     assert [order.name for order in orders] == list(LIVE)
-    assert [order.inputs - order.trained for order in orders] == [LIVE_INPUTS] * 2
+    assert [order.inputs - order.trained for order in orders] == [LIVE_INPUTS] * 3
     assert [order.name for order in live_orders(ExitScope(quick=True))] == ["chained/day"]
-    (frames, texts) = live_orders(ExitScope(inputs=100))
-    assert (frames.inputs, texts.inputs) == (2_980, 2_100)
+    (frames, groups, texts) = live_orders(ExitScope(inputs=100))
+    assert (frames.inputs, groups.inputs, texts.inputs) == (2_980, 10_900, 2_100)
 
 
 def test_tables_of_others_cannot_be_played_live(tmp_path: Path) -> None:
@@ -94,13 +94,14 @@ def test_tables_of_others_cannot_be_played_live(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["text/drifting", "chained/day, groups"])
 def test_a_short_stream_is_played_to_a_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(stage_times, "ROUNDS", {1: 1, 2: 1})
     monkeypatch.setattr(stage_times, "SECONDS", 0.0)
-    order = TableOrder(STREAMS["text/drifting"], 340, 300)
+    order = TableOrder(STREAMS[name], 340, 300)
     make_table(order)
     path = order.path(StreamFeatures(order.stream))
     stream = play_live(order, TableFile.of(order.name, path))

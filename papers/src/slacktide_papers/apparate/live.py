@@ -30,6 +30,7 @@ from slacktide.lab.load import (
 )
 from slacktide.models import save_ramps
 from slacktide.models.repository import ProfileStore, RepositoryError, model_hash, open_repository
+from slacktide_papers.apparate.class_groups import GROUPED, GROUPS, with_groups
 from slacktide_papers.apparate.experiments import AUTO, ExitCell
 from slacktide_papers.apparate.make_tables import TableOrder, learnt_ramps
 from slacktide_papers.apparate.play import LOSS, PlayedExits, play
@@ -122,21 +123,35 @@ def _served(order: TableOrder, instants: Sequence[float]) -> tuple[list[PlayedRo
     with tempfile.TemporaryDirectory(prefix="slacktide-live-") as folder:
         repository = Path(folder, "models")
         make_repository(repository, models=[model])
-        _write_ramps(order, repository)
+        classes = len(example(model).classes)
+        early_exit, output = f"{LOSS:.0%}", ""
+        if order.stream.groups:
+            classes, output = len(GROUPS), GROUPED
+            early_exit = f"{{accuracy_loss: {LOSS:.0%}, output: {output}}}"
+            _add_groups(model, repository)
+        _write_ramps(order, repository, output)
         with (repository / model / "slacktide.yaml").open("a") as settings:
-            settings.write(f"\nearly_exit: {LOSS:.0%}\n")
+            settings.write(f"\nearly_exit: {early_exit}\n")
         cores, mine = split_cores(1)
         with serving(repository, cores, Path(folder, "server.log")) as targets:
             target = targets[Transport.HTTP]
             with pinned(mine):
-                classes = len(example(model).classes)
                 played = play_rows(target, model, classes, rows, instants)
             stats = exit_stats(target, model)
     return played, stats
 
 
-def _write_ramps(order: TableOrder, repository: Path) -> None:
-    """Save the ramps of the table for the model in `repository`."""
+def _add_groups(model: str, repository: Path) -> None:
+    """Give the model in `repository` a second output, its classes in groups."""
+    import onnx
+
+    file = repository / model / "1" / "model.onnx"
+    onnx.save(with_groups(onnx.load(file), example(model).classes), file)
+
+
+def _write_ramps(order: TableOrder, repository: Path, output: str) -> None:
+    """Save the ramps of the table for the model in `repository`. `output`: output with classes;
+    empty: the model's own."""
     features = StreamFeatures(order.stream)
     (definition,) = open_repository(repository).read(order.stream.model)
     manifest = ExitManifest(
@@ -144,7 +159,7 @@ def _write_ramps(order: TableOrder, repository: Path) -> None:
         1,
         order.trained,
         "samples",
-        features.graph.outputs,
+        (output,) if output else features.graph.outputs,
         tuple(learnt_ramps(order, features)),
     )
     save_ramps(definition, ProfileStore().exits_folder(definition), manifest)

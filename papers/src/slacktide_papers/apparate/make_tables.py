@@ -44,7 +44,7 @@ _CODE = (
 QUICK_INPUTS, QUICK_STREAMS, QUICK_HOUR = 4_000, 2, "chained/day, groups"
 PIECE = 10
 """Number of files of features that one task computes."""
-LIVE, LIVE_INPUTS = ("chained/day", "text/drifting"), 2_000
+LIVE, LIVE_INPUTS = ("chained/day", "chained/long_day, groups", "text/drifting"), 2_000
 """Streams that are also played to a live server, with the number of inputs of each unless the scope
 states one."""
 

@@ -50,16 +50,17 @@ class StageTimes:
 def stage_times(name: str, proto: Any, graph: ExitGraph, path: Path) -> StageTimes:
     """Stage times of an example model on one core: read from `path`, or measured now."""
     if not path.exists():
-        arrays = _measured(name, proto, graph)
+        requests = make_inputs(name, _DRAWN, _SEED).requests
+        usual = sorted(requests, key=lambda row: sum(part.size for part in row.values()))
+        arrays = measured(proto, graph, usual[_DRAWN // 2])
         path.parent.mkdir(parents=True, exist_ok=True)
         write_arrays(path, arrays)
     return StageTimes(**read_arrays(path))
 
 
-def _measured(name: str, proto: Any, graph: ExitGraph) -> dict[str, Array]:
-    requests = make_inputs(name, _DRAWN, _SEED).requests
-    usual = sorted(requests, key=lambda row: sum(part.size for part in row.values()))[_DRAWN // 2]
-    batches = {size: Samples((usual,) * size, None).batch() for size in ROUNDS}
+def measured(proto: Any, graph: ExitGraph, request: Mapping[str, Array]) -> dict[str, Array]:
+    """Measure a model on one core, with batches of copies of `request`; fields of `StageTimes`."""
+    batches = {size: Samples((request,) * size, None).batch() for size in ROUNDS}
     session = opened(proto.SerializeToString())
     count = len(graph.positions)
     chains = [_Chain(proto, graph, number) for number in range(count)]
