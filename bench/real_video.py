@@ -14,6 +14,9 @@ learnt from the same frames. The 495 others are played as four camera sessions, 
 *Right* are answers equal to those of the whole model, to which every frame is sent before, one at a
 time. An *entry* is a change of a camera's answer from
 nobody to somebody; it is *caught* if the answer is right in that frame or in one of the next two.
+
+`capacity` plays the same frames in virtual time, all cameras in turn: the highest load at which 99
+% are on time, with exits ÷ without.
 """
 
 from __future__ import annotations
@@ -37,6 +40,12 @@ from bench.machine import CACHE, cores, pin
 from bench.measurement import Figure, Options, Result, Table, at_least
 from bench.peers import PeerMissingError
 from slacktide.client import AioConnection
+from slacktide.exits import RampLearning, find_positions, judged_rows, with_features
+from slacktide.lab.simulation import ExitTable
+from slacktide_papers.apparate.experiments import AUTO, SHRINK, VANILLA, ExitCell
+from slacktide_papers.apparate.play import play as play_cell
+from slacktide_papers.apparate.setting import TableFile
+from slacktide_papers.apparate.stage_times import measured, opened
 
 FOLDER = CACHE / "real_video"
 VIDEO = "usr/share/doc/opencv-doc/examples/data/vtest.avi"
@@ -56,6 +65,7 @@ DIFFERS, SOMEBODY = 40, 0.015
 there."""
 RIDGE = 300.0
 CAUGHT_WITHIN = 2
+BATCH = 16
 SLO_S = 0.25
 MEMORY = "memory"
 SETTINGS = """
@@ -80,7 +90,12 @@ def run(options: Options) -> Result:
         result.remarks.append(str(error))
         return result
     last = LEARNT + 165 if options.quick else crops.shape[1]
-    repository = make_repository(crops[:, :LEARNT], network)
+    model = with_last_layer(crops[:, :LEARNT], network)
+    if options.wants("capacity"):
+        show_capacity(result, model, crops)
+    if not any(map(options.wants, EXITS)):
+        return result
+    repository = make_repository(crops[:, :LEARNT], model)
     answers, figures = {}, {}
     pin(cores().client)
     with servers.slacktide(repository, "--profile-budget", "1s", everywhere=True) as serving:
@@ -137,15 +152,15 @@ def peers_network() -> Path:
     return file
 
 
-def make_repository(crops: Array, network: Path) -> Path:
-    """Models with the last layer, with ramps where exits are on. `crops`: the first frames."""
+def with_last_layer(crops: Array, network: Path) -> Any:
+    """The network with the last layer, learnt from the first frames `crops`."""
     import onnx
     from onnx import helper, numpy_helper
 
-    repository = FOLDER / "models"
-    shutil.rmtree(repository, ignore_errors=True)
-    rows = resized(crops.swapaxes(0, 1).reshape(-1, *crops.shape[2:]))  # as they arrive
-    logits = _logits(network, rows)
+    session = opened(network.read_bytes())
+    rows = normalised(resized(in_turn(crops)))
+    parts = [rows[at : at + BATCH] for at in range(0, len(rows), BATCH)]
+    logits = np.concatenate([session.run(None, {"images": part})[0] for part in parts])
     weights, bias = last_layer(logits, somebody(crops).T.ravel())
     model = onnx.load(str(network))
     graph = model.graph
@@ -155,8 +170,17 @@ def make_repository(crops: Array, network: Path) -> Path:
     graph.node.append(helper.make_node("Gemm", ["logits", "last/w", "last/b"], ["classes"]))
     del graph.output[:]
     graph.output.append(helper.make_tensor_value_info("classes", onnx.TensorProto.FLOAT, ["n", 2]))
+    return model
+
+
+def make_repository(crops: Array, model: Any) -> Path:
+    """Copies of the model, with ramps where exits are on. `crops`: the first frames."""
+    import onnx
+
+    repository = FOLDER / "models"
+    shutil.rmtree(repository, ignore_errors=True)
     samples = FOLDER / "samples.npz"
-    np.savez(samples, images=rows)
+    np.savez(samples, images=in_turn(crops))
     for name, exits in EXITS.items():
         folder = repository / name
         (folder / "1").mkdir(parents=True)
@@ -166,6 +190,73 @@ def make_repository(crops: Array, network: Path) -> Path:
             command = [sys.executable, "-m", "slacktide", "exits", "add", str(folder)]
             subprocess.run([*command, "--data", str(samples)], check=True, capture_output=True)
     return repository
+
+
+def exit_table(model: Any, crops: Array) -> ExitTable:
+    """The answers of ramps, learnt from the first frames, to the frames after them."""
+    graph = find_positions(model, output="classes")
+    session = opened(with_features(model, graph).SerializeToString())
+    places = graph.positions
+    learning = RampLearning([place.tensor for place in places], [place.cost for place in places])
+    names = [*(f"exits/features/{place.number}" for place in places), "exits/logits"]
+    rows, learnt = in_turn(crops), LEARNT * len(crops)
+    judged, ramps = [], ()
+    for at in range(0, len(rows), BATCH):
+        if at == learnt // BATCH * BATCH:
+            ramps = learning.train() or ()
+        images = normalised(resized(rows[at : at + BATCH]))
+        *pooled, logits = session.run(names, {"images": images})
+        if not ramps:
+            learning.trainer.add(pooled, logits)
+            continue
+        pairs = zip(ramps, pooled, strict=True)
+        answers = logits.argmax(axis=1)
+        judged.append(
+            [judged_rows(ramp.logits(part) / ramp.temperature, answers) for ramp, part in pairs]
+        )
+    columns = [[batch[at] for batch in judged] for at in range(len(places))]
+    unsure, agrees = (
+        np.stack([np.concatenate([getattr(part, of) for part in column]) for column in columns], 1)
+        for of in ("uncertainty", "agrees")
+    )
+    return ExitTable(
+        title="real video",
+        rate=RATE * len(crops),
+        positions=tuple(place.tensor for place in places),
+        uncertainty=unsure.astype(np.float32),
+        agrees=agrees,
+        agreement=np.array([ramp.agreement for ramp in ramps]),
+        **measured(model, graph, {"images": normalised(resized(rows[-1:]))}),
+    )
+
+
+def show_capacity(result: Result, model: Any, crops: Array) -> None:
+    """The highest load with 99 % on time, as a multiple of full batches' throughput."""
+    path = FOLDER / "exit-table.npz"
+    exit_table(model, crops).save(path)
+    file = TableFile.of("real video", path)
+    rows, loads = [], {}
+    for contender in (VANILLA, SHRINK, AUTO):
+        cell = ExitCell(*(file.name, contender, 1, file.digest, "slack"), on_time=0.99, table=path)
+        played = play_cell(cell)
+        loads[contender.label] = played.load
+        shares = (f"{share:.1%}" for share in (played.agreement, played.exits))
+        rows.append((contender.label, f"{played.load:.2f}", *shares))
+    for label in (SHRINK.label, AUTO.label):
+        ratio = loads[label] / loads[VANILLA.label]
+        result.figures.append(Figure(f"capacity: {label} ÷ without", ratio, "×", at_least(1.3)))
+    headings = ("", "load", "right", "answers by ramps")
+    result.tables.append(Table("capacity in virtual time", headings, tuple(rows)))
+
+
+def in_turn(crops: Array) -> Array:
+    """Pictures [frames × cameras, …] in their order of arrival."""
+    return crops.swapaxes(0, 1).reshape(-1, *crops.shape[2:])
+
+
+def normalised(pictures: Array) -> Array:
+    """The network's input for pictures of its size, as the preset `mobilenet` makes it."""
+    return pictures.transpose(0, 3, 1, 2) / np.float32(127.5) - 1
 
 
 def resized(crops: Array) -> Array:
@@ -196,17 +287,6 @@ def last_layer(logits: Array, present: Array) -> tuple[Array, Array]:
     # Steeper, so that a softmax is sure where the regression is.
     pair = 4.0 * np.c_[-column, column]
     return pair.astype(np.float32), (4.0 * np.array([-bias, bias])).astype(np.float32)
-
-
-def _logits(network: Path, rows: Array) -> Array:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(network), providers=["CPUExecutionProvider"])
-    parts = []
-    for at in range(0, len(rows), 16):
-        images = rows[at : at + 16].transpose(0, 3, 1, 2) / np.float32(127.5) - 1  # `mobilenet`
-        parts.append(session.run(None, {"images": images})[0])
-    return np.concatenate(parts)
 
 
 async def play(
