@@ -26,7 +26,7 @@ CEILINGS = {
     "executors": 13_477,
     "exits": 2_117,
     "frontends": 8_222,
-    "models": 11_835,
+    "models": 11_836,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_200,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 84_053,
+    "serving": 84_054,
     "client": 2_258,
     "lab": 20_873,
     "testing": 400,
-    "papers": 12_116,
-    "all": 119_656,
+    "papers": 12_132,
+    "all": 119_673,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
