@@ -156,6 +156,8 @@ class Admission:
             needed = rows * per_row * promises.slowdown
             if before <= room and promises.spared(deadline, penalty, ahead.of, needed, now + free):
                 return None
+            if promises.joins_next(arrival, ahead.of, now + free):
+                return None
             promises.refused()
             return Reason.BEHIND_WORK
         if before <= room:

@@ -22,12 +22,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.profiles import RunClasses
+from slacktide.profiles import BatchLatency, RunClasses
 from slacktide.profiles.distribution import POINTS, expected_max, weighted_sum
 from slacktide.scheduling.options import SlackOptions
 from slacktide.scheduling.queue import DeadlineQueue
@@ -121,6 +122,10 @@ class ClassTables:
             (alone / self.mean_alone) ** options.length_exponent for alone in self.alone
         )
         """Value of an answer by class, without its penalty."""
+        self.batch_times: tuple[TimeByRows, ...] = tuple(
+            Lazy(partial(_seconds, latency, mean)) for mean in classes.means
+        )
+        """Expected seconds of a batch by rows, if all rows are as long as its class's mean."""
         self.sizes = _sizes(classes, limit)
         """Batch sizes to try, ascending."""
         self.low = tuple(smaller + 1 for smaller in (0, *self.sizes[:-1]))
@@ -187,6 +192,10 @@ class ClassTables:
             for cdf in cdfs
         ]
         return np.array(needs)
+
+
+def _seconds(latency: BatchLatency, longest: float, rows: int) -> float:
+    return latency.seconds(rows, longest)
 
 
 def _sizes(classes: RunClasses, limit: int) -> tuple[int, ...]:

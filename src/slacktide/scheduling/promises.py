@@ -10,9 +10,10 @@ and its deadline is its slack; a new request uses up slack of all requests due l
 
 A new request for which the plan has no time may replace a request that is due earlier and arrived
 at most AT_ONCE before it. Otherwise the last request of a burst would be refused although it is due
-last, and the lane would idle sooner. After a refusal or a loss, requests without a place in the
-plan are dropped at the next decision. If more than a share `late` of the refusals come after a
-wait, the slowdown rises.
+last, and the lane would idle sooner. A new request that would make the next batch more efficient
+needs no place (next_batch.py). After a refusal or a loss, requests without a place are dropped at
+the next decision, except those that the next batch may answer. If more than a share `late` of the
+refusals come after a wait, the slowdown rises, and only the plan counts.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from collections.abc import Callable
 from itertools import accumulate
 from math import inf
 
-from slacktide.domain import Reason, Request
+from slacktide.domain import Notice, Reason, Request
 from slacktide.engine.ports import PoolView
 from slacktide.scheduling.admission import LOOKAHEAD
+from slacktide.scheduling.next_batch import NextBatch
 from slacktide.scheduling.queue import DeadlineQueue
 
 AT_ONCE = 0.005
@@ -51,10 +53,11 @@ class Promises:
         share: Share,
         late: float,
         soonest: Callable[[], float],
+        next_batch: NextBatch,
     ) -> None:
         """`soonest`: returns the share of a request's lane time after which it may be answered."""
         self._queue, self._view, self._share, self._late = queue, view, share, late
-        self._soonest = soonest
+        self._soonest, self._next_batch = soonest, next_batch
         self.slowdown = 1.0
         """Factor by which the work ahead is expected to take longer than at the best rate."""
         self.next_drop: float | None = None
@@ -91,6 +94,15 @@ class Promises:
                 break
             self._plan = None  # Make a new plan, and try once more.
         return False
+
+    def joins_next(self, arrival: Request | Notice, of: int, start: float) -> bool:
+        """Whether a request of class `of` without a place should join the next batch, which begins
+        at `start`."""
+        return (
+            self.slowdown == 1.0
+            and isinstance(arrival, Request)
+            and self._next_batch.admits(arrival, of, start=start)
+        )
 
     def refused(self) -> None:
         """Record that a request was refused on arrival."""
@@ -134,21 +146,25 @@ class Promises:
         dropped = [(id, Reason.BEHIND_WORK) for id in self._lost if id in self._queue]
         if self._deciding:
             self.tight -= 1
-            without = self._make(0.0, now + self._view.free_in(now=now))
+            start = now + self._view.free_in(now=now)
+            without = self._make(0.0, start)
             self._deciding = False
             self._plan = self._plan if self.tight else None
-            dropped += [(id, Reason.CROWDED_OUT) for id in without]
+            stay = self._next_batch.members(without, start=start) if self.slowdown == 1.0 else ()
+            dropped += [
+                (request.id, Reason.CROWDED_OUT) for request in without if request.id not in stay
+            ]
         self._lost, self.next_drop = [], None
         return dropped
 
-    def _make(self, penalty: float, start: float) -> list[int]:
-        """Plan for requests with at least this penalty; return the ids of requests without a
-        place."""
+    def _make(self, penalty: float, start: float) -> list[Request]:
+        """Plan for requests with at least this penalty; return the requests without a place."""
         leave, factor = self._view.leave(now=start), self.slowdown / self._view.lanes
         per_second = factor * self._soonest()
         seconds_by_class: dict[int, float] = {}
         plan: dict[int, tuple[list[float], list[float]]] = {}
-        without, cheapest = [], inf
+        without: list[Request] = []
+        cheapest = inf
         for deadline, id, request in self._queue.order[:LOOKAHEAD]:
             if request.penalty < penalty or id in self._lost:
                 continue
@@ -162,7 +178,7 @@ class Promises:
                 deadlines.append(deadline)
                 slacks.append(slack)
             elif before and request.penalty <= cheapest:
-                without.append(id)
+                without.append(request)
         for _, slacks in plan.values():
             slacks[:] = [*accumulate(reversed(slacks), min)][::-1]
         self._plan, self._plan_basis, self._admitted_s = plan, (penalty, start), 0.0

@@ -36,6 +36,7 @@ from slacktide.profiles import BatchTimes, ShapeClasses, TimeDistribution
 from slacktide.scheduling.announcements import HoldBudget, as_request
 from slacktide.scheduling.best_effort import BestEffortShare, batch_of, size_of_single
 from slacktide.scheduling.deadline_policy import DeadlinePolicy, WorkBefore
+from slacktide.scheduling.next_batch import NextBatch
 from slacktide.scheduling.options import SlackOptions
 from slacktide.scheduling.promises import Promises
 from slacktide.scheduling.queue import proposal_of
@@ -93,7 +94,12 @@ class Slack(DeadlinePolicy):
                 self._timed, options, max_batch=max_batch, times=times, view=view
             )
         self._promises = Promises(
-            self._timed, view, self._share, options.late_refusals, self._soonest
+            self._timed,
+            view,
+            self._share,
+            options.late_refusals,
+            self._soonest,
+            NextBatch(self._timed, self._class_of, self._batch_times, max_batch, view),
         )
         if options.admission:
             self._admission.promises = self._promises
@@ -216,6 +222,15 @@ class Slack(DeadlinePolicy):
         if not self._by_class.refresh():
             return 0, waiting.rows * self._row_times(self._view.cores).per_row
         return self._by_class.share(waiting)
+
+    def _class_of(self, waiting: Request) -> int:
+        return self._by_class.class_of(waiting) if self._by_class.refresh() else 0
+
+    def _batch_times(self, of: int) -> TimeByRows:
+        """Expected seconds by rows of a batch whose longest member is of class `of`."""
+        if not self._by_class.refresh():
+            return self._row_times(self._view.cores).expected
+        return self._by_class.batch_times(of)
 
     def _soonest(self) -> float:
         return 1.0 if self._by_class.refresh() else self._row_times(self._view.cores).soonest

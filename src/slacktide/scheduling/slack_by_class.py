@@ -72,9 +72,17 @@ class ClassChooser:
         assert not isinstance(classes, ShapeClasses)
         return classes
 
+    def class_of(self, waiting: Request) -> int:
+        """The class of a waiting request."""
+        return self.index.class_of(waiting)
+
+    def batch_times(self, of: int) -> TimeByRows:
+        """Expected seconds by rows of a batch whose longest member is of class `of`."""
+        return self.tables(self._view.cores, self._max_batch).batch_times[of]
+
     def share(self, waiting: Request) -> tuple[int, float]:
         """(class, least lane time in seconds) of a waiting request."""
-        of = self.index.class_of(waiting)
+        of = self.class_of(waiting)
         return of, waiting.rows * least_share(self.tables(self._view.cores, self._max_batch), of)
 
     @property

@@ -119,9 +119,17 @@ class ShapeChooser(UniformChooser):
     def seconds(self, members: Sequence[Request], rows: int, cores: int) -> float:
         return self.table_of(members[0], cores).expected[rows]
 
+    def class_of(self, waiting: Request) -> int:
+        """The class of a waiting request."""
+        return self.classes.class_of(waiting)
+
+    def batch_times(self, of: int) -> TimeByRows:
+        """Expected seconds by rows of a batch of class `of`."""
+        return self._table(of, self._view.cores).expected
+
     def share(self, waiting: Request) -> tuple[int, float]:
         """(class, least lane time in seconds) of a waiting request."""
-        of = self.classes.class_of(waiting)
+        of = self.class_of(waiting)
         return of, waiting.rows * self._table(of, self._view.cores).per_row
 
     def work_before(self, arrival: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
