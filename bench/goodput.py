@@ -51,6 +51,8 @@ CV = 3.0
 WARMUP = 2.0
 """Seconds of load that are not scored."""
 PROFILE_BUDGET = "10s"
+YARDSTICKS = ("edf", "slack", "symphony", "symphony p99")
+"""Columns of simulated policies; empty in records that are older than a policy."""
 RATIO_GOAL, REFUSAL_GOAL_MS = 0.95, 5.0
 
 
@@ -232,19 +234,22 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
     for name in dict.fromkeys(record["row"] for record in records):
         mine = [record for record in records if record["row"] == name]
         ours = _mean(mine, "slacktide")
-        edf, slack = (float(np.mean([r["yardstick"][p] for r in mine])) for p in ("edf", "slack"))
+        simulated = {
+            policy: float(np.mean([r["yardstick"].get(policy, np.nan) for r in mine]))
+            for policy in YARDSTICKS
+        }
         beside = {peer: _mean(mine, peer) for peer in peers}
         best = max((value for value in beside.values() if value == value), default=float("nan"))
         refused = max(record["servers"]["slacktide"]["refusal_p99_ms"] for record in mine)
-        ratio = ours / max(edf, slack)
+        ratio = ours / max(simulated["edf"], simulated["slack"])
         if mine[0]["deadline"] != "2x":
             ratios[name] = ratio
         leads[name] = ours - best
         if any(record["servers"]["slacktide"]["refusals"] >= 100 for record in mine):
             refusals[name] = refused
-        cells = [f"{value:.3f}" for value in (ours, edf, slack, ratio, *beside.values())]
+        cells = [f"{value:.3f}" for value in (ours, *simulated.values(), ratio, *beside.values())]
         lines.append((name, str(len(mine)), *cells, f"{refused:.2f}"))
-    columns = ("row", "seeds", "ours", "edf", "slack", "ratio", *peers, "refusal p99 ms")
+    columns = ("row", "seeds", "ours", *YARDSTICKS, "ratio", *peers, "refusal p99 ms")
     result.tables.append(Table("Goodput: ours, yardsticks, peers", columns, tuple(lines)))
     result.details["records"] = list(records)
     _worst(result, "lowest ratio to the better yardstick (5x, 10x, mix)", ratios, RATIO_GOAL, min)

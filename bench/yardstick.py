@@ -1,11 +1,12 @@
 """What a scheduler could reach on given arrivals if serving cost nothing: goodput, simulated.
 
 One lane, virtual time. Batch times are drawn from those that onnxruntime alone took in the same
-run; there is no network, no copying, no other process. Two policies:
+run; there is no network, no copying, no other process. The policies:
 
     edf     earliest deadline first, the largest batch that its head allows, and a head that cannot
             be on time any more is given up. Knows the median time of each batch size.
     slack   our own scheduler with its admission, by the same medians, learning as in the server.
+    symphony, symphony p99   Symphony by the same learning times, or by their p99.
 
 Where requests are of several sizes (`slack_by_size`), `slack` knows what each of them takes.
 
@@ -16,9 +17,10 @@ a better policy than both may still pass it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +40,9 @@ from slacktide.domain import (
     Route,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.engine.ports import Proposal
+from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.lab.simulation import Simulation
+from slacktide.models.plugins import offer_entry_points
 from slacktide.profiles import BatchLatency, CorrectedTimes, FixedTimes, classes_of_samples
 from slacktide.scheduling import make_scheduler
 
@@ -132,13 +135,18 @@ class _Lane:
         return float
 
 
-def slack(
-    arrivals: Arrivals, times: DrawnTimes, bare: BareTimes, max_batch: int
+def scheduled(
+    policy: str,
+    options: Mapping[str, object],
+    arrivals: Arrivals,
+    times: DrawnTimes,
+    bare: BareTimes,
+    max_batch: int,
 ) -> NDArray[np.bool_]:
-    """Which requests are on time, shape (n,), under our `slack`."""
+    """Which requests are on time, shape (n,), under a scheduler by name."""
     lane = _Lane()
     believed = CorrectedTimes(bare.table())
-    scheduler = make_scheduler("slack", {}, max_batch=max_batch, times=believed, view=lane)
+    scheduler = make_scheduler(policy, options, max_batch=max_batch, times=believed, view=lane)
     replica = Replica(0, PoolId("m", "1"), "lane", (0,), max_batch)
     due = arrivals.due
     deadline = due + arrivals.allowance
@@ -160,8 +168,11 @@ def slack(
         scheduler.expire(now=now)
         proposal = scheduler.propose(replica, now=now)
         if not isinstance(proposal, Proposal):
-            if len(scheduler):  # it never waits: nobody in the queue can be on time
-                raise RuntimeError("slack proposes nothing although requests wait")
+            if len(scheduler):  # until it wants to be asked again, or the next request
+                expiry = scheduler.next_expiry()
+                wake = proposal.at if isinstance(proposal, WaitUntil) else inf
+                wake = min(wake, inf if expiry is None else expiry)
+                now = min(wake, float(due[coming]) if coming < len(due) else inf)
             continue
         batch = Batch(batches, replica, proposal.members, proposal.rows, now, now + 1.0)
         batches += 1
@@ -187,8 +198,13 @@ def goodput(
 
     policies: dict[str, Callable[[], NDArray[np.bool_]]] = {
         "edf": lambda: edf(arrivals, drawn(), max_batch),
-        "slack": lambda: slack(arrivals, drawn(), bare, max_batch),
+        "slack": lambda: scheduled("slack", {}, arrivals, drawn(), bare, max_batch),
+        "symphony": lambda: scheduled("symphony", {}, arrivals, drawn(), bare, max_batch),
+        "symphony p99": lambda: scheduled(
+            "symphony", {"guarantee": "p99"}, arrivals, drawn(), bare, max_batch
+        ),
     }
+    offer_entry_points()
     scored = arrivals.due >= scored_from
     return {name: float(policy()[scored].mean()) for name, policy in policies.items()}
 

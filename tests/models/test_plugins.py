@@ -130,7 +130,7 @@ def test_built_in_parts_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("registry", "name"),
     [
-        *((POLICIES, name) for name in ("clipper", "clockwork", "nexus")),
+        *((POLICIES, name) for name in ("clipper", "clockwork", "nexus", "symphony")),
         *((SCALING_POLICIES, name) for name in ("fa2", "vpa")),
         *((PLACEMENTS, name) for name in ("distream", "jellyfish", "rim")),
     ],

@@ -17,6 +17,7 @@ from slacktide.scheduling.orloj import Orloj, OrlojText
 from slacktide.scheduling.slack import Slack
 from slacktide_papers.policies.clockwork import Clockwork
 from slacktide_papers.policies.sized_fifo import Clipper, Nexus
+from slacktide_papers.policies.symphony import Symphony
 
 KINDS = {
     "fifo": Fifo,
@@ -25,7 +26,7 @@ KINDS = {
     "orloj_text": OrlojText,
     "slack": Slack,
 }
-OF_PAPERS = {"clipper": Clipper, "clockwork": Clockwork, "nexus": Nexus}
+OF_PAPERS = {"clipper": Clipper, "clockwork": Clockwork, "nexus": Nexus, "symphony": Symphony}
 
 
 def made(lab, name: str, **options: object) -> object:
@@ -55,7 +56,7 @@ def test_whole_numbers_and_lists_are_taken_for_what_they_mean(lab) -> None:
             "zzz",
             {},
             r"expected a scheduler, got 'zzz'; valid: clipper, clockwork, edf, fifo, nexus, orloj, "
-            "orloj_text, slack",
+            "orloj_text, slack, symphony",
         ),
         ("slack", {"levls": 2}, r"scheduler 'slack': levls: unknown key; did you mean 'levels'\?"),
         ("slack", {"kappa": "much"}, r"scheduler 'slack': kappa: expected a number, got 'much'"),

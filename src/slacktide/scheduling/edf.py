@@ -26,7 +26,7 @@ import numpy as np
 
 from slacktide.domain import Replica, Request
 from slacktide.domain.options import option
-from slacktide.engine.ports import Idle, PoolView, Proposal
+from slacktide.engine.ports import Idle, PoolView, Proposal, WaitUntil
 from slacktide.profiles import BatchTimes, Classes, ShapeClasses
 from slacktide.profiles.fixed_times import LongestMemberTime
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
@@ -73,7 +73,7 @@ class Edf(DeadlinePolicy):
             options, max_batch=max_batch, times=times, view=view, lead=lead, class_lead=class_lead
         )
 
-    def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
         """The batch led by the request due first. Changes nothing."""
         limit = min(self._max_batch, replica.max_batch)
         # `needs` maps rows, or rows and the members' classes, to the batch time that must fit.

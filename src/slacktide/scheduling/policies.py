@@ -34,7 +34,7 @@ POLICIES: Registry[Scheduler] = Registry(
         "slack": Slack,
     },
     options=QueueOptions,
-    absent=dict.fromkeys(("clipper", "nexus", "clockwork"), PAPERS),
+    absent=dict.fromkeys(("clipper", "nexus", "clockwork", "symphony"), PAPERS),
 )
 """Every scheduler by name: its class is called with `(options, *, max_batch, times, view)`, where
 the options extend `QueueOptions`."""

@@ -16,6 +16,7 @@ from slacktide_papers.orloj.experiments import (
     ORLOJ_TEXT,
     PUBLISHED,
     SLACK,
+    SYMPHONY,
     OrlojCell,
     OrlojContender,
 )
@@ -26,7 +27,7 @@ CELL = OrlojCell(setting="P", contender=SLACK, seed=1, case="two-modal", slo=2.0
 
 @pytest.mark.parametrize(
     "contender",
-    [*PUBLISHED, ORLOJ_TEXT, SLACK, ORACLE, NOTICED, FAIR],
+    [*PUBLISHED, ORLOJ_TEXT, SYMPHONY, SLACK, ORACLE, NOTICED, FAIR],
     ids=lambda policy: policy.label,
 )
 def test_every_contender_repeats_exactly_and_loses_nobody(contender):

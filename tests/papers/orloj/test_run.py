@@ -44,6 +44,7 @@ def test_rows_repeat_exactly(tmp_path):
         "orloj",
         "orloj_text",
         "orloj, by class",
+        "symphony",
         "slack",
         "oracle_slack",
         "slack, notice 0.2",
@@ -93,8 +94,8 @@ def test_progress_reaches_the_end(tmp_path):
     shares = [share for share, _ in steps]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-    assert steps[0] == (0.0, "0 of 20 runs")
-    assert steps[1][1].startswith("1 of 20 runs (P two-modal ")
+    assert steps[0] == (0.0, "0 of 22 runs")
+    assert steps[1][1].startswith("1 of 22 runs (P two-modal ")
 
 
 def test_every_experiment_has_rows_and_assumptions(tmp_path):

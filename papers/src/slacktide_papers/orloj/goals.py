@@ -23,6 +23,7 @@ from slacktide_papers.orloj.experiments import (
     ORLOJ_TEXT,
     PUBLISHED,
     SLACK,
+    SYMPHONY,
     OrlojCell,
 )
 from slacktide_papers.orloj.play import Finish
@@ -93,6 +94,8 @@ WORST = -1.0
 """Minimum gain of `slack` over Orloj's strongest reading in any single row, in points."""
 BEHIND_ORACLE = 1.0
 """Maximum points, on average under P, by which `slack` may be behind `oracle_slack`."""
+CELLS_OVER_SYMPHONY = 0.9
+"""Minimum share of the cells (case, SLO, seed) in which `slack` is at least as good as Symphony."""
 LONG_CLASS = 10.0
 """Maximum points by which `slack` with θ = 2 may serve the long class worse than `orloj`."""
 
@@ -216,6 +219,22 @@ def _over_text(view: _View) -> Iterator[Goal]:
     yield from view.at_least(metric, SLACK, ORLOJ_TEXT, OVER_TEXT[view.setting], tight)
 
 
+def _over_symphony(view: _View) -> Iterator[Goal]:
+    rows = view.with_all(SLACK, SYMPHONY)
+    if rows:
+        gains = [
+            100.0 * (run.rate - row.runs[SYMPHONY][seed].rate)
+            for row in rows
+            for seed, run in row.runs[SLACK].items()
+        ]
+        ahead = sum(gain >= 0.0 for gain in gains)
+        share = ahead / len(gains)
+        measured = f"{ahead} of {len(gains)} ({share:.0%}); mean {fmean(gains):+.1f}"
+        metric = "cells in which slack is at least as good as symphony"
+        met = share >= CELLS_OVER_SYMPHONY
+        yield view.goal(metric, measured, f"≥ {CELLS_OVER_SYMPHONY:.0%}", met, len(rows))
+
+
 def _worst_row(view: _View) -> Iterator[Goal]:
     rows = view.with_all(SLACK, ORLOJ_BY_CLASS)
     if rows:
@@ -263,7 +282,7 @@ def _long_class(view: _View) -> Iterator[Goal]:
             yield view.goal(metric, f"{behind:.1f}", f"≤ {LONG_CLASS:.0f}", met, 1)
 
 
-_BOTH = (_over_orloj, _over_text, _worst_row)
+_BOTH = (_over_orloj, _over_text, _over_symphony, _worst_row)
 _GOALS: Mapping[str, tuple[Callable[[_View], Iterator[Goal]], ...]] = {
     "P": (_best_of_four, _close_to_print, *_BOTH, _with_notice, _behind_oracle, _long_class),
     "Q": (*_BOTH, _behind_oracle),

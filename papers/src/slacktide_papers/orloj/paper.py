@@ -44,6 +44,8 @@ _ALWAYS = (
     "orloj and orloj_text compute E[L] for a batch drawn from all arrivals, by its size alone. "
     "The contender `orloj, by class` counts the request's own class in line 11 and in the score. "
     "This is the strongest reading, so gains are measured against it.",
+    "Symphony (2024) is newer than the paper. It starts a batch when the batch can no longer grow, "
+    "by the p99 of its members' time; with one model and one replica that is all it decides.",
     "oracle_slack is not a published system: it applies the rule of slack with every length known, "
     "in three ways of which the best is used. It looks one batch ahead, so it is not a bound.",
     "Notice: requests are announced 0.2 × the time alone before their arrival. Deadlines count "

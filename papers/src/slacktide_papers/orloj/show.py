@@ -136,11 +136,21 @@ def _line_of(row: FinishRow) -> str:
     return f"{row.scheduler.partition(',')[0]}, {row.slo_x_p99:g} ×"
 
 
+_FOLDED = {
+    "clockwork": "clock\nwork",
+    "symphony": "sym-\nphony",
+    "orloj_text": "orloj\ntext",
+    "oracle_slack": "ora-\ncle",
+    "slack, notice 0.2": "no-\ntice\n0.2",
+    "orloj, by class": "by\nclass",
+}
+"""Headings that are divided."""
+
+
 def _table(title: str, grid: Grid) -> TextTable:
-    """A table with headings on several lines, so that ten columns fit into 80 characters."""
+    """A table with headings on several lines, so that eleven columns fit into 80 characters."""
     (first, *columns), lines = grid
-    short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in columns)
-    folded = (name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short)
+    folded = [_FOLDED.get(name, name.replace(", ", "\n").replace(" ", "\n")) for name in columns]
     return TextTable(title, [first, *folded], lines)
 
 
