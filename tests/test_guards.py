@@ -34,7 +34,7 @@ CEILINGS = {
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
-    "scheduling": 4_500,
+    "scheduling": 4_609,
     "server": 7_353,
     "wire": 2_734,
     "lab/cli": 2_100,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 84_054,
+    "serving": 84_223,
     "client": 2_258,
     "lab": 20_873,
     "testing": 400,
-    "papers": 12_132,
-    "all": 119_673,
+    "papers": 12_290,
+    "all": 120_000,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
