@@ -52,8 +52,8 @@ class NextBatch:
         size = bisect_right(range(1, self._max_batch + 1), budget, key=seconds.__getitem__)
         if size < request.rows:
             return False
-        others = self._first(start + seconds[size], size, request, of)
-        if sum([other.rows for other in others]) + request.rows > size:
+        members = self._first(start + seconds[size], size, request, of)
+        if sum([member.rows for member in members]) + request.rows > size:
             return False
         rates = [rate for rate, _ in self._batches(request, of, start)]
         return size >= (1.0 + GAIN) * max(rates, default=0.0) * seconds[size]
