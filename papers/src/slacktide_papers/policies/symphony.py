@@ -64,7 +64,8 @@ class Symphony(Edf):
             return super().propose(replica, now=now)
         limit = min(self._max_batch, replica.max_batch)
         cores = max(1, len(replica.cores))
-        waiting = [entry[2] for entry in self._timed.batchable(self._timed.order[0][2].signature)]
+        signature = self._timed.order[0][2].signature
+        waiting = [request for _, _, request in self._timed.batchable(signature)]
         seconds = self._seconds(cores)
         members = self._window(waiting, limit, cores, seconds, now)
         if not members:
