@@ -54,8 +54,8 @@ TOTALS = {
     "client": 2_258,
     "lab": 20_873,
     "testing": 400,
-    "papers": 12_290,
-    "all": 120_000,
+    "papers": 12_291,
+    "all": 120_001,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
