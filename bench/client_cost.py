@@ -124,13 +124,13 @@ def run(options: Options) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         _make_family(Path(folder) / "still")
         with slacktide(Path(folder)) as server:
-            found = [asyncio.run(_measure(server.grpc_port, seconds)) for _ in range(rounds)]
+            measured = [asyncio.run(_measure(server.grpc_port, seconds)) for _ in range(rounds)]
     goals: dict[str, Any] = {
         "client, % of a core": at_most(5.0),
         "metadata to the server, kbit/s": at_most(4.0),
     }
-    for name in found[0]:
-        samples = tuple(each[name] for each in found)
+    for name in measured[0]:
+        samples = tuple(round_costs[name] for round_costs in measured)
         result.figures.append(Figure(name, median(samples), "", goals.get(name), samples=samples))
     return result
 

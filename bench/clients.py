@@ -103,15 +103,15 @@ def latencies(
     A blocking socket: nothing on this side adds to what is measured but the system calls.
     """
     request = request_bytes(serving, path, body, host=host)
-    found = np.empty(count)
+    seconds = np.empty(count)
     with socket.create_connection((host, serving.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for index in range(count):
             begin = time.perf_counter()
             connection.sendall(request)
             read_answer(connection, serving.name)
-            found[index] = time.perf_counter() - begin
-    return found
+            seconds[index] = time.perf_counter() - begin
+    return seconds
 
 
 def request_bytes(serving: Serving, path: str, body: Body, *, host: str = "127.0.0.1") -> bytes:

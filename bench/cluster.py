@@ -233,7 +233,7 @@ def _bad_reports(result: Result, options: Options) -> None:
     for name, terms in REPORTS.items():
         for setting in settings:
             shown = f"{setting}; {name}"
-            told = Setting(
+            varied = Setting(
                 setting.servers,
                 setting.equal,
                 setting.at_one,
@@ -244,7 +244,7 @@ def _bad_reports(result: Result, options: Options) -> None:
             )
             count = _count(setting.servers, options)
             mean = {
-                routing: fmean([goodput(routing, told, seed, count) for seed in result.seeds])
+                routing: fmean([goodput(routing, varied, seed, count) for seed in result.seeds])
                 for routing in (ByRule, *BALANCERS)
             }
             best = max(mean[routing] for routing in BALANCERS)

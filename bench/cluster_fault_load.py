@@ -96,7 +96,7 @@ async def loaded(
     ]
     await asyncio.sleep(BEFORE_S)
     try:
-        seen = await asyncio.to_thread(script)
+        faults = await asyncio.to_thread(script)
     finally:
         stop.set()
         logs = [log for _, log in await asyncio.gather(*runs)]
@@ -104,7 +104,7 @@ async def loaded(
     for ready, log, origin in zip(prepared, logs, origins, strict=True):
         due = ready.schedule.due[: log.submitted] + origin
         clients.append(ClientLog(due, log.endings(), log.latency(), unended(log), log.errors()))
-    return clients, seen
+    return clients, faults
 
 
 class FaultRun:
@@ -117,17 +117,19 @@ class FaultRun:
         self.unended = self.elsewhere = 0
         self.errors: Counter[str] = Counter()
 
-    def add(self, clients: Sequence[ClientLog], seen: Sequence[Seen], *, excused: int = 0) -> None:
+    def add(
+        self, clients: Sequence[ClientLog], faults: Sequence[Seen], *, excused: int = 0
+    ) -> None:
         """Score a run. `clients`: first those of the server that the faults are of. `excused`:
         number of requests that were on something else that died."""
-        self.seen += seen
+        self.seen += faults
         self.unended += sum(client.unended for client in clients)
         for client in clients:
             self.errors.update(client.errors)
             self.counts += np.bincount(client.endings, minlength=len(ENDINGS))
         mine, *others = clients
         blamed = np.zeros(mine.due.size, bool)
-        for fault in seen:
+        for fault in faults:
             if not math.isnan(fault.start_s):  # it died, and what its clients had sent with it
                 end = fault.at + fault.back_s + SLACK_S
                 blamed |= mine.between(fault.at - SLO_S - SLACK_S, end)
@@ -135,8 +137,8 @@ class FaultRun:
         self.elsewhere += max(
             0, lost + sum(int(client.lost().sum()) for client in others) - excused
         )
-        ends = [*(fault.at for fault in seen[1:]), math.inf]
-        for fault, end in zip(seen, ends, strict=True):
+        ends = [*(fault.at for fault in faults[1:]), math.inf]
+        for fault, end in zip(faults, ends, strict=True):
             scored = [c.endings[c.between(fault.at + RECOVERY_S, end)] == 0 for c in others]
             self.goodputs.append(float(np.concatenate(scored).mean()))
 
@@ -252,11 +254,11 @@ def member_of(document: Mapping[str, Any]) -> Member:
 def until(condition: Callable[[], Found | None], limit_s: float = 120.0) -> Found:
     """Poll until the condition is true, and return what it returned. Raises TimeoutError."""
     give_up = time.monotonic() + limit_s
-    while not (found := condition()):
+    while not (outcome := condition()):
         if time.monotonic() > give_up:
             raise TimeoutError(f"not in {limit_s:g} s")
         time.sleep(0.005)
-    return found
+    return outcome
 
 
 def noticed_s(begin: float, peers: Sequence[Member], machine: str = "s0") -> float:

@@ -108,12 +108,12 @@ def _local(
 
 
 def _repeat(count: int, fault: Callable[[LocalCluster], Seen], cluster: LocalCluster) -> list[Seen]:
-    seen = []
+    faults = []
     for _ in range(count):
-        seen.append(fault(cluster))
+        faults.append(fault(cluster))
         wait_linked(cluster.members())
         time.sleep(REST_S)
-    return seen
+    return faults
 
 
 def _kill_server(cluster: LocalCluster) -> Seen:
@@ -255,8 +255,8 @@ async def _in_namespace(
     with started(repository, 3, peers, flags=flags, places=places) as members:
         await asyncio.to_thread(wait_linked, members)
         script = partial(_cut_links, members, 15.0, count, space.sever, space.restore)
-        clients, seen = await loaded(_specs(members), script)
-        return clients, [replace(fault, start_s=0.0) for fault in seen]  # its clients are cut off
+        clients, faults = await loaded(_specs(members), script)
+        return clients, [replace(fault, start_s=0.0) for fault in faults]  # its clients are cut off
 
 
 def _cut_links(
@@ -266,7 +266,7 @@ def _cut_links(
     cut: Callable[[], None],
     mend: Callable[[], None],
 ) -> list[Seen]:
-    seen = []
+    cuts = []
     for _ in range(count):
         begin = time.monotonic()
         cut()
@@ -274,6 +274,6 @@ def _cut_links(
         time.sleep(max(0.0, begin + seconds - time.monotonic()))
         mend()
         wait_linked(members)
-        seen.append(Seen(begin, noticed, time.monotonic() - begin))
+        cuts.append(Seen(begin, noticed, time.monotonic() - begin))
         time.sleep(REST_S)
-    return seen
+    return cuts

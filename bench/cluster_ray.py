@@ -96,7 +96,7 @@ FAULTS = {
 def _repeat(count: int, fault: Fault, cluster: RayCluster, held: list[float]) -> list[Seen]:
     """Repeat a fault. `held` gets the seconds until servers had replicas again. Raises RuntimeError
     if a server that was not killed did not go on."""
-    seen = []
+    restarts = []
     for _ in range(count):
         members = cluster.members()
         holders = {lock: cluster.holder(NODE, lock) for lock in LOCKS}
@@ -115,7 +115,7 @@ def _repeat(count: int, fault: Fault, cluster: RayCluster, held: list[float]) ->
         back_s = time.monotonic() - begin
         goes_on = "server" not in fault.locks
         start_s = math.nan if goes_on else process_age_s(member.pid)
-        seen.append(Seen(begin, back_s=back_s, start_s=start_s))
+        restarts.append(Seen(begin, back_s=back_s, start_s=start_s))
         for host in fault.nodes:
             if host not in cluster.nodes:
                 cluster.start(host)
@@ -128,7 +128,7 @@ def _repeat(count: int, fault: Fault, cluster: RayCluster, held: list[float]) ->
         if cluster.members() != [member, members[1]] or (member == members[0]) != goes_on:
             raise RuntimeError("a server was not adopted")
         time.sleep(REST_S)
-    return seen
+    return restarts
 
 
 def _without_head(result: Result, cluster: RayCluster, seconds: float) -> None:

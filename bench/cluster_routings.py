@@ -243,7 +243,7 @@ class _Probe:
 
 def _latency(state: ServerState, in_flight: int) -> float:
     """Median of the recent latencies at about so many requests in flight (§4.1)."""
-    near = sorted(state.recent, key=lambda seen: abs(seen[0] - in_flight))[:9]
+    near = sorted(state.recent, key=lambda neighbour: abs(neighbour[0] - in_flight))[:9]
     return median([seconds for _, seconds in near]) if near else 0.0
 
 

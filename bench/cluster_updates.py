@@ -77,11 +77,11 @@ def _update(result: Result, options: Options) -> None:
             members = cluster.members()
             wait_linked(members)
             specs = [spec_of(members, number) for number in range(3)]
-            clients, seen = asyncio.run(loaded(specs, partial(_updates, cluster, count)))
+            clients, updates = asyncio.run(loaded(specs, partial(_updates, cluster, count)))
         due = np.concatenate([client.due for client in clients])
         in_time = np.concatenate([client.endings == 0 for client in clients])
         updating = np.zeros(due.size, bool)
-        for update in seen:
+        for update in updates:
             updating |= (due >= update.at) & (due < update.at + update.back_s)
         fall = 100 * float(in_time[~updating].mean() - in_time[updating].mean())
         lost = sum(int(client.lost().sum()) for client in clients)
@@ -92,13 +92,13 @@ def _update(result: Result, options: Options) -> None:
 
 
 def _updates(cluster: LocalCluster, count: int) -> list[Seen]:
-    seen = []
+    updates = []
     for number in range(count):
         begin = time.monotonic()
         cluster.up(**{"max-sessions": 10 + number})
-        seen.append(Seen(begin, back_s=time.monotonic() - begin))
+        updates.append(Seen(begin, back_s=time.monotonic() - begin))
         time.sleep(REST_S)
-    return seen
+    return updates
 
 
 def _http_spec(members: Sequence[Member], number: int) -> LoadSpec:

@@ -141,7 +141,7 @@ def _checkout(name: str) -> Iterator[Path]:
 
 def _run(tree: Path, names: list[str], flags: list[str]) -> dict[str, dict[str, object]]:
     """Figures of one round by `benchmark: name`."""
-    found: dict[str, dict[str, object]] = {}
+    records: dict[str, dict[str, object]] = {}
     with tempfile.TemporaryDirectory(prefix="slacktide-compare-") as folder:
         file = Path(folder) / "figures.json"
         environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
@@ -149,11 +149,11 @@ def _run(tree: Path, names: list[str], flags: list[str]) -> dict[str, dict[str, 
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
         if not file.exists():
             print(done.stdout[-2000:], done.stderr[-4000:], file=sys.stderr)
-            return found
+            return records
         for result in json.loads(file.read_text()):
             for figure in result["figures"]:
-                found[f"{result['benchmark']}: {figure['name']}"] = figure
-    return found
+                records[f"{result['benchmark']}: {figure['name']}"] = figure
+    return records
 
 
 def _matched(

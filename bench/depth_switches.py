@@ -44,14 +44,14 @@ def run(options: Options) -> Result:
         def ask(depth: str) -> float:
             nonlocal others
             begin = time.perf_counter()
-            told = {**body.headers, "slacktide-variant": depth}
-            connection.request("POST", serving.path_of(MODEL), body.content, told)
+            headers = {**body.headers, "slacktide-variant": depth}
+            connection.request("POST", serving.path_of(MODEL), body.content, headers)
             answer = connection.getresponse()
             text = answer.read()
             taken = time.perf_counter() - begin
             length = answer.getheader("Inference-Header-Content-Length")
-            said = json.loads(text[: int(length)] if length else text)
-            others += said["parameters"]["variant"] != depth
+            document = json.loads(text[: int(length)] if length else text)
+            others += document["parameters"]["variant"] != depth
             return taken
 
         for depth in DEPTHS:

@@ -121,11 +121,11 @@ def run(options: Options) -> Result:
         for policy, together in rows:
             samples[policy, together].append(cost_us(policy, batches, together=together))
         decisions.append(decision_us("slack", "weight-bound", 1_000, 0.6, 100))
-    for (policy, together), found in samples.items():
+    for (policy, together), costs in samples.items():
         how = "8 in one turn of the loop" if together else "each in a turn of its own"
         goal = at_most(8.0) if policy != "slack" else None
         result.figures.append(
-            Figure(f"{policy}, {how}", median(found), "µs/request", goal, samples=tuple(found))
+            Figure(f"{policy}, {how}", median(costs), "µs/request", goal, samples=tuple(costs))
         )
     result.figures.append(
         Figure(

@@ -85,10 +85,10 @@ def arranged(name: str, stages: int, folder: Path) -> tuple[ModelSession, Arrang
         return session, None
     graph = find_positions(onnx.load(str(file)), mask=exits.mask, output=exits.output)
     ramps = spread(stages, len(graph.positions))
-    found: queue.SimpleQueue[Arranged] = queue.SimpleQueue()
+    arrivals: queue.SimpleQueue[Arranged] = queue.SimpleQueue()
     policy = ExitPolicy(PoolId(name, "1"), ramps, (0.0,) * len(ramps), revision=1)
-    Arranger(session, [1], found.put).publish(policy)
-    while not ((arrangement := found.get(timeout=60.0)).detail or len(arrangement.rows) == 3):
+    Arranger(session, [1], arrivals.put).publish(policy)
+    while not ((arrangement := arrivals.get(timeout=60.0)).detail or len(arrangement.rows) == 3):
         pass  # until nothing is timed any more
     if arrangement.detail:
         raise RuntimeError(f"{name} in {stages} stages: {arrangement.detail}")
@@ -131,9 +131,9 @@ def cost(name: str, rows: int, rounds: int) -> tuple[dict[int, float], float, li
             runs[stages] = passes(arranged(name, stages, Path(folder))[0], rows)
     whole = runs[1]()
     apart = max(
-        float(np.abs(one - other).max())
+        float(np.abs(output - other).max())
         for stages in STAGES
-        for one, other in zip(whole, runs[stages](), strict=True)
+        for output, other in zip(whole, runs[stages](), strict=True)
     )
     samples: dict[int, list[float]] = {stages: [] for stages in runs}
     for _ in range(rounds):
@@ -146,10 +146,12 @@ def cost(name: str, rows: int, rounds: int) -> tuple[dict[int, float], float, li
                 times.append(thread_time() - begin)
             samples[stages].append(min(times))
     added = {
-        stages: [(each / one - 1) * 100 for each, one in zip(found, samples[1], strict=True)]
-        for stages, found in samples.items()
+        stages: [
+            (staged / whole_s - 1) * 100 for staged, whole_s in zip(times, samples[1], strict=True)
+        ]
+        for stages, times in samples.items()
     }
-    return {stages: median(found) for stages, found in added.items()}, apart, added[4]
+    return {stages: median(percents) for stages, percents in added.items()}, apart, added[4]
 
 
 def memory_of(name: str, stages: int) -> float:
@@ -203,9 +205,15 @@ def run(options: Options) -> Result:
             added, apart, samples = cost(name, rows, rounds)
             for stages in STAGES:
                 goal = at_most(GOALS[name, rows]) if stages == 4 else None
-                told = tuple(samples) if stages == 4 else ()
+                rounds_added = tuple(samples) if stages == 4 else ()
                 result.figures.append(
-                    Figure(f"{row}, {stages} stages", added[stages], "% more", goal, samples=told)
+                    Figure(
+                        f"{row}, {stages} stages",
+                        added[stages],
+                        "% more",
+                        goal,
+                        samples=rounds_added,
+                    )
                 )
             result.figures.append(Figure(f"{row}, outputs apart", apart, "", at_most(APART)))
         if options.wants(f"{name}, memory"):

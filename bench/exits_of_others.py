@@ -139,7 +139,7 @@ def _measure(name: str, task: Task, count: int, result: Result) -> None:
         result.figures += _stage_costs(name, arranged)
     result.details[name] = {
         "cost": [position.cost for position in graph.positions],
-        **{style: one.details() for style, one in learnt.items()},
+        **{style: ramps.details() for style, ramps in learnt.items()},
     }
 
 
@@ -157,42 +157,45 @@ def _learnt(model: Any, graph: ExitGraph, rows: Rows, count: int) -> dict[str, L
     import onnx
 
     exposed = with_features(model, graph)
-    known = {value.name for value in exposed.graph.output}
+    declared = {value.name for value in exposed.graph.output}
     tensors = [position for position in graph.positions if position.space]
     exposed.graph.output.extend(
         onnx.helper.make_tensor_value_info(tensor.tensor, tensor.element, None)
         for tensor in tensors
-        if tensor.tensor not in known
+        if tensor.tensor not in declared
     )
     session = _session(exposed)
-    pooled_names = [f"{PREFIX}features/{each.number}" for each in graph.positions]
-    names = [*pooled_names, f"{PREFIX}logits", *(each.tensor for each in tensors)]
+    pooled_names = [f"{PREFIX}features/{position.number}" for position in graph.positions]
+    names = [*pooled_names, f"{PREFIX}logits", *(tensor.tensor for tensor in tensors)]
 
     def seen(start: int, stop: int) -> Iterator[dict[str, Seen]]:
         for at in range(start, stop, _CHUNK):
             given = {graph.primary: rows[at : min(at + _CHUNK, stop)]}
-            found = dict(zip(names, session.run(names, given), strict=True))
-            pooled, logits = [found[name] for name in pooled_names], found[f"{PREFIX}logits"]
+            outputs = dict(zip(names, session.run(names, given), strict=True))
+            pooled, logits = [outputs[name] for name in pooled_names], outputs[f"{PREFIX}logits"]
             pairs = list(zip(graph.positions, pooled, strict=True))
-            means = [one[:, : each.channels] for each, one in pairs]
-            cells = [_grid(found[each.tensor], each) if each.space else one for each, one in pairs]
+            means = [mean[:, : position.channels] for position, mean in pairs]
+            cells = [
+                _grid(outputs[position.tensor], position) if position.space else mean
+                for position, mean in pairs
+            ]
             yield {
                 SERVED: (pooled, logits),
                 "mean": (means, logits),
                 "grid": (cells, logits),
-                "hidden": ([_widened(one) for one in means], logits),
+                "hidden": ([_widened(mean) for mean in means], logits),
             }
 
-    costs = [each.cost for each in graph.positions]
-    tensor_names = [each.tensor for each in graph.positions]
+    costs = [position.cost for position in graph.positions]
+    tensor_names = [position.tensor for position in graph.positions]
     trainers: dict[str, RampTrainer] = {}
     for chunk in seen(0, count):
         for style, (features, logits) in chunk.items():
             trainers.setdefault(style, RampTrainer(tensor_names, costs)).add(features, logits)
     unseen: dict[str, list[Seen]] = {}
     for chunk in seen(count, len(rows)):
-        for style, one in chunk.items():
-            unseen.setdefault(style, []).append(one)
+        for style, part in chunk.items():
+            unseen.setdefault(style, []).append(part)
     return {
         style: Learnt(graph, trainer, _joined(unseen[style])) for style, trainer in trainers.items()
     }
@@ -201,7 +204,7 @@ def _learnt(model: Any, graph: ExitGraph, rows: Rows, count: int) -> dict[str, L
 def _joined(parts: Sequence[Seen]) -> Seen:
     columns = zip(*(features for features, _ in parts), strict=True)
     return [np.concatenate(column) for column in columns], np.concatenate(
-        [each for _, each in parts]
+        [part_logits for _, part_logits in parts]
     )
 
 
@@ -212,7 +215,7 @@ def _grid(tensor: Rows, position: Position) -> Rows:
     parts = [tensor]
     for axis in range(2, tensor.ndim):
         if tensor.shape[axis] > 1:
-            parts = [half for one in parts for half in np.array_split(one, 2, axis)]
+            parts = [half for part in parts for half in np.array_split(part, 2, axis)]
     axes = tuple(range(2, tensor.ndim))
     return np.concatenate([part.mean(axis=axes) for part in parts], axis=1)
 
@@ -235,11 +238,18 @@ class Learnt:
         features, logits = unseen
         self.ramps: tuple[Ramp, ...] = trainer.train()
         self._graph = graph
-        said = [ramp.logits(one) for ramp, one in zip(self.ramps, features, strict=True)]
+        logits_of_ramps = [
+            ramp.logits(feature) for ramp, feature in zip(self.ramps, features, strict=True)
+        ]
         answers = logits.argmax(axis=1)
-        self.agrees = np.stack([one.argmax(axis=1) == answers for one in said], axis=1)
-        scaled = [one / ramp.temperature for ramp, one in zip(self.ramps, said, strict=True)]
-        self.uncertainty = np.stack([_uncertainty(one) for one in scaled], axis=1)
+        self.agrees = np.stack(
+            [ramp_logits.argmax(axis=1) == answers for ramp_logits in logits_of_ramps], axis=1
+        )
+        scaled = [
+            ramp_logits / ramp.temperature
+            for ramp, ramp_logits in zip(self.ramps, logits_of_ramps, strict=True)
+        ]
+        self.uncertainty = np.stack([_uncertainty(ramp_logits) for ramp_logits in scaled], axis=1)
 
     def leaving(self, number: int) -> float:
         """The share of the unseen rows that may leave at this ramp alone."""
@@ -252,15 +262,15 @@ class Learnt:
         chosen: list[int] = []
         best = 0.0
         for _ in range(MOST_RAMPS):
-            found = {
-                each: self._saving(sorted([*chosen, each]))
-                for each in range(len(self.ramps))
-                if each not in chosen
+            savings = {
+                index: self._saving(sorted([*chosen, index]))
+                for index in range(len(self.ramps))
+                if index not in chosen
             }
-            number = max(found, key=lambda each: found[each], default=-1)
-            if number < 0 or found[number] <= best + 0.005:
+            number = max(savings, key=lambda index: savings[index], default=-1)
+            if number < 0 or savings[number] <= best + 0.005:
                 break
-            best = found[number]
+            best = savings[number]
             chosen.append(number)
         return sorted(chosen)
 
@@ -282,7 +292,7 @@ class Learnt:
         return search.saving(search.best()) / search.rows
 
     def _search(self, chosen: Sequence[int], rows: slice) -> ThresholdSearch:
-        saved = [1.0 - self._graph.positions[each].cost for each in chosen]
+        saved = [1.0 - self._graph.positions[place].cost for place in chosen]
         agrees = self.agrees[rows][:, list(chosen)]
         most = most_wrong(len(agrees), LOSS)
         return ThresholdSearch(self.uncertainty[rows][:, list(chosen)], agrees, saved, most)
@@ -293,14 +303,14 @@ class Learnt:
     def details(self) -> dict[str, list[float]]:
         return {
             "agreement": self.agrees.mean(axis=0).tolist(),
-            "leaving": [self.leaving(each) for each in range(len(self.ramps))],
+            "leaving": [self.leaving(index) for index in range(len(self.ramps))],
         }
 
 
 def _table(title: str, graph: ExitGraph, learnt: dict[str, Learnt]) -> Table:
     """At most a dozen of the positions, evenly."""
     count = len(graph.positions)
-    shown = sorted({round(each) for each in np.linspace(0, count - 1, min(count, 12))})
+    shown = sorted({round(place) for place in np.linspace(0, count - 1, min(count, 12))})
     columns = ["position", "features", "cost"]
     for style in learnt:
         columns += [f"{style}: agrees", "may leave"]
@@ -309,8 +319,8 @@ def _table(title: str, graph: ExitGraph, learnt: dict[str, Learnt]) -> Table:
         position = graph.positions[number]
         cells = [f"{number} {position.tensor[-24:]}", str(position.features)]
         cells.append(f"{position.cost:.0%}")
-        for one in learnt.values():
-            cells += [f"{one.agrees[:, number].mean():.1%}", f"{one.leaving(number):.0%}"]
+        for ramps in learnt.values():
+            cells += [f"{ramps.agrees[:, number].mean():.1%}", f"{ramps.leaving(number):.0%}"]
         rows.append(tuple(cells))
     return Table(title, tuple(columns), tuple(rows))
 

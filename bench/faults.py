@@ -60,9 +60,9 @@ def run(options: Options) -> Result:
     for _ in range(3 if options.quick else 5):
         with servers.slacktide(repository) as serving:
             rounds.append(_kill(serving))
-    noticed = tuple(each.noticed * 1e3 for each in rounds)
-    ready = tuple(each.ready * 1e3 for each in rounds)
-    answered = sum(each.answered for each in rounds) / len(rounds)
+    noticed = tuple(restart.noticed * 1e3 for restart in rounds)
+    ready = tuple(restart.ready * 1e3 for restart in rounds)
+    answered = sum(restart.answered for restart in rounds) / len(rounds)
     result.figures += [
         Figure("kill -9 to unready", median(noticed), "ms", at_most(100.0), samples=noticed),
         Figure("kill -9 to ready again", median(ready), "ms", samples=ready),

@@ -23,29 +23,29 @@ class Seen:
 
     @classmethod
     def of(cls, lines: list[str]) -> Seen:
-        seen, before = cls(), None
+        log, before = cls(), None
         ended: dict[str, float] = {}
         for line in lines:
             kind, *rest = line.split()
             if kind == "ended":
                 ended[rest[0]] = float(rest[1])
             elif kind == "freed":
-                seen.freed.append(float(rest[1]))
+                log.freed.append(float(rest[1]))
                 spent, children = float(rest[2]), int(rest[3])
                 if before is not None and children > before[1]:
-                    seen.costs.append((spent - before[0]) / (children - before[1]))
+                    log.costs.append((spent - before[0]) / (children - before[1]))
                 before = spent, children
             else:
                 model, seconds, _, infer, output, whole, *frames = rest
                 at, length = float(seconds), float(whole)
                 for frame in frames:
                     share = length / len(frames)
-                    seen.spent_s += share
-                    seen.wasted_s += share * min(1.0, max(0.0, at - ended.get(frame, at)) / length)
+                    log.spent_s += share
+                    log.wasted_s += share * min(1.0, max(0.0, at - ended.get(frame, at)) / length)
                     if frame != "None":
-                        one = (model, at, float(infer) + float(output))
-                        seen.batches.setdefault(int(frame), []).append(one)
-        return seen
+                        batch = (model, at, float(infer) + float(output))
+                        log.batches.setdefault(int(frame), []).append(batch)
+        return log
 
 
 class FrameLog:

@@ -180,13 +180,13 @@ def _beside(model: str, options: Options, result: Result) -> Iterator[list[Servi
         yield up
 
 
-def _row(row: Row, seed: int, each: Sequence[Serving], duration: float) -> dict[str, Any]:
+def _row(row: Row, seed: int, servings: Sequence[Serving], duration: float) -> dict[str, Any]:
     """Measure one row with one seed, all servers in turn."""
     sizes = batch_sizes(MAX_BATCH[row.model])
     bare = measure_bare(row.model, sizes, 1.5 if duration < 60 else 4.0)
     load = row.load(bare)
     runs = {}
-    for serving in each:
+    for serving in servings:
         rest(serving, [row.model], bare.alone)
         made = offer(serving, [load], duration=duration, warmup=WARMUP, seed=seed)
         runs[serving.name] = {
@@ -216,9 +216,9 @@ def _row(row: Row, seed: int, each: Sequence[Serving], duration: float) -> dict[
 
 def _line(record: dict[str, Any]) -> str:
     """One record in short, for the terminal."""
-    found = {**record["yardstick"]}
-    found |= {name: run["goodput"] for name, run in record["servers"].items()}
-    values = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
+    goodputs = {**record["yardstick"]}
+    goodputs |= {name: run["goodput"] for name, run in record["servers"].items()}
+    values = "  ".join(f"{name} {value:.3f}" for name, value in goodputs.items())
     return f"{record['row']}, seed {record['seed']}: {values}"
 
 
@@ -262,7 +262,7 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
 def _worst(result: Result, name: str, values: dict[str, float], limit: float, choose: Any) -> None:
     """The figure that decides a goal: the row that is furthest from it."""
     if values:
-        row = choose(values, key=lambda each: values[each])
+        row = choose(values, key=lambda candidate: values[candidate])
         unit = "ms" if choose is max else ""
         goal = at_most(limit) if choose is max else at_least(limit)
         result.figures.append(Figure(name, values[row], unit, goal, note=row))
@@ -288,5 +288,5 @@ def _warn(records: Sequence[dict[str, Any]], result: Result) -> None:
 
 def _mean(records: Sequence[dict[str, Any]], server: str) -> float:
     """Mean goodput over seeds; NaN where the server was not measured."""
-    found = [r["servers"][server]["goodput"] for r in records if server in r["servers"]]
-    return float(np.mean(found)) if found else float("nan")
+    goodputs = [r["servers"][server]["goodput"] for r in records if server in r["servers"]]
+    return float(np.mean(goodputs)) if goodputs else float("nan")

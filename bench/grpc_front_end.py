@@ -236,8 +236,10 @@ def compare(seconds: float, rounds: int) -> dict[str, dict[str, Sample]]:
             for row in ROWS:
                 samples[row].append(measure(row, shape, seconds, where.server))
         table[name] = {
-            row: Sample(median(s.calls_per_s for s in got), median(s.server_us for s in got))
-            for row, got in samples.items()
+            row: Sample(
+                median(s.calls_per_s for s in row_samples), median(s.server_us for s in row_samples)
+            )
+            for row, row_samples in samples.items()
         }
     return table
 

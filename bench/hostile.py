@@ -84,61 +84,61 @@ def run(options: Options) -> Result:
         for name in filter(options.wants, ATTACKS):
             with (
                 MemorySampler(serving.pid, 0.1) as sampler,
-                attacking(name, serving, seconds) as told,
+                attacking(name, serving, seconds) as outcome,
             ):
                 time.sleep(SETTLE)
-                seen = canary(serving, request, seconds - SETTLE)
+                delays = canary(serving, request, seconds - SETTLE)
             most = max(sampler.samples)
-            rows.append(_row(name, seen, most, told()))
-            delay = (float(seen.max()) - normal) * 1e3
+            rows.append(_row(name, delays, most, outcome()))
+            delay = (float(delays.max()) - normal) * 1e3
             limit = at_most(round(resting / MIB) + MEMORY_LIMIT_MIB + ALLOWANCE_MIB)
             result.figures += [
                 Figure(f"{name}: delay of the canary, worst", delay, "ms", at_most(GOAL_MS)),
                 Figure(f"{name}: memory", most / MIB, "MiB", limit),
             ]
-            result.details[name] = seen.tolist()
+            result.details[name] = delays.tolist()
     columns = ("attack", "p50, ms", "p99, ms", "worst, ms", "memory, MiB", "what it was told")
     result.tables.append(Table("canary beside each attack", columns, tuple(rows)))
     return result
 
 
-def _row(name: str, seen: np.ndarray, most: int, told: str) -> tuple[str, ...]:
-    figures = (np.median(seen), np.quantile(seen, 0.99), seen.max())
+def _row(name: str, delays: np.ndarray, most: int, outcome: str) -> tuple[str, ...]:
+    figures = (np.median(delays), np.quantile(delays, 0.99), delays.max())
     return (
         name,
-        *[format_number(float(each) * 1e3) for each in figures],
+        *[format_number(float(figure) * 1e3) for figure in figures],
         f"{most / MIB:.0f}",
-        told,
+        outcome,
     )
 
 
 def canary(serving: Serving, request: bytes, seconds: float) -> np.ndarray:
     """Seconds that requests took, less those in their lane, shape (requests,)."""
-    found = []
+    delays = []
     with socket.create_connection(("127.0.0.1", serving.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end = time.perf_counter() + seconds
         while (begin := time.perf_counter()) < end:
             connection.sendall(request)
-            said = b""
-            while b"compute_us" not in said or len(said) < whole(said):
+            answer = b""
+            while b"compute_us" not in answer or len(answer) < whole(answer):
                 part = connection.recv(1 << 16)
                 if not part:
                     raise RuntimeError(
-                        f"{serving.name} ended the canary's connection: {said[:200]!r}"
+                        f"{serving.name} ended the canary's connection: {answer[:200]!r}"
                     )
-                said += part
+                answer += part
             took = time.perf_counter() - begin
-            (in_lane,) = re.findall(rb'"compute_us":(\d+)', said)
-            found.append(took - int(in_lane) / 1e6)
+            (in_lane,) = re.findall(rb'"compute_us":(\d+)', answer)
+            delays.append(took - int(in_lane) / 1e6)
             time.sleep(max(0.0, INTERVAL - took))
-    return np.array(found)
+    return np.array(delays)
 
 
-def whole(said: bytes) -> int:
+def whole(answer: bytes) -> int:
     """Bytes of the answer that begins so."""
-    head = said.find(b"\r\n\r\n") + 4
-    (length,) = re.findall(rb"Content-Length: (\d+)\r", said[:head])[-1:]
+    head = answer.find(b"\r\n\r\n") + 4
+    (length,) = re.findall(rb"Content-Length: (\d+)\r", answer[:head])[-1:]
     return head + int(length)
 
 
@@ -191,10 +191,10 @@ class Target:
 
     def hear(self, connection: socket.socket) -> None:
         """Read what has been answered, and note the status that it begins with."""
-        said = connection.recv(1 << 20)
-        if said.startswith(b"HTTP/1.1 "):
-            self.told[said[9:12].decode()] += 1
-        elif not said:
+        chunk = connection.recv(1 << 20)
+        if chunk.startswith(b"HTTP/1.1 "):
+            self.told[chunk[9:12].decode()] += 1
+        elif not chunk:
             raise ConnectionResetError
 
     def many(self, count: int, attack: Callable[[socket.socket], None]) -> None:

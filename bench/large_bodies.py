@@ -64,8 +64,8 @@ def run(options: Options) -> Result:
             up[folder or "this one"] = serving
         for protocol in ("HTTP", "gRPC"):
             if options.wants(protocol):
-                found = {name: _measure(up, name, protocol, rounds, count) for name in SIZES}
-                _show(protocol, found, result)
+                costs = {name: _measure(up, name, protocol, rounds, count) for name in SIZES}
+                _show(protocol, costs, result)
     if options.wants("copies"):
         _copies(result)
     if options.wants("turns"):
@@ -82,27 +82,29 @@ def _measure(
     body = models.oip_body(tensors)
     if grpc:
         body = grpc_body(models.grpc_message(model, tensors))
-    found: dict[str, list[Costs]] = {name: [] for name in up}
+    costs: dict[str, list[Costs]] = {name: [] for name in up}
     for turn in range(rounds + 1):
         for name, serving in up.items():
             loop, *workers = tree(serving.pid)
             before = cpu_seconds((loop,)), cpu_seconds(tuple(workers))
             rate = h2load(serving, model, body, count=count, outstanding=1, grpc=grpc)
             after = cpu_seconds((loop,)), cpu_seconds(tuple(workers))
-            one, other = ((b - a) / count * 1e6 for a, b in zip(before, after, strict=True))
+            server_us, worker_us = (
+                (b - a) / count * 1e6 for a, b in zip(before, after, strict=True)
+            )
             if turn:  # the first warms up
-                found[name].append((one, other, median(rate.took) * 1e3))
-    return found
+                costs[name].append((server_us, worker_us, median(rate.took) * 1e3))
+    return costs
 
 
-def _show(protocol: str, found: dict[str, dict[str, list[Costs]]], result: Result) -> None:
+def _show(protocol: str, costs: dict[str, dict[str, list[Costs]]], result: Result) -> None:
     """A table of medians, and what 600 KB cost more than a short body, with the goal."""
     lines = []
-    for size, servers_ in found.items():
+    for size, servers_ in costs.items():
         for name, rounds in servers_.items():
             middle = [median(values) for values in zip(*rounds, strict=True)]
             lines.append((f"{size}, {name}", *map(format_number, middle)))
-            p50 = tuple(each[2] for each in rounds)
+            p50 = tuple(costs_of_round[2] for costs_of_round in rounds)
             if size != "short" and name != "this one":
                 base = servers_["this one"]
                 ratios = tuple(a[2] / b[2] for a, b in zip(base, rounds, strict=True))
@@ -114,7 +116,9 @@ def _show(protocol: str, found: dict[str, dict[str, list[Costs]]], result: Resul
                 )
     columns = ("request", "server, µs", "worker, µs", "p50, ms")
     result.tables.append(Table(f"Lone requests over {protocol}", columns, tuple(lines)))
-    whole = tuple(one + other for one, other, _ in found["in 600 KB"]["this one"])
+    whole = tuple(
+        server_us + worker_us for server_us, worker_us, _ in costs["in 600 KB"]["this one"]
+    )
     name = f"{protocol} in 600 KB: CPU of a request"
     result.figures.append(Figure(name, median(whole), "µs", at_most(LIMIT_US), samples=whole))
 

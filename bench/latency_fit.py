@@ -71,14 +71,16 @@ def run(options: Options) -> Result:
         result.details["fits"] = fits
     if options.wants("sizes"):
         points = _law_over_sizes(3 if options.quick else 15)
-        errors = tuple(100 * abs(one.predicted / one.measured - 1.0) for one in points)
+        errors = tuple(100 * abs(point.predicted / point.measured - 1.0) for point in points)
         goal = at_most(8.0)
         result.figures += (
             Figure("sizes not measured, median error", median(errors), "%", goal, "", errors),
             Figure("sizes not measured, worst error", max(errors), "%"),
         )
         columns = [str(side) for side in SIDES if side not in KNOWN_SIDES]
-        errors_of = {(one.rows, one.side): one.predicted / one.measured - 1.0 for one in points}
+        errors_of = {
+            (point.rows, point.side): point.predicted / point.measured - 1.0 for point in points
+        }
         result.tables.append(
             Table(
                 f"error of the law, by batch and side; known at {KNOWN_SIDES}",
@@ -89,7 +91,7 @@ def run(options: Options) -> Result:
                 ),
             )
         )
-        result.details["sizes"] = [one._asdict() for one in points]
+        result.details["sizes"] = [point._asdict() for point in points]
     if options.wants("cost"):
         fitting, planning = _costs(5 if options.quick else 50)
         result.figures += (

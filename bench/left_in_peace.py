@@ -87,32 +87,37 @@ def run(options: Options) -> Result:
             for rate in RATES:
                 row = f"{protocol} {rate} a second"
                 if options.wants(row):
-                    found: dict[str, list[Taken]] = {name: [] for name in up}
+                    taken_by_server: dict[str, list[Taken]] = {name: [] for name in up}
                     for turn in range(rounds + 1):
                         for name, serving in up.items():
                             once = _once(serving, rate, seconds, grpc=protocol == "gRPC")
                             if turn:  # the first warms up
-                                found[name].append(once)
-                    _show(row, found, result)
+                                taken_by_server[name].append(once)
+                    _show(row, taken_by_server, result)
     return result
 
 
-def _show(row: str, found: dict[str, list[Taken]], result: Result) -> None:
+def _show(row: str, taken_by_server: dict[str, list[Taken]], result: Result) -> None:
     lines = []
-    for name, taken in found.items():
+    for name, taken in taken_by_server.items():
         middle = map(median, zip(*map(astuple, taken), strict=True))
         lines.append((name, *map(format_number, middle)))
     result.tables.append(Table(f"dense, {row}", ("server", *COLUMNS), tuple(lines)))
-    mine, *others = found
-    loop = tuple(each.loop for each in found[mine])
+    mine, *others = taken_by_server
+    loop = tuple(taken.loop for taken in taken_by_server[mine])
     result.figures.append(Figure(f"{row}: CPU of the loop", median(loop), "µs", samples=loop))
-    slower = tuple(each.slower for each in found[mine])
+    slower = tuple(taken.slower for taken in taken_by_server[mine])
     result.figures.append(Figure(f"{row}: batch ÷ alone", median(slower), "×", samples=slower))
     for other in others:
-        ratios = tuple(a.loop / b.loop for a, b in zip(found[mine], found[other], strict=True))
+        ratios = tuple(
+            a.loop / b.loop
+            for a, b in zip(taken_by_server[mine], taken_by_server[other], strict=True)
+        )
         name = f"{row}: CPU of the loop ÷ {other}"
         result.figures.append(Figure(name, median(ratios), "×", samples=ratios))
-    result.details[row] = {name: list(map(astuple, taken)) for name, taken in found.items()}
+    result.details[row] = {
+        name: list(map(astuple, taken)) for name, taken in taken_by_server.items()
+    }
 
 
 def _once(serving: Serving, rate: int, seconds: float, *, grpc: bool) -> Taken:
@@ -167,29 +172,29 @@ Batches = dict[int, tuple[int, float]]
 
 def _batches(serving: Serving) -> Batches:
     (stats,) = serving.fetch(f"/v2/models/{MODEL}/stats")["model_stats"]
-    spent = {each["batch_size"]: each["compute_infer"] for each in stats["batch_stats"]}
-    return {size: (one["count"], one["ns"] / 1e9) for size, one in spent.items()}
+    spent = {stat["batch_size"]: stat["compute_infer"] for stat in stats["batch_stats"]}
+    return {size: (spending["count"], spending["ns"] / 1e9) for size, spending in spent.items()}
 
 
 def _since(before: Batches, after: Batches) -> Batches:
-    found = {}
+    differences = {}
     for size, (number, spent) in after.items():
         earlier, earlier_spent = before.get(size, (0, 0.0))
         if number > earlier:
-            found[size] = number - earlier, spent - earlier_spent
-    return found
+            differences[size] = number - earlier, spent - earlier_spent
+    return differences
 
 
 def _switches(pids: tuple[int, ...]) -> tuple[int, int]:
     """Times that threads of these processes have waited, and been pushed aside."""
-    found: Counter[str] = Counter()
+    switches: Counter[str] = Counter()
     for pid in pids:
         for thread in (PROC / str(pid) / "task").iterdir():
             for line in (thread / "status").read_text().splitlines():
                 name, _, value = line.partition(":")
                 if name.endswith("voluntary_ctxt_switches"):
-                    found[name] += int(value)
-    return found["voluntary_ctxt_switches"], found["nonvoluntary_ctxt_switches"]
+                    switches[name] += int(value)
+    return switches["voluntary_ctxt_switches"], switches["nonvoluntary_ctxt_switches"]
 
 
 # ── clients ──────────────────────────────────────────────────────────────────────────────────────

@@ -30,7 +30,9 @@ def run(options: Options) -> Result:
         asyncio.run(cameras.prepare([camera.film for camera in settings.cameras], server))
     simulated = {variant.name: cameras.play(variant) for variant in cameras.variants}
     ours = cameras.play()
-    on_time = {n: each["accuracy"] for n, each in simulated.items() if each["missed"] <= 0.02}
+    on_time = {
+        n: figures["accuracy"] for n, figures in simulated.items() if figures["missed"] <= 0.02
+    }
     best = max(on_time, key=lambda name: on_time[name])
     result = Result("live_clients", seeds=(report["seed"],))
     result.figures += [
@@ -51,8 +53,8 @@ def run(options: Options) -> Result:
         Figure("resizing and encoding, of a core", live["encoding_cores"], "×"),
     ]
     rows = [
-        (name, f"{each['missed']:.4f}", f"{each['accuracy']:.3f}")
-        for name, each in {"ours": ours, **simulated}.items()
+        (name, f"{figures['missed']:.4f}", f"{figures['accuracy']:.3f}")
+        for name, figures in {"ours": ours, **simulated}.items()
     ]
     rows.append(("ours, live", f"{live['missed']:.4f}", f"{live['accuracy']:.3f}"))
     result.tables.append(Table("beside each variant", ("", "missed", "accuracy"), tuple(rows)))

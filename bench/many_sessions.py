@@ -56,13 +56,13 @@ def run(options: Options) -> Result:
         spent = cpu_seconds(tree(serving.pid)) - before
     sessions = offered.sessions
     waits = [(session.mapped_at or np.inf) - session.joined for session in sessions]
-    frames = sum(each.answered + each.refused for each in sessions)
+    frames = sum(session.answered + session.refused for session in sessions)
     took = np.array(offered.seconds)
     result.figures += [
         Figure("sessions", len(sessions)),
         Figure("frames", frames),
-        Figure("frames lost", sum(len(each.sent) for each in sessions), "", at_most(0)),
-        Figure("refused", sum(each.refused for each in sessions) / frames, "×"),
+        Figure("frames lost", sum(len(session.sent) for session in sessions), "", at_most(0)),
+        Figure("refused", sum(session.refused for session in sessions) / frames, "×"),
         Figure("on time", float((took <= SLO).mean()), "×", at_least(0.98)),
         Figure("the last session is mapped after", max(waits), "s", at_most(1.0)),
         Figure("answer, p50", float(np.percentile(took, 50)) * 1e3, "ms"),
@@ -135,7 +135,7 @@ class _Offer:
                     if session.next_at <= now:
                         self._connections[at % CONNECTIONS].send(session, now)
                         session.next_at += 1.0 / RATE
-            elif elapsed > seconds + 5.0 or not any(each.sent for each in self.sessions):
+            elif elapsed > seconds + 5.0 or not any(session.sent for session in self.sessions):
                 return
             if self._asked is None:
                 self._asked = now

@@ -67,9 +67,9 @@ def run(options: Options) -> Result:
 
 def _tell(name: str, resting: int, samples: Sequence[int], done: Run, result: Result) -> None:
     """Figures of one protocol."""
-    seen = samples[round(WARMUP / INTERVAL) :]
-    quarter = len(seen) // 4
-    growth = median(seen[-quarter:]) / median(seen[quarter : 2 * quarter])
+    later = samples[round(WARMUP / INTERVAL) :]
+    quarter = len(later) // 4
+    growth = median(later[-quarter:]) / median(later[quarter : 2 * quarter])
     answered = done.models[MODEL]
     unanswered = sum(answered.endings.get(label, 0) for label in _UNANSWERED)
     limit = at_most(round(resting / MIB) + MEMORY_LIMIT_MIB + ALLOWANCE_MIB)
@@ -77,7 +77,7 @@ def _tell(name: str, resting: int, samples: Sequence[int], done: Run, result: Re
     refused = answered.endings.get(_REFUSED, 0) / answered.submitted
     result.figures += [
         Figure(f"{name}: memory at rest", resting / MIB, "MiB"),
-        Figure(f"{name}: most memory", max(seen) / MIB, "MiB", limit),
+        Figure(f"{name}: most memory", max(later) / MIB, "MiB", limit),
         Figure(f"{name}: last quarter ÷ second quarter", growth, "×", at_most(1.1)),
         Figure(
             f"{name}: answered", 1.0 - unanswered / answered.submitted, "", at_least(1.0), endings

@@ -87,10 +87,10 @@ the subject of `variable_length`."""
 
 def requests(name: str, count: int) -> tuple[Tensors, ...]:
     """Inputs of an example model or `deep`, the same on every call; texts all of one length."""
-    found = make_inputs("dense" if name == DEEP else name, count, WIRE_SEED).requests
+    rows = make_inputs("dense" if name == DEEP else name, count, WIRE_SEED).requests
     if name != "text":
-        return found
-    return tuple({key: _cut(tensor) for key, tensor in each.items()} for each in found)
+        return rows
+    return tuple({key: _cut(tensor) for key, tensor in request.items()} for request in rows)
 
 
 def _cut(tokens: np.ndarray) -> np.ndarray:
@@ -237,7 +237,7 @@ class BareTimes:
 
     def table(self) -> LatencyTable:
         """As a profile."""
-        return LatencyTable.from_samples({(n, 1): found for n, found in self.samples.items()})
+        return LatencyTable.from_samples({(n, 1): times for n, times in self.samples.items()})
 
 
 def measure_bare(name: str, sizes: Sequence[int], seconds: float) -> BareTimes:
@@ -248,8 +248,8 @@ def measure_bare(name: str, sizes: Sequence[int], seconds: float) -> BareTimes:
     arguments = [name, str(seconds), *map(str, sizes)]
     command = pinned(cores().server, [sys.executable, "-m", "bench.models", *arguments])
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    return BareTimes({int(size): tuple(times) for size, times in found.items()})
+    document = json.loads(done.stdout)
+    return BareTimes({int(size): tuple(times) for size, times in document.items()})
 
 
 def _bare_loop(name: str, seconds: float, sizes: Sequence[int]) -> dict[int, list[float]]:
@@ -273,7 +273,7 @@ def _bare_loop(name: str, seconds: float, sizes: Sequence[int]) -> dict[int, lis
         for size in sizes
     }
     outputs = [output.name for output in session.get_outputs()]
-    found: dict[int, list[float]] = {size: [] for size in sizes}
+    times: dict[int, list[float]] = {size: [] for size in sizes}
     for size in sizes:
         session.run(outputs, variety[size][0])
     begin = time.perf_counter()
@@ -285,9 +285,9 @@ def _bare_loop(name: str, seconds: float, sizes: Sequence[int]) -> dict[int, lis
                 feeds = variety[size][(turn + repeat) % len(variety[size])]
                 start = time.perf_counter()
                 session.run(outputs, feeds)
-                found[size].append(time.perf_counter() - start)
+                times[size].append(time.perf_counter() - start)
         turn += 1
-    return found
+    return times
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
     lines = []
     for name in dict.fromkeys(record["row"] for record in records):
         mine = [record for record in records if record["row"] == name]
-        goodput = {each: _all(mine, each, "goodput") for each in SCHEDULERS}
+        goodput = {scheduler: _all(mine, scheduler, "goodput") for scheduler in SCHEDULERS}
         gains = 100.0 * (goodput[WITH] - goodput[WITHOUT])
         result.figures.append(
             Figure(
@@ -150,12 +150,12 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
                 samples=tuple(map(float, gains)),
             )
         )
-        late = max(_all(mine, each, "lateness_p99_ms").max() for each in SCHEDULERS)
+        late = max(_all(mine, scheduler, "lateness_p99_ms").max() for scheduler in SCHEDULERS)
         alone = float(np.median([record["alone_ms"] for record in mine]))
         lines.append(
             (
                 name,
-                *(f"{np.median(goodput[each]):.3f}" for each in SCHEDULERS),
+                *(f"{np.median(goodput[scheduler]):.3f}" for scheduler in SCHEDULERS),
                 ", ".join(f"{gain:+.1f}" for gain in gains),
                 f"{alone:.2f}",
                 f"{late:.2f}",

@@ -140,8 +140,8 @@ async def _glue(client: Any, picture: bytes) -> list[str]:
         return str((await ask("recogniser", crop)).as_numpy("text")[0].decode())
 
     whole = cv2.imdecode(np.frombuffer(picture, np.uint8), 1)[:, :, ::-1].copy()
-    found = await ask("detector", np.array([picture], object))
-    quads = found.as_numpy("quads")[0] * _size(picture)
+    detection = await ask("detector", np.array([picture], object))
+    quads = detection.as_numpy("quads")[0] * _size(picture)
     return list(await asyncio.gather(*[read(np.float32(quad)) for quad in quads]))
 
 

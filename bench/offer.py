@@ -92,16 +92,16 @@ def offer(
     `upload` seconds later. Raises LoadError."""
     oip = serving.name == "slacktide"
     grpc = transport is Transport.GRPC
-    inputs = [each.inputs or requests(each.model, BODIES) for each in load]
+    inputs = [offered.inputs or requests(offered.model, BODIES) for offered in load]
     streams = [
         Stream(
-            each.model,
-            each.arrivals,
-            each.deadlines,
-            application=each.application,
-            payload=FilePayload(npz_files(each.label, own)) if oip else RandomPayload(),
+            offered.model,
+            offered.arrivals,
+            offered.deadlines,
+            application=offered.application,
+            payload=FilePayload(npz_files(offered.label, own)) if oip else RandomPayload(),
         )
-        for each, own in zip(load, inputs, strict=True)
+        for offered, own in zip(load, inputs, strict=True)
     ]
     spec = LoadSpec(
         target=Target(transport, "127.0.0.1", serving.grpc_port if grpc else serving.port),
@@ -116,8 +116,8 @@ def offer(
     if oip:
         return uvloop.run(_carry_out(spec))
     raw = [
-        _raw_request(spec.target, serving.path_of(each.model), raw_body(tensors))
-        for each, own in zip(load, inputs, strict=True)
+        _raw_request(spec.target, serving.path_of(offered.model), raw_body(tensors))
+        for offered, own in zip(load, inputs, strict=True)
         for tensors in own
     ]
     schedule = make_schedule(spec, [len(own) for own in inputs])
@@ -162,13 +162,13 @@ async def _carry_out(spec: LoadSpec, prepared: Prepared | None = None) -> Run:
     schedule, log = await sent(spec, prepared)
     endings, latency = log.endings(), log.latency()
     scored = schedule.due >= spec.warmup
-    found = {}
+    answered = {}
     for number, stream in enumerate(spec.streams):
         mine = scored & (schedule.stream == number)
         ended, took = endings[mine], latency[mine]
         answers = took[ended <= 1]
         refusals = took[np.isin(ended, _REFUSALS)]
-        found[stream.label] = Answered(
+        answered[stream.label] = Answered(
             submitted=int(mine.sum()),
             goodput=float((ended == 0).mean()) if mine.any() else 1.0,
             endings={ENDINGS[i].label: int((ended == i).sum()) for i in np.unique(ended)},
@@ -178,7 +178,7 @@ async def _carry_out(spec: LoadSpec, prepared: Prepared | None = None) -> Run:
             refusal_p99_ms=_percentile_ms(refusals, 99),
         )
     lateness = _percentile_ms(log.lateness()[scored], 99)
-    return Run(found, lateness, log.errors())
+    return Run(answered, lateness, log.errors())
 
 
 def _percentile_ms(seconds: np.ndarray[tuple[int], np.dtype[np.float64]], level: float) -> float:

@@ -36,7 +36,7 @@ def pages(count: int, generator: np.random.Generator) -> Rows:
     """Pages of text [count, 3, 224, 224], turned by no, one, two or three quarters."""
     from PIL import Image, ImageDraw
 
-    font, words, found = _font(), _words(), []
+    font, words, rows = _font(), _words(), []
     for _ in range(count):
         dark = bool(generator.random() < 0.15)
         page = Image.new("RGB", PAGE, _shade(generator, dark))
@@ -58,8 +58,8 @@ def pages(count: int, generator: np.random.Generator) -> Rows:
         top, left = (small.shape[0] - 224) // 2, (small.shape[1] - 224) // 2
         small = small[top : top + 224, left : left + 224]
         noisy = small + generator.normal(0, 0.03 * generator.random(), small.shape)
-        found.append(((noisy - MEAN) / DEVIATION).transpose(2, 0, 1).astype(np.float32))
-    return np.stack(found)
+        rows.append(((noisy - MEAN) / DEVIATION).transpose(2, 0, 1).astype(np.float32))
+    return np.stack(rows)
 
 
 def text_lines(
@@ -87,7 +87,7 @@ def lines(count: int, generator: np.random.Generator) -> Rows:
     """Lines of text [count, 3, 48, 192], upright or upside down; short ones are padded by zeros."""
     from PIL import Image
 
-    found = []
+    rows = []
     for pixels in text_lines(count, generator):
         line = Image.fromarray(pixels)
         width = min(LINE[0], max(1, round(LINE[1] * line.width / line.height)))
@@ -95,8 +95,8 @@ def lines(count: int, generator: np.random.Generator) -> Rows:
         noisy = small + generator.normal(0, 0.1 * generator.random(), small.shape)
         row = np.zeros((3, LINE[1], LINE[0]), np.float32)
         row[:, :, :width] = ((noisy - 0.5) / 0.5).transpose(2, 0, 1)
-        found.append(row)
-    return np.stack(found)
+        rows.append(row)
+    return np.stack(rows)
 
 
 def photographs(folder: Path, count: int, generator: np.random.Generator) -> Rows:
@@ -105,8 +105,8 @@ def photographs(folder: Path, count: int, generator: np.random.Generator) -> Row
     from PIL import Image
 
     shown = [Image.open(folder / name).convert("RGB") for name in _PHOTOGRAPHS]
-    found: list[Rows] = []
-    while len(found) < count:
+    rows: list[Rows] = []
+    while len(rows) < count:
         photograph = shown[int(generator.integers(len(shown)))]
         length = int(generator.integers(50, 150))
         light = generator.uniform(0.8, 1.2)
@@ -117,11 +117,11 @@ def photographs(folder: Path, count: int, generator: np.random.Generator) -> Row
             side = sides[0] + part * (sides[1] - sides[0])
             x, y = (ends[0] + part * (ends[1] - ends[0])) * (np.array(photograph.size) - side)
             window = (float(x), float(y), float(x + side), float(y + side))
-            seen = photograph.resize((224, 224), Image.Resampling.BILINEAR, window)
-            noisy = light * np.asarray(seen, np.float32) + generator.normal(0, 5, (224, 224, 3))
+            resized = photograph.resize((224, 224), Image.Resampling.BILINEAR, window)
+            noisy = light * np.asarray(resized, np.float32) + generator.normal(0, 5, (224, 224, 3))
             row = (noisy.clip(0, 255) - 127) / 128
-            found.append(row.transpose(2, 0, 1).astype(np.float32))
-    return np.stack(found[:count])
+            rows.append(row.transpose(2, 0, 1).astype(np.float32))
+    return np.stack(rows[:count])
 
 
 def files(count: int, generator: np.random.Generator) -> Rows:
@@ -134,15 +134,15 @@ def files(count: int, generator: np.random.Generator) -> Rows:
         paths = by_suffix[suffix]
         places = generator.permutation(len(paths))[:_PER_SUFFIX]
         chosen += [paths[at] for at in sorted(places)]
-    found: list[Rows] = []
+    rows: list[Rows] = []
     for at in generator.permutation(len(chosen)):
-        if len(found) == count:
+        if len(rows) == count:
             break
         try:
-            found.append(_ends(chosen[at]))
+            rows.append(_ends(chosen[at]))
         except OSError:
             continue
-    return np.stack(found)
+    return np.stack(rows)
 
 
 def _paths() -> Iterator[Path]:
@@ -188,4 +188,4 @@ def _some(words: list[str], generator: np.random.Generator, count: int) -> str:
 
 def _shade(generator: np.random.Generator, dark: bool) -> tuple[int, ...]:
     low, high = (0, 90) if dark else (190, 256)
-    return tuple(int(each) for each in generator.integers(low, high, 3))
+    return tuple(int(shade) for shade in generator.integers(low, high, 3))

@@ -182,22 +182,22 @@ def _throughput(
     result: Result,
     row: str,
 ) -> None:
-    found: dict[str, list[Rate]] = {contender.name: [] for contender in contenders}
+    rates_by_name: dict[str, list[Rate]] = {contender.name: [] for contender in contenders}
     for _ in range(rounds):
-        for each in contenders:
+        for contender in contenders:
             rate = h2load(
-                each.serving,
-                each.model,
-                each.body,
+                contender.serving,
+                contender.model,
+                contender.body,
                 seconds=seconds,
-                streams=each.streams,
-                grpc=each.grpc,
+                streams=contender.streams,
+                grpc=contender.grpc,
             )
-            found[each.name].append(rate)
-    rates = {name: [rate.per_second for rate in got] for name, got in found.items()}
+            rates_by_name[contender.name].append(rate)
+    rates = {name: [rate.per_second for rate in runs] for name, runs in rates_by_name.items()}
     rows = []
-    for name, got in found.items():
-        failed = sum(rate.failed for rate in got)
+    for name, measured in rates_by_name.items():
+        failed = sum(rate.failed for rate in measured)
         figures = (median(rates[name]), min(rates[name]), max(rates[name]))
         rows.append((name, *map(format_number, figures), str(failed)))
     columns = ("server", "median", "least", "most", "without a 2xx")
@@ -213,10 +213,10 @@ def _throughput(
         pairs.setdefault((first, other), None)
         if "/" in other and "mosec" in rates:
             pairs[other, "mosec"] = None
-    for (one, other), goal in pairs.items():
-        if one in rates and other in rates:
-            ratios = [a / b for a, b in zip(rates[one], rates[other], strict=True)]
-            name = f"{row}: {one} ÷ {other}"
+    for (subject, other), goal in pairs.items():
+        if subject in rates and other in rates:
+            ratios = [a / b for a, b in zip(rates[subject], rates[other], strict=True)]
+            name = f"{row}: {subject} ÷ {other}"
             result.figures.append(Figure(name, median(ratios), "×", goal, samples=tuple(ratios)))
 
 
@@ -224,17 +224,17 @@ def _cpu(
     ours: Serving, bodies: Mapping[str, Body], rounds: int, count: int, result: Result
 ) -> None:
     """CPU time of our server for a request over HTTP, its model in its own process."""
-    found: dict[str, list[float]] = {kind: [] for kind in bodies}
+    costs: dict[str, list[float]] = {kind: [] for kind in bodies}
     for turn in range(rounds + 1):
         for kind, body in bodies.items():
             pids = tree(ours.pid)
             before = cpu_seconds(pids)
             h2load(ours, "mlp_in_process", body, count=count)
             if turn:  # the first warms up
-                found[kind].append((cpu_seconds(pids) - before) / count * 1e6)
-    for kind, got in found.items():
+                costs[kind].append((cpu_seconds(pids) - before) / count * 1e6)
+    for kind, samples in costs.items():
         name = f"HTTP, in process: CPU of a {kind} request"
-        result.figures.append(Figure(name, median(got), "µs", samples=tuple(got)))
+        result.figures.append(Figure(name, median(samples), "µs", samples=tuple(samples)))
 
 
 def _difference(
@@ -247,13 +247,13 @@ def _difference(
     limit: float,
 ) -> None:
     """The first less the second, milliseconds times `scale`, as the median over rounds."""
-    found: dict[str, list[float]] = {who: [] for who in pairs}
+    times: dict[str, list[float]] = {who: [] for who in pairs}
     for _ in range(rounds):
         for who, measure in pairs.items():
-            found[who].append(measure())
-    one, other = found.values()
-    differences = [(a - b) * scale for a, b in zip(one, other, strict=True)]
-    note = ", ".join(f"{who} {median(got):.3f} ms" for who, got in found.items())
+            times[who].append(measure())
+    first, other = times.values()
+    differences = [(a - b) * scale for a, b in zip(first, other, strict=True)]
+    note = ", ".join(f"{who} {median(samples):.3f} ms" for who, samples in times.items())
     result.figures.append(
         Figure(name, median(differences), unit, at_most(limit), note, tuple(differences))
     )

@@ -86,8 +86,8 @@ NUDENET = PackagedFile(
     "c15d8273adad2d0a92f014cc69ab2d6c311a06777a55545f2c4eb46f51911f0f",
 )
 PINNED: Mapping[str, PinnedModel] = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         PinnedModel(
             "magika",
             ZOO["magika"].file,

@@ -120,8 +120,8 @@ def _at(root: Path, share: float, load: Load, result: Result) -> tuple[str, ...]
             split, theft = time.monotonic(), Theft()
             before = _outcomes(serving, load.pipeline)
             goodput = _offer(serving, load, share, load.duration, SEED)
-            seen, ended, stolen = log(), _outcomes(serving, load.pipeline), theft.share()
-        found, again = (_predicted(path, split, hindsight) for hindsight in (False, True))
+            batches, ended, stolen = log(), _outcomes(serving, load.pipeline), theft.share()
+        prediction, again = (_predicted(path, split, hindsight) for hindsight in (False, True))
     counts = {name: ended[name] - before.get(name, 0) for name in ended}
     complete = counts.get("on_time", 0) / max(1, sum(counts.values()))
     others = ", ".join(f"{n} {name}" for name, n in counts.items() if n and name != "on_time")
@@ -131,34 +131,34 @@ def _at(root: Path, share: float, load: Load, result: Result) -> tuple[str, ...]
     goal = at_least(0.99) if share == SHARES[0] else None
     figures.append(Figure(f"{name}: complete in time", complete, "", goal, note))
     figures.append(Figure(f"{name}: in time by the client, partial too", goodput))
-    wasted = seen.wasted_s / max(1e-9, seen.spent_s)
+    wasted = batches.wasted_s / max(1e-9, batches.spent_s)
     goal = at_most(0.01) if share == SHARES[-1] else None
     figures.append(Figure(f"{name}: batch seconds of frames that had ended", wasted, "", goal))
-    live = found.recorded.total
+    live = prediction.recorded.total
     whole = [_complete(live)]
-    told = f"{name}: complete, simulated from live"
-    for each, kind in ((found, "times of before"), (again, "times of the same moments")):
-        whole.append(float(np.mean([_complete(one.total) for one in each.predicted])))
+    title = f"{name}: complete, simulated from live"
+    for simulated, kind in ((prediction, "times of before"), (again, "times of the same moments")):
+        whole.append(float(np.mean([_complete(run.total) for run in simulated.predicted])))
         points = abs(100 * (whole[-1] - whole[0]))
-        figures.append(Figure(f"{told}, {kind}", points, "points", at_most(3)))
+        figures.append(Figure(f"{title}, {kind}", points, "points", at_most(3)))
     result.details[name] = {
-        "notes": found.notes,
+        "notes": prediction.notes,
         "live": live.reasons,
-        "drawn": found.predicted[0].total.reasons,
+        "drawn": prediction.predicted[0].total.reasons,
         "with hindsight": again.predicted[0].total.reasons,
     }
-    in_time = live.goodput, live.goodput + found.difference
+    in_time = live.goodput, live.goodput + prediction.difference
     return (
         f"{share:g}",
         str(live.submitted),
         f"{whole[0]:.3f}",
         *(
             cell
-            for each in whole[1:]
-            for cell in (f"{each:.3f}", f"{100 * (each - whole[0]):+.1f}")
+            for share_complete in whole[1:]
+            for cell in (f"{share_complete:.3f}", f"{100 * (share_complete - whole[0]):+.1f}")
         ),
-        *(f"{each:.3f}" for each in in_time),
-        f"{100 * found.difference:+.1f}",
+        *(f"{portion:.3f}" for portion in in_time),
+        f"{100 * prediction.difference:+.1f}",
         f"{stolen:.0%}",
     )
 

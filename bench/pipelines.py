@@ -87,8 +87,8 @@ def _one_by_one(serving: Serving, log: FrameLog, body: Body, count: int, result:
         latencies(serving, path, body, count=20)
         log()
         busy = _cpu_s(serving.pid)
-        found = latencies(serving, path, body, count=count)
-        return float(np.median(found)), (_cpu_s(serving.pid) - busy) / count
+        seconds = latencies(serving, path, body, count=count)
+        return float(np.median(seconds)), (_cpu_s(serving.pid) - busy) / count
 
     figures = result.figures
     took("one")  # its first requests are not as fast as the rest
@@ -106,13 +106,13 @@ def _one_by_one(serving: Serving, log: FrameLog, body: Body, count: int, result:
     figures.append(Figure("hop, p99", float(np.percentile(hops, 99)), "ms"))
     _, direct = took("street")
     whole, busy = took("both")
-    seen = log()
-    each = [len(batches) - 1 for batches in seen.batches.values()]
-    cost = 1e6 * statistics.median(seen.costs)
+    batch_log = log()
+    further = [len(batches) - 1 for batches in batch_log.batches.values()]
+    cost = 1e6 * statistics.median(batch_log.costs)
     figures.append(Figure("loop, what pipelines cost a stage's request", cost, "µs", at_most(60)))
-    if sum(each):
-        told = 1e6 * (busy - direct) / statistics.mean(each)
-        figures.append(Figure("CPU of the server, all told, a stage more", told, "µs"))
+    if sum(further):
+        per_stage = 1e6 * (busy - direct) / statistics.mean(further)
+        figures.append(Figure("CPU of the server, all told, a stage more", per_stage, "µs"))
     result.details["both_ms"] = 1e3 * whole
     return whole
 

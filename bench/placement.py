@@ -65,8 +65,10 @@ def configuration(
     base, row = seconds[0] * factor, seconds[1] * factor
     times = []
     for kind, slower in kinds.items():
-        each = tuple(slower * (base + row * rows) for rows in batches)
-        times.append(ConfigurationTimes(kind, each, tuple(1.1 * one for one in each)))
+        kind_seconds = tuple(slower * (base + row * rows) for rows in batches)
+        times.append(
+            ConfigurationTimes(kind, kind_seconds, tuple(1.1 * second for second in kind_seconds))
+        )
     return StageConfiguration(
         tuple(times),
         accuracy=shares[0] ** 0.1 * shares[2] ** 0.05,
@@ -127,8 +129,8 @@ def alone(draw: np.random.Generator) -> PlacementQuestion:
     edge = DeviceView("p", "edge", memory=draw.uniform(6e8, 4e9))
     server = DeviceView("server", "server", 2, 4, memory=8e9, server=True)
     link = LinkView("p", "server", draw.uniform(3e5, 2e7), draw.uniform(0.002, 0.02))
-    one = pipeline(draw, "p", count, kinds, FEW, FORMS[:1])
-    return PlacementQuestion((edge, server), (link,), (one,), FEW)
+    lonely = pipeline(draw, "p", count, kinds, FEW, FORMS[:1])
+    return PlacementQuestion((edge, server), (link,), (lonely,), FEW)
 
 
 def quality(count: int) -> list[Figure]:

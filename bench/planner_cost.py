@@ -49,7 +49,7 @@ def times(cores: tuple[int, ...] = (1, 2, 4, 8, 16), factor: float = 1.0) -> Cor
     """A profile, as a server has it: p99 a tenth above the median."""
     sizes = (1, 2, 4, 8, 16)
     grid = [[factor * seconds(rows, core) for core in cores] for rows in sizes]
-    slow = [[1.1 * each for each in row] for row in grid]
+    slow = [[1.1 * second for second in row] for row in grid]
     return CorrectedTimes(
         LatencyTable.from_grid(sizes, cores, tuple(map(tuple, grid)), tuple(map(tuple, slow)))
     )
@@ -120,8 +120,8 @@ def tuning(ramps: int) -> ThresholdSearch:
 def grid_search(search: ThresholdSearch) -> float:
     """The most that thresholds of the grid save, of a row."""
     best = 0.0
-    for each in product(GRID, repeat=search.ramps):
-        thresholds = np.array(each)
+    for point in product(GRID, repeat=search.ramps):
+        thresholds = np.array(point)
         if search.cost(thresholds) <= search.most:
             best = max(best, search.saving(thresholds))
     return best / search.rows
@@ -129,14 +129,14 @@ def grid_search(search: ThresholdSearch) -> float:
 
 def ramp_round() -> Callable[[], object]:
     """A round of ramps."""
-    said = judged(RAMPS)
-    everywhere = np.repeat(said[0], 2, axis=1), np.repeat(said[1], 2, axis=1)
+    judgements = judged(RAMPS)
+    everywhere = np.repeat(judgements[0], 2, axis=1), np.repeat(judgements[1], 2, axis=1)
     active = tuple(range(0, 2 * RAMPS, 2))
     facts = tuple(
         RampFacts(at, str(at), 0.9, (at + 1) / (2 * RAMPS + 1)) for at in range(2 * RAMPS)
     )
     question = ExitsQuestion(
-        facts, active, said, 0.01, EXIT_ROWS, 0.05, PassTimes(facts), everywhere
+        facts, active, judgements, 0.01, EXIT_ROWS, 0.05, PassTimes(facts), everywhere
     )
     return lambda: question.round(everywhere)
 
@@ -174,27 +174,27 @@ def measure(quick: bool) -> dict[str, float]:
     repeats = 20 if quick else 200
     profile = times()
     planner = Vertical(VerticalOptions())
-    found: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for name, span in SPANS.items():
         queue = view(span, profile)
-        found[f"vertical, {QUEUED} queued, {name}"] = ms(
+        costs[f"vertical, {QUEUED} queued, {name}"] = ms(
             partial(planner.decide, queue, now=0.0), repeats
         )
-        found[f"vertical looks for misses, {QUEUED} queued, {name}"] = ms(
+        costs[f"vertical looks for misses, {QUEUED} queued, {name}"] = ms(
             partial(planner.is_urgent, queue, now=0.0), repeats
         )
     for name, span in SPANS.items():
         # Of 1 to 4 rows: two and a half times the work.
         unequal = view(2.5 * span, profile, rows=4)
-        found[f"vertical, {QUEUED} queued of 1 to 4 rows, {name}"] = ms(
+        costs[f"vertical, {QUEUED} queued of 1 to 4 rows, {name}"] = ms(
             partial(planner.decide, unequal, now=0.0), repeats
         )
     for name, span in JOINT_SPANS.items():
         queue = joint_view(span)
-        found[f"joint, {QUEUED} queued, {VARIANTS} variants, {name}"] = ms(
+        costs[f"joint, {QUEUED} queued, {VARIANTS} variants, {name}"] = ms(
             partial(_joint_decides, queue), max(5, repeats // 10)
         )
-    return found | early_exits(repeats)
+    return costs | early_exits(repeats)
 
 
 def run(options: Options) -> Result:

@@ -118,8 +118,8 @@ def run(options: Options) -> Result:
         for part, measure in (("hop", _hops), ("busy hop", _busy_hops), ("batch", _batches)):
             if options.wants(f"{part} {beside}"):
                 with contextlib.ExitStack() as stack:
-                    found = asyncio.run(measure(options, lambda s=stack, n=neighbour: n(s)))  # type: ignore[misc]
-                _show(f"{part}, neighbour in another {beside}", found, "ms", result)
+                    times = asyncio.run(measure(options, lambda s=stack, n=neighbour: n(s)))  # type: ignore[misc]
+                _show(f"{part}, neighbour in another {beside}", times, "ms", result)
     if options.wants("loop") or options.wants("requests"):
         _server(options, result)
     return result
@@ -127,29 +127,29 @@ def run(options: Options) -> Result:
 
 def _show(
     what: str,
-    found: Found,
+    times: Found,
     unit: str,
     result: Result,
     *,
     tail: bool = True,
 ) -> None:
     """Figures: the ratio to how it was, of the medians of each round; a table of p50 and p99."""
-    if not found:
+    if not times:
         result.remarks.append(f"{what}: not possible here")
         return
     lines = []
-    for place, rounds in found.items():
-        flat = [value for each in rounds for value in each]
+    for place, rounds in times.items():
+        flat = [value for samples in rounds for value in samples]
         lines.append(
             (str(place), *(f"{np.percentile(flat, q):.3f}" for q in ((50, 99) if tail else (50,))))
         )
-        ratios = tuple(median(a) / median(b) for a, b in zip(rounds, found[WAS], strict=True))
+        ratios = tuple(median(a) / median(b) for a, b in zip(rounds, times[WAS], strict=True))
         if place is not WAS:
             name = f"{what}: {place} ÷ {WAS}, p50"
             result.figures.append(Figure(name, median(ratios), "×", samples=ratios))
     columns = ("place", "p50", "p99") if tail else ("place", "median")
     result.tables.append(Table(f"{what}, {unit}", columns, tuple(lines)))
-    result.details[what] = {str(place): rounds for place, rounds in found.items()}
+    result.details[what] = {str(place): rounds for place, rounds in times.items()}
 
 
 def _rounds(options: Options) -> int:
@@ -237,7 +237,7 @@ async def _driven(
     busy: bool = False,
 ) -> Found:
     """Batches of one row, `count` of them in each place and round."""
-    found: Found = {place: [] for place in PLACES}
+    times: Found = {place: [] for place in PLACES}
     async with Workers() as workers:
         worker, _ = await workers.start((cores().server,), model=model)
         pid = worker.handle.pid
@@ -261,8 +261,8 @@ async def _driven(
                         while busy and not batch.done():
                             await asyncio.sleep(0)
                         taken.append(await batch * 1e3)
-                    found[place].append(taken)
-    return found
+                    times[place].append(taken)
+    return times
 
 
 @contextlib.contextmanager
@@ -290,16 +290,16 @@ def _server(options: Options, result: Result) -> None:
     with servers.slacktide(repository) as serving:
         if options.wants("loop"):
             with _computing(serving), _let_in_first():
-                found = _each(options, serving, lambda: _alive(serving, 100))
-            _show("loop, on its worker's core", found, "ms", result)
+                times = _each(options, serving, lambda: _alive(serving, 100))
+            _show("loop, on its worker's core", times, "ms", result)
         if options.wants("requests"):
             rows: Found = {place: [] for place in SERVED}
             spent: Found = {place: [] for place in SERVED}
             for number in range(_rounds(options)):
                 for place in SERVED:
                     _put(serving, place)
-                    one, other = _served(serving, 1.0 if options.quick else 3.0, SEED + number)
-                    rows[place].append([one])
+                    first, other = _served(serving, 1.0 if options.quick else 3.0, SEED + number)
+                    rows[place].append([first])
                     spent[place].append([other])
             _show("requests: rows a batch", rows, "rows", result, tail=False)
             _show("requests: CPU time of a request", spent, "µs", result, tail=False)
@@ -320,12 +320,12 @@ def _command(pid: int) -> bytes:
 
 
 def _each(options: Options, serving: Serving, measure: Callable[[], list[float]]) -> Found:
-    found: Found = {place: [] for place in SERVED}
+    times: Found = {place: [] for place in SERVED}
     for _ in range(_rounds(options)):
         for place in SERVED:
             _put(serving, place)
-            found[place].append(measure())
-    return found
+            times[place].append(measure())
+    return times
 
 
 @contextlib.contextmanager
@@ -339,20 +339,20 @@ def _computing(serving: Serving) -> Iterator[None]:
             latencies(serving, serving.path_of("residual"), body, count=20)
 
     asking = [threading.Thread(target=ask) for _ in range(2)]
-    for each in asking:
-        each.start()
+    for client in asking:
+        client.start()
     try:
         yield
     finally:
         ended.set()
-        for each in asking:
-            each.join()
+        for client in asking:
+            client.join()
 
 
 def _alive(serving: Serving, count: int) -> list[float]:
     """ms of requests for health, 2 to 5 ms apart, on one connection."""
     request = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    found = []
+    times = []
     with socket.create_connection(("127.0.0.1", serving.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(count):
@@ -360,8 +360,8 @@ def _alive(serving: Serving, count: int) -> list[float]:
             begin = time.perf_counter()
             connection.sendall(request)
             read_answer(connection, serving.name)
-            found.append((time.perf_counter() - begin) * 1e3)
-    return found
+            times.append((time.perf_counter() - begin) * 1e3)
+    return times
 
 
 def _served(serving: Serving, seconds: float, seed: int) -> tuple[float, float]:

@@ -20,12 +20,12 @@ _BLOCK = 512
 
 def tree(pid: int) -> tuple[int, ...]:
     """`pid` and every process below it, parents first; those that end meanwhile are left out."""
-    found = [pid]
-    for parent in found:
+    pids = [pid]
+    for parent in pids:
         with contextlib.suppress(OSError):
             for thread in (PROC / str(parent) / "task").iterdir():
-                found.extend(map(int, (thread / "children").read_text().split()))
-    return tuple(found)
+                pids.extend(map(int, (thread / "children").read_text().split()))
+    return tuple(pids)
 
 
 def cpu_seconds(pids: tuple[int, ...]) -> float:

@@ -64,16 +64,16 @@ def look(model: str, stream: str, places: Sequence[int]) -> tuple[list[float], d
         ((request, _),) = make_stream(model, stream, at, at + 1)
         *tensors, last = session.run([*names, graph.logits], dict(request))
         logits.append(last.reshape(1, -1))
-        found = [pools(tensor[0]) for tensor in tensors]
-        for style in set.intersection(*map(set, found)):
-            pooled.setdefault(style, []).append([each[style] for each in found])
-    seen = {
+        pooled_rows = [pools(tensor[0]) for tensor in tensors]
+        for style in set.intersection(*map(set, pooled_rows)):
+            pooled.setdefault(style, []).append([pools_of[style] for pools_of in pooled_rows])
+    seen_by_style = {
         style: Seen(
             [np.stack(column) for column in zip(*rows, strict=True)], np.concatenate(logits)
         )
         for style, rows in pooled.items()
     }
-    return [each.cost for each in graph.positions], seen
+    return [position.cost for position in graph.positions], seen_by_style
 
 
 def pools(tensor: Rows) -> dict[str, Rows]:
@@ -93,8 +93,8 @@ def pools(tensor: Rows) -> dict[str, Rows]:
     }
 
 
-def _both(one: Rows, other: Rows) -> Rows:
-    return np.concatenate([one, other])
+def _both(first: Rows, other: Rows) -> Rows:
+    return np.concatenate([first, other])
 
 
 def _cells(tensor: Rows, count: int) -> Rows:
@@ -104,22 +104,22 @@ def _cells(tensor: Rows, count: int) -> Rows:
     return np.concatenate([cell.mean(axis=(1, 2)) for cell in cells])
 
 
-def by_ridge(seen: Seen) -> Ramps:
+def by_ridge(rows: Seen) -> Ramps:
     """As the product learns them."""
-    trainer = RampTrainer([str(at) for at in range(len(seen.features))], [0.0] * len(seen.features))
-    trainer.add(seen.features, seen.logits)
+    trainer = RampTrainer([str(at) for at in range(len(rows.features))], [0.0] * len(rows.features))
+    trainer.add(rows.features, rows.logits)
     return [
         lambda rows, ramp=ramp: ramp.logits(rows) / ramp.temperature for ramp in trainer.train()
     ]  # type: ignore[misc]
 
 
-def by_logistic(seen: Seen) -> Ramps:
+def by_logistic(rows: Seen) -> Ramps:
     """The same by logistic regression onto the model's probabilities; penalty and temperature by
     the last quarter of the rows."""
-    answers, soft = seen.logits.argmax(axis=1), _softmax(seen.logits)
+    answers, soft = rows.logits.argmax(axis=1), _softmax(rows.logits)
     cut = len(answers) * 3 // 4
-    found: Ramps = []
-    for features in seen.features:
+    ramps: Ramps = []
+    for features in rows.features:
         mean, scale = features[:cut].mean(axis=0), features[:cut].std(axis=0) + 1e-9
         units = (features - mean) / scale
         tried = []
@@ -127,11 +127,11 @@ def by_logistic(seen: Seen) -> Ramps:
             weights, bias = _logistic(units[:cut], soft[:cut], penalty)
             temperature, loss = fit_temperature(units[cut:] @ weights + bias, answers[cut:])
             tried.append((loss, penalty, weights / temperature, bias / temperature))
-        _, _, weights, bias = min(tried, key=lambda one: one[:2])
-        found.append(
+        _, _, weights, bias = min(tried, key=lambda fit: fit[:2])
+        ramps.append(
             lambda rows, m=mean, s=scale, w=weights, b=bias: (rows - m) / s @ w + b  # type: ignore[misc]
         )
-    return found
+    return ramps
 
 
 def _logistic(rows: Rows, soft: Rows, penalty: float) -> tuple[Rows, Rows]:
@@ -149,14 +149,14 @@ def _logistic(rows: Rows, soft: Rows, penalty: float) -> tuple[Rows, Rows]:
         slope = np.concatenate([(rows.T @ off + penalty * weights).ravel(), off.sum(axis=0)])
         return float(-(soft * logs).sum() / len(rows) + penalty * (weights**2).sum() / 2), slope
 
-    found = minimize(cost, np.zeros((size + 1) * classes), jac=True, method="L-BFGS-B").x
-    return found[:-classes].reshape(size, classes), found[-classes:]
+    solution = minimize(cost, np.zeros((size + 1) * classes), jac=True, method="L-BFGS-B").x
+    return solution[:-classes].reshape(size, classes), solution[-classes:]
 
 
 def _softmax(logits: Rows) -> Rows:
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    found: Rows = odds / odds.sum(axis=1, keepdims=True)
-    return found
+    shares: Rows = odds / odds.sum(axis=1, keepdims=True)
+    return shares
 
 
 def run(options: Options) -> Result:
@@ -173,26 +173,28 @@ def run(options: Options) -> Result:
         length = example(model).streams[stream]
         first = np.linspace(0, length // 10 - 1, rows).astype(int)
         places = [*first, *np.linspace(length // 10, length - 1, later).astype(int)]
-        costs, seen = look(model, stream, [int(at) for at in places])
+        costs, rows_by_style = look(model, stream, [int(at) for at in places])
         columns: dict[str, list[JudgedRows]] = {}
-        for name, (style, train) in _contenders(seen).items():
+        for name, (style, train) in _contenders(rows_by_style).items():
             begin = time.process_time()
-            whole = seen[style]
+            whole = rows_by_style[style]
             ramps = train(Seen([feature[:rows] for feature in whole.features], whole.logits[:rows]))
             seconds = time.process_time() - begin
             answers = whole.logits[rows:].argmax(axis=1)
             columns[name] = [
-                judged_rows(ramp(one[rows:]), answers)
-                for ramp, one in zip(ramps, whole.features, strict=True)
+                judged_rows(ramp(features[rows:]), answers)
+                for ramp, features in zip(ramps, whole.features, strict=True)
             ]
             result.figures.append(Figure(f"{model} {stream}, {name}: training", seconds, "s"))
         result.tables.append(_table(f"{model}, {stream}", costs, columns))
     return result
 
 
-def _contenders(seen: Mapping[str, Seen]) -> dict[str, tuple[str, Callable[[Seen], Ramps]]]:
-    found = {style: (style, by_ridge) for style in sorted(seen)}
-    return {**found, "mean, logistic": ("mean", by_logistic)}
+def _contenders(
+    rows_by_style: Mapping[str, Seen],
+) -> dict[str, tuple[str, Callable[[Seen], Ramps]]]:
+    contenders = {style: (style, by_ridge) for style in sorted(rows_by_style)}
+    return {**contenders, "mean, logistic": ("mean", by_logistic)}
 
 
 def _table(title: str, costs: Sequence[float], columns: Mapping[str, list[JudgedRows]]) -> Table:
@@ -217,7 +219,7 @@ def _many_classes() -> float:
     rng = np.random.default_rng(1)
     hidden = rng.normal(size=(3000, FEATURES)).astype(np.float32)
     logits = (hidden @ rng.normal(size=(FEATURES, CLASSES))).astype(np.float32)
-    seen = Seen([hidden + at for at in range(RAMPS)], logits)
+    rows = Seen([hidden + at for at in range(RAMPS)], logits)
     begin = time.process_time()
-    by_ridge(seen)
+    by_ridge(rows)
     return time.process_time() - begin

@@ -111,10 +111,10 @@ class SteppedPool:
         judged = is_judged(number, policy.feedback)
         runs_on = judged or self.mode is ExitMode.RELEASE
         gone = left >= 0 and not runs_on
-        seen = ramps[: left + 1] if gone else ramps
+        shown = ramps[: left + 1] if gone else ramps
         report = ExitReport(
             ramps,
-            (tuple(rows.unsure[at, list(seen)].tolist()),),
+            (tuple(rows.unsure[at, list(shown)].tolist()),),
             (() if gone else tuple(rows.agrees[at, list(ramps)].tolist()),),
             (left,),
             answers=() if gone else (int(rows.answers[at]),),

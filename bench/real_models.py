@@ -76,7 +76,9 @@ STEADY = 1.25
 """Batches of a run that take this many times as long as in the closed loop, or less by as much: the
 machine was not the same, and the figures say little."""
 INPUTS_SEED = 23
-REFUSED = tuple(ENDING_OF[one] for one in (Ended.OVERLOADED, Ended.TIMED_OUT, Ended.UNAVAILABLE))
+REFUSED = tuple(
+    ENDING_OF[ending] for ending in (Ended.OVERLOADED, Ended.TIMED_OUT, Ended.UNAVAILABLE)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +147,11 @@ class Phase:
 
     def wrongly_refused(self, new: Sequence[int]) -> int:
         """Of the first requests of each of these sizes: refused, and in time by the yardstick."""
-        found = 0
+        refusals = 0
         for size in new:
             first = np.flatnonzero(self.size == size)[:FIRST]
-            found += int((np.isin(self.ended[first], REFUSED) & self.possible[first]).sum())
-        return found
+            refusals += int((np.isin(self.ended[first], REFUSED) & self.possible[first]).sum())
+        return refusals
 
 
 def run(options: Options) -> Result:
@@ -169,37 +171,39 @@ def _measure(model: PinnedModel, quick: bool) -> dict[str, Any]:
     """Everything of one model."""
     sizes = (*model.sizes, *model.later)
     inputs = [_inputs(model, size) for size in sizes]
-    known = len(model.sizes)
+    first_sizes = len(model.sizes)
     with tempfile.TemporaryDirectory() as folder:
         measured = _alone(model, inputs, Path(folder) / "alone", 0.4 if quick else 1.0)
         root = lay_out([model], Path(folder) / "new", stated=True)
         path = Path(folder) / "server.rec"
         with servers.slacktide(root, "--record", str(path), "--record-limit", "4GiB") as serving:
-            mixes = [Mix("10x", 10.0, known, 400), Mix("3x", 3.0, known, 600)]
+            mixes = [Mix("10x", 10.0, first_sizes, 400), Mix("3x", 3.0, first_sizes, 600)]
             mixes += [Mix("later", 10.0, len(sizes), 250)] if model.later else []
             phases = [_phase(serving, model, mix, inputs, measured, quick) for mix in mixes]
         predictions = Predictions()
         replayed = replay(Recording(path), predictions)
-    new = [number for number in range(known) if sizes[number] != model.profiled]
+    new = [number for number in range(first_sizes) if sizes[number] != model.profiled]
     refused = phases[0].wrongly_refused(new)
-    refused += sum(phase.wrongly_refused(range(known, len(sizes))) for phase in phases[2:])
-    signatures = [_signature(model, each[0]) for each in inputs]
+    refused += sum(phase.wrongly_refused(range(first_sizes, len(sizes))) for phase in phases[2:])
+    signatures = [_signature(model, tensors[0]) for tensors in inputs]
     return {
         "model": model.name,
-        "measured": [asdict(one) for one in measured],
+        "measured": [asdict(size) for size in measured],
         "phases": {
-            one.name: {
-                "requests": len(one.due),
-                "in_time": one.in_time,
-                "yardstick": one.yardstick,
-                "lateness_p99_ms": one.lateness_p99_ms,
-                "endings": {ENDINGS[i].label: int((one.ended == i).sum()) for i in set(one.ended)},
+            phase.name: {
+                "requests": len(phase.due),
+                "in_time": phase.in_time,
+                "yardstick": phase.yardstick,
+                "lateness_p99_ms": phase.lateness_p99_ms,
+                "endings": {
+                    ENDINGS[i].label: int((phase.ended == i).sum()) for i in set(phase.ended)
+                },
             }
-            for one in phases
+            for phase in phases
         },
         "wrongly_refused": refused,
         "predicted": [
-            {"size": model.label(size), "later": number >= known, **predictions.of(signature)}
+            {"size": model.label(size), "later": number >= first_sizes, **predictions.of(signature)}
             for number, (size, signature) in enumerate(zip(sizes, signatures, strict=True))
         ],
         "replay_differs": replayed.difference is not None,
@@ -226,16 +230,16 @@ def _alone(
     arguments = ["-m", "bench.real_models", model.name, str(seconds)]
     command = pinned(cores().server, [sys.executable, *arguments])
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found = []
+    measurements = []
     with servers.slacktide(lay_out([model], root, stated=True)) as serving:
-        for each, (bare, two_rows) in zip(inputs, json.loads(done.stdout), strict=True):
-            body, path = oip_body(each[0]), serving.path_of(model.name)
+        for rows, (bare, two_rows) in zip(inputs, json.loads(done.stdout), strict=True):
+            body, path = oip_body(rows[0]), serving.path_of(model.name)
             latencies(serving, path, body, count=FIRST)  # until its size is known
             count = max(FIRST, min(1000, round(seconds / float(np.median(bare)))))
             true = float(np.median(latencies(serving, path, body, count=count)))
             loop = h2load(serving, model.name, body, count=count, outstanding=IN_LOOP)
-            found.append(Measured(true, 1.0 / loop.per_second, tuple(bare), two_rows))
-    return found
+            measurements.append(Measured(true, 1.0 / loop.per_second, tuple(bare), two_rows))
+    return measurements
 
 
 def _bare_loop(model: PinnedModel, seconds: float) -> list[tuple[list[float], float]]:
@@ -249,12 +253,12 @@ def _bare_loop(model: PinnedModel, seconds: float) -> list[tuple[list[float], fl
     session = onnxruntime.InferenceSession(
         model.file(), options, providers=["CPUExecutionProvider"]
     )
-    found = []
+    times_of_sizes = []
     for size in (*model.sizes, *model.later):
         single = list(_inputs(model, size))
         double = [
-            {key: np.concatenate([tensor] * 2) for key, tensor in each.items()}
-            for each in (single if model.batches else [])
+            {key: np.concatenate([tensor] * 2) for key, tensor in row.items()}
+            for row in (single if model.batches else [])
         ]
         times: list[list[float]] = []
         for feeds in (single, double):
@@ -265,8 +269,8 @@ def _bare_loop(model: PinnedModel, seconds: float) -> list[tuple[list[float], fl
                 session.run(None, feeds[len(taken) % len(feeds)])
                 taken.append(time.perf_counter() - start)
             times.append(taken[1:])  # the first is a warm-up
-        found.append((times[0], float(np.median(times[1] or times[0]))))
-    return found
+        times_of_sizes.append((times[0], float(np.median(times[1] or times[0]))))
+    return times_of_sizes
 
 
 # ── the mix ──────────────────────────────────────────────────────────────────────────────────
@@ -282,17 +286,17 @@ def _phase(
 ) -> Phase:
     """One run, and its yardstick."""
     inputs, measured = inputs[: mix.sizes], measured[: mix.sizes]
-    rate = LOAD / float(np.mean([one.lane for one in measured]))
+    rate = LOAD / float(np.mean([size.lane for size in measured]))
     duration = QUICK if quick else min(max(mix.requests / rate, SHORTEST), LONGEST)
     streams = tuple(
         Stream(
             model.name,
             Poisson(rate / len(inputs)),
-            Fixed(mix.factor * one.true),
-            payload=FilePayload(npz_files(f"{model.name}-{number}", each)),
+            Fixed(mix.factor * size.true),
+            payload=FilePayload(npz_files(f"{model.name}-{number}", rows)),
             name=str(number),
         )
-        for number, (each, one) in enumerate(zip(inputs, measured, strict=True))
+        for number, (rows, size) in enumerate(zip(inputs, measured, strict=True))
     )
     spec = LoadSpec(
         target=Target(Transport.HTTP, "127.0.0.1", serving.port),
@@ -304,16 +308,18 @@ def _phase(
         patience=PATIENCE,
     )
     schedule, log = uvloop.run(sent(spec))
-    on_the_way = np.array([one.on_the_way for one in measured])
+    on_the_way = np.array([size.on_the_way for size in measured])
     sized = Sized(
         Arrivals(schedule.due, schedule.allowance - on_the_way[schedule.stream]), schedule.stream
     )
     # What a batch saves over its rows by themselves.
-    saved = float(np.median([2.0 * np.median(one.bare) - one.two_rows for one in measured]))
-    fixed = min(max(saved, 0.0), 0.5 * min(one.lane for one in measured)) if model.batches else 0.0
+    saved = float(np.median([2.0 * np.median(size.bare) - size.two_rows for size in measured]))
+    fixed = (
+        min(max(saved, 0.0), 0.5 * min(size.lane for size in measured)) if model.batches else 0.0
+    )
     possible = slack_by_size(
         sized,
-        [one.in_lane for one in measured],
+        [size.in_lane for size in measured],
         fixed,
         DEFAULT_MAX_BATCH if model.batches else 1,
         seed=spec.seed,
@@ -389,15 +395,15 @@ def _median(engine: Engine, request: Request) -> float:
 def _line(record: dict[str, Any]) -> str:
     """One model in short, for the terminal."""
     runs = "  ".join(
-        f"{name} {one['in_time']:.3f} ({one['yardstick']:.3f})"
-        for name, one in record["phases"].items()
+        f"{name} {phase['in_time']:.3f} ({phase['yardstick']:.3f})"
+        for name, phase in record["phases"].items()
     )
     return f"{record['model']}: {runs}, yardstick in brackets"
 
 
-def _off(one: dict[str, Any], which: str, measured: str) -> float:
+def _off(size: dict[str, Any], which: str, measured: str) -> float:
     """How far a prediction is from what was measured, percent; NaN where there is none of them."""
-    return 100.0 * abs(one[which] / one[measured] - 1.0)
+    return 100.0 * abs(size[which] / size[measured] - 1.0)
 
 
 def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
@@ -411,13 +417,15 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
             Figure(f"{model}, 10x: in time", phases["10x"]["in_time"], "", at_least(0.97)),
             Figure(f"{model}, 3x: behind the yardstick", behind, "points", at_most(2.0)),
         ]
-        if later := [one for one in predicted if one["later"]]:
+        if later := [size for size in predicted if size["later"]]:
             name = f"{model}: refused of the first {FIRST} of a size, in time by the yardstick"
             figures.append(Figure(name, record["wrongly_refused"], "", at_most(0.0)))
-            off = tuple(_off(one, "before", "took") for one in later)
+            off = tuple(_off(size, "before", "took") for size in later)
             name = f"{model}: p50 before a size's first request, off by"
             figures.append(Figure(name, max(off), "%", at_most(30.0), samples=off))
-        learnt = tuple(off for one in predicted if not np.isnan(off := _off(one, "learnt", "then")))
+        learnt = tuple(
+            off for size in predicted if not np.isnan(off := _off(size, "learnt", "then"))
+        )
         if learnt:
             name = f"{model}: p50 after {LEARNT} requests of a size, off by"
             figures.append(Figure(name, max(learnt), "%", at_most(15.0), samples=learnt))
@@ -425,19 +433,21 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
         if record["replay_differs"]:
             result.remarks.append(f"{model}: the replay differs; predictions are of its beginning")
         pairs = zip(predicted, record["measured"], strict=True)
-        pace = float(np.nanmedian([one["took"] / alone["lane"] for one, alone in pairs]))
+        pace = float(np.nanmedian([size["took"] / alone["lane"] for size, alone in pairs]))
         if not 1.0 / STEADY < pace < STEADY:
-            told = f"{model}: batches of the runs took {pace:.2f} × as long as in the closed loops"
-            result.remarks.append(f"{told}: the machine was not the same")
-        for name, one in phases.items():
-            shares = (f"{one[key]:.3f}" for key in ("in_time", "yardstick"))
-            late = f"{one['lateness_p99_ms']:.1f}"
-            runs.append((f"{model} {name}", str(one["requests"]), *shares, late))
-        for one, alone in zip(predicted, record["measured"], strict=True):
+            remark = (
+                f"{model}: batches of the runs took {pace:.2f} × as long as in the closed loops"
+            )
+            result.remarks.append(f"{remark}: the machine was not the same")
+        for name, phase in phases.items():
+            shares = (f"{phase[key]:.3f}" for key in ("in_time", "yardstick"))
+            late = f"{phase['lateness_p99_ms']:.1f}"
+            runs.append((f"{model} {name}", str(phase["requests"]), *shares, late))
+        for prediction, alone in zip(predicted, record["measured"], strict=True):
             seconds = [float(np.median(alone["bare"])), alone["true"], alone["lane"]]
-            seconds += [one["took"], one["before"], one["learnt"]]
+            seconds += [prediction["took"], prediction["before"], prediction["learnt"]]
             cells = ("-" if second != second else f"{1e3 * second:.2f}" for second in seconds)
-            sizes.append((f"{model} {one['size']}", str(one["batches"]), *cells))
+            sizes.append((f"{model} {prediction['size']}", str(prediction["batches"]), *cells))
     of_runs = ("run", "requests", "in time", "yardstick", "client late, p99 ms")
     result.tables.append(Table("Answered in time", of_runs, tuple(runs)))
     of_sizes = ("size", "batches", "ORT alone", "true", "lane", "p50", "before", "learnt")

@@ -327,11 +327,11 @@ def entries(answers: Array) -> list[tuple[int, int]]:
 
 def caught(truth: Array, answers: Array) -> float:
     """Share of the entries of `truth` that are answered right within `CAUGHT_WITHIN` frames."""
-    found = [
+    caught_changes = [
         bool((answers[camera, frame : frame + CAUGHT_WITHIN + 1] == 1).any())
         for camera, frame in entries(truth)
     ]
-    return float(np.mean(found)) if found else 1.0
+    return float(np.mean(caught_changes)) if caught_changes else 1.0
 
 
 def show(

@@ -103,7 +103,7 @@ def row(name: str) -> dict[str, Any]:
     alone = table["p50"][0]
     rate = float(factor) * 1000.0 / alone
     factors = {"2x": (2,), "5x": (5,), "10x": (10,), "mix": (2, 5, 10)}[deadline]
-    slo = ",".join(f"{each * alone:g}ms" for each in factors)
+    slo = ",".join(f"{factor * alone:g}ms" for factor in factors)
     return {
         "models": {model: _table(table)},
         "applications": {
@@ -167,14 +167,14 @@ def _cell(name: str, scheduler: str) -> Cell:
 def endings(name: str, scheduler: str, seed: int) -> list[tuple[float, OutcomeKind]]:
     """(seconds from arrival to outcome, what it was) of every scored request."""
     world = build(_cell(name, scheduler))
-    found: list[tuple[float, OutcomeKind]] = []
+    answers: list[tuple[float, OutcomeKind]] = []
 
     def answered(request: Request | Notice, outcome: Outcome) -> None:
         if request.arrival >= WARMUP:
-            found.append((outcome.at - request.arrival, outcome.kind))
+            answers.append((outcome.at - request.arrival, outcome.kind))
 
     world.simulation(seed, answered=answered).run(world.items(seed))
-    return found
+    return answers
 
 
 def measure(name: str, scheduler: str, seeds: Sequence[int]) -> Found:
@@ -199,22 +199,22 @@ def run(options: Options) -> Result:
     lines = []
     for name in (*DEMO, *ROWS, *BATCHED):
         if options.wants(name):
-            found = measure(name, "", seeds)
-            lines.append((name, *_cells(found)))
+            measured = measure(name, "", seeds)
+            lines.append((name, *_cells(measured)))
             goal = None if name in BATCHED else at_least(0.7)
-            result.figures.append(Figure(f"{name}: refusals within 5 ms", found.soon, goal=goal))
+            result.figures.append(Figure(f"{name}: refusals within 5 ms", measured.soon, goal=goal))
     columns = ("row", "goodput", "refused", "within 5 ms", "rest p50 ms", "rest p99 ms")
     result.tables.append(Table("Refusals of slack, virtual time", columns, tuple(lines)))
     return result
 
 
-def _cells(found: Found) -> tuple[str, ...]:
+def _cells(measured: Found) -> tuple[str, ...]:
     return (
-        f"{found.goodput:.4f}",
-        str(found.refused),
-        f"{found.soon:.3f}",
-        f"{found.rest_p50 * 1e3:.1f}",
-        f"{found.rest_p99 * 1e3:.1f}",
+        f"{measured.goodput:.4f}",
+        str(measured.refused),
+        f"{measured.soon:.3f}",
+        f"{measured.rest_p50 * 1e3:.1f}",
+        f"{measured.rest_p99 * 1e3:.1f}",
     )
 
 

@@ -278,10 +278,10 @@ async def _effect(options: Options, result: Result) -> None:
     result.details["effect_ms"] = {"confirmed": confirmed, "begun": begun, "slowness": slowness}
 
 
-def _alike(found: Sequence[bytes], right: Sequence[bytes]) -> bool:
-    return len(found) == len(right) and all(
+def _alike(results: Sequence[bytes], right: Sequence[bytes]) -> bool:
+    return len(results) == len(right) and all(
         np.allclose(np.frombuffer(a, np.float32), np.frombuffer(b, np.float32), rtol=1e-3)
-        for a, b in zip(found, right, strict=True)
+        for a, b in zip(results, right, strict=True)
     )
 
 
@@ -418,11 +418,11 @@ def _server(options: Options, result: Result) -> None:
     }
     endings = ", ".join(f"{count} {label}" for label, count in answered.endings.items())
     with_result = sum(answered.endings.get(ENDINGS[i].label, 0) for i in (0, 1))
-    told = ", ".join(f"{count:g} {outcome}" for outcome, count in resizes.items())
+    counts = ", ".join(f"{count:g} {outcome}" for outcome, count in resizes.items())
     result.figures += [
         Figure(
             "server: resizes confirmed under load", resizes["confirmed"], "",
-            at_least(20 if options.quick else 200), told,
+            at_least(20 if options.quick else 200), counts,
         ),
         Figure(
             "server: answered with a result", with_result / answered.submitted, "", at_least(1.0),

@@ -169,20 +169,20 @@ def insertion_us(container: str, pending: int, repeats: int) -> float:
     samples = []
     if container == "DeadlineQueue":
         queue = DeadlineQueue()
-        for each in resident:
-            queue.add(each)
-        for each in newcomers:
+        for member in resident:
+            queue.add(member)
+        for member in newcomers:
             start = perf_counter()
-            queue.add(each)
+            queue.add(member)
             samples.append(perf_counter() - start)
-            queue.remove((each.id,))
+            queue.remove((member.id,))
     else:
-        ordered = SortedKeyList(resident, key=lambda each: (each.deadline, each.id))
-        for each in newcomers:
+        ordered = SortedKeyList(resident, key=lambda request: (request.deadline, request.id))
+        for member in newcomers:
             start = perf_counter()
-            ordered.add(each)
+            ordered.add(member)
             samples.append(perf_counter() - start)
-            ordered.remove(each)
+            ordered.remove(member)
     return median(samples) * 1e6
 
 
@@ -217,27 +217,27 @@ def cycle_us(policy: str, repeats: int, batch: int = 8) -> tuple[float, float]:
 def measure(quick: bool) -> dict[str, float]:
     """Every figure of this file, by name, in µs."""
     repeats = 100 if quick else 1000
-    found: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for pending in (1, 32, 1_000, 10_000):
         for model in MODELS:
             for span in (0.12, 0.6):
                 key = f"slack decision, {model}, {pending} pending within {span} s"
-                found[key] = decision_us("slack", model, pending, span, repeats)
+                costs[key] = decision_us("slack", model, pending, span, repeats)
     for container in ("DeadlineQueue", "SortedKeyList"):
         for pending in (1_000, 10_000, 100_000):
-            found[f"insertion, {container}, {pending} pending"] = insertion_us(
+            costs[f"insertion, {container}, {pending} pending"] = insertion_us(
                 container, pending, repeats
             )
     for policy in ("slack", "orloj", "orloj_text"):
         for pending in (1_000, 10_000):
             decision, insertion = unlike_us(policy, pending, repeats)
-            found[f"{policy} decision, four classes, {pending} pending"] = decision
-            found[f"{policy} insertion, four classes, {pending} pending"] = insertion
+            costs[f"{policy} decision, four classes, {pending} pending"] = decision
+            costs[f"{policy} insertion, four classes, {pending} pending"] = insertion
     for policy in ("fifo", "edf", "slack"):
         bare, whole = cycle_us(policy, repeats)
-        found[f"{policy}, add + take per request at batch 8"] = bare
-        found[f"{policy}, add + expire + propose + take per request at batch 8"] = whole
-    return found
+        costs[f"{policy}, add + take per request at batch 8"] = bare
+        costs[f"{policy}, add + expire + propose + take per request at batch 8"] = whole
+    return costs
 
 
 def run(options: Options) -> Result:

@@ -29,29 +29,29 @@ def run(options: Options) -> Result:
         result.remarks.append("needs two cores to choose between: not measured")
         return result
     rounds, seconds = (1, 11.0) if options.quick else (3, 38.5)
-    found = [document for _ in range(rounds) if (document := _round(seconds))]
-    if len(found) < rounds:
+    documents = [document for _ in range(rounds) if (document := _round(seconds))]
+    if len(documents) < rounds:
         result.remarks.append("a second core made the model hardly faster: not measured")
         return result
-    outcomes = _by_variant(found)
-    one, two, scaled = outcomes.values()
+    outcomes = _by_variant(documents)
+    one_core, two, scaled = outcomes.values()
     result.figures += [
-        _ratio("violations ÷ those of one core", "violations", scaled, one),
+        _ratio("violations ÷ those of one core", "violations", scaled, one_core),
         _ratio("core-seconds ÷ those of two cores", "core_seconds", scaled, two),
     ]
     rows = tuple(
         (
             variant,
-            f"{median(each['violations'] / each['requests'] for each in those):.1%}",
-            f"{median(each['mean_cores'] for each in those):.2f}",
-            f"{median(each['resizes'] for each in those):.0f}",
+            f"{median(outcome['violations'] / outcome['requests'] for outcome in those):.1%}",
+            f"{median(outcome['mean_cores'] for outcome in those):.2f}",
+            f"{median(outcome['resizes'] for outcome in those):.0f}",
         )
         for variant, those in outcomes.items()
     )
     result.tables.append(
         Table("medians of the rounds", ("cores", "not in time", "mean cores", "resizes"), rows)
     )
-    result.details["rounds"] = found
+    result.details["rounds"] = documents
     return result
 
 
@@ -65,11 +65,11 @@ def _round(seconds: float) -> dict[str, Any]:
 
 
 def _by_variant(rounds: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    outcomes: dict[str, list[dict[str, Any]]] = {}
     for document in rounds:
         for outcome in document["outcomes"]:
-            found.setdefault(outcome["variant"], []).append(outcome)
-    return found
+            outcomes.setdefault(outcome["variant"], []).append(outcome)
+    return outcomes
 
 
 def _ratio(name: str, key: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Figure:

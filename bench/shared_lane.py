@@ -47,14 +47,14 @@ def run(options: Options) -> Result:
     repository = models.example_repository()
     pin(cores().client)
     bare = {name: models.measure_bare(name, [1], duration / 20) for name in MODELS}
-    deadline = DEADLINE_FACTOR * max(each.alone for each in bare.values())
+    deadline = DEADLINE_FACTOR * max(measured.alone for measured in bare.values())
     load = {
         name: Offered(name, Poisson(SHARE * bare[name].capacity), Fixed(deadline))
         for name in MODELS
     }
 
     def drive(serving: Serving, names: Sequence[str]) -> Run:
-        rest(serving, MODELS, max(each.alone for each in bare.values()))
+        rest(serving, MODELS, max(measured.alone for measured in bare.values()))
         return offer(
             serving, [load[name] for name in names], duration=duration, warmup=WARMUP, seed=SEED
         )
@@ -71,7 +71,7 @@ def run(options: Options) -> Result:
         except (PeerMissingError, servers.ServerFailedError) as error:
             result.remarks.append(str(error))
     result.details["deadline_ms"] = deadline * 1e3
-    result.details["capacity_rps"] = {name: each.capacity for name, each in bare.items()}
+    result.details["capacity_rps"] = {name: measured.capacity for name, measured in bare.items()}
     return result
 
 
@@ -149,11 +149,11 @@ def _endings(endings: Mapping[str, int]) -> str:
 
 def _logged(lines: Sequence[str]) -> Costs:
     """What recording_server.py has written since the last look."""
-    found: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    times: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         model, rows, cpu, _, seconds = line.split()
-        found[model][int(rows)].append((float(cpu), float(seconds)))
-    return found
+        times[model][int(rows)].append((float(cpu), float(seconds)))
+    return times
 
 
 def _asked(plain: Serving) -> Costs:

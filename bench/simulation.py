@@ -232,15 +232,15 @@ def run(options: Options) -> Result:
     for policy, what, goal, once in kinds:
         if not options.wants(policy):
             continue
-        found = [once() for _ in range(rounds)]
-        rates = tuple(rate for rate, _ in found)
+        runs = [once() for _ in range(rounds)]
+        rates = tuple(rate for rate, _ in runs)
         result.figures.append(
             Figure(
                 f"{policy}, {what}",
                 median(rates),
                 "requests/s",
                 at_least(goal),
-                note=f"mean batch {found[0][1]:.1f}",
+                note=f"mean batch {runs[0][1]:.1f}",
                 samples=rates,
             )
         )

@@ -65,7 +65,7 @@ def run(options: Options) -> Result:
 def _batches(serving: Serving) -> Mapping[int, int]:
     """How many batches of each size the server has run."""
     stats: dict[str, Any] = serving.fetch(f"/v2/models/{MODEL}/stats")["model_stats"][0]
-    return {each["batch_size"]: each["compute_infer"]["count"] for each in stats["batch_stats"]}
+    return {stat["batch_size"]: stat["compute_infer"]["count"] for stat in stats["batch_stats"]}
 
 
 def _bare_rate(ran: Mapping[int, int], bare: models.BareTimes) -> float:

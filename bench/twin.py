@@ -171,15 +171,15 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
         recording = Recording(path)
         replayed = replay(recording)
         begin = next(line.record.now for line in recording.lines() if isinstance(line.record, Call))
-        found = predict(
+        comparison = predict(
             recording,
             seeds=range(seed, seed + DRAWS),
             provenance=gather(),
             after=split - begin,
         )
         size = path.stat().st_size
-    recorded = found.recorded.total
-    predicted = [report.total for report in found.predicted]
+    recorded = comparison.recorded.total
+    predicted = [report.total for report in comparison.predicted]
     return {
         "row": name,
         "seed": seed,
@@ -188,24 +188,24 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
         "requests": recorded.submitted,
         "client_goodput": _goodput(made),
         "recorded_goodput": recorded.goodput,
-        "predicted_goodput": float(np.mean([one.goodput for one in predicted])),
-        "points": 100 * found.difference,
-        "early": (_early(recorded), float(np.mean([_early(one) for one in predicted]))),
+        "predicted_goodput": float(np.mean([run.goodput for run in predicted])),
+        "points": 100 * comparison.difference,
+        "early": (_early(recorded), float(np.mean([_early(run) for run in predicted]))),
         "latency_p50_ms": _latencies(recorded, predicted, "p50"),
         "latency_p99_ms": _latencies(recorded, predicted, "p99"),
         "stolen": stolen,
         "identical": replayed.difference is None,
         "events": replayed.events,
         "bytes": size,
-        "notes": list(found.notes),
+        "notes": list(comparison.notes),
     }
 
 
 def _goodput(made: Run) -> float:
     """By the client's clock, all loads together."""
-    each = list(made.models.values())
-    submitted = sum(one.submitted for one in each)
-    return sum(one.goodput * one.submitted for one in each) / submitted
+    answered = list(made.models.values())
+    submitted = sum(model.submitted for model in answered)
+    return sum(model.goodput * model.submitted for model in answered) / submitted
 
 
 def _early(stream: StreamReport) -> float:
@@ -221,7 +221,7 @@ def _latencies(
     def ms(stream: StreamReport) -> float:
         return float("nan") if stream.latency is None else 1e3 * getattr(stream.latency, level)
 
-    return ms(recorded), float(np.mean([ms(one) for one in predicted]))
+    return ms(recorded), float(np.mean([ms(run) for run in predicted]))
 
 
 def _line(row: dict[str, Any]) -> str:

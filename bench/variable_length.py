@@ -90,8 +90,8 @@ class Bare:
         """99th percentile of a run of one text of the mix."""
         times = [np.asarray(by_size[1]) for by_size in self.samples.values()]
         weights = [
-            np.full(one.size, SHARES[name] / one.size)
-            for name, one in zip(self.samples, times, strict=True)
+            np.full(taken.size, SHARES[name] / taken.size)
+            for name, taken in zip(self.samples, times, strict=True)
         ]
         joined, weight = np.concatenate(times), np.concatenate(weights)
         order = np.argsort(joined)
@@ -164,7 +164,7 @@ def _turns(up: dict[str, Serving], bare: Bare, duration: float, seed: int) -> di
         made = offer(serving, load, duration=duration, warmup=WARMUP, seed=seed)
         runs[name] = {
             "goodput": _goodput(made),
-            "applications": {each.label: asdict(made.models[each.label]) for each in load},
+            "applications": {offered.label: asdict(made.models[offered.label]) for offered in load},
             "lateness_p99_ms": made.lateness_p99_ms,
             "complaints": dict(made.complaints),
         }
@@ -190,25 +190,25 @@ def load_of(rate: float, allowance: float) -> list[Offered]:
 def texts() -> dict[str, tuple[Tensors, ...]]:
     """Texts of each application, the same on every call."""
     drawn = make_inputs(MODEL, 2000, INPUTS_SEED).requests
-    found = {}
+    selected = {}
     for name, (shortest, longest) in LENGTHS.items():
-        fits = [one for one in drawn if shortest <= one["input_ids"].shape[1] <= longest]
-        found[name] = tuple(fits[:TEXTS])
-    return found
+        fits = [text for text in drawn if shortest <= text["input_ids"].shape[1] <= longest]
+        selected[name] = tuple(fits[:TEXTS])
+    return selected
 
 
 def _goodput(made: Run) -> float:
     """On time ÷ submitted, both applications together."""
-    each: Sequence[Answered] = list(made.models.values())
-    submitted = sum(one.submitted for one in each)
-    return sum(one.goodput * one.submitted for one in each) / submitted
+    answered: Sequence[Answered] = list(made.models.values())
+    submitted = sum(length.submitted for length in answered)
+    return sum(length.goodput * length.submitted for length in answered) / submitted
 
 
 def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
     """Medians of the seeds; differences and ratios are formed within a seed."""
     result.details["records"] = list(records)
     names = list(records[0]["runs"])
-    found = {name: [record["runs"][name]["goodput"] for record in records] for name in names}
+    goodputs = {name: [record["runs"][name]["goodput"] for record in records] for name in names}
     labels = [f"{MODEL}/{name}" for name in LENGTHS]
     lines = []
     for name in names:
@@ -216,7 +216,7 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
             float(np.median([r["runs"][name]["applications"][label]["goodput"] for r in records]))
             for label in labels
         ]
-        cells = (float(np.median(found[name])), *parts)
+        cells = (float(np.median(goodputs[name])), *parts)
         lines.append((name, *(f"{value:.3f}" for value in cells)))
     columns = ("contender", "goodput", *LENGTHS)
     result.tables.append(Table("Answered in time, by application", columns, tuple(lines)))
@@ -225,18 +225,18 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
         result.figures.append(Figure(key.rpartition("_")[0].replace("_", " "), value, unit))
     if "slack" not in names:
         return
-    slack = np.array(found["slack"])
+    slack = np.array(goodputs["slack"])
     others = [name for name in POLICIES if name in names and name not in ("slack", HINTED)]
     if others:
-        best = np.max([found[name] for name in others], axis=0)
+        best = np.max([goodputs[name] for name in others], axis=0)
         _figure(result, "slack over the best other policy, points", 100 * (slack - best), 3.0)
     for name, least in (("edf", 1.1), ("fifo", 1.5), ("mosec", 1.5)):
         if name in names:
             # Nobody in time is as bad as one in a thousand: a ratio must exist.
-            ratio = slack / np.maximum(found[name], 1e-3)
+            ratio = slack / np.maximum(goodputs[name], 1e-3)
             _figure(result, f"slack ÷ {name}", ratio, least)
     if HINTED in names:
-        gain = 100 * (np.array(found[HINTED]) - slack)
+        gain = 100 * (np.array(goodputs[HINTED]) - slack)
         _figure(result, "length as hint over slack, points", gain, 0.0)
     late = max(run["lateness_p99_ms"] for record in records for run in record["runs"].values())
     if late > 2.0:
@@ -253,9 +253,12 @@ def measure_bare(seconds: float) -> Bare:
     command = [sys.executable, "-m", "bench.variable_length", str(seconds)]
     command = pinned(cores().server, command)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     return Bare(
-        {name: {int(rows): times for rows, times in one.items()} for name, one in found.items()}
+        {
+            name: {int(rows): times for rows, times in times_by_rows.items()}
+            for name, times_by_rows in document.items()
+        }
     )
 
 
@@ -273,22 +276,24 @@ def _bare_loop(seconds: float) -> dict[str, dict[int, list[float]]]:
         example(MODEL).onnx(), options, providers=["CPUExecutionProvider"]
     )
     sizes = batch_sizes(MAX_BATCH)
-    found: dict[str, dict[int, list[float]]] = {
+    times: dict[str, dict[int, list[float]]] = {
         name: {rows: [] for rows in sizes} for name in LENGTHS
     }
     inputs = texts()
     begin, turn = time.perf_counter(), 0
     while turn < 4 or time.perf_counter() - begin < seconds:
-        for name, each in inputs.items():
+        for name, drawn_texts in inputs.items():
             for rows in sizes:
                 for repeat in range(max(1, 8 // rows)):
-                    feeds = _padded([each[(turn + repeat + i) % len(each)] for i in range(rows)])
+                    feeds = _padded(
+                        [drawn_texts[(turn + repeat + i) % len(drawn_texts)] for i in range(rows)]
+                    )
                     start = time.perf_counter()
                     session.run(None, feeds)
                     if turn:  # the first is a warm-up
-                        found[name][rows].append(time.perf_counter() - start)
+                        times[name][rows].append(time.perf_counter() - start)
         turn += 1
-    return found
+    return times
 
 
 def _padded(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:

@@ -83,7 +83,7 @@ def question(replicas: int, clients: int, seed: int, *, rate: float | None = Non
         opened = SessionOpened(f"s:{len(sessions)}", "detector", frames, slo)
         sessions.append((opened, SessionMeasured(opened.id, mbit * 125e3, 0.0, 0.6)))
     family = Family(tuple(FamilyVariant(v.name, v.accuracy, int(v.name)) for v in VARIANTS))
-    seconds = tuple(each.seconds for each in VARIANTS)
+    seconds = tuple(variant.seconds for variant in VARIANTS)
     headroom = Headroom(1.0, 1.0)
     return Question(
         seconds, family, VariantsOptions(), headroom, tuple(sessions), (), replicas, (), serial=0
@@ -126,40 +126,40 @@ def _small(count: int, result: Result, options: Options) -> None:
     stored = RESULTS / "variant_planner.jsonl"
     if options.fresh:
         stored.unlink(missing_ok=True)
-    wanted = [each for each in SMALL if options.wants("small {} × {}".format(*each))]
+    wanted = [setting for setting in SMALL if options.wants("small {} × {}".format(*setting))]
     kept = stored.read_text("utf-8").splitlines() if stored.exists() else ()
-    known = {tuple(key): _Judged(**judged) for key, judged in map(json.loads, kept)}
+    judged_before = {tuple(key): _Judged(**judged) for key, judged in map(json.loads, kept)}
     for seed, setting in product(range(count), wanted):
-        if (*setting, seed) not in known:
-            judged = known[*setting, seed] = _judged(*setting, seed)
+        if (*setting, seed) not in judged_before:
+            judged = judged_before[*setting, seed] = _judged(*setting, seed)
             stored.parent.mkdir(exist_ok=True)
             with stored.open("a", encoding="utf-8") as file:
                 print(json.dumps(((*setting, seed), asdict(judged))), file=file)
-    of = {each: [known[*each, seed] for seed in range(count)] for each in wanted}
-    every = [one for each in of.values() for one in each]
-    optima = [each.ratio for each in every if each.proven]
-    bounds = [each.ratio for each in every if not each.proven]
+    of = {setting: [judged_before[*setting, seed] for seed in range(count)] for setting in wanted}
+    every = [judgement for judgements in of.values() for judgement in judgements]
+    optima = [judgement.ratio for judgement in every if judgement.proven]
+    bounds = [judgement.ratio for judgement in every if not judgement.proven]
     rows = [
         (
             "{} × {}".format(*setting),
             str(len(own)),
-            str(sum(each.proven for each in own)),
-            f"{mean(each.ratio for each in own):.4f}",
-            f"{min(each.ratio for each in own):.4f}",
+            str(sum(judgement.proven for judgement in own)),
+            f"{mean(judgement.ratio for judgement in own):.4f}",
+            f"{min(judgement.ratio for judgement in own):.4f}",
         )
         for setting, own in of.items()
     ]
     columns = ("setting", "instances", "optima", "mean", "worst")
     result.tables.append(Table("accuracy ÷ optimum or bound", columns, tuple(rows)))
-    fewer = [each.fewer for each in every if each.fewer is not None]
-    theirs = mean(each.published_mapped for each in every)
+    fewer = [judgement.fewer for judgement in every if judgement.fewer is not None]
+    theirs = mean(judgement.published_mapped for judgement in every)
     result.figures += [
         Figure(f"mean of {len(optima)} proven optima", mean(optima), "×", at_least(0.998)),
         Figure(f"mean of {len(bounds)} bounds", mean(bounds or [1.0]), "×", at_least(0.985)),
         Figure("worst", min(optima + bounds), "×", at_least(0.97)),
         Figure(
             f"as many clients mapped as can be, of {len(fewer)} where that is known",
-            mean(each <= 0 for each in fewer),
+            mean(difference <= 0 for difference in fewer),
             "×",
             at_least(0.99),
         ),
@@ -167,7 +167,7 @@ def _small(count: int, result: Result, options: Options) -> None:
         Figure("the published selection: clients mapped beside ours", theirs),
         Figure(
             "the published selection: accuracy ÷ ours",
-            mean(each.published_ratio for each in every),
+            mean(judgement.published_ratio for judgement in every),
             "×",
         ),
     ]
@@ -178,36 +178,36 @@ def _small(count: int, result: Result, options: Options) -> None:
 
 def _judged(replicas: int, number: int, seed: int) -> _Judged:
     fleet = instance(replicas, number, seed)
-    found = fleet.score(search(fleet))
-    best, proven, fewer = _best(fleet, found, prove_below=1.0 if replicas == 2 else 0.985)
+    score = fleet.score(search(fleet))
+    best, proven, fewer = _best(fleet, score, prove_below=1.0 if replicas == 2 else 0.985)
     other = fleet.score(published(fleet, seed=seed))
     return _Judged(
-        found.accuracy / best,
+        score.accuracy / best,
         proven,
         fewer,
-        other.mapped - found.mapped,
-        other.accuracy / found.accuracy,
+        other.mapped - score.mapped,
+        other.accuracy / score.accuracy,
     )
 
 
 def _best(
-    fleet: Fleet, found: AssignmentScore, *, prove_below: float
+    fleet: Fleet, score: AssignmentScore, *, prove_below: float
 ) -> tuple[float, bool, float | None]:
     """The accuracy that the plan is compared with, whether it is an optimum's, and how many clients
     more than the plan that maps (None: not known)."""
     most = float("inf")
-    more = found.mapped + 1.0
-    everyone = found.mapped >= len(fleet.servable())
+    more = score.mapped + 1.0
+    everyone = score.mapped >= len(fleet.servable())
     fullest = everyone or bound(fleet, mapped=more, seconds=BOUND_S) == -np.inf
     for undivided in (False, True):
-        closer = bound(fleet, mapped=found.mapped, undivided=undivided, seconds=BOUND_S)
+        closer = bound(fleet, mapped=score.mapped, undivided=undivided, seconds=BOUND_S)
         most = min(most, most if closer is None else closer)
-        if fullest and found.accuracy >= most - 1e-3:
-            return found.accuracy, True, 0.0
-    if found.accuracy < prove_below * most or not fullest:
+        if fullest and score.accuracy >= most - 1e-3:
+            return score.accuracy, True, 0.0
+    if score.accuracy < prove_below * most or not fullest:
         best = optimum(fleet, seconds=PROOF_S)
         if best is not None and best.proven:
-            return best.score.accuracy, True, best.score.mapped - found.mapped
+            return best.score.accuracy, True, best.score.mapped - score.mapped
     return most, False, 0.0 if fullest else None
 
 
@@ -221,10 +221,10 @@ def _beside_bound(
         for seed in range(count):
             fleet = instance(replicas, number, seed, rate=5.0 if number > 100 else None)
             times.append(_ms(partial(search, fleet)))
-            found = fleet.score(search(fleet))
-            most = bound(fleet, mapped=found.mapped, whole=name == "medium", seconds=30.0)
-            ratios.append(found.accuracy / (most or float("inf")))
-            left += len(fleet.servable()) - found.mapped
+            score = fleet.score(search(fleet))
+            most = bound(fleet, mapped=score.mapped, whole=name == "medium", seconds=30.0)
+            ratios.append(score.accuracy / (most or float("inf")))
+            left += len(fleet.servable()) - score.mapped
         rows.append(
             (f"{replicas} × {number}", f"{mean(ratios):.4f}", f"{min(ratios):.4f}", f"{left:g}")
         )
@@ -254,7 +254,7 @@ def _live(count: int, result: Result) -> None:
     for (replicas, number), most in zip(((8, 48), *LARGE), (50.0, 500.0, 500.0), strict=True):
         rate = 5.0 if number > 100 else None
         asked = [question(replicas, number, seed, rate=rate) for seed in range(count)]
-        took = median(_ms(each.answer) for each in asked)
+        took = median(_ms(asking.answer) for asking in asked)
         name = f"{replicas} × {number}: a plan of sessions"
         result.figures.append(Figure(name, took, "ms", at_most(most)))
 

@@ -57,7 +57,7 @@ def run(options: Options) -> Result:
     result = Result("windows", seeds=seeds)
     alone = {name: models.measure_bare(name, [1], duration / 10).alone for name in MODELS}
     ways = [way for way in SETTINGS if options.wants(way)]
-    found: dict[Row, list[dict[str, Answered]]] = {}
+    answered_by_row: dict[Row, list[dict[str, Answered]]] = {}
     for seed in seeds:
         for way in ways:
             with _serving(way) as serving:
@@ -65,8 +65,8 @@ def run(options: Options) -> Result:
                     rest(serving[name], [name], alone[name])
                 for load in LOADS:
                     answered = _offer(serving, alone, load, duration, seed)
-                    found.setdefault((way, load), []).append(answered)
-    _report(result, ways, found)
+                    answered_by_row.setdefault((way, load), []).append(answered)
+    _report(result, ways, answered_by_row)
     result.details["alone_ms"] = {name: seconds * 1e3 for name, seconds in alone.items()}
     return result
 
@@ -88,12 +88,14 @@ def _serving(way: str) -> Iterator[dict[str, Serving]]:
 
 
 def _repository(way: str, group: tuple[str, ...]) -> Path:
-    each = SLO / 2 * 1e3 / len(MODELS)
+    window_ms = SLO / 2 * 1e3 / len(MODELS)
     contents = {}
     for name in group:
         at = MODELS.index(name)
         own = (models.example_repository() / name / "slacktide.yaml").read_text()
-        stated = SETTINGS[way].format(start=round(at * each, 3), end=round((at + 1) * each, 3))
+        stated = SETTINGS[way].format(
+            start=round(at * window_ms, 3), end=round((at + 1) * window_ms, 3)
+        )
         contents[name] = (models.model_file(name).read_bytes(), own + stated)
     return models.variant_repository("-".join(("windows", *way.split(), *group)), contents)
 
@@ -117,27 +119,29 @@ def _offer(
             rate = load * len(os.sched_getaffinity(0)) / len(MODELS) / alone[name]
             arrivals = _arrivals(rate, duration, seed * len(MODELS) + at)
             asked[name] = pool.submit(_ask, serving[name], name, arrivals, duration, seed)
-        return {name: each.result() for name, each in asked.items()}
+        return {name: pending.result() for name, pending in asked.items()}
 
 
 def _ask(serving: Serving, model: str, arrivals: Replay, duration: float, seed: int) -> Answered:
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     load = [Offered(model, arrivals, Fixed(SLO))]
-    found = offer(serving, load, duration=duration, warmup=WARMUP, seed=seed)
-    return found.models[model]
+    answered = offer(serving, load, duration=duration, warmup=WARMUP, seed=seed)
+    return answered.models[model]
 
 
-def _report(result: Result, ways: list[str], found: dict[Row, list[dict[str, Answered]]]) -> None:
+def _report(
+    result: Result, ways: list[str], answered: dict[Row, list[dict[str, Answered]]]
+) -> None:
     p99, heavy, rows = {}, {}, []
     for load in LOADS:
         for way in ways:
-            runs = found[way, load]
-            goodput = median(_goodput(each) for each in runs)
-            heavy[way, load] = median(each[HEAVY].goodput for each in runs)
+            runs = answered[way, load]
+            goodput = median(_goodput(run) for run in runs)
+            heavy[way, load] = median(run[HEAVY].goodput for run in runs)
             p99[way, load] = median(
-                max(one.latency_p99_ms for one in each.values()) for each in runs
+                max(model.latency_p99_ms for model in run.values()) for run in runs
             )
-            p50 = median(max(one.latency_p50_ms for one in each.values()) for each in runs)
+            p50 = median(max(model.latency_p50_ms for model in run.values()) for run in runs)
             cells = (goodput, heavy[way, load], p50, p99[way, load])
             rows.append(
                 (
@@ -148,28 +152,28 @@ def _report(result: Result, ways: list[str], found: dict[Row, list[dict[str, Ans
                 )
             )
             for name in MODELS:
-                seen = tuple(each[name].goodput for each in runs)
-                result.details[f"{way}, {load:g}, {name}: in time"] = seen
+                shares = tuple(run[name].goodput for run in runs)
+                result.details[f"{way}, {load:g}, {name}: in time"] = shares
     columns = ("load", "way", "in time", f"{HEAVY} in time", "p50 ms", "p99 ms, slowest model")
     result.tables.append(Table("three models on two cores", columns, tuple(rows)))
     if not {*SETTINGS} <= {*ways}:
         return
-    two, one, table = "unscheduled", "unscheduled, one thread", "timetable"
+    two, single, table = "unscheduled", "unscheduled, one thread", "timetable"
     for load in LOADS:
-        ratios = (p99[table, load] / p99[two, load], p99[table, load] / p99[one, load])
-        for other, ratio, limit in ((two, ratios[0], 0.7), (one, ratios[1], 1.0)):
+        ratios = (p99[table, load] / p99[two, load], p99[table, load] / p99[single, load])
+        for other, ratio, limit in ((two, ratios[0], 0.7), (single, ratios[1], 1.0)):
             name = f"p99 at {load:g}: timetable ÷ {other}"
             result.figures.append(Figure(name, ratio, "×", at_most(limit)))
-    for other in (two, one):
+    for other in (two, single):
         gain = heavy[table, 0.8] - heavy[other, 0.8]
         name = f"{HEAVY} in time at 0.8: timetable − {other}"
         result.figures.append(Figure(name, gain * 100, "points", at_least(15.0)))
-    name = f"{HEAVY} in time at 0.5: timetable − {one}"
-    gain = heavy[table, 0.5] - heavy[one, 0.5]
+    name = f"{HEAVY} in time at 0.5: timetable − {single}"
+    gain = heavy[table, 0.5] - heavy[single, 0.5]
     result.figures.append(Figure(name, gain * 100, "points", at_least(0.0)))
 
 
 def _goodput(answered: dict[str, Answered]) -> float:
     """Of all models together."""
-    total = sum(each.submitted for each in answered.values())
+    total = sum(model.submitted for model in answered.values())
     return sum(each.goodput * each.submitted for each in answered.values()) / total

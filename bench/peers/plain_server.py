@@ -68,8 +68,8 @@ def make_app(models: dict[str, Path], cap: int | None) -> FastAPI:
 
     @app.get("/cpu/{name}")
     async def since(name: str) -> list[tuple[float, float]]:
-        spent[name], found = [], spent[name]
-        return found
+        spent[name], taken = [], spent[name]
+        return taken
 
     @app.post("/{name}")
     async def post(name: str, request: Request) -> Response:
