@@ -220,7 +220,7 @@ class LocalCluster:
         for name, command in commands.items():
             supervisor, holder = self._supervisors.get(name), command.holder()
             if supervisor is not None and supervisor.phase is ServerPhase.PAUSED:
-                await self._end(name)  # the new command may start at once
+                await self._end(name)  # the new command may start immediately
                 supervisor = None
             is_other = holder is not None and not command.is_current(holder, __version__)
             if supervisor is None:

@@ -2,8 +2,8 @@
 
 It starts `slacktide serve` in a session of its own, or adopts the server that holds the lock of the
 state folder; so a server outlives its supervisor, and the next supervisor adopts it. A server that
-ends is started again: at once if it had been ready, otherwise after a growing pause. A server that
-no longer answers is killed first. A changed server takes over from the running one.
+ends is started again, immediately if it had been ready, otherwise after a growing pause. A server
+that no longer answers is killed first. A changed server takes over from the running one.
 """
 
 from __future__ import annotations

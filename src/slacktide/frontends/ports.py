@@ -199,7 +199,7 @@ class DataPlane(Protocol):
         """Begin a call whose headers have arrived. `version` None: the latest."""
 
     def offered_share(self) -> float:
-        """Work that clients offer, as a share of what the lanes can do in time."""
+        """Work that clients offer, as a share of the lanes' capacity."""
         ...
 
     def open_session(

@@ -64,7 +64,7 @@ class HttpSettings(FrontEndSettings):
     """Seconds a connection may be quiet between requests before it is closed."""
 
     max_pipelined: int = 32
-    """Requests of one connection handled at once; further ones wait unread."""
+    """Requests of one connection handled at a time; further ones wait unread."""
 
     max_target_bytes: int = 8 * KIB
     """Maximum length of the request target; a longer one gets 414."""

@@ -137,7 +137,7 @@ class _Reported:
 
     def add(self, rows: int, at: float) -> None:
         """Count a call of `rows` rows that reaches the peer at `at`."""
-        if self.free_at <= at:  # idle: the call runs alone at once
+        if self.free_at <= at:  # idle: the call runs alone immediately
             self.free_at = at + self.alone_s + (rows - 1) * self.row_s
         else:
             self.free_at += rows * self.row_s

@@ -40,7 +40,7 @@ class FifoOptions(QueueOptions):
         least=0,
     )
     preferred: tuple[int, ...] = option(
-        (), "Batch sizes (rows) that start at once; by default only full batches do.", least=1
+        (), "Batch sizes (rows) that start immediately; by default only full batches do.", least=1
     )
     max_queue: int | None = option(
         None,

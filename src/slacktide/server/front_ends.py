@@ -138,7 +138,7 @@ class FrontEnds:
     async def drain(self, timeout_s: float, *, is_superseded: bool = False) -> None:
         """Stop listening, and answer requests in flight for at most `timeout_s` seconds.
         `is_superseded`: another server listens now. Idle connections then get time for a last
-        request, whose answer closes them, and the port of the metrics closes too."""
+        request, whose answer closes them, and the metrics port closes too."""
         idle_s = IDLE_S if is_superseded else 0.0
         drained = (s for name, s in self._servers.items() if is_superseded or name != "metrics")
         await asyncio.gather(*(server.drain(timeout_s, idle_s) for server in drained))

@@ -1,4 +1,4 @@
-"""`OfferedShare`: the work that clients offer, as a share of what the lanes can do in time.
+"""`OfferedShare`: the work that clients offer, as a share of the lanes' capacity.
 
     share = sum over models (rows offered per second × seconds of a row) ÷ lanes
 
@@ -33,7 +33,7 @@ class RowCounts(NamedTuple):
 
     offered: int
     admitted: int
-    """Rows that were not refused at once; exact if requests have one row, as frames do."""
+    """Rows that were not refused immediately; exact if requests have one row, as frames do."""
     served: int
     run: float
     """Rows in executed batches, for clients, stages of pipelines and peers."""

@@ -75,7 +75,7 @@ class GrpcServer(Listener):
 
     async def drain(self, timeout_s: float | None = None, idle_s: float = 0.0) -> bool:
         """Accept no new calls and wait until those in flight end; cut them after `timeout_s`. Idle
-        connections close at once: HTTP/2 tells clients which calls were not taken."""
+        connections close immediately: HTTP/2 tells clients which calls were not taken."""
         self._drained.set()
         done = await super().drain(timeout_s)
         for connection in list(self._context.connections):

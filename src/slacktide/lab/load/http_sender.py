@@ -8,7 +8,7 @@ generator, and the report warns. No request is sent twice: a broken connection i
 With `upload`, bodies follow their headers that many seconds later, as over a slow uplink. If the
 answer (such as a refusal) comes before, no body is sent and the connection is closed. With `upload`
 or `over_link`, extra headers state the timeout and the application before the body arrives. Over an
-emulated link (`over_link`), the body is sent at once and the link delays it.
+emulated link (`over_link`), the body is sent immediately and the link delays it.
 """
 
 from __future__ import annotations

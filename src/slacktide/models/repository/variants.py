@@ -110,7 +110,7 @@ class VariantSettings(Section):
     """Maximum number of loaded copies on a lane, for `files` or `depths`."""
     planner: Annotated[dict[str, Any], BeforeValidator(_planner)] = {"name": PLANNERS[0]}  # noqa: RUF012
     """The planner that chooses each client's variant: `variants`, with its
-    [options](variants.md#how-clients-are-planned-for) next to its name. With `none`, the scaling
+    [options](variants.md#how-variants-are-planned) next to its name. With `none`, the scaling
     planner chooses one variant for all clients."""
     rescue: bool = True
     """Whether a request that would be late moves to a smaller variant that can answer in time."""

@@ -217,7 +217,7 @@ recording                        gauge    1 while the engine's events are record
 recording_bytes_total            counter  Bytes recorded so far
 recording_stopped                gauge    1 if recording has stopped because writing failed
 log_lines_lost_total             counter  Log lines lost, by source
-offered_share                    gauge    Work offered by clients / what the lanes can do in time
+offered_share                    gauge    Work offered by clients / capacity of the lanes
 forwarded_requests_total         counter  Requests forwarded by or to this server
 peer_up                          gauge    1 if the peer may be sent requests, else 0
 peer_rtt_seconds                 gauge    Round trip of an empty message to the peer, seconds

@@ -45,7 +45,7 @@ class Metrics:
     pod: PodAllocator | None = None
     recorder: Recorder | None = None
     offered: Callable[[], float] = float
-    """Returns the work offered by clients ÷ what the lanes can do in time."""
+    """Returns the work offered by clients ÷ the lanes' capacity."""
     peers: Callable[[], Iterable[MetricFamily]] = own.peer_families
     """Returns the metric families of peers."""
     machine: Machine = field(default_factory=Machine)

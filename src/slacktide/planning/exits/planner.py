@@ -1,7 +1,7 @@
 """`ExitsPlanner`: which ramps of each model are active, and how sure they must be.
 
 Every batch reports its ramps' answers. Judged rows (which the model answered too) tune thresholds
-and move ramps, off the event loop. An alarm (too many wrong answers) zeroes thresholds at once.
+and move ramps, off the event loop. An alarm (too many wrong answers) zeroes thresholds immediately.
 """
 
 from __future__ import annotations

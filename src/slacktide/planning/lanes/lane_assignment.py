@@ -1,4 +1,4 @@
-"""Assigns the replicas of a placement to lanes, and to the windows in which they come first.
+"""Assigns the replicas of a placement to lanes, and to the windows in which they have priority.
 
 A placement with a timetable states the windows of its replicas. A replica without a window gets a
 lane without windows if it can; otherwise no replica is added, and the stage uses a replica that its

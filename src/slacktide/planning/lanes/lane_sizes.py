@@ -127,8 +127,8 @@ class LaneSizes:
         borrowing: bool = False,
     ) -> Plan:
         """Return `base` with the lanes of its groups sized as `wishes` ask, as far as there are
-        cores. `borrowing`: whether a group without a lane gets one at once, on cores that others
-        are about to give up. Groups that have lanes always wait for the cores of further
+        cores. `borrowing`: whether a group without a lane gets one immediately, on cores that
+        others will soon give up. Groups that have lanes always wait for the cores of further
         replicas."""
         elastic = {lane for group in self.groups for lane in group.lanes}
         sizes = {

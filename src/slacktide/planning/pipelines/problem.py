@@ -33,7 +33,8 @@ class DeviceView:
     memory: float = math.inf
     """Bytes of each accelerator."""
     utilisation: float = 1.0
-    """Largest sum of `StageConfiguration.utilisation` running at once on an accelerator (eq. 5)."""
+    """Largest sum of `StageConfiguration.utilisation` that may run together on an accelerator (eq.
+    5)."""
     server: bool = False
     """Whether any pipeline may use it. Other devices serve only pipelines that begin on them."""
 

@@ -63,8 +63,8 @@ class JointOptions(VerticalOptions):
 
 
 SHORT_SHARE = 0.05
-"""Each number of replicas was too small for some part of the window. A number is considered if its
-part exceeds the smallest part of any number by at most this share of the window."""
+"""A number of replicas is considered only if the share of the window in which it was too small
+exceeds the smallest such share by at most this."""
 
 
 class Joint(ScalingPolicy):

@@ -154,7 +154,7 @@ class ServerDataPlane:
         )
         driver.on_plan = self.sessions.planned
         self.offered: Callable[[], float] = float
-        """Returns the work offered by clients ÷ what the lanes can do in time. Set after
+        """Returns the work offered by clients ÷ the lanes' capacity. Set after
         construction."""
 
     def largest_body(self, model: str | None = None, version: str | None = None) -> int:

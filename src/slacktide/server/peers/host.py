@@ -94,7 +94,7 @@ class ServerPeers:
         self.next_start = plane.driver.next_start
         """When the next request of a version would start, by its model and pin."""
         self.in_flight: Callable[[], int] = lambda: plane.driver.in_flight
-        """The number of this server's requests. If it is 0, the next request starts at once."""
+        """The number of this server's requests. If it is 0, the next request starts immediately."""
         self._usable: frozenset[str] = frozenset()
         """Versions for which at least one peer may answer."""
         self._gone: dict[str, None] = {}

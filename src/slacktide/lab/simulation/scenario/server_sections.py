@@ -31,7 +31,7 @@ class HopSection(Section):
 
 
 class DeathSection(Section):
-    """The death of a server, with all that it holds. Its peers notice it at once."""
+    """The death of a server, with all that it holds. Its peers notice it immediately."""
 
     server: Name
     """Server that dies."""

@@ -1,8 +1,8 @@
 """The virtual-time driver: the server's engine, under a clock that jumps to the next event.
 
 Theory of operation. A heap holds future events: ends of batches, replicas that come up, bodies of
-announced requests. Events from outside come from an iterator, of which only the next instant is
-read, so memory does not grow with the length of a run. The engine's own timer is not on the heap:
+announced requests. Events from outside come from an iterator that is read one instant at a time, so
+memory does not grow with the length of a run. The engine's own timer is not on the heap:
 `next_wakeup` is called after every event, and the earliest of heap, iterator and timer comes next
 (`EventOrder` breaks ties). Requests and notices of the same instant are delivered together, as the
 server delivers those of one turn of its event loop; every other event is delivered alone.
