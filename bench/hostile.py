@@ -171,7 +171,7 @@ class Target:
     grpc_port: int
     seconds: float
     end: float = 0.0
-    told: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
 
     def begin(self) -> None:
         """All is made that takes time."""
@@ -193,7 +193,7 @@ class Target:
         """Read what has been answered, and note the status that it begins with."""
         chunk = connection.recv(1 << 20)
         if chunk.startswith(b"HTTP/1.1 "):
-            self.told[chunk[9:12].decode()] += 1
+            self.outcomes[chunk[9:12].decode()] += 1
         elif not chunk:
             raise ConnectionResetError
 
@@ -207,7 +207,7 @@ class Target:
                         while not self.over:
                             attack(connection)
                 except OSError:
-                    self.told["closed"] += 1
+                    self.outcomes["closed"] += 1
                     time.sleep(0.02)
 
         threads = [threading.Thread(target=one, daemon=True) for _ in range(count)]
@@ -320,7 +320,7 @@ def idle(target: Target) -> None:
         while not target.over and len(held) < 1000:
             with contextlib.suppress(OSError):
                 held.append(stack.enter_context(target.connect()))
-        target.told["held"] = len(held)
+        target.outcomes["held"] = len(held)
         time.sleep(max(0.0, target.end - time.monotonic()))
 
 
@@ -330,7 +330,7 @@ def coming_and_going(target: Target) -> None:
     def one() -> None:
         while not target.over:
             with contextlib.suppress(OSError), target.connect():
-                target.told["opened"] += 1
+                target.outcomes["opened"] += 1
 
     threads = [threading.Thread(target=one, daemon=True) for _ in range(8)]
     for thread in threads:
@@ -359,7 +359,7 @@ def grpc_calls(
                     try:
                         infer(message, metadata=extra, timeout=5.0)
                     except grpc.RpcError as error:
-                        target.told[error.code().name] += 1
+                        target.outcomes[error.code().name] += 1
                     time.sleep(gap)
 
         threads = [threading.Thread(target=one, daemon=True) for _ in range(count)]
@@ -523,7 +523,7 @@ def main(arguments: list[str]) -> int:
     os.nice(19)
     target = Target(int(port), int(grpc_port), float(seconds))
     ATTACKS[name](target)
-    print(", ".join(f"{times} × {what}" for what, times in target.told.most_common(4)))
+    print(", ".join(f"{times} × {what}" for what, times in target.outcomes.most_common(4)))
     return 0
 
 

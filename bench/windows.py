@@ -176,4 +176,4 @@ def _report(
 def _goodput(answered: dict[str, Answered]) -> float:
     """Of all models together."""
     total = sum(model.submitted for model in answered.values())
-    return sum(each.goodput * each.submitted for each in answered.values()) / total
+    return sum(model.goodput * model.submitted for model in answered.values()) / total

@@ -229,7 +229,7 @@ class TimesBySize:
 
     def believed(self) -> FixedTimes:
         """As predictions: every size a class of its own, named by its number."""
-        lengths = {str(size): each - self._fixed for size, each in enumerate(self._alone)}
+        lengths = {str(size): seconds - self._fixed for size, seconds in enumerate(self._alone)}
         latency = BatchLatency(self._fixed, 1.0)
         return FixedTimes(classes_of_samples(lengths, latency, most=len(lengths)))
 

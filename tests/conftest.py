@@ -109,7 +109,10 @@ def install(
 @pytest.fixture(autouse=True)
 def _registries_as_they_were() -> Iterator[None]:
     """What a test imports by name, no other test sees."""
-    before = [(one, dict(one), dict(vars(one)), dict(one._offers)) for one in REGISTRIES]
+    before = [
+        (registry, dict(registry), dict(vars(registry)), dict(registry._offers))
+        for registry in REGISTRIES
+    ]
     yield
     for registry, entries, attributes, offers in before:
         registry.clear()

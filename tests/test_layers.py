@@ -81,16 +81,16 @@ UNSAFE = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
 @cache
 def imports_of(path: Path) -> set[str]:
     """Every module that a file imports anywhere, by its full name."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
+            modules.add(node.module or "")
             if node.module == "slacktide":
-                found.update(f"slacktide.{alias.name}" for alias in node.names)
-    return found
+                modules.update(f"slacktide.{alias.name}" for alias in node.names)
+    return modules
 
 
 def packages() -> list[str]:
@@ -339,8 +339,8 @@ def test_no_file_is_a_fragment():
 
 def test_the_table_of_contributing_names_what_is_there():
     page = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text()
-    _, found, rest = page.partition("### Where new things go\n")
-    assert found
+    _, heading, rest = page.partition("### Where new things go\n")
+    assert heading
     rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| a")]
     assert len(rows) >= 4
     for row in rows:

@@ -43,9 +43,9 @@ def test_files_give_their_beginnings_and_ends(
 def test_a_grid_is_made_of_quarters() -> None:
     position = Position(0, "t", False, 2, (4, 6), False, 0.5, 1)
     tensor = np.arange(2 * 2 * 4 * 6, dtype=np.float32).reshape(2, 2, 4, 6)
-    found = exits_of_others._grid(tensor, position)
-    assert found.shape == (2, 8)
-    np.testing.assert_allclose(found[:, 2:4], tensor[:, :, :2, 3:].mean(axis=(2, 3)))
+    quarters = exits_of_others._grid(tensor, position)
+    assert quarters.shape == (2, 8)
+    np.testing.assert_allclose(quarters[:, 2:4], tensor[:, :, :2, 3:].mean(axis=(2, 3)))
 
 
 def network() -> onnx.ModelProto:
@@ -77,12 +77,14 @@ def test_ramps_of_every_style_are_learnt_and_tried_on_rows_they_have_not_seen() 
     rows += random.standard_normal((800, 3, 1, 1)).astype(np.float32)
     learnt = exits_of_others._learnt(network(), find_positions(network()), rows, 500)
     assert set(learnt) == {exits_of_others.SERVED, "mean", "grid", "hidden"}
-    widths = {style: len(one.ramps[0].weights) for style, one in learnt.items()}
+    widths = {
+        style: len(ramps_of_style.ramps[0].weights) for style, ramps_of_style in learnt.items()
+    }
     assert widths == {exits_of_others.SERVED: 16, "mean": 8, "grid": 32, "hidden": 8 + 256}
-    for one in learnt.values():
-        assert one.agrees.shape == one.uncertainty.shape == (300, 2)
-        assert one.agrees[:, 1].mean() > 0.9
-        assert 0 <= one.leaving(0) <= 1
+    for ramps_of_style in learnt.values():
+        assert ramps_of_style.agrees.shape == ramps_of_style.uncertainty.shape == (300, 2)
+        assert ramps_of_style.agrees[:, 1].mean() > 0.9
+        assert 0 <= ramps_of_style.leaving(0) <= 1
     chosen = learnt[exits_of_others.SERVED].chosen()
     agreement, left, saved = learnt[exits_of_others.SERVED].tried(chosen)
     assert agreement > 0.95

@@ -58,15 +58,15 @@ def test_a_first_request_is_wrongly_refused_if_it_was_possible() -> None:
 
 
 def test_the_time_outside_of_the_lane_is_what_the_closed_loop_does_not_show() -> None:
-    one = Measured(true=0.012, lane=0.010, bare=(0.008, 0.010), two_rows=0.018)
-    assert one.on_the_way == pytest.approx(0.002)
-    assert one.in_lane.tolist() == pytest.approx([0.009, 0.011])
-    assert dataclasses.replace(one, true=0.009).on_the_way == 0.0
+    timing = Measured(true=0.012, lane=0.010, bare=(0.008, 0.010), two_rows=0.018)
+    assert timing.on_the_way == pytest.approx(0.002)
+    assert timing.in_lane.tolist() == pytest.approx([0.009, 0.011])
+    assert dataclasses.replace(timing, true=0.009).on_the_way == 0.0
 
 
 def test_predictions_are_read_before_the_first_request_and_after_thirty() -> None:
-    said = PointTime(0.5)
-    pool = SimpleNamespace(times=SimpleNamespace(of=lambda rows, cores, members: said))
+    estimate = PointTime(0.5)
+    pool = SimpleNamespace(times=SimpleNamespace(of=lambda rows, cores, members: estimate))
     snapshot = SimpleNamespace(serving=lambda model: [pool])
     engine: Any = SimpleNamespace(snapshot=lambda: snapshot)
     replica = Replica(0, PoolId("m", "1"), "lane", (0,), 1)
@@ -78,11 +78,11 @@ def test_predictions_are_read_before_the_first_request_and_after_thirty() -> Non
         batch = Batch(number, replica, (request,), 1, now, now + 9.0)
         read.after(submitted, engine, [RunBatch(batch, 0, 0.5, 0.5)])
         finished = Call(now + 0.4, (BatchFinished(number),))
-        said = PointTime(0.5 - 0.001 * number)
+        estimate = PointTime(0.5 - 0.001 * number)
         read.before(finished, engine)
         read.after(finished, engine, [])
-    found = read.of(((7,),))
-    assert found["before"] == 0.5
-    assert found["learnt"] == pytest.approx(0.5 - 0.001 * (LEARNT - 1))
-    assert (found["took"], found["then"]) == (pytest.approx(0.4), pytest.approx(0.4))
-    assert found["batches"] == 2 * LEARNT
+    predictions = read.of(((7,),))
+    assert predictions["before"] == 0.5
+    assert predictions["learnt"] == pytest.approx(0.5 - 0.001 * (LEARNT - 1))
+    assert (predictions["took"], predictions["then"]) == (pytest.approx(0.4), pytest.approx(0.4))
+    assert predictions["batches"] == 2 * LEARNT

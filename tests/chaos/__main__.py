@@ -77,8 +77,8 @@ class Chaos:
 
     def start(self, plan: Plan) -> None:
         began = time.monotonic()
-        for each in plan.troubles:
-            thread = threading.Thread(target=self._one, args=(each, began), daemon=True)
+        for trouble in plan.troubles:
+            thread = threading.Thread(target=self._one, args=(trouble, began), daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -220,9 +220,9 @@ _BAD_GRPC = [
 
 def _chosen(pids: Callable[[], list[int]], trouble: PlannedTrouble) -> int:
     """One of these processes, as soon as there is one."""
-    found: list[int] = []
-    until(lambda: found.extend(sorted(pids())) or found, "there is such a process")
-    return found[int(trouble.draw * len(found))]
+    running: list[int] = []
+    until(lambda: running.extend(sorted(pids())) or running, "there is such a process")
+    return running[int(trouble.draw * len(running))]
 
 
 # ── the run ──────────────────────────────────────────────────────────────────────────────────────
@@ -334,13 +334,13 @@ class Run(Books):
             for entry in victim.entries():
                 text = json.dumps(entry)
                 self.check("traceback" not in entry, f"a traceback in the log: {text}")
-            said = list(victim.said())
+            lines = list(victim.said())
         except ValueError as error:
             self.wrong.append(("(log)", f"a line that is not ours: {error}"))
             return
         others = (*UNLOADED, *STAGES, LATE)
         kept = {m: counts for m, counts in self.outcomes.items() if m not in others}
-        self.wrong += disagreements(generator.stories, said, kept)
+        self.wrong += disagreements(generator.stories, lines, kept)
         if chaos.recording is not None:
             replayed = replay(Recording(chaos.recording))
             same = replayed.difference is None
@@ -353,9 +353,9 @@ class Run(Books):
         for story in generator.stories:
             counts[story.manner, story.answer or "left"] += 1
         for manner in Manner:
-            found = {answer: n for (m, answer), n in sorted(counts.items()) if m == manner.value}
-            self.table.append((manner.value, "  ".join(f"{a} {n}" for a, n in found.items())))
-        planned = Counter(each.kind for each in self._plan.troubles)
+            answers = {answer: n for (m, answer), n in sorted(counts.items()) if m == manner.value}
+            self.table.append((manner.value, "  ".join(f"{a} {n}" for a, n in answers.items())))
+        planned = Counter(trouble.kind for trouble in self._plan.troubles)
         for kind in Trouble:
             self.table.append((kind.value, f"{chaos.done[kind]} of {planned[kind]}"))
         for model, reasons in self.outcomes.items():
@@ -427,7 +427,7 @@ def _told(
         for call in calls:
             if call.id == where:
                 print(f"    planned: {call}")
-        for line in [each for each in lines if f'"request_id": "{where}"' in each][:3]:
+        for line in [line for line in lines if f'"request_id": "{where}"' in line][:3]:
             print(f"    log: {line}")
     print(f"kept: {folder}")
     return 1

@@ -79,19 +79,19 @@ Outcomes = Mapping[str, Mapping[Reason, int]]
 
 
 def disagreements(
-    stories: Sequence[Story], said: Iterable[Said], outcomes: Outcomes
+    stories: Sequence[Story], lines_of_log: Iterable[Said], outcomes: Outcomes
 ) -> list[tuple[str, str]]:
     """(id of the request or name of the model, what does not agree); empty if all does.
 
     `outcomes` holds the models that were never unloaded: a counter goes with its version.
     """
     lines: dict[str, list[Said]] = defaultdict(list)
-    for line in said:
+    for line in lines_of_log:
         lines[line.id].append(line)
-    known = {story.id: story for story in stories}
+    stories_by_id = {story.id: story for story in stories}
     wrong = [] if unread(stories, lines) <= MOST_UNREAD * len(stories) + 1 else [("(all)", _UNREAD)]
     wrong += [(line.id, f"unknown to the generator: {line}") for line in lines.pop("", ())]
-    for id in lines.keys() - known.keys():
+    for id in lines.keys() - stories_by_id.keys():
         wrong += [(id, f"unknown to the generator: {line}") for line in lines[id]]
     for story in stories:
         what = _of_one(story, lines.get(story.id, []))
@@ -133,21 +133,23 @@ def _of_model(
 ) -> list[str]:
     """Each line stands for one outcome of the same status, or its client left meanwhile."""
     wrong = []
-    told, broken = Counter[str](), 0
+    statuses, broken = Counter[str](), 0
     for story in stories:
         for line in lines.get(story.id, ()):
-            told[_NAMES.get(line.status, line.status)] += 1
+            statuses[_NAMES.get(line.status, line.status)] += 1
             broken += line.status in GONE and not story.complete
     had = Counter[str]()
     for reason, count in counted.items():
         had[STATUS[reason].grpc] += count
-    gone = told["CANCELLED"]
-    for status in sorted((told.keys() | had.keys()) - GONE):
-        least = 0 if status in _UNCOUNTED else told[status]
-        if not least <= had[status] <= told[status] + gone:
-            wrong.append(f"{told[status]} were answered {status}, {had[status]} had that outcome")
-    total, most = had.total(), told.total()
-    uncounted = sum(told[status] for status in _UNCOUNTED)
+    gone = statuses["CANCELLED"]
+    for status in sorted((statuses.keys() | had.keys()) - GONE):
+        least = 0 if status in _UNCOUNTED else statuses[status]
+        if not least <= had[status] <= statuses[status] + gone:
+            wrong.append(
+                f"{statuses[status]} were answered {status}, {had[status]} had that outcome"
+            )
+    total, most = had.total(), statuses.total()
+    uncounted = sum(statuses[status] for status in _UNCOUNTED)
     if not most - uncounted - broken <= total <= most:
         wrong.append(f"{most} requests ended ({broken} came in part), {total} had an outcome")
     return wrong

@@ -242,10 +242,10 @@ class ExitsRun(Books):
         self.wrong += asking.wrong
         early, total = asking.early.total(), asking.sent
         self.check(asking.answered == Counter(range(total)), "not every request has one answer")
-        said = Counter((line.id, line.status) for line in victim.said())
+        statuses = Counter((line.id, line.status) for line in victim.said())
         self.check(
-            said == Counter((f"r{number}", "OK") for number in range(total)),
-            f"the access log has {said.total()} lines, {len(said)} of them different",
+            statuses == Counter((f"r{number}", "OK") for number in range(total)),
+            f"the access log has {statuses.total()} lines, {len(statuses)} of them different",
         )
         for entry in victim.entries():
             self.check("traceback" not in entry, f"a traceback: {json.dumps(entry)}")

@@ -151,11 +151,11 @@ class Generator:
             story.fault = f"got the answer of {document.get('id')}"
         self._check(call, story, document["outputs"][0]["data"])
 
-    def _check(self, call: PlannedCall, story: Story, found: Sequence[float]) -> None:
+    def _check(self, call: PlannedCall, story: Story, values: Sequence[float]) -> None:
         """Each answer depends on what its request held."""
         expected = _expected(call, self._victim.weight)
-        if expected is None or not np.allclose(found, expected, rtol=1e-4):
-            story.fault = f"was answered with {list(found)[:4]}, expected {expected}"
+        if expected is None or not np.allclose(values, expected, rtol=1e-4):
+            story.fault = f"was answered with {list(values)[:4]}, expected {expected}"
 
     # ── gRPC ─────────────────────────────────────────────────────────────────────────────────
 
@@ -163,12 +163,12 @@ class Generator:
         request = messages.ModelInferRequest(model_name=call.model, id=call.id)
         if call.timeout is not None:
             request.parameters["timeout"].int64_param = round(call.timeout * 1e6)
-        for each in _inputs(call):
+        for written in _inputs(call):
             tensor = request.inputs.add()
-            tensor.name, tensor.datatype = each["name"], each["datatype"]
-            tensor.shape.extend(each["shape"])
-            kind = np.float32 if each["datatype"] == "FP32" else np.int64
-            request.raw_input_contents.append(np.array(each["data"], kind).tobytes())
+            tensor.name, tensor.datatype = written["name"], written["datatype"]
+            tensor.shape.extend(written["shape"])
+            kind = np.float32 if written["datatype"] == "FP32" else np.int64
+            request.raw_input_contents.append(np.array(written["data"], kind).tobytes())
         own = call.manner is Manner.GRPC_DEADLINE
         running = self._method(
             request.SerializeToString(),
@@ -231,7 +231,7 @@ def _row(call: PlannedCall) -> int:
 def _expected(call: PlannedCall, weight: Sequence[float]) -> list[float] | None:
     """What it is to be answered with; None if it cannot be."""
     if call.model in ("quick", "coming", "late", "chain"):
-        return [call.value * each for each in weight]
+        return [call.value * factor for factor in weight]
     if call.model == "picky":
         return list(weight) if _row(call) == 0 else None
     return None if call.model == "hanging" else [float(call.value), 1.0]

@@ -136,8 +136,8 @@ def _troubles(rng: random.Random, seconds: float) -> tuple[PlannedTrouble, ...]:
             begin = (i + rng.uniform(0.05, 0.75)) * length
             troubles.append(PlannedTrouble(begin, kind, _length(rng, kind, length), rng.random()))
     disk = PlannedTrouble(seconds * rng.uniform(0.6, 0.7), Trouble.DISK, seconds * 0.2, 0.0)
-    kept = [each for each in troubles if each.kind is not Trouble.DISK]
-    return tuple(sorted([*kept, disk], key=lambda each: each.at))
+    kept = [trouble for trouble in troubles if trouble.kind is not Trouble.DISK]
+    return tuple(sorted([*kept, disk], key=lambda trouble: trouble.at))
 
 
 def _length(rng: random.Random, kind: Trouble, round_s: float) -> float:
@@ -152,4 +152,7 @@ def _length(rng: random.Random, kind: Trouble, round_s: float) -> float:
 
 
 def describe(troubles: Sequence[PlannedTrouble]) -> list[str]:
-    return [f"{each.at:7.2f} s  {each.kind.value}, {each.seconds:.1f} s" for each in troubles]
+    return [
+        f"{trouble.at:7.2f} s  {trouble.kind.value}, {trouble.seconds:.1f} s"
+        for trouble in troubles
+    ]

@@ -64,9 +64,9 @@ def test_every_trouble_comes_in_every_round_and_the_full_disk_once(seconds: floa
     drawn = plan.draw(3, seconds)
     rounds = max(1, round(seconds / plan.ROUND_S))
     for kind in plan.Trouble:
-        count = sum(each.kind is kind for each in drawn.troubles)
+        count = sum(trouble.kind is kind for trouble in drawn.troubles)
         assert count == (1 if kind is plan.Trouble.DISK else rounds)
-    assert all(0 <= each.at < seconds for each in (*drawn.calls, *drawn.troubles))
+    assert all(0 <= event.at < seconds for event in (*drawn.calls, *drawn.troubles))
     assert len({call.id for call in drawn.calls}) == len(drawn.calls)
 
 
@@ -135,7 +135,10 @@ def test_books_that_do_not(
     lines: list[object], counted: dict[Reason, int], expected: tuple[str, str]
 ) -> None:
     where, what = expected
-    assert any(each[0] == where and what in each[1] for each in found(lines, counted))
+    assert any(
+        disagreement[0] == where and what in disagreement[1]
+        for disagreement in found(lines, counted)
+    )
 
 
 def test_few_clients_that_leave_may_go_unread() -> None:

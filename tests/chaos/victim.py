@@ -168,17 +168,19 @@ class Victim:
     def _keep_log(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
         with process.stderr, self.log.open("wb", buffering=0) as log:
-            while said := process.stderr.read(1 << 16):
-                log.write(said)
+            while chunk := process.stderr.read(1 << 16):
+                log.write(chunk)
 
     def __enter__(self) -> Victim:
         try:
             until(lambda: b"ready: " in self.log.read_bytes() or self._ended(), "it is ready")
             if self._ended():
                 raise AssertionError(f"it did not start: {self.log.read_text()[-2000:]}")
-            (said,) = re.findall(r'"(ready: [^"]*)"', self.log.read_text())
-            found = re.findall(r"(\w+) (?:http://)?[^ ,]*:(\d+)", said.removeprefix("ready: "))
-            self.ports = {name: int(port) for name, port in found}
+            (ready_line,) = re.findall(r'"(ready: [^"]*)"', self.log.read_text())
+            ports = re.findall(
+                r"(\w+) (?:http://)?[^ ,]*:(\d+)", ready_line.removeprefix("ready: ")
+            )
+            self.ports = {name: int(port) for name, port in ports}
         except BaseException:
             self.__exit__()
             raise
@@ -200,11 +202,11 @@ class Victim:
 
     def family(self) -> list[int]:
         """Its children and theirs."""
-        found = [self.process.pid]
-        for pid in found:
+        pids = [self.process.pid]
+        for pid in pids:
             with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        return found[1:]
+                pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return pids[1:]
 
     def forking(self) -> list[int]:
         """Processes that start workers: one, or two if one has been given up."""
@@ -275,10 +277,10 @@ class Metrics:
     def __init__(self, page: str) -> None:
         self._values: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
         for line in page.splitlines():
-            found = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
-            if found is not None:
-                labels = dict(re.findall(r'(\w+)="([^"]*)"', found[2] or ""))
-                self._values[found[1]].append((labels, float(found[3])))
+            match = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
+            if match is not None:
+                labels = dict(re.findall(r'(\w+)="([^"]*)"', match[2] or ""))
+                self._values[match[1]].append((labels, float(match[3])))
 
     def total(self, family: str) -> float:
         return sum(value for _, value in self._values[family])
@@ -286,18 +288,18 @@ class Metrics:
     def outcomes(self) -> dict[str, dict[Reason, int]]:
         """By model and reason."""
         reasons = {reason.label: reason for reason in Reason}
-        found: dict[str, dict[Reason, int]] = defaultdict(dict)
+        counts: dict[str, dict[Reason, int]] = defaultdict(dict)
         for labels, value in self._values["slacktide_outcomes_total"]:
-            found[labels["model"]][reasons[labels["reason"]]] = int(value)
-        return found
+            counts[labels["model"]][reasons[labels["reason"]]] = int(value)
+        return counts
 
     def succeeded_and_failed(self) -> dict[str, int]:
         """Under Triton's names, by model."""
-        found: dict[str, int] = defaultdict(int)
+        counts: dict[str, int] = defaultdict(int)
         for family in ("nv_inference_request_success", "nv_inference_request_failure"):
             for labels, value in self._values[family]:
-                found[labels["model"]] += int(value)
-        return found
+                counts[labels["model"]] += int(value)
+        return counts
 
 
 def parent(pid: int) -> int:

@@ -124,15 +124,15 @@ def test_an_error_that_no_interrupt_caused_stays_one(monkeypatch: pytest.MonkeyP
 
 
 def test_the_verbs_are_these():
-    found: set[tuple[str, ...]] = set()
+    verbs: set[tuple[str, ...]] = set()
     for name, sentence in SENTENCES.items():
         command = load_verb(name)
         inner = getattr(command, "commands", None)
-        found |= {(name, below) for below in inner or ()}
+        verbs |= {(name, below) for below in inner or ()}
         if inner is None or command.invoke_without_command:
-            found.add((name,))
+            verbs.add((name,))
         assert " ".join(command.help.split()).startswith(sentence)
-    assert found == set(VERBS)
+    assert verbs == set(VERBS)
 
 
 def command_of(verb: tuple[str, ...]) -> Any:
@@ -386,8 +386,8 @@ def test_a_verb_that_cannot_be_imported_is_named_and_the_others_work(
     install("shop-verbs", "1.0", "verbs", **verbs)
     result = invoke("broken")
     assert result.exit_code == 2
-    told = "verb 'broken' (slacktide.nowhere:verb of shop-verbs 1.0) cannot be used: "
-    assert f"{told}ModuleNotFoundError: No module named 'slacktide.nowhere'" in result.stderr
+    message = "verb 'broken' (slacktide.nowhere:verb of shop-verbs 1.0) cannot be used: "
+    assert f"{message}ModuleNotFoundError: No module named 'slacktide.nowhere'" in result.stderr
     assert {"broken", "checks"} <= set(invoke("--help").stdout.split())
     assert "no such file or folder" in invoke("checks", "check", str(tmp_path / "none")).stderr
 
@@ -397,8 +397,10 @@ def test_a_verb_that_two_distributions_register_is_refused_with_both(install: An
     install("yard-verbs", "2.1", "verbs", checks="slacktide.cli.exits:exits")
     result = invoke("checks")
     assert result.exit_code == 2
-    told = "verb 'checks' is registered by two distributions, yard-verbs 2.1 (slacktide.cli.exits:"
-    assert told in result.stderr
+    message = (
+        "verb 'checks' is registered by two distributions, yard-verbs 2.1 (slacktide.cli.exits:"
+    )
+    assert message in result.stderr
 
 
 def test_a_verb_may_be_named_by_its_place(tmp_path: Path) -> None:
@@ -406,20 +408,20 @@ def test_a_verb_may_be_named_by_its_place(tmp_path: Path) -> None:
     assert "no such file or folder" in checked.stderr
     absent = invoke("slacktide.nowhere:verb")
     assert absent.exit_code == 2
-    told = "verb 'slacktide.nowhere:verb' cannot be used: ModuleNotFoundError: No module named"
-    assert told in absent.stderr
-    told = "verb 'math:pi' cannot be used: expected a function or a typer.Typer, got a float"
-    assert told in invoke("math:pi").stderr
+    message = "verb 'slacktide.nowhere:verb' cannot be used: ModuleNotFoundError: No module named"
+    assert message in absent.stderr
+    message = "verb 'math:pi' cannot be used: expected a function or a typer.Typer, got a float"
+    assert message in invoke("math:pi").stderr
 
 
 def test_papers_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slacktide._extensions.__version__", "9.9.9")
     result = invoke("reproduce", "orloj", "--quick")
     assert result.exit_code == 2
-    told = (
+    message = (
         "verb 'reproduce' cannot be used: slacktide-papers 0.1.0 does not match slacktide 9.9.9; "
     )
-    assert f"{told}install the same version of both" in result.stderr
+    assert f"{message}install the same version of both" in result.stderr
 
 
 def test_both_distributions_have_one_version() -> None:

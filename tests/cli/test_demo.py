@@ -236,8 +236,8 @@ def _runs(pid: int) -> bool:
 
 def _children(pid: int) -> list[int]:
     """Every process below `pid`."""
-    found: list[int] = []
+    children: list[int] = []
     for listing in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, listing.read_text().split()):
-            found += [child, *_children(child)]
-    return found
+            children += [child, *_children(child)]
+    return children

@@ -142,9 +142,9 @@ def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(app, ["demo", "clients", *flags])
     assert done.exit_code == 0, done.output
     assert "written: clients-report.json" in done.stdout
-    found = json.loads((tmp_path / "clients-report.json").read_text())
-    assert [each["frames"] for each in found["clients"]] == [29, 29]
-    for each in found["clients"]:
-        assert sum(each["results"].values()) == 29
-        assert each["results"].get("answered", 0) > 0
-        assert each["seen"]
+    report = json.loads((tmp_path / "clients-report.json").read_text())
+    assert [client["frames"] for client in report["clients"]] == [29, 29]
+    for client in report["clients"]:
+        assert sum(client["results"].values()) == 29
+        assert client["results"].get("answered", 0) > 0
+        assert client["seen"]

@@ -128,7 +128,7 @@ def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert done.exit_code == 0, done.output
     assert "With early exits" in done.stdout
     assert "written: exits-report.json" in done.stdout
-    found = json.loads((tmp_path / "exits-report.json").read_text())
-    assert [part["rows"] for part in found["parts"]] == [16, 16]
-    assert found["server"]["revision"] == 1
-    assert found["cores"]
+    report = json.loads((tmp_path / "exits-report.json").read_text())
+    assert [part["rows"] for part in report["parts"]] == [16, 16]
+    assert report["server"]["revision"] == 1
+    assert report["cores"]

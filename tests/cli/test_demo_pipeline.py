@@ -40,7 +40,7 @@ def outputs(plate: str = "A0X7") -> dict[str, Any]:
     """Two boxes, of which the second shows the car and the first no road user."""
     boxes = np.array([[[0.6, 0.6, 0.9, 0.9], [0.1, 0.1, 0.31, 0.3], [0, 0, 0, 0]]])
     brands = np.eye(len(BRANDS))[[2, 5]]
-    letters = np.eye(len(CHARACTERS))[[CHARACTERS.index(each) for each in plate]]
+    letters = np.eye(len(CHARACTERS))[[CHARACTERS.index(letter) for letter in plate]]
     return {
         "street.boxes": boxes,
         "street.classes": np.array([[3, 0, 0]]),
@@ -63,7 +63,9 @@ def test_each_box_has_its_answers_and_the_truth() -> None:
 def test_an_empty_street_is_judged_as_such() -> None:
     nothing = outputs()
     for name in ("brand", "plate"):
-        nothing |= {f"{name}.{each}": nothing[f"{name}.{each}"][:0] for each in ("logits", "rows")}
+        nothing |= {
+            f"{name}.{tensor}": nothing[f"{name}.{tensor}"][:0] for tensor in ("logits", "rows")
+        }
     assert judge(SCENE, ["brand", "plate"], nothing) == ()
     assert judge(Scene(SCENE.picture, ()), ["plate"], outputs())[0].true == {"plate": None}
 
@@ -155,11 +157,11 @@ def test_models_are_equipped_as_one_lane_whose_classifier_is_left_early(tmp_path
         for name in ("street", "brand", "plate")
     }
     assert {setting["lane"] for setting in settings.values()} == {"traffic"}
-    assert all(each["cores"] == {"min": 1, "max": 2} for each in settings.values())
-    assert [name for name, each in settings.items() if "early_exit" in each] == ["brand"]
+    assert all(setting["cores"] == {"min": 1, "max": 2} for setting in settings.values())
+    assert [name for name, setting in settings.items() if "early_exit" in setting] == ["brand"]
     assert settings["plate"]["lengths"] == [48, 112, 208]
-    found = check_repository(tmp_path)
-    assert not [each for each in found if each.severity is Severity.ERROR]
+    findings = check_repository(tmp_path)
+    assert not [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
 def test_actions_are_counted_by_the_metrics() -> None:
@@ -220,8 +222,8 @@ def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(app, ["demo", "pipeline", *flags])
     assert done.exit_code == 0, done.output
     assert "written: pipeline-report.json" in done.stdout
-    found = json.loads((tmp_path / "pipeline-report.json").read_text())
-    assert found["capacity"] > 0
-    assert found["loads"][0]["frames"] > 0
-    did = {mechanism for mechanism, *_ in found["actions"]}
+    report = json.loads((tmp_path / "pipeline-report.json").read_text())
+    assert report["capacity"] > 0
+    assert report["loads"][0]["frames"] > 0
+    did = {mechanism for mechanism, *_ in report["actions"]}
     assert did == {"variants", "early exits", "moving cores", "placement"}

@@ -46,12 +46,12 @@ def test_ramps_are_learnt_stored_and_shown(run: Run, mlp: Path, samples: Path) -
     assert (manifest.rows, manifest.source, manifest.revision) == (400, "samples", 1)
     assert manifest.ramps[-1].agreement > 0.8
     again = run("exits", "add", mlp, "--data", samples, "--json", "--loss", "0")
-    told = json.loads(again.stdout)["1"]
-    assert (told["revision"], told["rows"], told["accuracy_loss"]) == (2, 400, 0.0)
-    for ramp, known in zip(told["ramps"], manifest.ramps, strict=True):
-        assert ramp["tensor"] == known.tensor
-        assert ramp["features"] == len(known.weights)
-        assert ramp["agreement"] == pytest.approx(known.agreement, abs=0.03)
+    shown = json.loads(again.stdout)["1"]
+    assert (shown["revision"], shown["rows"], shown["accuracy_loss"]) == (2, 400, 0.0)
+    for ramp, stored in zip(shown["ramps"], manifest.ramps, strict=True):
+        assert ramp["tensor"] == stored.tensor
+        assert ramp["features"] == len(stored.weights)
+        assert ramp["agreement"] == pytest.approx(stored.agreement, abs=0.03)
         assert 0.0 <= ramp["may_leave"] <= 1.0
 
 

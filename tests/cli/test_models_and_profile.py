@@ -220,8 +220,8 @@ def test_check_and_profile_know_the_functions_that_they_are_given(
     assert (done.returncode, done.stdout) == (0, "1 model checked, no problems\n")
     done = run("profile", tmp_path / "m" / "shift", "--budget", "0.5s", *glue)
     assert done.returncode == 0, done.stderr
-    for wrong, told in (("shift", "KEY=VALUE"), ("shift=my_functions:turn", "cannot be used")):
+    for wrong, complaint in (("shift", "KEY=VALUE"), ("shift=my_functions:turn", "cannot be used")):
         done = run("models", "check", tmp_path / "m", "--glue", wrong)
         assert done.returncode != 0
-        assert f"--glue: {'expected ' if 'KEY' in told else ''}" in done.stderr
-        assert told in done.stderr
+        assert f"--glue: {'expected ' if 'KEY' in complaint else ''}" in done.stderr
+        assert complaint in done.stderr

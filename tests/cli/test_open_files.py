@@ -33,17 +33,17 @@ def test_the_limit_is_raised_as_far_as_it_goes(limits):
 
 def test_connections_that_do_not_fit_are_told_with_what_would(limits):
     limits["now"] = (1024, 1024)
-    told = serve.make_room_for_connections(ServerSettings())
-    assert told is not None
-    assert "may open 1024 files" in told
+    message = serve.make_room_for_connections(ServerSettings())
+    assert message is not None
+    assert "may open 1024 files" in message
     settings = ServerSettings(
-        max_connections=int(told.split("--max-connections to ")[1].split()[0])
+        max_connections=int(message.split("--max-connections to ")[1].split()[0])
     )
     assert serve.make_room_for_connections(settings) is None
 
 
 def test_a_limit_that_cannot_be_raised_is_reckoned_with(limits):
     limits["refuses"] = True
-    told = serve.make_room_for_connections(ServerSettings(metrics_port=None))
-    assert told is not None
-    assert "of 2 ports" in told
+    message = serve.make_room_for_connections(ServerSettings(metrics_port=None))
+    assert message is not None
+    assert "of 2 ports" in message

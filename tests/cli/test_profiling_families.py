@@ -34,7 +34,7 @@ def save(
     path: Path, nodes: Sequence[Any], outputs: Sequence[Any], weights: Any, names: str = ""
 ) -> None:
     image = value("image", TensorProto.UINT8, ["n", "h", "w", 3])
-    held = [numpy_helper.from_array(np.array(each), name) for name, each in weights.items()]
+    held = [numpy_helper.from_array(np.array(values), name) for name, values in weights.items()]
     graph = helper.make_graph(list(nodes), "g", [image], list(outputs), held)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     if names:
@@ -108,8 +108,8 @@ def stars(tmp_path: Path) -> Path:
     for image in images[:3]:
         image[16:48, 16:48] = 255
     images[3][30, 30] = 255
-    seen = {"boxes": [BOX], "classes": [0]}
-    return write(tmp_path / "data", images, [seen] * 4 + [{"boxes": [], "classes": []}])
+    detections = {"boxes": [BOX], "classes": [0]}
+    return write(tmp_path / "data", images, [detections] * 4 + [{"boxes": [], "classes": []}])
 
 
 def in_force(root: Path, name: str) -> dict[str, float]:
@@ -182,9 +182,9 @@ def test_files_are_scored_and_one_is_dropped_only_where_it_is_surely_no_better(
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     assert {"1@small", "1@middle", "1@large"} < set(printed)
-    scores = {each["variant"]: each["accuracy"] for each in printed["accuracy"]["1"]}
+    scores = {variant["variant"]: variant["accuracy"] for variant in printed["accuracy"]["1"]}
     assert scores == {"small": pytest.approx(2 / 3), "middle": pytest.approx(2 / 3), "large": 1.0}
-    middle = next(each for each in printed["accuracy"]["1"] if each["variant"] == "middle")
+    middle = next(variant for variant in printed["accuracy"]["1"] if variant["variant"] == "middle")
     assert middle["differences"]["small"] == [-1.0, 1.0]
     checked = run("models", "check", tmp_path / "m", "--files-only")
     assert checked.returncode == 0
@@ -213,7 +213,7 @@ def test_folders_of_classes_are_scored_whatever_the_format_of_their_images(
     assert done.returncode == 0, done.stderr
     (score,) = json.loads(done.stdout)["accuracy"]["1"]
     assert score["accuracy"] == pytest.approx(2 / 3)
-    shares = {name: each["accuracy"] for name, each in score["classes"].items()}
+    shares = {name: class_score["accuracy"] for name, class_score in score["classes"].items()}
     assert shares == {"Blue": 1.0, "Green": 0.0, "Red": 1.0}, "by the names in the file"
 
 
@@ -257,14 +257,14 @@ def test_a_coco_file_scores_within_half_a_percent_of_pycocotools_by_hand(run: Ru
     session = onnxruntime.InferenceSession(folder / "1" / "model.onnx")
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(file))
-        found = []
+        detections = []
         for number, image in truth.imgs.items():
             pixels = cv2.imread(str(folder / "data" / "images" / image["file_name"]))[..., ::-1]
             rows = session.run(["boxes", "scores", "classes"], {"image": pixels[None].copy()})
             for box, confidence, kind in zip(*(row[0] for row in rows), strict=True):
                 left, top, right, bottom = (SIZE * box).tolist()
                 sides = [left, top, right - left, bottom - top]
-                found.append(
+                detections.append(
                     {
                         "image_id": number,
                         "category_id": 3 * int(kind) + 5,
@@ -272,7 +272,7 @@ def test_a_coco_file_scores_within_half_a_percent_of_pycocotools_by_hand(run: Ru
                         "score": float(confidence),
                     }
                 )
-        by_hand = COCOeval(truth, truth.loadRes(found), "bbox")
+        by_hand = COCOeval(truth, truth.loadRes(detections), "bbox")
         by_hand.evaluate()
         by_hand.accumulate()
         by_hand.summarize()

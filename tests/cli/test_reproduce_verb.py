@@ -77,11 +77,11 @@ def test_a_pipe_has_whole_lines_and_progress_beside_them(
     monkeypatch.setattr(output, "PROGRESS_EVERY_S", 0.0)
     monkeypatch.delenv("COLUMNS", raising=False)
     done = call("table-3", "--quick", "--setting", "P", "--jobs", "1")
-    told = done.stderr.splitlines()
-    assert told[0] == "0 of 10 runs"
-    assert told[3].startswith("3 of 10 runs (P ")
-    assert told[3].endswith(" left")
-    assert len(told) == 11
+    progress = done.stderr.splitlines()
+    assert progress[0] == "0 of 10 runs"
+    assert progress[3].startswith("3 of 10 runs (P ")
+    assert progress[3].endswith(" left")
+    assert len(progress) == 11
     assert "of 10 runs (" not in done.stdout
     assumed = [line for line in done.stdout.splitlines() if line.startswith("  - ")]
     assert max(map(len, assumed)) > 100  # one line each, and nothing behind it
@@ -105,8 +105,8 @@ def test_ctrl_c_says_how_much_is_kept_and_how_to_go_on(tiny: Path, monkeypatch: 
     done = call(*flags, "--fresh")
     assert done.exit_code == 130
     assert done.stdout == ""
-    told = f"interrupted: 3 of 10 runs are stored in {state}; the same command without --fresh"
-    assert done.stderr.splitlines()[-1] == f"{told} continues from there"
+    message = f"interrupted: 3 of 10 runs are stored in {state}; the same command without --fresh"
+    assert done.stderr.splitlines()[-1] == f"{message} continues from there"
     assert "10 runs of 60 requests, 3 of them stored" in call(*flags).output
 
 
@@ -142,7 +142,7 @@ def test_missed_goals_are_an_exit_code_only_where_asked(tiny: Path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "complaint"),
     [
         (("table-6",), "expected an experiment, got 'table-6'"),
         (("--data", "nowhere"), "--data: expected a folder, got nowhere"),
@@ -152,10 +152,10 @@ def test_missed_goals_are_an_exit_code_only_where_asked(tiny: Path):
         (("--seeds", "0"), "--seeds"),
     ],
 )
-def test_bad_usage_is_said_before_any_work(tiny: Path, arguments: tuple[str, ...], said: str):
+def test_bad_usage_is_said_before_any_work(tiny: Path, arguments: tuple[str, ...], complaint: str):
     done = call(*arguments)
     assert done.exit_code == 2
-    assert said in " ".join(done.stderr.split())
+    assert complaint in " ".join(done.stderr.split())
     assert not (tiny / "cache").exists()
 
 

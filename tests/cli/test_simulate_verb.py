@@ -77,7 +77,7 @@ def test_a_file_of_requests_has_a_line_for_each_and_makes_percentiles_exact(
     scenario = ("simulate", EXAMPLES / "two-modal.yaml", "--duration", length, *flags)
     plain, done = call(*scenario), call(*scenario, "--requests", file)
     assert (done.exit_code, done.stderr) == (0, "")
-    total, rough = (Report.from_json(one.stdout).total for one in (done, plain))
+    total, rough = (Report.from_json(run.stdout).total for run in (done, plain))
     lines = list(csv.DictReader(file.read_text().splitlines()))
     assert len(lines) == total.submitted == rough.submitted
     served = sorted(
@@ -88,7 +88,7 @@ def test_a_file_of_requests_has_a_line_for_each_and_makes_percentiles_exact(
     assert total.latency.error == 0.0
     assert (rough.latency.error > 0.0) is (rough.latency.count > 10_000)
     assert total.latency.p99 == pytest.approx(served[-(-99 * len(served) // 100) - 1], abs=1e-9)
-    assert sum(one["outcome"] == "served" for one in lines) == total.outcomes["served"]
+    assert sum(line["outcome"] == "served" for line in lines) == total.outcomes["served"]
 
 
 def test_a_file_of_requests_is_about_one_run(tmp_path: Path):

@@ -109,7 +109,7 @@ class FakeServer:
         return m.Advice(size=self.size, variant=str(self.size), mapped=self.mapped)
 
     async def _stream(
-        self, said: AsyncIterator[m.ClientMessage], context: Any
+        self, messages: AsyncIterator[m.ClientMessage], context: Any
     ) -> AsyncIterator[m.ServerMessage]:
         if not self.streams:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
@@ -117,16 +117,16 @@ class FakeServer:
         self.peers.add(context.peer())
         self.open_streams += 1
         try:
-            async for message in self._answers(said, context):
+            async for message in self._answers(messages, context):
                 yield message
         finally:
             self.open_streams -= 1
 
     async def _answers(
-        self, said: AsyncIterator[m.ClientMessage], context: Any
+        self, messages: AsyncIterator[m.ClientMessage], context: Any
     ) -> AsyncIterator[m.ServerMessage]:
         announced: dict[int, float] = {}
-        async for message in said:
+        async for message in messages:
             kind = message.WhichOneof("message")
             if kind == "hello":
                 if self.hello_fails is not None:
@@ -173,10 +173,10 @@ class FakeServer:
     async def _describe(self, asked: m.ModelMetadataRequest, context: Any) -> Any:
         if self.hello_fails is not None:
             await context.abort(self.hello_fails, f"no model {asked.name!r}")
-        said = m.ModelMetadataResponse(name=asked.name)
+        metadata = m.ModelMetadataResponse(name=asked.name)
         name, kind, shape = self.image_input
-        said.inputs.add(name=name, datatype=kind, shape=shape)
-        return said
+        metadata.inputs.add(name=name, datatype=kind, shape=shape)
+        return metadata
 
     async def _infer(self, request: m.ModelInferRequest, context: Any) -> Any:
         self.last = request

@@ -24,15 +24,15 @@ def write(path: Path, kind: int = TensorProto.UINT8, shape: tuple = ("n", "h", "
 
 
 @pytest.mark.parametrize(
-    ("shape", "size", "seen"),
+    ("shape", "size", "resized"),
     [(("n", "h", "w", 3), 64, (64, 64)), ((1, 48, 96, 3), 64, (48, 96))],
 )
-def test_it_gets_the_size_of_its_model_and_red_first(tmp_path, shape, size, seen):
+def test_it_gets_the_size_of_its_model_and_red_first(tmp_path, shape, size, resized):
     path = write(tmp_path / "m.onnx", shape=shape)
     frame = np.zeros((240, 320, 3), np.uint8)
     frame[..., 0] = 200  # blue, as OpenCV has it
     (back,) = OnnxFallback(path, size=size)(frame).values()
-    assert back.shape == (1, *seen, 3)
+    assert back.shape == (1, *resized, 3)
     assert back[0, 0, 0].tolist() == [0, 0, 200]
     (back,) = OnnxFallback(path, size=size, rgb=True)(frame).values()
     assert back[0, 0, 0].tolist() == [200, 0, 0]

@@ -70,8 +70,8 @@ def test_the_camera_example_prints_and_draws(detector, video, tmp_path):
     assert len(lines) == FRAMES + 1
     assert lines[-1] == f"{FRAMES} answered"
     assert all("2 objects" in line for line in lines[:-1])
-    found = cv2.VideoCapture(str(tmp_path / "found.avi"))
-    assert found.get(cv2.CAP_PROP_FRAME_COUNT) == FRAMES
+    recording = cv2.VideoCapture(str(tmp_path / "found.avi"))
+    assert recording.get(cv2.CAP_PROP_FRAME_COUNT) == FRAMES
 
 
 @pytest.fixture

@@ -89,26 +89,26 @@ def test_colours_arrive_as_they_were(server):
 
 def test_replies_can_be_iterated_during_the_stream_and_after_it(server):
     with connect(server.target, "street", **SLOW) as session:
-        seen = []
+        replies = []
         for number in range(10):
             session.submit(FRAME, tag=number)
-            seen += session.ready()
-    seen += session.replies()
-    assert sorted(reply.tag for reply in seen) == list(range(10))
+            replies += session.ready()
+    replies += session.replies()
+    assert sorted(reply.tag for reply in replies) == list(range(10))
     assert list(session.replies()) == list(session.ready()) == []
 
 
 def test_replies_can_be_called_back_and_a_fault_in_the_callback_is_logged(server, caplog):
-    seen: list[FrameReply] = []
+    replies: list[FrameReply] = []
 
     def on_reply(reply: FrameReply) -> None:
-        seen.append(reply)
+        replies.append(reply)
         raise RuntimeError("mine")
 
     with connect(server.target, "street", **SLOW, on_reply=on_reply) as session:
         for number in range(3):
             session.submit(FRAME, tag=number)
-    assert sorted(reply.tag for reply in seen) == [0, 1, 2]
+    assert sorted(reply.tag for reply in replies) == [0, 1, 2]
     assert "on_reply failed" in caplog.text
 
 
@@ -241,7 +241,7 @@ def test_an_error_in_the_block_does_not_wait_for_answers(server):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert futures[0].result(0).outcome.detail == "the client was closed"
-    assert not [each for each in threading.enumerate() if each.name == "slacktide-client"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "slacktide-client"]
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -406,17 +406,17 @@ def test_an_encrypted_session_does_not_follow_to_a_server_without_encryption(tmp
 
 
 def test_what_waits_cannot_be_called_on_the_thread_that_it_waits_for(server):
-    said = []
+    errors = []
 
     def on_reply(reply: FrameReply) -> None:
         with pytest.raises(ClientError, match="on_reply") as caught:
             session.close()
-        said.append(caught.value)
+        errors.append(caught.value)
 
     session = connect(server.target, "street", **SLOW, on_reply=on_reply)
     session.submit(FRAME).result(30)
     session.close()
-    assert len(said) == 1
+    assert len(errors) == 1
 
 
 def test_a_plain_server_gets_pixels_of_the_given_sizes(server):

@@ -186,8 +186,8 @@ class World:
         self._free_at = at
         back = at + self.round_trip
         if self.acknowledges:
-            said = at - began if self.says_transfer else 0.0
-            self.at(back, self._if_open(link, self._says(FrameAcknowledged(frame, said))))
+            transfer = at - began if self.says_transfer else 0.0
+            self.at(back, self._if_open(link, self._says(FrameAcknowledged(frame, transfer))))
         served = self.serves(frame)
         if served is not None:
             failed = "rejected_overload" if self.refuses(frame) else ""

@@ -150,5 +150,5 @@ def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
         return made[-1]
 
     yield start
-    for each in made:
-        each.close()
+    for server in made:
+        server.close()

@@ -157,9 +157,9 @@ def test_up_again_changes_what_differs_one_server_at_a_time(cluster):
 
     cluster.document["servers"][1]["serve"] = {"max-sessions": 7}
     cluster.document["servers"].append({"name": "c"})
-    said = cluster.up()
-    assert "replacing b" in said
-    assert "replacing a" not in said
+    output = cluster.up()
+    assert "replacing b" in output
+    assert "replacing a" not in output
     second = cluster.servers()
     assert second["a"]["pid"] == first["a"]["pid"]
     assert second["b"]["pid"] != first["b"]["pid"]
@@ -182,9 +182,9 @@ def test_a_port_that_is_taken_is_reported(cluster):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         cluster.document["servers"] = [{"name": "a", "port": port}]
-        said = cluster.up(code=1)
-    assert f"a: error: --http-port {port}: Address already in use" in said
-    assert "error: not every server is ready" in said
+        output = cluster.up(code=1)
+    assert f"a: error: --http-port {port}: Address already in use" in output
+    assert "error: not every server is ready" in output
 
 
 @pytest.mark.slow
@@ -204,8 +204,8 @@ def test_a_second_server_on_a_state_folder_names_the_first_and_no_worker_holds_i
         assert re.search(rf"http 127.0.0.1:{written['ports']['http']}\b", line)
         second = subprocess.run(command, capture_output=True, text=True)
         assert second.returncode == 2
-        told = f"--state-dir {state}: in use by process {first.pid}; give each server"
-        assert told in second.stderr
+        message = f"--state-dir {state}: in use by process {first.pid}; give each server"
+        assert message in second.stderr
         inode = os.stat(state / "lock").st_ino
         family = [first.pid]
         for pid in family:
@@ -218,7 +218,7 @@ def test_a_second_server_on_a_state_folder_names_the_first_and_no_worker_holds_i
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "complaint"),
     [
         ("servers: []", "shop.yaml: servers: expected at least 1, got none"),
         ("{}", "expected a key 'servers'"),
@@ -248,7 +248,7 @@ def test_a_second_server_on_a_state_folder_names_the_first_and_no_worker_holds_i
         ("repository: [", "shop.yaml: line 1"),
     ],
 )
-def test_mistakes_in_the_file_are_named(tmp_path, monkeypatch, text, told):
+def test_mistakes_in_the_file_are_named(tmp_path, monkeypatch, text, complaint):
     from typer.testing import CliRunner
 
     from slacktide.cli.main import app
@@ -258,7 +258,7 @@ def test_mistakes_in_the_file_are_named(tmp_path, monkeypatch, text, told):
     file.write_text(text)
     done = CliRunner().invoke(app, ["cluster", "up", str(file), "--local"])
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert complaint in done.stderr
     assert done.stderr.startswith(f"error: {file}")
     assert not (tmp_path / "state").exists()
 

@@ -218,18 +218,18 @@ def up(folder: Path, *words: str):
 
 
 @pytest.mark.parametrize(
-    ("plan", "words", "told"),
+    ("plan", "words", "complaint"),
     [
         (ClusterPlan(Path("/other/shop.yaml")), ["--local"], "/other/shop.yaml has this name too"),
         (ClusterPlan(Path("/other/shop.yaml")), [], "shop runs on this machine: add --local"),
         (ClusterPlan(FILE, on_ray=True), ["--local"], "shop runs on Ray: leave out --local"),
     ],
 )
-def test_a_cluster_that_runs_is_not_taken_over(tmp_path, shop, plan, words, told):
+def test_a_cluster_that_runs_is_not_taken_over(tmp_path, shop, plan, words, complaint):
     local.write_plan(shop, plan)
     done = up(tmp_path, *words)
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert complaint in done.stderr
     assert read_plan(shop) == plan
 
 

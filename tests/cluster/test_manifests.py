@@ -44,19 +44,19 @@ def check(value, type_name, where):
         return
     if inner := re.fullmatch(r"[Ll]ist\[(.*)\]", type_name):
         assert isinstance(value, list), where
-        for number, each in enumerate(value):
-            check(each, inner[1], f"{where}[{number}]")
+        for number, element in enumerate(value):
+            check(element, inner[1], f"{where}[{number}]")
     elif inner := re.fullmatch(r"[Dd]ict[\[(]str, ?(.*)[\])]", type_name):
         assert isinstance(value, dict), where
-        for key, each in value.items():
-            check(each, inner[1], f"{where}.{key}")
+        for key, element in value.items():
+            check(element, inner[1], f"{where}.{key}")
     elif hasattr(models, type_name):
         model = getattr(models, type_name)
         names = {model.attribute_map[key]: kind for key, kind in model.openapi_types.items()}
         assert isinstance(value, dict), where
         assert set(value) <= set(names), f"{where}: no field {sorted(set(value) - set(names))}"
-        for key, each in value.items():
-            check(each, names[key], f"{where}.{key}")
+        for key, element in value.items():
+            check(element, names[key], f"{where}.{key}")
     elif type_name in ("str", "int", "bool"):
         assert type(value).__name__ == type_name, f"{where}: {value!r} is no {type_name}"
     else:
@@ -83,8 +83,8 @@ def test_a_field_that_the_api_does_not_have_is_found():
 def _of_kind(kind, *files):
     paths = files or sorted(FOLDER.glob("[!p]*.yaml"))
     loaded = (document for path in paths for document in yaml.safe_load_all(path.read_text()))
-    (found,) = [document for document in loaded if document["kind"] == kind]
-    return found
+    (manifest,) = [document for document in loaded if document["kind"] == kind]
+    return manifest
 
 
 def test_the_role_allows_the_two_calls_that_are_made_and_no_more():
@@ -97,25 +97,27 @@ def test_the_deployment_names_its_pod_and_keeps_its_class_of_service_when_resize
     deployment = _of_kind("Deployment")
     pod = deployment["spec"]["template"]
     (container,) = pod["spec"]["containers"]
-    given = {each["name"]: each.get("value", "x") for each in container["env"]}
+    given = {variable["name"]: variable.get("value", "x") for variable in container["env"]}
     assert PodName.from_environment(given).container == container["name"]
     resources = container["resources"]
     assert resources["requests"] == resources["limits"]
     patch = resize_patch(pod, container["name"], 4500)
     changed = patch["spec"]["containers"][0]["resources"]
     assert changed["requests"] == changed["limits"] == {"cpu": "4500m"}
-    policies = {each["resourceName"]: each["restartPolicy"] for each in container["resizePolicy"]}
+    policies = {
+        policy["resourceName"]: policy["restartPolicy"] for policy in container["resizePolicy"]
+    }
     assert policies["cpu"] == "NotRequired"
 
 
 def flags_of_serve():
-    known = {
+    flags = {
         name
         for hint in serve.__annotations__.values()
         for info in getattr(hint, "__metadata__", ())
         for name in (getattr(info, "param_decls", None) or ())
     }
-    return known | {"--" + name.replace("_", "-") for name in serve.__annotations__}
+    return flags | {"--" + name.replace("_", "-") for name in serve.__annotations__}
 
 
 PEERS = FOLDER / "peers.yaml"

@@ -19,14 +19,14 @@ SLOW_DOWN = Times(poll=0.001, patience=5.0, lower_after=3600.0)
 @pytest.fixture
 def bound(monkeypatch):
     """Cores by process, as bound; nothing is really moved."""
-    found: dict[int, tuple[int, ...]] = {}
+    cores_by_pid: dict[int, tuple[int, ...]] = {}
 
     def bind(pid, cores):
-        found[pid] = cores
+        cores_by_pid[pid] = cores
         return cores, ""
 
     monkeypatch.setattr(pod_allocator, "bind", bind)
-    return found
+    return cores_by_pid
 
 
 def made(times=SLOW_DOWN, **options):
@@ -66,8 +66,8 @@ async def test_more_cores_are_confirmed_once_the_kubelet_has_given_them(kubernet
     growing = grant(allocator, 1, 0, 1, 2, 3)
     assert not growing.done()
     assert bound[1] == (0,)
-    found = await growing
-    assert (found.cores, found.amount, found.detail) == ((0, 1, 2, 3), 4.0, "")
+    confirmed = await growing
+    assert (confirmed.cores, confirmed.amount, confirmed.detail) == ((0, 1, 2, 3), 4.0, "")
     assert sizes(api) == ["4500m"]
     assert allocator.condition == ""
     await allocator.close()
@@ -119,10 +119,10 @@ async def test_what_is_infeasible_is_settled_with_what_there_is_and_stays_a_cond
     api.looks[0] = "Infeasible"
     allocator = made()
     await grant(allocator, 1, 0)
-    found = await grant(allocator, 1, 0, 1, 2, 3)
-    assert found.cores == (0,)
-    assert found.detail == "infeasible: Node didn't have enough capacity: cpu"
-    assert allocator.condition == found.detail
+    granted = await grant(allocator, 1, 0, 1, 2, 3)
+    assert granted.cores == (0,)
+    assert granted.detail == "infeasible: Node didn't have enough capacity: cpu"
+    assert allocator.condition == granted.detail
     asked = len(api.patches)
     assert grant(allocator, 1, 0, 1).result().cores == (0,)  # not asked again so soon
     assert len(api.patches) == asked
@@ -146,8 +146,8 @@ async def test_a_deferred_resize_is_waited_for_while_patience_lasts(kubernetes, 
     api.looks.append("Deferred")
     impatient = made(QUICK)
     await grant(impatient, 1, 0)
-    found = await grant(impatient, 1, 0, 1, 2, 3)
-    assert (found.cores, found.detail[:9]) == ((0, 1), "deferred:")  # what the pod had by now
+    granted = await grant(impatient, 1, 0, 1, 2, 3)
+    assert (granted.cores, granted.detail[:9]) == ((0, 1), "deferred:")  # what the pod had by now
     await until(lambda: sizes(api)[-1] == "2500m")  # nor is more wished for any longer
     await impatient.close()
 
@@ -161,7 +161,7 @@ async def test_what_could_not_be_had_is_confirmed_once_more_when_it_comes(kubern
     grants = []
     allocator.grant(1, (0, 1, 2), grants.append)
     await until(lambda: len(grants) >= 2)
-    assert {each.cores for each in grants} == {(0,)}
+    assert {settled.cores for settled in grants} == {(0,)}
     api.looks[0] = "settled"
     await until(lambda: grants[-1].cores == (0, 1, 2))
     assert (grants[-1].detail, allocator.hindrance) == ("", None)
@@ -177,14 +177,14 @@ def test_a_refusal_or_an_absent_server_leaves_local_means(kubernetes, bound, cap
         api.refusals.append({"code": 403, "message": "may not patch"})
         allocator = made(Times(poll=0.001, again_after=0.0))
         await grant(allocator, 1, 0)
-        found = await grant(allocator, 1, 0, 1)
-        assert found.cores == (0,)
-        assert found.detail.startswith("refused: patch pods/resize: may not patch (403")
+        granted = await grant(allocator, 1, 0, 1)
+        assert granted.cores == (0,)
+        assert granted.detail.startswith("refused: patch pods/resize: may not patch (403")
         assert (await grant(allocator, 1, 0, 1)).cores == (0, 1)  # it is asked again, and may
         assert allocator.condition == ""
         api.close()
-        found = await grant(allocator, 1, 0, 1, 2)
-        assert (found.cores, "cannot be reached" in found.detail) == ((0, 1), True)
+        granted = await grant(allocator, 1, 0, 1, 2)
+        assert (granted.cores, "cannot be reached" in granted.detail) == ((0, 1), True)
         assert (await grant(allocator, 1, 0)).cores == (0,)
         await allocator.close()
 
@@ -242,6 +242,6 @@ async def test_no_grant_waits_for_ever_on_an_answer_that_nobody_understands(boun
     allocator.start()
     await grant(allocator, 1, 0)
     async with asyncio.timeout(10):
-        found = await grant(allocator, 1, 0, 1)
-    assert (found.cores, found.detail) == ((0,), "refused: unexpected AttributeError")
+        granted = await grant(allocator, 1, 0, 1)
+    assert (granted.cores, granted.detail) == ((0,), "refused: unexpected AttributeError")
     await allocator.close()

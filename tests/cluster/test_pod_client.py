@@ -18,8 +18,8 @@ def test_a_resize_is_the_patch_that_kubernetes_takes_and_is_read_back(kubernetes
     assert kind == "application/strategic-merge-patch+json"
     amounts = {"limits": {"cpu": "4500m"}, "requests": {"cpu": "4500m"}}
     assert patch == {"spec": {"containers": [{"name": "server", "resources": amounts}]}}
-    found = client.read()
-    assert (found.state, found.limit) == (ResizeState.SETTLED, 4500)
+    pod = client.read()
+    assert (pod.state, pod.limit) == (ResizeState.SETTLED, 4500)
     assert api.actual["limits"]["memory"] == "1Gi"
 
 
@@ -57,7 +57,7 @@ def test_without_a_cluster_it_is_said(monkeypatch):
 
 
 def test_the_environment_names_the_pod():
-    told = {"POD_NAME": "slacktide-0", "POD_NAMESPACE": "vision", "CONTAINER_NAME": "server"}
-    assert PodName.from_environment(told) == OURS
+    environment = {"POD_NAME": "slacktide-0", "POD_NAMESPACE": "vision", "CONTAINER_NAME": "server"}
+    assert PodName.from_environment(environment) == OURS
     with pytest.raises(PodError, match="POD_NAME, CONTAINER_NAME;"):
         PodName.from_environment({"POD_NAMESPACE": "vision"})

@@ -50,9 +50,9 @@ def test_quantities_are_read_as_kubernetes_writes_them(written, millicores):
 def test_the_state_of_a_resize_is_what_conditions_and_status_say_together(
     actual, conditions, state
 ):
-    found = read_pod(pod(cpu("4000m"), cpu(actual), conditions), "server")
-    assert found.state is state
-    assert (found.limit, found.desired) == (int(actual) * 1000, 4000)
+    container = read_pod(pod(cpu("4000m"), cpu(actual), conditions), "server")
+    assert container.state is state
+    assert (container.limit, container.desired) == (int(actual) * 1000, 4000)
 
 
 def test_a_container_without_a_limit_may_use_what_the_node_has():

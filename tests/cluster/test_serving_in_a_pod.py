@@ -37,9 +37,9 @@ def save_model(root):
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def serve(repository, *flags, **environment):
@@ -106,7 +106,7 @@ def test_outside_a_cluster_it_says_what_is_missing(tmp_path):
     save_model(tmp_path / "models")
     environment = {"POD_NAME": "", "KUBECONFIG": ""}
     server = serve(tmp_path / "models", "--http-port=0", "--metrics-port=-1", **environment)
-    _, said = server.communicate(timeout=PATIENCE_S)
+    _, errors = server.communicate(timeout=PATIENCE_S)
     assert server.returncode == 2
-    assert "missing environment variables: POD_NAME" in said
-    assert "Traceback" not in said
+    assert "missing environment variables: POD_NAME" in errors
+    assert "Traceback" not in errors

@@ -189,11 +189,11 @@ def test_the_figures_beside_the_picture_are_those_of_the_picture():
     assert spec.loader is not None
     picture = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(picture)
-    found = {name: round(picture.goodput(name, 1.5)) for name in picture.SCHEDULERS}
+    goodputs = {name: round(picture.goodput(name, 1.5)) for name in picture.SCHEDULERS}
     text = " ".join((ROOT / "README.md").read_text().split())
-    assert f"`slack` answers {found['slack']} of 100 requests on time" in text
-    assert f"Earliest deadline first answers {found['edf']}, and dynamic batching none." in text
-    assert found["fifo"] == 0
+    assert f"`slack` answers {goodputs['slack']} of 100 requests on time" in text
+    assert f"Earliest deadline first answers {goodputs['edf']}, and dynamic batching none." in text
+    assert goodputs["fifo"] == 0
 
 
 def test_decisions_are_numbered_and_listed():

@@ -50,11 +50,11 @@ FILES: dict[str, type[Section]] = {
 
 def rows(kind: type[Options]) -> Iterator[str]:
     """The table of the manual: option, default, meaning."""
-    for name, each in options_of(kind).items():
+    for name, described in options_of(kind).items():
         value = cell(options.written(kind(), [name])[name])
-        names = " or ".join(f"`{word}`" for word in (name, *each.aliases))
-        bounds = f" ({each.bounds()})" if each.bounds() else ""
-        yield f"| {names} | {value} | {each.text}{bounds} |"
+        names = " or ".join(f"`{word}`" for word in (name, *described.aliases))
+        bounds = f" ({described.bounds()})" if described.bounds() else ""
+        yield f"| {names} | {value} | {described.text}{bounds} |"
 
 
 def cell(default: Any) -> str:
@@ -70,11 +70,11 @@ def cell(default: Any) -> str:
 
 def texts(section: type[Section]) -> dict[str, str]:
     """The string under each field. Read here, since pydantic would read it at every start."""
-    (found,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-    assert isinstance(found, ast.ClassDef)
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(definition, ast.ClassDef)
     return {
         field.target.id: " ".join(str(text.value.value).split())
-        for field, text in zip(found.body, found.body[1:], strict=False)
+        for field, text in zip(definition.body, definition.body[1:], strict=False)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }
@@ -112,19 +112,19 @@ def keys(section: type[Section]) -> Iterator[tuple[str, str]]:
 def keys_below(
     section: type[Section], prefix: str, homes: dict[type[Section], str]
 ) -> Iterator[tuple[str, str]]:
-    known, defaults = texts(section), section.model_construct().model_dump(mode="json")
+    documented, defaults = texts(section), section.model_construct().model_dump(mode="json")
     for name, field in section.model_fields.items():
         key, inner = prefix + (field.alias or name), below(field.annotation)
         path = "" if inner is None else f"{key}.{inner[0]}"
         home = path if inner is None else homes[inner[1]]
-        if inner is None or name in known:
+        if inner is None or name in documented:
             alike = "" if home == path else f" Keys: as under `{home.removesuffix('.')}`."
             default = "" if field.is_required() else cell(plainly(defaults[name]))
             stated = {"": " Required.", "none": ""}.get(default, f" Default: {default}.")
-            yield key, f"| `{key}` | {known[name]}{alike}{stated} |"
+            yield key, f"| `{key}` | {documented[name]}{alike}{stated} |"
         if inner is None or home != path:
             continue
-        if name not in known or package(inner[1]) == package(section):
+        if name not in documented or package(inner[1]) == package(section):
             yield from keys_below(inner[1], path, homes)
 
 
@@ -147,21 +147,21 @@ def plainly(default: Any) -> Any:
 
 def key_rows(name: str, chosen: list[str]) -> Iterator[str]:
     """The rows of some keys of a file, each with those below it."""
-    known = [*keys(FILES[name])]
-    for one in chosen:
-        yield from (row for key, row in known if f"{key}.".startswith(f"{one}."))
+    every_row = [*keys(FILES[name])]
+    for above in chosen:
+        yield from (row for key, row in every_row if f"{key}.".startswith(f"{above}."))
 
 
 def written(text: str) -> str:
     """A page with its tables as they should be."""
 
-    def table(found: re.Match[str]) -> str:
-        name, chosen = found.groups()
+    def table(placeholder: re.Match[str]) -> str:
+        name, chosen = placeholder.groups()
         of_file = chosen is not None
         lines = key_rows(name, chosen.split(", ")) if of_file else rows(ENTRIES[name])
         head = "| key | meaning |" if of_file else "| option | default | meaning |"
         rule = re.sub(r"\w+", "---", head)
-        marker = found[0].partition("\n")[0]
+        marker = placeholder[0].partition("\n")[0]
         return f"{marker}\n\n" + "".join(f"{line}\n" for line in (head, rule, *lines))
 
     return TABLE.sub(table, text)
@@ -174,8 +174,8 @@ def test_every_table_of_options_is_that_of_the_program() -> None:
 
 def test_every_policy_and_planner_has_its_options_in_the_manual() -> None:
     pages = [page.read_text() for page in DOCS.rglob("*.md")]
-    found = [name for page in pages for name, chosen in TABLE.findall(page) if not chosen]
-    assert sorted(found) == sorted(set(ENTRIES) - {"orloj_text"})  # it has those of orloj
+    documented = [name for page in pages for name, chosen in TABLE.findall(page) if not chosen]
+    assert sorted(documented) == sorted(set(ENTRIES) - {"orloj_text"})  # it has those of orloj
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_every_policy_and_planner_has_its_options_in_the_manual() -> None:
 )
 def test_every_key_of_a_file_is_in_one_table(name: str, page: str) -> None:
     tables = (t[0] for t in TABLE.finditer((DOCS / page).read_text()) if t[1] == name)
-    found = [row for table in tables for row in table.splitlines() if row.startswith("| `")]
-    assert sorted(found) == sorted(row for _, row in keys(FILES[name]))
+    documented = [row for table in tables for row in table.splitlines() if row.startswith("| `")]
+    assert sorted(documented) == sorted(row for _, row in keys(FILES[name]))
 
 
 @dataclass(frozen=True, slots=True)

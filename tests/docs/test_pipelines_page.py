@@ -28,6 +28,6 @@ def test_the_example_finds_vehicles_their_brands_and_plates(tmp_path: Path) -> N
         example = example.replace("500_000", "2_000_000")  # machines that run tests are slow
         with contextlib.redirect_stdout(written):
             exec(compile(example, str(PAGE), "exec"), {"__name__": "example"})
-    said = written.getvalue().splitlines()
-    assert len(said) >= 3
-    assert sum(line in true for line in said) >= 0.7 * len(said), (said, true)
+    lines = written.getvalue().splitlines()
+    assert len(lines) >= 3
+    assert sum(line in true for line in lines) >= 0.7 * len(lines), (lines, true)

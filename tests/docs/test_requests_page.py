@@ -91,7 +91,7 @@ def forms(document: object) -> object:
 @pytest.mark.slow
 def test_curl_gets_the_answers_that_are_shown(server: slacktide.Server) -> None:
     section = below("curl")
-    (served, refused), (shown,), (told,) = (
+    (served, refused), (shown,), (refusal,) = (
         re.findall(rf"^```{language}\n(.*?)^```", section, re.S | re.M)
         for language in ("sh", "json", "http")
     )
@@ -99,7 +99,7 @@ def test_curl_gets_the_answers_that_are_shown(server: slacktide.Server) -> None:
     assert status == 200
     assert forms(document) == forms(json.loads(shown))
     status, headers, document = sent(refused, server)
-    head, _, body = told.partition("\n\n")
+    head, _, body = refusal.partition("\n\n")
     first, *lines = head.splitlines()
     assert first.split()[1] == str(status)
     expected = dict(line.split(": ") for line in lines)
@@ -109,7 +109,7 @@ def test_curl_gets_the_answers_that_are_shown(server: slacktide.Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("example", "expected"), [each for each in PYTHON if "kserve" not in each[0]]
+    ("example", "expected"), [block for block in PYTHON if "kserve" not in block[0]]
 )
 def test_the_examples_in_python_print_what_is_shown(
     server: slacktide.Server, example: str, expected: str
@@ -126,7 +126,7 @@ def test_the_example_of_kserve_prints_what_is_shown(
     server: slacktide.Server, tmp_path: Path
 ) -> None:
     """KServe's package wants 60 others (450 MB), so it is installed apart, and only on demand."""
-    ((example, expected),) = [each for each in PYTHON if "kserve" in each[0]]
+    ((example, expected),) = [block for block in PYTHON if "kserve" in block[0]]
     python = str(tmp_path / "bin" / "python")
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path)], check=True)
     subprocess.run([python, "-m", "pip", "install", "--quiet", KSERVE], check=True)

@@ -17,8 +17,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 def block(language: str) -> str:
     """The one code block of a language."""
-    found = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    (only,) = found
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (only,) = blocks
     return str(only)
 
 

@@ -195,10 +195,10 @@ def test_a_yolo_is_served_to_a_camera_as_a_family(tmp_path: Path) -> None:
     with slacktide(tmp_path / "models") as serving:
         (program,) = blocks("yolo", "python")
         lines = run(program, serving, tmp_path / "video.avi").splitlines()
-    found = [re.fullmatch(r"frame \d+: (\d+) objects, sent at (\d+) px", line) for line in lines]
-    assert len(found) >= 10
-    assert all(match is not None and int(match[2]) in (192, 256, 320) for match in found)
-    assert any(match is not None and int(match[1]) for match in found)
+    matches = [re.fullmatch(r"frame \d+: (\d+) objects, sent at (\d+) px", line) for line in lines]
+    assert len(matches) >= 10
+    assert all(match is not None and int(match[2]) in (192, 256, 320) for match in matches)
+    assert any(match is not None and int(match[1]) for match in matches)
 
 
 def python_model(name: str, folder: Path) -> None:

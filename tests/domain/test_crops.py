@@ -35,14 +35,14 @@ def area(box: np.ndarray) -> float:
 
 
 def test_class_score_and_number_decide() -> None:
-    found = boxes((0, 0, 1, 1), (0, 0, 0.5, 1), (0.2, 0, 1, 1), (0, 0.3, 1, 1))
+    candidates = boxes((0, 0, 1, 1), (0, 0, 0.5, 1), (0.2, 0, 1, 1), (0, 0.3, 1, 1))
     scores, classes = np.array([0.2, 0.9, 0.5, 0.9], np.float32), np.array([3, 0, 3, 1])
-    assert BoxChoice().choose(found, scores, classes).tolist() == [1, 3, 2, 0]
-    assert BoxChoice(score=0.5).choose(found, scores, classes).tolist() == [1, 3, 2]
-    assert BoxChoice((3, 1)).choose(found, scores, classes).tolist() == [3, 2, 0]
-    assert BoxChoice((3, 1), most=1).choose(found, scores, classes).tolist() == [3]
-    assert BoxChoice((7,)).choose(found, scores, classes).tolist() == []
-    assert BoxChoice((3,), 0.9).choose(found).tolist() == [0, 1, 2, 3]
+    assert BoxChoice().choose(candidates, scores, classes).tolist() == [1, 3, 2, 0]
+    assert BoxChoice(score=0.5).choose(candidates, scores, classes).tolist() == [1, 3, 2]
+    assert BoxChoice((3, 1)).choose(candidates, scores, classes).tolist() == [3, 2, 0]
+    assert BoxChoice((3, 1), most=1).choose(candidates, scores, classes).tolist() == [3]
+    assert BoxChoice((7,)).choose(candidates, scores, classes).tolist() == []
+    assert BoxChoice((3,), 0.9).choose(candidates).tolist() == [0, 1, 2, 3]
 
 
 def test_boxes_that_are_none_never_go_on() -> None:
@@ -59,16 +59,18 @@ def test_boxes_that_are_none_never_go_on() -> None:
 
 
 def test_of_boxes_that_overlap_the_best_of_each_class_stays() -> None:
-    found = boxes((0, 0, 0.4, 1), (0.1, 0, 0.5, 1), (0.1, 0, 0.5, 1), (0.6, 0, 1, 1))
+    candidates = boxes((0, 0, 0.4, 1), (0.1, 0, 0.5, 1), (0.1, 0, 0.5, 1), (0.6, 0, 1, 1))
     scores, classes = np.array([0.6, 0.7, 0.5, 0.1], np.float32), np.array([1, 1, 2, 1])
-    assert BoxChoice(overlap=0.5).choose(found, scores, classes).tolist() == [1, 2, 3]
-    assert BoxChoice(overlap=0.5).choose(found, scores).tolist() == [1, 3]
-    assert BoxChoice(overlap=0.65).choose(found, scores).tolist() == [1, 0, 3]
+    assert BoxChoice(overlap=0.5).choose(candidates, scores, classes).tolist() == [1, 2, 3]
+    assert BoxChoice(overlap=0.5).choose(candidates, scores).tolist() == [1, 3]
+    assert BoxChoice(overlap=0.65).choose(candidates, scores).tolist() == [1, 0, 3]
 
 
 def test_boxes_that_are_too_low_stay_behind() -> None:
-    found = boxes((0.0, 0.0, 0.9, 0.1), (0.0, 0.0, 0.01, 0.2), (0.0, 0.9, 0.5, 1.4))
-    assert BoxChoice(height=0.15).choose(found).tolist() == [1], "what is outside does not count"
+    candidates = boxes((0.0, 0.0, 0.9, 0.1), (0.0, 0.0, 0.01, 0.2), (0.0, 0.9, 0.5, 1.4))
+    assert BoxChoice(height=0.15).choose(candidates).tolist() == [1], (
+        "what is outside does not count"
+    )
 
 
 def test_arrays_that_do_not_belong_together_are_refused() -> None:
@@ -80,9 +82,9 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
 
 @given(BOXES, st.floats(0, 1), st.integers(1, 8), st.integers(0, 2**32 - 1))
 def test_kept_boxes_are_apart_and_dropped_boxes_have_a_better_one(
-    found: list[tuple[float, ...]], overlap: float, most: int, seed: int
+    candidates: list[tuple[float, ...]], overlap: float, most: int, seed: int
 ) -> None:
-    array = boxes(*found)
+    array = boxes(*candidates)
     rng = np.random.default_rng(seed)
     scores, classes = rng.random(len(array), np.float32), rng.integers(0, 2, len(array))
     chosen = BoxChoice(overlap=overlap, most=most).choose(array, scores, classes).tolist()
@@ -91,12 +93,12 @@ def test_kept_boxes_are_apart_and_dropped_boxes_have_a_better_one(
     assert sorted(chosen, key=lambda at: -scores[at]) == chosen
     inside = np.clip(array, 0, 1)
 
-    def hides(one: int, other: int) -> bool:
-        a, b = inside[one], inside[other]
+    def hides(first: int, other: int) -> bool:
+        a, b = inside[first], inside[other]
         shared = area(np.concatenate([np.maximum(a[:2], b[:2]), np.minimum(a[2:], b[2:])]))
         return bool(
             shared > overlap * (area(a) + area(b) - shared) + 1e-6
-            and classes[one] == classes[other]
+            and classes[first] == classes[other]
         )
 
     for place, at in enumerate(chosen):
@@ -108,14 +110,16 @@ ODD = EDGES | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0])
 
 
 @given(st.lists(st.tuples(ODD, ODD, ODD, ODD, ODD), max_size=12), st.booleans())
-def test_few_boxes_are_chosen_as_many_are(found: list[tuple[float, ...]], of_classes: bool) -> None:
-    some = np.array(found, np.float32).reshape(-1, 5)
+def test_few_boxes_are_chosen_as_many_are(
+    candidates: list[tuple[float, ...]], of_classes: bool
+) -> None:
+    some = np.array(candidates, np.float32).reshape(-1, 5)
     none = np.tile(np.array([1, 1, 0, 0, 1], np.float32), (FEW + 1, 1))
     all_of = np.concatenate([some, none])
     choice = BoxChoice((0,) if of_classes else (), score=0.25)
     alone, among = (
-        choice.choose(each[:, :4], each[:, 4], np.arange(len(each)) % 2).tolist()
-        for each in (some, all_of)
+        choice.choose(detections[:, :4], detections[:, 4], np.arange(len(detections)) % 2).tolist()
+        for detections in (some, all_of)
     )
     assert alone == among
 

@@ -13,7 +13,7 @@ POLICY = ExitPolicy(POOL, (2, 5), (0.3, 0.0))
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "complaint"),
     [
         ({"thresholds": (0.3,)}, "expected 2 thresholds, got 1"),
         ({"ramps": (5, 2)}, "ramps must be positions in ascending order"),
@@ -27,8 +27,8 @@ POLICY = ExitPolicy(POOL, (2, 5), (0.3, 0.0))
         ({"costs": (0.0, 0.5)}, "costs must be above 0 and at most 1"),
     ],
 )
-def test_a_policy_that_contradicts_itself_is_refused(changed, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_policy_that_contradicts_itself_is_refused(changed, complaint):
+    with pytest.raises(ValueError, match=complaint):
         replace(POLICY, **changed)
 
 

@@ -40,8 +40,8 @@ class Some(Options):
 
 
 def test_a_document_is_read_with_its_units_and_names() -> None:
-    found = read_options(Some, {"w": "20ms", "size": "1KiB", "sizes": [1, 2]}, bare=False)
-    assert found == Some(wait=0.02, size=1024, sizes=(1, 2))
+    options = read_options(Some, {"w": "20ms", "size": "1KiB", "sizes": [1, 2]}, bare=False)
+    assert options == Some(wait=0.02, size=1024, sizes=(1, 2))
     assert read_options(Some, {"wait": 2, "share": 0.25, "place": Path("x")}).wait == 2.0
 
 

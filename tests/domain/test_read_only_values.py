@@ -42,16 +42,16 @@ def test_its_constructor_takes_what_is_declared():
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "complaint"),
     [
         ({"rows": 0}, "rows must be at least 1, got 0"),
         ({"deadline": float("inf")}, "arrival and deadline must be finite"),
         ({"penalty": 0.0}, "penalty must be positive"),
     ],
 )
-def test_a_request_from_outside_is_checked(changed, told):
+def test_a_request_from_outside_is_checked(changed, complaint):
     ONE.check()
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=complaint):
         dataclasses.replace(ONE, **changed).check()
 
 

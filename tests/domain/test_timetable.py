@@ -66,8 +66,8 @@ def test_the_last_closed_window_stays_until_another_closes(now, share):
     until = TABLE.unchanged_until(now)
     assert until <= now + TABLE.period
     for window in TABLE.windows:
-        known = TABLE.last(window, now)
-        assert TABLE.last(window, now + share * max(0.0, until - now)) == pytest.approx(known)
+        last_closed = TABLE.last(window, now)
+        assert TABLE.last(window, now + share * max(0.0, until - now)) == pytest.approx(last_closed)
     closed = [TABLE.last(window, until + 1e-5) for window in TABLE.windows]
     assert max(closed)[1] == pytest.approx(until, abs=1e-5)
 

@@ -48,9 +48,9 @@ class Program:
     def port(self, name: str) -> int:
         """A port it listens on; waits until it is ready."""
         assert self._ready.wait(60)
-        found = re.search(rf"(?:ready: |listening on ).*\b{name} [^ ]*:(\d+)", "".join(self.said))
-        assert found is not None, "".join(self.said)
-        return int(found[1])
+        match = re.search(rf"(?:ready: |listening on ).*\b{name} [^ ]*:(\d+)", "".join(self.said))
+        assert match is not None, "".join(self.said)
+        return int(match[1])
 
     def end(self) -> int:
         """Its exit code."""
@@ -76,12 +76,12 @@ def program() -> Iterator[Any]:
         return started[-1]
 
     yield start
-    for one in started:
+    for server in started:
         with contextlib.suppress(ProcessLookupError):
-            one.process.kill()
-        one.process.wait(60)
-        for pipe in (one.process.stderr, one.process.stdout):
-            one._reader.join(60)
+            server.process.kill()
+        server.process.wait(60)
+        for pipe in (server.process.stderr, server.process.stdout):
+            server._reader.join(60)
             if pipe is not None:
                 pipe.close()
 

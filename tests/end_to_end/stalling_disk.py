@@ -85,11 +85,11 @@ class StallingDisk:
         return struct.pack("<QQ44xII12xI4x", *place, status.st_mode, status.st_nlink, 4096)
 
     def entries(self, path: str) -> list[bytes]:
-        found = []
+        encoded = []
         for number, name in enumerate((".", "..", *sorted(os.listdir(path))), 1):
             entry = struct.pack("<QQII", number, number, len(name), 0) + name.encode()
-            found.append(entry + bytes(-len(entry) % 8))
-        return found
+            encoded.append(entry + bytes(-len(entry) % 8))
+        return encoded
 
 
 def main() -> None:

@@ -68,19 +68,19 @@ def colour(zoo: Any, name: str = "colour", settings: str = "") -> None:
     )
 
 
-def frame(*said: tuple[int, ...], width: int = WIDTH, seed: int = 1) -> Any:
+def frame(*boxes: tuple[int, ...], width: int = WIDTH, seed: int = 1) -> Any:
     """An image with these boxes: (x0, y0, x1, y1, score, class), in 255ths."""
     image = made_up_image(HEIGHT, width, np.random.default_rng(seed))
     line = np.zeros((width // 2, 6), np.uint8)
-    line[: len(said)] = np.array(said, np.uint8).reshape(-1, 6)
+    line[: len(boxes)] = np.array(boxes, np.uint8).reshape(-1, 6)
     image[0] = line.reshape(width, 3)
     return image
 
 
-def crops(image: Any, *said: tuple[int, ...], margin: float = 0.0) -> Any:
+def crops(image: Any, *boxes: tuple[int, ...], margin: float = 0.0) -> Any:
     """What a stage behind gets of them."""
-    out = np.empty((len(said), SIDE, SIDE, 3), np.uint8)
-    for row, box in zip(out, said, strict=True):
+    out = np.empty((len(boxes), SIDE, SIDE, 3), np.uint8)
+    for row, box in zip(out, boxes, strict=True):
         parts = np.array(box[:4], np.float32) / np.float32(255)
         extent = crop_extent(parts, image.shape[1], image.shape[0], margin)
         assert extent is not None
@@ -132,35 +132,35 @@ def outputs(answer: Any, partial: str | None = None) -> dict[str, Any]:
     assert answer.status == 200, answer
     assert answer.json.get("parameters", {}).get("partial") == partial
     return {
-        each["name"]: np.array(each["data"]).reshape(each["shape"])
-        for each in answer.json["outputs"]
+        output["name"]: np.array(output["data"]).reshape(output["shape"])
+        for output in answer.json["outputs"]
     }
 
 
 def expected(image: Any) -> dict[str, Any]:
     """By hand: what each model says of what it is to get."""
     at = [1, 0]  # by score; a tree is no vehicle
-    cars = crops(image, *(SEEN[each] for each in at), margin=0.1).astype(np.float32)
+    cars = crops(image, *(SEEN[place] for place in at), margin=0.1).astype(np.float32)
     all_of = [1, 2, 0]
-    seen = crops(image, *(SEEN[each] for each in all_of)).astype(np.float32)
+    road_users = crops(image, *(SEEN[place] for place in all_of)).astype(np.float32)
     return {
         "look.rows": at,
         "look.mean": cars.mean((1, 2)),
         "look.bright": cars.mean((1, 2, 3)),
         "shade.rows": all_of,
-        "shade.mean": seen.mean((1, 2)),
-        "shade.bright": seen.mean((1, 2, 3)),
+        "shade.mean": road_users.mean((1, 2)),
+        "shade.bright": road_users.mean((1, 2, 3)),
         "grade.y": 2 * cars.mean((1, 2)),
     }
 
 
-def agree(found: Any, image: Any, lacks: tuple[str, ...] = ()) -> None:
+def agree(tensors: Any, image: Any, lacks: tuple[str, ...] = ()) -> None:
     """What was answered is right, and only these stages are missing."""
     wanted = expected(image)
-    missing = {name for name in wanted if name not in found}
+    missing = {name for name in wanted if name not in tensors}
     assert missing == {name for name in wanted if name.partition(".")[0] in lacks}
     for name in wanted.keys() - missing:
-        np.testing.assert_allclose(found[name], wanted[name], atol=1e-2, err_msg=name)
+        np.testing.assert_allclose(tensors[name], wanted[name], atol=1e-2, err_msg=name)
     line = image[0].reshape(BOXES, 6)
-    np.testing.assert_allclose(found["detect.boxes"][0], line[:, :4] / 255, atol=1e-6)
-    assert found["detect.classes"][0].tolist() == line[:, 5].tolist()
+    np.testing.assert_allclose(tensors["detect.boxes"][0], line[:, :4] / 255, atol=1e-6)
+    assert tensors["detect.classes"][0].tolist() == line[:, 5].tolist()

@@ -116,8 +116,8 @@ def binary(
 ) -> tuple[bytes, dict[str, str]]:
     """A request with the binary extension; `length` lies about its JSON's."""
     text = json.dumps(head).encode()
-    said = len(text) if length is None else length
-    return text + tail, {"Inference-Header-Content-Length": str(said), **headers}
+    stated_length = len(text) if length is None else length
+    return text + tail, {"Inference-Header-Content-Length": str(stated_length), **headers}
 
 
 def sized(nbytes: Any) -> dict[str, Any]:
@@ -293,8 +293,8 @@ def test_lengths_that_contradict_themselves(strict: Any, headers: bytes, status:
             + headers
             + b"\r\n\r\nhello"
         )
-        said = connection.recv(1 << 16)
-    assert said.startswith(b"HTTP/1.1 %d " % status), said[:200]
+        answer = connection.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:200]
 
 
 # ── models, paths, methods ───────────────────────────────────────────────────────────────────────

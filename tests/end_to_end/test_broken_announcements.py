@@ -21,8 +21,8 @@ def sockets(house: Any) -> Iterator[list[socket.socket]]:
     """Connections that the test leaves open; closed at its end."""
     opened: list[socket.socket] = []
     yield opened
-    for one in opened:
-        one.close()
+    for connection in opened:
+        connection.close()
 
 
 def send(house: Any, sockets: list[socket.socket], body: bytes, length: int, *lines: str) -> Any:
@@ -33,10 +33,10 @@ def send(house: Any, sockets: list[socket.socket], body: bytes, length: int, *li
         f"Content-Length: {length}",
         *lines,
     ]
-    one = socket.create_connection(("127.0.0.1", house.server.http_port), SECONDS)
-    one.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
-    sockets.append(one)
-    return one
+    connection = socket.create_connection(("127.0.0.1", house.server.http_port), SECONDS)
+    connection.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+    sockets.append(connection)
+    return connection
 
 
 def body_of(house: Any) -> bytes:
@@ -72,8 +72,8 @@ def test_bodies_that_stall_hold_up_nobody(house: Any, sockets: list[socket.socke
     announced(house, 25)
     answered(house)
     announced(house, 25)
-    for one in sockets:
-        one.close()
+    for connection in sockets:
+        connection.close()
     announced(house, 0)
 
 
@@ -83,7 +83,7 @@ def test_a_stalled_body_is_given_up_at_its_deadline(
     body = body_of(house)
     before = house.counts("matmul").get("expired", 0)
     timeout = "x-request-timeout-seconds: 0.05"
-    one = send(house, sockets, body[:1], len(body), timeout)
+    connection = send(house, sockets, body[:1], len(body), timeout)
     house.until(
         lambda app: (
             app.engine.state.request_table.counts["matmul"].by_reason.get(Reason.EXPIRED, 0)
@@ -91,16 +91,16 @@ def test_a_stalled_body_is_given_up_at_its_deadline(
         ),
         "the request is given up",
     )
-    one.sendall(body[1:])  # its body comes after all: nothing runs for it
-    assert one.recv(1 << 16).startswith(b"HTTP/1.1 504 ")
+    connection.sendall(body[1:])  # its body comes after all: nothing runs for it
+    assert connection.recv(1 << 16).startswith(b"HTTP/1.1 504 ")
 
 
 def test_a_body_longer_than_announced_is_a_second_request(
     house: Any, sockets: list[socket.socket]
 ) -> None:
     body = body_of(house)
-    one = send(house, sockets, body + b"surplus \r\n\r\n", len(body))
-    with one.makefile("rb") as stream:
+    connection = send(house, sockets, body + b"surplus \r\n\r\n", len(body))
+    with connection.makefile("rb") as stream:
         assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
         assert b"HTTP/1.1 400 " in stream.read()
     answered(house)
@@ -110,11 +110,11 @@ def test_a_body_shorter_than_announced_is_waited_for_by_nobody_else(
     house: Any, sockets: list[socket.socket]
 ) -> None:
     body = body_of(house)
-    one = send(house, sockets, body[:5], len(body) + 100, "x-request-timeout-seconds: 600")
-    one.sendall(body[5:])
+    connection = send(house, sockets, body[:5], len(body) + 100, "x-request-timeout-seconds: 600")
+    connection.sendall(body[5:])
     announced(house, 1)
     answered(house)
-    one.close()
+    connection.close()
     announced(house, 0)
 
 
@@ -122,13 +122,13 @@ def test_a_body_that_trickles_holds_up_nobody_and_is_answered_in_the_end(
     house: Any, sockets: list[socket.socket]
 ) -> None:
     body = body_of(house)
-    one = send(house, sockets, body[:1], len(body))
+    connection = send(house, sockets, body[:1], len(body))
     announced(house, 1)
     for at in range(1, len(body)):
-        one.sendall(body[at : at + 1])
+        connection.sendall(body[at : at + 1])
         if at % 20 == 0:
             answered(house, 3)
-    assert one.recv(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 def test_announced_calls_over_grpc_that_stall_hold_up_nobody(house: Any) -> None:

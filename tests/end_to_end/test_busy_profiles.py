@@ -82,9 +82,9 @@ def test_trials_correct_a_profile_that_refuses_everything(
         call = house.matmul_call(timeout=TIMEOUT_US)
         statuses = [house.infer("matmul", call).status for _ in range(TRIAL_EVERY + 6)]
     assert statuses == [504] * TRIAL_EVERY + [200] * 6
-    said = [text for text in caplog.messages if "were refused as" in text]
-    assert len(said) == 1
-    assert "matmul:1: all 5 requests so far were refused as shorter_than_alone" in said[0]
+    warnings = [text for text in caplog.messages if "were refused as" in text]
+    assert len(warnings) == 1
+    assert "matmul:1: all 5 requests so far were refused as shorter_than_alone" in warnings[0]
 
 
 def test_a_busy_profile_is_measured_again_while_it_serves(

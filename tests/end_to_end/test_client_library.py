@@ -108,12 +108,12 @@ def test_while_a_link_carries_nothing_the_fallback_runs(zoo, serve):
         return {"mean": image.mean((0, 1, 2), keepdims=True)}
 
     async def results(session: AioSession, wanted: FrameResult) -> list[FrameResult]:
-        found: list[FrameResult] = []
+        answers: list[FrameResult] = []
         async with asyncio.timeout(PATIENCE):
-            while wanted not in found[-1:]:
-                found.append((await session.submit(FRAME)).outcome.result)
+            while wanted not in answers[-1:]:
+                answers.append((await session.submit(FRAME)).outcome.result)
                 await asyncio.sleep(0.05)
-        return found
+        return answers
 
     async def main(address: str) -> None:
         host, _, port = address.rpartition(":")

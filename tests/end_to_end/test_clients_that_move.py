@@ -102,8 +102,8 @@ def test_curl_is_sent_to_the_free_server_before_its_body(cluster: Any, tmp_path:
         lines = ("Expect: 100-continue", "slacktide-redirect: allow")
         for line in (*lines, "x-request-timeout-seconds: 60"):
             command += ["-H", line]
-        said = subprocess.run([*command, url], capture_output=True, check=True).stdout
-        answer, _, numbers = said.rpartition(b"\n")
+        output = subprocess.run([*command, url], capture_output=True, check=True).stdout
+        answer, _, numbers = output.rpartition(b"\n")
         status, redirects = numbers.decode().split()
         return status, redirects, json.loads(answer)
 
@@ -112,12 +112,12 @@ def test_curl_is_sent_to_the_free_server_before_its_body(cluster: Any, tmp_path:
         held: list[asyncio.Task[int]] = []
         for _ in range(20):  # some take a while, until the others wait
             held += [asyncio.create_task(clients.infer("slow", body, stays)) for _ in range(50)]
-            said = await asyncio.to_thread(curl)
-            if said[1] == "1":
+            response = await asyncio.to_thread(curl)
+            if response[1] == "1":
                 break
         assert set(await asyncio.gather(*held)) == {200}
         await clients.close()
-        return said
+        return response
 
     status, redirects, answer = asyncio.run(play())
     assert (status, redirects) == ("200", "1")

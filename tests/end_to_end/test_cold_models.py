@@ -90,7 +90,7 @@ def test_it_serves_passes_its_state_and_learns(house: Any) -> None:
 
 def test_requests_at_once_are_all_answered(house: Any) -> None:
     calls = [call(house, [0.0] * 8, length, timeout=20_000_000) for length in (32, 48, 96) * 5]
-    answers = [house.later("cold", each) for each in calls]
+    answers = [house.later("cold", call) for call in calls]
     assert [answer.result().status for answer in answers] == [200] * 15
 
 

@@ -74,19 +74,19 @@ class Speaker:
                 )
             except grpc.RpcError as error:
                 http = {name: status for status, name in GRPC_OF.items()}
-                told = {
+                details = {
                     key.removeprefix("slacktide-").replace("-", "_"): value
                     for key, value in error.trailing_metadata() or ()
                     if key.startswith("slacktide-")
                 }
-                numbers = {key: int(v) if key != "reason" else v for key, v in told.items()}
+                numbers = {key: int(v) if key != "reason" else v for key, v in details.items()}
                 return Said(http[error.code().name], error.details() or "", numbers)
         answer = messages.ModelInferResponse.FromString(raw)
-        told = {
+        details = {
             name: getattr(value, value.WhichOneof("parameter_choice"))
             for name, value in answer.parameters.items()
         }
-        return Said(200, "", told)
+        return Said(200, "", details)
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -111,22 +111,22 @@ def risen(house: Any, model: str, before: dict[str, int], reason: Reason) -> int
 
 def test_a_deadline_shorter_than_the_model_alone(speaker: Speaker, house: Any) -> None:
     before = house.counts("slower")
-    said = speaker.ask("slower", timeout=round(0.5e6 * house.alone("slower")))
-    assert said.status == 504
+    answer = speaker.ask("slower", timeout=round(0.5e6 * house.alone("slower")))
+    assert answer.status == 504
     assert risen(house, "slower", before, Reason.SHORTER_THAN_ALONE) == 1
 
 
 def test_a_deadline_that_has_passed_on_arrival(speaker: Speaker, house: Any) -> None:
     before = house.counts("slow")
-    said = speaker.ask("slow", timeout=1)
-    assert (said.status, "deadline has passed" in said.text) == (504, True)
+    answer = speaker.ask("slow", timeout=1)
+    assert (answer.status, "deadline has passed" in answer.text) == (504, True)
     assert risen(house, "slow", before, Reason.EXPIRED) == 1
 
 
 def test_network_time_is_taken_off_the_deadline(speaker: Speaker) -> None:
     assert speaker.ask("slow", timeout=10_000_000).status == 200
-    said = speaker.ask("slow", timeout=10_000_000, network_us=9_999_000)
-    assert said.status == 504
+    answer = speaker.ask("slow", timeout=10_000_000, network_us=9_999_000)
+    assert answer.status == 504
 
 
 def test_a_deadline_that_passes_while_the_request_waits(
@@ -163,8 +163,8 @@ def test_the_transports_own_deadline_counts(house: Any) -> None:
 )
 def test_timeout_headers_count(speaker: Speaker, header: str, short: str, long: str) -> None:
     assert speaker.ask("slow", headers={header: short}).status == 504
-    said = speaker.ask("slow", headers={header: long}, report_timing=True)
-    assert 0 < said.parameters["budget_us"] < 20e6
+    answer = speaker.ask("slow", headers={header: long}, report_timing=True)
+    assert 0 < answer.parameters["budget_us"] < 20e6
 
 
 def test_the_smallest_deadline_holds(speaker: Speaker) -> None:
@@ -192,9 +192,9 @@ def test_the_smallest_deadline_holds(speaker: Speaker) -> None:
 def test_deadlines_that_are_none_are_refused_by_name(
     speaker: Speaker, headers: Any, parameters: Any, field: str
 ) -> None:
-    said = speaker.ask("slow", headers=headers, **parameters)
-    assert said.status == 400
-    assert field in said.text
+    answer = speaker.ask("slow", headers=headers, **parameters)
+    assert answer.status == 400
+    assert field in answer.text
 
 
 def test_look_alikes_are_ignored_if_the_server_is_told_to(zoo: Any, serve: Any) -> None:
@@ -210,28 +210,28 @@ def test_look_alikes_are_ignored_if_the_server_is_told_to(zoo: Any, serve: Any) 
 
 def test_without_a_deadline_everything_is_served(house: Any) -> None:
     waiting = [house.later("slow", house.slow_call()) for _ in range(20)]
-    assert [one.result().status for one in waiting] == [200] * 20
+    assert [pending.result().status for pending in waiting] == [200] * 20
 
 
 def test_timing_is_reported_when_asked_for(speaker: Speaker) -> None:
     assert "queue_us" not in speaker.ask("slow").parameters
-    told = speaker.ask("slow", report_timing=True, timeout=20_000_000).parameters
-    assert told["batch_size"] == 1
-    assert told["compute_us"] > 0
-    assert 0 < told["budget_us"] < 20_000_000
-    assert told["late"] is False
+    parameters = speaker.ask("slow", report_timing=True, timeout=20_000_000).parameters
+    assert parameters["batch_size"] == 1
+    assert parameters["compute_us"] > 0
+    assert 0 < parameters["budget_us"] < 20_000_000
+    assert parameters["late"] is False
     assert speaker.ask("slow", headers={"slacktide-report-timing": "true"}).parameters
 
 
 def test_a_late_result_is_delivered_or_discarded_as_asked(speaker: Speaker, house: Any) -> None:
     """The profile of `spin` says microseconds: nobody foresees that this one takes so long."""
     before = house.counts("spin")
-    said = speaker.ask("spin", turns=360_000, timeout=300_000, report_timing=True)
-    assert said.status == 200
-    assert said.parameters["late"] is True
-    assert said.parameters["budget_us"] < 0
-    said = speaker.ask("spin", turns=360_000, timeout=300_000, late="discard")
-    assert (said.status, "discarded" in said.text) == (504, True)
+    answer = speaker.ask("spin", turns=360_000, timeout=300_000, report_timing=True)
+    assert answer.status == 200
+    assert answer.parameters["late"] is True
+    assert answer.parameters["budget_us"] < 0
+    answer = speaker.ask("spin", turns=360_000, timeout=300_000, late="discard")
+    assert (answer.status, "discarded" in answer.text) == (504, True)
     assert risen(house, "spin", before, Reason.AFTER_DEADLINE) == 2
 
 
@@ -242,7 +242,7 @@ def test_the_urgent_go_first(house: Any, busy: Callable[[], None]) -> None:
     urgent = house.later("slow", house.slow_call(report_timing=True, timeout=20_000_000))
     house.queued("slow", 7)
     busy()
-    waited = [one.result().json["parameters"]["queue_us"] for one in patient]
+    waited = [pending.result().json["parameters"]["queue_us"] for pending in patient]
     # It came last and was not the last to start.
     assert urgent.result().json["parameters"]["queue_us"] < max(waited)
 
@@ -257,7 +257,7 @@ def test_deadlines_that_present_work_makes_impossible_are_refused(
     timeout = round(30e6 * house.alone("slow"))
     before = house.counts("slow")
     waiting = [house.spawn(speaker.ask, "slow", timeout=timeout) for _ in range(60)]
-    statuses = [one.result().status for one in waiting]
+    statuses = [pending.result().status for pending in waiting]
     assert 429 in statuses
     assert set(statuses) <= {200, 429, 504}
     assert risen(house, "slow", before, Reason.BEHIND_WORK) == statuses.count(429)
@@ -267,16 +267,16 @@ def test_a_refusal_says_how_much_time_was_short(
     speaker: Speaker, house: Any, busy: Callable[[], None]
 ) -> None:
     timeout = round(0.5e6 * house.alone("slower"))
-    said = speaker.ask("slower", timeout=timeout)
-    assert said.parameters["reason"] == "shorter_than_alone"
-    assert 0 < said.parameters["budget_us"] <= timeout < said.parameters["needed_us"]
+    answer = speaker.ask("slower", timeout=timeout)
+    assert answer.parameters["reason"] == "shorter_than_alone"
+    assert 0 < answer.parameters["budget_us"] <= timeout < answer.parameters["needed_us"]
     (stats,) = house.get("/v2/models/slower/stats").json["model_stats"]
     assert stats["outcome_stats"]["shorter_than_alone"] >= 1
     waiting = [house.later("slow", house.slow_call()) for _ in range(2)]
     house.queued("slow", 2)
     timeout = round(30e6 * house.alone("slow"))
     first = [house.spawn(speaker.ask, "slow", timeout=timeout) for _ in range(60)]
-    refused = [said.parameters for one in first if (said := one.result()).status == 429]
+    refused = [answer.parameters for pending in first if (answer := pending.result()).status == 429]
     assert refused
     for numbers in refused:
         assert numbers["reason"] == "behind_work"
@@ -285,7 +285,7 @@ def test_a_refusal_says_how_much_time_was_short(
         # How long the lane stays taken was foreseen; that it is held on is not.
         assert numbers["queue_us"] >= 0
     busy()
-    assert {one.result().status for one in waiting} == {200}
+    assert {pending.result().status for pending in waiting} == {200}
 
 
 @pytest.mark.slow
@@ -323,8 +323,8 @@ def test_limits_of_the_queue_of_a_client_and_of_memory(zoo: Any, serve: Any) -> 
         ):
             assert answer.status == 429
         stack.close()
-        for one in [*waiting, *more]:
-            assert one.result().status == 200
+        for pending in [*waiting, *more]:
+            assert pending.result().status == 200
         house.good()
 
 

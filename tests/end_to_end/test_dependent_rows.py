@@ -89,8 +89,8 @@ def in_engine(app: Any, model: str) -> int:
 
 def outputs(answers: list[Any]) -> list[Any]:
     assert [answer.status for answer in answers] == [200] * len(answers)
-    found = [answer.json["outputs"][0] for answer in answers]
-    return [np.array(each["data"]).reshape(each["shape"]) for each in found]
+    first_outputs = [answer.json["outputs"][0] for answer in answers]
+    return [np.array(output["data"]).reshape(output["shape"]) for output in first_outputs]
 
 
 def executions(house: Any, model: str) -> int:
@@ -101,16 +101,16 @@ def executions(house: Any, model: str) -> int:
 def test_requests_that_wait_together_get_what_they_get_alone(house: Any, model: str) -> None:
     arrays = [RANDOM.standard_normal((rows, 4)) for rows in (1, 3, 1, 2, 1)]
     before = executions(house, model)
-    for got, array in zip(outputs(ask_at_once(house, model, arrays)), arrays, strict=True):
-        assert got == pytest.approx(softmax(array), abs=1e-5)
+    for output, array in zip(outputs(ask_at_once(house, model, arrays)), arrays, strict=True):
+        assert output == pytest.approx(softmax(array), abs=1e-5)
     assert executions(house, model) == before + 5
 
 
 def test_rows_that_do_not_influence_each_other_still_share_batches(house: Any) -> None:
     arrays = [RANDOM.standard_normal((1, 4)) for _ in range(5)]
     before = executions(house, "negated")
-    for got, array in zip(outputs(ask_at_once(house, "negated", arrays)), arrays, strict=True):
-        assert got == pytest.approx(-array, abs=1e-5)
+    for output, array in zip(outputs(ask_at_once(house, "negated", arrays)), arrays, strict=True):
+        assert output == pytest.approx(-array, abs=1e-5)
     assert executions(house, "negated") == before + 1
 
 
@@ -121,11 +121,11 @@ def test_a_number_of_rows_that_differs_while_serving_stops_batching(
     mixed = [small, large, small * 2]
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            got = outputs(ask_at_once(house, "filter", mixed))
-            assert [each.tolist() for each in got] == [[[1.0] * 4], [], [[2.0] * 4]]
-    told = [text for text in caplog.messages if "max_batch" in text]
-    assert len(told) == 1
-    assert told[0].startswith("filter: requests run one at a time")
+            selected = outputs(ask_at_once(house, "filter", mixed))
+            assert [rows.tolist() for rows in selected] == [[[1.0] * 4], [], [[2.0] * 4]]
+    messages = [text for text in caplog.messages if "max_batch" in text]
+    assert len(messages) == 1
+    assert messages[0].startswith("filter: requests run one at a time")
     before = executions(house, "filter")
     outputs(ask_at_once(house, "filter", [small] * 5))
     assert executions(house, "filter") == before + 5

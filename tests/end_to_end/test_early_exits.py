@@ -136,8 +136,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
         chain(zoo, name)
     chain(zoo, "inside", "early_exit: 1%\nexecutor: in_process\nmax_batch: 8\n")
     learn(zoo, "learnt", folder, rows(600))
-    found = (zoo.root / "learnt/1/exits").iterdir()
-    files = {path.name: path.read_bytes() for path in found}
+    paths = (zoo.root / "learnt/1/exits").iterdir()
+    files = {path.name: path.read_bytes() for path in paths}
     for name, change in (("foreign", b""), ("torn", b"[" * 100_000)):
         (zoo.root / name / "1/exits").mkdir()
         for file, content in files.items():
@@ -169,12 +169,12 @@ def test_stored_ramps_are_planned_with(exits: Any) -> None:
     stats = exit_stats(exits, "learnt")
     assert stats["revision"] == 1
     assert (stats["mode"], stats["feedback"]) == ("auto", 1.0), "nothing is judged yet"
-    known = exits.look(lambda app: app.catalog.find("learnt", None).exits)
-    assert known.names == tuple(f"r{layer}" for layer in range(LAYERS))
-    assert known.makes([0])
-    assert not known.makes([0, 1])
-    assert {each["tensor"] for each in stats["ramps"]} <= set(known.names)
-    assert {each["threshold"] for each in stats["ramps"]} <= {0.0}
+    stored = exits.look(lambda app: app.catalog.find("learnt", None).exits)
+    assert stored.names == tuple(f"r{layer}" for layer in range(LAYERS))
+    assert stored.makes([0])
+    assert not stored.makes([0, 1])
+    assert {ramp["tensor"] for ramp in stats["ramps"]} <= set(stored.names)
+    assert {ramp["threshold"] for ramp in stats["ramps"]} <= {0.0}
 
 
 @pytest.mark.parametrize("name", ["foreign", "torn", "fresh"])
@@ -186,7 +186,7 @@ def test_without_ramps_of_its_own_a_model_is_served_as_it_is(exits: Any, name: s
     answer = exits.infer(name, document)
     assert answer.status == 200
     assert answer.json["parameters"]["exit"] == ""
-    assert [each["name"] for each in answer.json["outputs"]] == ["scores", "state"]
+    assert [output["name"] for output in answer.json["outputs"]] == ["scores", "state"]
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +227,8 @@ def leaving(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -
     recording = Recording(path)
     assert replay(recording).difference is None
     calls = [line.record for line in recording.lines() if isinstance(line.record, Call)]
-    seen = {type(event).__name__ for call in calls for event in call.events}
-    assert {"RowsReleased", "BatchFinished", "ReplicaLost"} <= seen
+    event_names = {type(event).__name__ for call in calls for event in call.events}
+    assert {"RowsReleased", "BatchFinished", "ReplicaLost"} <= event_names
 
 
 def end_of(data: NDArray[np.float32], path: Path) -> tuple[Any, Any]:
@@ -271,7 +271,7 @@ def test_frames_leave_an_example_model_with_what_its_ramp_says(leaving: Any) -> 
     session = InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     left = 0
     with tritonclient.http.InferenceServerClient(house.http) as client:
-        for frame, said in zip(data, logits, strict=True):
+        for frame, exit_logits in zip(data, logits, strict=True):
             asked = tritonclient.http.InferInput("frames", [1, 3, SIZE, SIZE], "UINT8")
             asked.set_data_from_numpy(frame[None])
             answer = client.infer("residual", [asked], parameters={"report_timing": True})
@@ -279,7 +279,7 @@ def test_frames_leave_an_example_model_with_what_its_ramp_says(leaving: Any) -> 
             if exit_of(answer):
                 left += 1
                 assert exit_of(answer) == tensor
-                expected = said
+                expected = exit_logits
             assert answer.as_numpy("logits")[0] == pytest.approx(expected, rel=1e-3, abs=1e-3)
     assert 0 < left < len(data)
 
@@ -296,12 +296,12 @@ def test_early_answers_are_what_the_ramp_says_and_the_others_the_models(leaving:
     early = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     before = house.counts("chain").get("early_exit", 0)
     left = 0
-    for row, end, said in zip(data, ends, early, strict=True):
+    for row, end, ramp_answer in zip(data, ends, early, strict=True):
         answer = ask(house, row, "scores")
         if exit_of(answer):
             left += 1
             assert exit_of(answer) == tensor == "r0"
-            assert answer.as_numpy("scores")[0] == pytest.approx(said, abs=1e-4)
+            assert answer.as_numpy("scores")[0] == pytest.approx(ramp_answer, abs=1e-4)
         else:
             assert answer.as_numpy("scores")[0] == pytest.approx(end, abs=1e-4)
     assert 0 < left < len(data), "easy ones alone leave"
@@ -407,14 +407,14 @@ def test_a_stage_of_a_pipeline_is_left_early(
             x = tritonclient.http.InferInput("x", [1, WIDTH], "FP32")
             x.set_data_from_numpy(row[None])
             wanted = [tritonclient.http.InferRequestedOutput("see.scores")]
-            told = {"report_timing": True}
-            answer = client.infer("watch", [x], outputs=wanted, parameters=told)
+            parameters = {"report_timing": True}
+            answer = client.infer("watch", [x], outputs=wanted, parameters=parameters)
             exit = answer.get_response()["parameters"]["see.exit"]
             alone = ask(house, row, "scores")
             assert exit == exit_of(alone)
             scores = alone.as_numpy("scores")
             assert answer.as_numpy("see.scores") == pytest.approx(scores, abs=1e-4)
             left += bool(exit)
-        answer = client.infer("watch", [x], parameters=told)
+        answer = client.infer("watch", [x], parameters=parameters)
         assert answer.get_response()["parameters"]["see.exit"] == ""
     assert 0 < left < len(data)

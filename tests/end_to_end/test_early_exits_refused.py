@@ -88,8 +88,8 @@ def odd(zoo: Any) -> None:
         node("Squeeze", ["s", "one"], ["b"]),
         last,
     ]
-    one = numpy_helper.from_array(np.array([0]), "one")
-    states = [weight("k", 1, 24, 8), weight("r", 1, 24, 8), one]
+    index = numpy_helper.from_array(np.array([0]), "one")
+    states = [weight("k", 1, 24, 8), weight("r", 1, 24, 8), index]
     stated = (
         "early_exit: {primary: x, output: logits, positions: {forbid: [a0, b]}}\nmax_batch: 8\n"
     )
@@ -209,9 +209,9 @@ def test_requests_from_which_nothing_can_be_learnt_are_told_of(
 
 def test_too_few_rows_are_told_by_their_number(house: Any) -> None:
     data = rows(8)
-    told = "ramps need 512 rows, have "
-    full = said(house, "few", told, lambda: ask(house, "few", x=data))
-    assert 0 < int(full.removeprefix(told)) < 512
+    message = "ramps need 512 rows, have "
+    full = said(house, "few", message, lambda: ask(house, "few", x=data))
+    assert 0 < int(full.removeprefix(message)) < 512
     served_as_it_is(house, "few", x=data)
 
 

@@ -282,8 +282,8 @@ def test_crops_and_rows_stay_together_over_many_batches(house: Any) -> None:
     boxes = [(7 * at, 60 + 5 * at, 7 * at + 60, 130 + 5 * at, 200 + at, 1) for at in range(20)]
     image = frame(*boxes, seed=3)
     answer = outputs(ask_frame(house, image, "frames"))
-    seen = crops(image, *reversed(boxes))
-    assert (answer["dark.image"] == seen // 2).all()
+    expected = crops(image, *reversed(boxes))
+    assert (answer["dark.image"] == expected // 2).all()
     for stage, of in (("dark.seen", "look.bright"), ("paint.bright", "look.bright")):
         assert answer[stage].astype(int).tolist() == answer[of].astype(int).tolist()
     assert len(set(answer["look.bright"].astype(int).tolist())) > 5
@@ -296,8 +296,8 @@ def test_a_stage_sees_the_frame_and_a_join_gets_crops_beside_rows(house: Any) ->
         answer = outputs(ask_frame(house, image, "frames"))
         assert answer["corners.size"].tolist() == [[HEIGHT, image.shape[1]]]
         assert answer["corners.pixel"].tolist() == [int(image[1, 2, 0])]
-        seen = crops(image, *(SEEN[at] for at in (1, 2, 0)))
-        assert (answer["dark.image"] == seen // 2).all()
+        expected = crops(image, *(SEEN[at] for at in (1, 2, 0)))
+        assert (answer["dark.image"] == expected // 2).all()
         assert answer["dark.seen"].tolist() == answer["look.bright"].astype(int).tolist()
         assert answer["dark.rows"].tolist() == answer["look.rows"].tolist() == [1, 2, 0]
-        np.testing.assert_allclose(answer["again.mean"], (seen // 2).mean((1, 2)), atol=1e-2)
+        np.testing.assert_allclose(answer["again.mean"], (expected // 2).mean((1, 2)), atol=1e-2)

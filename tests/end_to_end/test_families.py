@@ -293,14 +293,14 @@ def test_grpc_clients_name_variants_as_well(families: Any):
 
 def test_statistics_count_batches_by_variant(families: Any):
     house = families
-    before = {one["variant"]: one for one in stats(house)}
+    before = {variant["variant"]: variant for variant in stats(house)}
     for _ in range(3):
         ask(house, "sizes", sized(32), variant="32")
-    after = {one["variant"]: one for one in stats(house)}
+    after = {variant["variant"]: variant for variant in stats(house)}
     assert after["32"]["execution_count"] == before["32"]["execution_count"] + 3
     assert after["32"]["inference_count"] == before["32"]["inference_count"] + 3
     assert after["64"] == before["64"]
-    assert [one["replicas"] for one in stats(house, "depths")] == [1, 0, 1]
+    assert [variant["replicas"] for variant in stats(house, "depths")] == [1, 0, 1]
     plain = house.get("/v2/models/matmul/stats").json["model_stats"][0]
     assert "variant_stats" not in plain
 
@@ -312,16 +312,16 @@ def test_the_end_of_a_process_is_told_once_for_all_sizes_and_why(
     with house.taken_to_hang_after(1.5):
         os.kill(house.worker("sizes"), signal.SIGSTOP)
         assert ask(house, "sizes", sized(32), variant="64").as_numpy("mean") == pytest.approx(7.0)
-    told = [text for text in caplog.messages if text.startswith("replica")]
-    assert len(told) == 1
-    assert "64" in told[0]
-    assert "hung on a batch: killing it" in told[0]
+    messages = [text for text in caplog.messages if text.startswith("replica")]
+    assert len(messages) == 1
+    assert "64" in messages[0]
+    assert "hung on a batch: killing it" in messages[0]
     os.kill(house.worker("sizes"), signal.SIGKILL)
     house.until(lambda app: len(caplog.messages) > 1, "it is lost")
     assert ask(house, "sizes", sized(32), variant="32").as_numpy("mean") == pytest.approx(7.0)
-    told = [text for text in caplog.messages if text.startswith("replica")]
-    assert len(told) == 2
-    assert "killed by signal 9" in told[1]
+    messages = [text for text in caplog.messages if text.startswith("replica")]
+    assert len(messages) == 2
+    assert "killed by signal 9" in messages[1]
 
 
 def stats(house: Any, model: str = "sizes") -> Any:

@@ -72,7 +72,8 @@ def route_to(house: Any, model: str, variant: str) -> None:
     house.look(change)
     house.until(
         lambda app: any(
-            each.model == model and each.pool.variant == variant for each in app.engine.plan.routes
+            route.model == model and route.pool.variant == variant
+            for route in app.engine.plan.routes
         ),
         f"requests for {model} go to {variant}",
     )
@@ -87,8 +88,8 @@ def test_a_worker_killed_in_mid_batch_costs_no_request_and_no_other_variant(hous
     others = [house.later("depths", call(house, variant="quick")) for _ in range(3)]
     house.queued("depths", len(waiting) + len(others) - 2)
     os.kill(workers["slow"], signal.SIGKILL)
-    assert [ran(each.result()) for each in waiting] == ["slow"] * 3
-    assert [ran(each.result()) for each in others] == ["quick"] * 3
+    assert [ran(pending.result()) for pending in waiting] == ["slow"] * 3
+    assert [ran(pending.result()) for pending in others] == ["quick"] * 3
     assert house.worker("depths", "slow") != workers["slow"]
     assert house.worker("depths", "quick") == workers["quick"]
 
@@ -115,7 +116,7 @@ def test_requests_that_wait_follow_a_plan_to_another_variant(house: Any) -> None
     assert {id: ("quick", due) for id, (_, due) in before.items()} == after
     os.kill(worker, signal.SIGCONT)
     assert ran(running[0].result()) == "slow"
-    assert [ran(each.result()) for each in waiting] == ["quick"] * 4
+    assert [ran(pending.result()) for pending in waiting] == ["quick"] * 4
 
 
 @pytest.mark.parametrize("model", ["depths", "unrescued"])

@@ -95,7 +95,7 @@ def test_members_of_a_lost_batch_run_again_one_by_one(fragile: Any) -> None:
         fragile.queued("killed", 3)
     fragile.running("killed", rows=3)
     kill(fragile, "killed")
-    answers = [one.result() for one in waiting]
+    answers = [pending.result() for pending in waiting]
     assert [answer.status for answer in answers] == [200] * 3
     assert [answer.json["parameters"]["batch_size"] for answer in answers] == [1] * 3
 
@@ -249,9 +249,11 @@ def test_an_unavailable_model_is_tried_again_by_itself(fragile: Any, caplog: Any
     labels = '{model="again",version="1"'
     assert f"slacktide_circuit_openings_total{labels}}} 1" in page
     assert f'slacktide_circuit{labels},state="trial"}} 1' in page
-    said = [record.getMessage() for record in caplog.records if "again:1" in record.getMessage()]
-    assert any("next try in 0.2 s" in line for line in said)
-    assert "again:1 serves again, on trial" in said
+    messages = [
+        record.getMessage() for record in caplog.records if "again:1" in record.getMessage()
+    ]
+    assert any("next try in 0.2 s" in line for line in messages)
+    assert "again:1 serves again, on trial" in messages
     # One crash on trial is enough.
     kill(fragile, "again")
     fragile.until(lambda app: unavailable(app, "again"), "the crash on trial counts")
@@ -276,7 +278,7 @@ def test_poison_counts_for_nothing_while_others_are_served(fragile: Any) -> None
         answer = waiting.result()
         assert answer.status == 500
         assert "crashed or hung on this request" in answer.error
-        assert [one.result().status for one in honest] == [200] * 3
+        assert [pending.result().status for pending in honest] == [200] * 3
     assert risen(fragile, "divide", before, Reason.CRASHED) == 6
     assert fragile.look(lambda app: app.catalog.find("divide", None).counters.circuit_openings) == 0
     answer = fragile.infer("divide", division(fragile, 1, 3))
@@ -351,7 +353,7 @@ def test_a_model_that_raises_fails_its_request_alone(fragile: Any) -> None:
         good = [fragile.later("gather", rows_of(fragile, i)) for i in (1, 2)]
         bad = fragile.later("gather", rows_of(fragile, 99))
         fragile.queued("gather", 3)
-    assert [one.result().status for one in good] == [200, 200]
+    assert [pending.result().status for pending in good] == [200, 200]
     answer = bad.result()
     assert answer.status == 500
     assert "out of data bounds" in answer.error

@@ -60,18 +60,20 @@ class Client:
             request.parameters[name].string_param = value
         self.send(announcement=m.Announcement(id=id, bytes=4800))
         self.send(frame=m.Frame(id=id, request=request))
-        return next(each for kind, each in iter(lambda: self.read(1)[0], None) if kind == "answer")
+        return next(
+            message for kind, message in iter(lambda: self.read(1)[0], None) if kind == "answer"
+        )
 
     def end(self) -> None:
         self._sent.put(None)
 
     def read(self, count: int) -> list[tuple[str, Any]]:
-        found = []
+        messages = []
         for _ in range(count):
             message = m.ServerMessage.FromString(next(self.call))
             kind = str(message.WhichOneof("message"))
-            found.append((kind, getattr(message, kind)))
-        return found
+            messages.append((kind, getattr(message, kind)))
+        return messages
 
 
 @pytest.fixture
@@ -96,13 +98,18 @@ def test_frames_are_acknowledged_and_answered_and_the_session_is_on_the_page(hou
     for id in range(1, 4):
         client.frame(id, age_us=1_000)
     client.frame(4, announced=False)
-    found = client.read(8)
-    assert sorted(each.id for kind, each in found if kind == "acknowledgement") == [1, 2, 3, 4]
-    answers = [each for kind, each in found if kind == "answer"]
+    messages = client.read(8)
+    assert sorted(message.id for kind, message in messages if kind == "acknowledgement") == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    answers = [message for kind, message in messages if kind == "answer"]
     assert sorted(answer.id for answer in answers) == [1, 2, 3, 4]
     for answer in answers:
-        got = np.frombuffer(answer.response.raw_output_contents[0], "<f4")
-        assert got == pytest.approx(house.WEIGHT[0])
+        values = np.frombuffer(answer.response.raw_output_contents[0], "<f4")
+        assert values == pytest.approx(house.WEIGHT[0])
         assert answer.server_us > 0
     (page,) = sessions(house)
     assert (page["id"], page["name"], page["model"]) == (welcome.session, "gate", "matmul")
@@ -156,7 +163,7 @@ def test_an_announcement_without_frame_ends_at_its_deadline(house, channel):
     assert (kind, answer.id) == ("answer", 1)
     assert answer.refusal.reason in ("expired", "hopeless")
     client.frame(2)
-    assert [each.id for _, each in client.read(2)] == [2, 2]
+    assert [message.id for _, message in client.read(2)] == [2, 2]
     client.end()
     gone(house)
 
@@ -165,9 +172,9 @@ def test_a_frame_that_is_too_old_is_refused_before_it_is_here(house, channel):
     client = Client(channel, "matmul", slo_ms=100.0)
     client.read(1)
     client.frame(1, age_us=4_000_000_000)  # a clock gone wrong, or a lie
-    found = client.read(2)
-    assert sorted(kind for kind, _ in found) == ["acknowledgement", "answer"]
-    (answer,) = (each for kind, each in found if kind == "answer")
+    messages = client.read(2)
+    assert sorted(kind for kind, _ in messages) == ["acknowledgement", "answer"]
+    (answer,) = (message for kind, message in messages if kind == "answer")
     assert answer.refusal.reason
     assert not answer.HasField("response")
     client.end()
@@ -181,11 +188,11 @@ def test_bad_frames_fail_alone(house, channel):
     request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
     client.send(frame=m.Frame(id=1, request=request))
     client.send(announcement=m.Announcement(id=2, bytes=10**15))
-    found = client.read(3)
-    refused = {each.id: each.refusal.reason for kind, each in found if kind == "answer"}
+    messages = client.read(3)
+    refused = {message.id: message.refusal.reason for kind, message in messages if kind == "answer"}
     assert refused == {1: "bad_input", 2: "too_large"}
     client.frame(3)
-    assert [each.id for _, each in client.read(2)] == [3, 3]
+    assert [message.id for _, message in client.read(2)] == [3, 3]
     client.end()
     gone(house)
 

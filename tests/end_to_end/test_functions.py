@@ -97,13 +97,13 @@ def counted(house: Any, model: str) -> int:
     return int(stats["inference_count"])
 
 
-def whole(found: Any, image: Any) -> None:
+def whole(tensors: Any, image: Any) -> None:
     """By hand: boxes by score, turned, and their mean colour."""
-    seen = crops(image, *(SEEN[each] for each in (1, 2, 0)))
-    np.testing.assert_allclose(found["turn.image"], 255 - seen, atol=0)
-    np.testing.assert_allclose(found["turn.light"], seen.mean((1, 2, 3)), rtol=1e-5)
+    expected = crops(image, *(SEEN[place] for place in (1, 2, 0)))
+    np.testing.assert_allclose(tensors["turn.image"], 255 - expected, atol=0)
+    np.testing.assert_allclose(tensors["turn.light"], expected.mean((1, 2, 3)), rtol=1e-5)
     for stage in ("look", "shade"):
-        np.testing.assert_allclose(found[f"{stage}.mean"], 255 - seen.mean((1, 2)), atol=1e-2)
+        np.testing.assert_allclose(tensors[f"{stage}.mean"], 255 - expected.mean((1, 2)), atol=1e-2)
 
 
 def test_a_function_that_feeds_two_stages_runs_once_for_both(house: Any) -> None:
@@ -118,13 +118,13 @@ def test_a_function_is_a_model_like_others(house: Any) -> None:
     call = house.call_of({"x": ("INT32", [3], [1, 2, 3])})
     assert outputs(house.infer("shift", call))["y"].tolist() == [2, 3, 4]
     about = house.get("/v2/models/turn").json
-    assert [each["name"] for each in about["outputs"]] == ["image", "light"]
+    assert [output["name"] for output in about["outputs"]] == ["image", "light"]
     assert about["inputs"] == [{"name": "image", "datatype": "UINT8", "shape": [-1, SIDE, SIDE, 3]}]
     assert list((house.folder / "repository" / "turn").glob("profile.*.json"))
 
 
 @pytest.mark.parametrize(
-    ("shade", "told"),
+    ("shade", "reason"),
     [
         (1, "the function 'turn' raised RuntimeError: no"),
         (2, "the function 'turn' returned 1 arrays, expected 2"),
@@ -132,18 +132,20 @@ def test_a_function_is_a_model_like_others(house: Any) -> None:
         (4, "ValueError: assignment destination is read-only"),
     ],
 )
-def test_a_faulty_function_costs_its_branch_alone(house: Any, shade: int, told: str) -> None:
+def test_a_faulty_function_costs_its_branch_alone(house: Any, shade: int, reason: str) -> None:
     image = frame(*SEEN, seed=3)
     image[1:] = shade
-    answers = [house.spawn(ask_frame, house, each, "turned") for each in (image, frame(*SEEN))]
-    found = outputs(answers[0].result(), partial="turn,look,shade")
-    assert {name.partition(".")[0] for name in found} == {"detect"}
+    answers = [
+        house.spawn(ask_frame, house, picture, "turned") for picture in (image, frame(*SEEN))
+    ]
+    partial = outputs(answers[0].result(), partial="turn,look,shade")
+    assert {name.partition(".")[0] for name in partial} == {"detect"}
     whole(outputs(answers[1].result()), frame(*SEEN))
     flat = np.full((1, SIDE, SIDE, 3), shade)
     call = house.call_of({"image": ("UINT8", flat.shape, flat.ravel().tolist())})
     answer = house.infer("turn", call)
     assert answer.status == 500
-    assert told in answer.json["error"]
+    assert reason in answer.json["error"]
 
 
 @pytest.mark.slow
@@ -157,7 +159,7 @@ def test_one_that_hangs_is_ended_and_comes_back(house: Any) -> None:
 
 
 def test_a_name_that_nothing_was_registered_under_is_refused_with_its_key(house: Any) -> None:
-    index = {each["name"]: each for each in house.post("/v2/repository/index").json}
+    index = {model["name"]: model for model in house.post("/v2/repository/index").json}
     assert index["unknown"]["state"] == "UNAVAILABLE"
     assert "function.name: expected the name of a glue function" in index["unknown"]["reason"]
     assert "did you mean 'shift'" in index["unknown"]["reason"]

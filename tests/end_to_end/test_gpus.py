@@ -70,8 +70,8 @@ def test_memory_limits_batches_and_requests_and_a_model_without_room_says_so(gpu
     assert least(gpus.infer("tight", row(gpus, 0, rows=8))) == 0
     assert least(gpus.infer("tight", row(gpus, 0, rows=9))) == 0  # in two batches
     assert gpus.get("/v2/models/huge/ready").status == 400
-    told = gpus.index()["huge"]
-    assert (told["state"], told["reason"]) == ("UNAVAILABLE", "out of memory")
+    entry = gpus.index()["huge"]
+    assert (entry["state"], entry["reason"]) == ("UNAVAILABLE", "out of memory")
 
     def capped(app: Any) -> list[int]:
         pools = app.engine.state.pools.items()

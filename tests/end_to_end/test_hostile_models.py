@@ -22,8 +22,8 @@ def test_a_server_beside_hostile_models_serves_the_good_one(
     served = program(zoo.root, *FREE)
     port = served.port("http")
     assert common.ask(port, "POST", "/v2/models/good/infer", MATMUL).status == 200
-    said = "".join(served.said)
-    assert "Traceback" not in said
+    log = "".join(served.said)
+    assert "Traceback" not in log
     for name, why in hostile.items():
         (line,) = [line for line in served.said if f"{name} could not be loaded: " in line]
         assert why in line
@@ -48,8 +48,8 @@ def test_the_checker_refuses_what_loading_refuses(zoo: Any) -> None:
 def test_the_checker_can_be_kept_from_loading(zoo: Any) -> None:
     zoo.hostile()
     done = _slacktide("models", "check", "--files-only", zoo.root)
-    found = {line.split(": ")[1] for line in done.stdout.splitlines()}
-    assert found == {"far", "deep", "endless", "sixty", "wide", "outside", "vast", "empty"}
+    models = {line.split(": ")[1] for line in done.stdout.splitlines()}
+    assert models == {"far", "deep", "endless", "sixty", "wide", "outside", "vast", "empty"}
 
 
 def test_a_server_with_too_few_descriptors_says_so_and_ends(zoo: Any) -> None:

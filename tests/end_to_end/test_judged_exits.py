@@ -65,7 +65,7 @@ def test_pictures_that_the_judge_finds_good_leave_with_what_its_head_found(
     house: Any, model: str
 ) -> None:
     def is_cut(app: Any) -> bool:
-        states = [each for pool, each in app.exits.states.items() if pool.model == model]
+        states = [state for pool, state in app.exits.states.items() if pool.model == model]
         return any(state.ramps and state.open_chain == state.ramps for state in states)
 
     house.until(is_cut, f"the stages of {model!r} are open")
@@ -73,13 +73,13 @@ def test_pictures_that_the_judge_finds_good_leave_with_what_its_head_found(
     quality = expected["depth1/quality"].reshape(-1)
     with tritonclient.http.InferenceServerClient(house.http) as client:
         metadata = client.get_model_metadata(model)
-        assert [each["name"] for each in metadata["outputs"]] == list(WHOLE)
+        assert [output["name"] for output in metadata["outputs"]] == list(WHOLE)
 
         def ask(first: int, count: int = 1, **parameters: bool) -> tuple[str, Any]:
             asked = tritonclient.http.InferInput("image", [count, SIDE, SIDE, 3], "UINT8")
             asked.set_data_from_numpy(images[first : first + count])
-            told = {"report_timing": True, **parameters}
-            answer = client.infer(model, [asked], parameters=told)
+            all_parameters = {"report_timing": True, **parameters}
+            answer = client.infer(model, [asked], parameters=all_parameters)
             return str(answer.get_response()["parameters"]["exit"]), answer
 
         left = []
@@ -105,5 +105,5 @@ def test_pictures_that_the_judge_finds_good_leave_with_what_its_head_found(
 
 def test_a_name_that_the_file_does_not_have_is_told_with_its_key(house: Any) -> None:
     index = house.post("/v2/repository/index", {}).json
-    (reason,) = [each["reason"] for each in index if each["name"] == "wrong"]
+    (reason,) = [entry["reason"] for entry in index if entry["name"] == "wrong"]
     assert "early_exit.judged[0].outputs.boxes: the model has no output 'dpeth1/boxes'" in reason

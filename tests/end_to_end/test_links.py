@@ -27,8 +27,10 @@ def ask(module: Any, address: str) -> bytes:
         given = module.InferInput("x", [5, 1], "BYTES")
         given.set_data_from_numpy(TEXTS)
         answer = client.infer("text", [given], request_id="one")
-        said = answer.get_response()
-        response = said.SerializeToString() if hasattr(said, "SerializeToString") else repr(said)
+        message = answer.get_response()
+        response = (
+            message.SerializeToString() if hasattr(message, "SerializeToString") else repr(message)
+        )
         return repr((response, answer.as_numpy("y").tolist())).encode()
 
 

@@ -93,8 +93,8 @@ def test_a_new_version_replaces_the_old_without_a_lost_request(open_house: Any) 
                 client.load_model("rolling")
         crowd.wait_for(20)
     assert {status for status, _ in crowd.answers} == {200}
-    seen = [(answer["model_version"], first(answer)) for _, answer in crowd.answers]
-    assert set(seen) == {("1", 1.0), ("2", 2.0), ("3", 3.0)}
+    versions = [(answer["model_version"], first(answer)) for _, answer in crowd.answers]
+    assert set(versions) == {("1", 1.0), ("2", 2.0), ("3", 3.0)}
     index = [entry for entry in open_house.post("/v2/repository/index").json
              if entry["name"] == "rolling"]  # fmt: skip
     assert [(entry["version"], entry["state"]) for entry in index] == [("3", "READY")]
@@ -124,7 +124,7 @@ def test_a_new_version_that_is_broken_leaves_the_old_one_serving(open_house: Any
     assert answer.status in (400, 503)
     assert "steady" in answer.error
     assert str(open_house.zoo.root) not in answer.error
-    assert {(status, got["model_version"]) for status, got in crowd.answers} == {(200, "1")}
+    assert {(status, answer["model_version"]) for status, answer in crowd.answers} == {(200, "1")}
     assert open_house.index()["steady"]["state"] == "READY"
     assert open_house.get("/v2/health/ready").status == 200
 
@@ -150,7 +150,7 @@ def test_unloading_answers_what_is_there_and_refuses_what_comes_later(open_house
     open_house.queued("leaving", 2)
     with tritonclient.http.InferenceServerClient(open_house.control) as client:
         client.unload_model("leaving")
-        assert [one.result().status for one in waiting] == [200] * 3
+        assert [pending.result().status for pending in waiting] == [200] * 3
         assert not client.is_model_ready("leaving")
     answer = open_house.infer("leaving", call)
     assert (answer.status, "unloaded" in answer.error) == (503, True)

@@ -26,7 +26,7 @@ def test_such_a_folder_breaks_nothing_for_the_others(zoo: Any, serve: Any) -> No
     for place in ("matmul", "bare", "matmul/1"):
         odd(zoo.root / place, b"\xfe.onnx").write_bytes(b"x")
     with serve(zoo) as house:
-        index = {each["name"]: each for each in house.post("/v2/repository/index").json}
+        index = {entry["name"]: entry for entry in house.post("/v2/repository/index").json}
         assert index["matmul"]["state"] == "READY"
         assert index["m\\xff"]["state"] == "UNAVAILABLE"
         assert "expected letters, digits" in index["m\\xff"]["reason"]

@@ -67,10 +67,10 @@ def test_a_signal_drains_and_a_clean_end_exits_0(program: Any, zoo: Any, common:
         common.ask, port, "POST", "/v2/models/slow/infer", json.dumps(common.slow_call())
     )
     served.process.send_signal(signal.SIGTERM)
-    seen = [status(common, port, "/v2/health/ready")]
-    while seen[-1] not in (503, None):
-        seen.append(status(common, port, "/v2/health/ready"))
-    assert seen[-1] == 503, "the port closed before readiness had failed"
+    statuses = [status(common, port, "/v2/health/ready")]
+    while statuses[-1] not in (503, None):
+        statuses.append(status(common, port, "/v2/health/ready"))
+    assert statuses[-1] == 503, "the port closed before readiness had failed"
     assert status(common, port, "/v2/health/live") == 200
     assert answer.result().status == 200
     family = served.family() if served.process.poll() is None else []
@@ -285,8 +285,8 @@ def test_a_port_in_use_is_named(program: Any, zoo: Any) -> None:
         port = str(taken.getsockname()[1])
         refused = program(zoo.root, *FREE, "--grpc-port", port)
         assert refused.end() == 2
-    said = "".join(refused.said)
-    assert f"--grpc-port {port}: Address already in use; choose another port" in said
+    log = "".join(refused.said)
+    assert f"--grpc-port {port}: Address already in use; choose another port" in log
 
 
 @pytest.mark.parametrize("name", ["http_port", "grpc_port", "metrics_port"])
@@ -366,11 +366,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -
 
 def test_every_route_asks_for_the_token(guarded: Any) -> None:
     ends = guarded.server.app.front_ends
-    seen = set()
+    groups = set()
     for server in (ends._servers["http"], ends._servers["metrics"]):
         for route in routes_of(server._context.router._root):
             path = re.sub(r"\{\w+\}", "matmul", route.pattern)
-            seen.add(route.group)
+            groups.add(route.group)
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
                 answer = guarded.ask(server.port, route.method, path, "{}", headers)
                 if route.group in OPEN_GROUPS:
@@ -379,7 +379,7 @@ def test_every_route_asks_for_the_token(guarded: Any) -> None:
                     assert answer.status == 401, (route.method, path)
                     assert answer.headers["www-authenticate"] == "Bearer"
                     assert "token" in answer.error
-    assert seen == set(EndpointGroup) - {EndpointGroup.PEERS}
+    assert groups == set(EndpointGroup) - {EndpointGroup.PEERS}
     right = {"Authorization": f"Bearer {TOKEN}"}
     assert guarded.ask(ends.port("http"), "GET", "/v2", None, right).status == 200
     assert guarded.ask(ends.port("metrics"), "GET", "/metrics", None, right).status == 200
@@ -688,9 +688,9 @@ def test_with_a_client_authority_only_its_clients_are_served(
                 answer = messages.ServerLiveResponse.FromString(method(b"", timeout=house.PATIENCE))
             return answer.live
 
-        known = authority.issue_cert("client.example")
-        assert over_http(known).startswith(b"HTTP/1.1 200 ")
-        assert over_grpc(known)
+        client_certificate = authority.issue_cert("client.example")
+        assert over_http(client_certificate).startswith(b"HTTP/1.1 200 ")
+        assert over_grpc(client_certificate)
         for unknown in (None, stranger.issue_cert("client.example")):
             with contextlib.suppress(OSError):  # the refusal may come as an alert or as an end
                 assert over_http(unknown) == b""

@@ -77,7 +77,7 @@ def test_only_the_model_of_a_broken_scheduler_fails(
     with slacktide.Server(tmp_path, profile_budget_s=0.2) as server:
         assert infer(server, "mlp")[0] == 503
         _, index = ask(server, "repository/index", {})
-        (entry,) = [each for each in index if each["name"] == "mlp"]
+        (entry,) = [listed for listed in index if listed["name"] == "mlp"]
         assert entry["state"] == "UNAVAILABLE"
         assert "propose raised RuntimeError: not today" in entry["reason"]
         assert infer(server, "other")[0] == 200

@@ -34,8 +34,8 @@ def run(*command: str, folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise MissingError(f"{command[0]} took too long") from None
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout).decode(errors="replace").strip().splitlines()
-        raise MissingError(f"{command[0]} failed: {said[-1] if said else 'silently'}") from None
+        lines = (error.stderr or error.stdout).decode(errors="replace").strip().splitlines()
+        raise MissingError(f"{command[0]} failed: {lines[-1] if lines else 'silently'}") from None
 
 
 def wheel(requirement: str, folder: Path, wanted: str) -> None:

@@ -127,9 +127,9 @@ def test_late_stages_are_left_out_and_named(house: Any) -> None:
     with house.hold():
         answer = ask_frame(house, IMAGE, timeout=1_500_000, report_timing=True)
     agree(outputs(answer, partial="grade"), IMAGE, lacks=("grade",))
-    told = answer.json["parameters"]
-    assert "look.compute_us" in told
-    assert "grade.compute_us" not in told
+    parameters = answer.json["parameters"]
+    assert "look.compute_us" in parameters
+    assert "grade.compute_us" not in parameters
     assert house.counts("street") == {}  # the engine knows stages only
     (stats,) = house.get("/v2/models/street/stats").json["model_stats"]
     ended = stats["outcome_stats"]
@@ -188,7 +188,7 @@ def test_a_stage_whose_worker_dies_runs_again(house: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("raises", "input 'image': its glue function raised"),
         ("nonsense", "input 'image': its glue function returned"),
@@ -196,24 +196,24 @@ def test_a_stage_whose_worker_dies_runs_again(house: Any) -> None:
     ],
 )
 def test_a_glue_function_that_fails_costs_its_stage_alone(
-    house: Any, name: str, told: str, caplog: pytest.LogCaptureFixture
+    house: Any, name: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with house.taken_to_hang_after(1.5):
         images = [frame(*SEEN, seed=seed) for seed in (10, 11)]
         answers = [house.spawn(ask_frame, house, image, name) for image in images]
         whole = [house.spawn(ask_frame, house, IMAGE) for _ in range(2)]
         for image, answer in zip(images, answers, strict=True):
-            found = outputs(answer.result(), partial="look")
-            agree(found, image, lacks=("look", "grade"))
+            partial = outputs(answer.result(), partial="look")
+            agree(partial, image, lacks=("look", "grade"))
         for answer in whole:
             agree(outputs(answer.result()), IMAGE)
     house.until(lambda app: app.driver.frames.open_frames == 0, "stages are counted")
     (stats,) = house.get(f"/v2/models/{name}/stats").json["model_stats"]
-    (look,) = [each for each in stats["stage_stats"] if each["stage"] == "look"]
-    assert look["outcome_stats"] == {"runtime_error" if told else "crashed": 2}
-    said = [text for text in caplog.messages if text.startswith(f"{name}: stage 'look' has no")]
-    assert len(said) == bool(told)  # once in ten seconds
-    assert all(told in text for text in said)
+    (look,) = [stage for stage in stats["stage_stats"] if stage["stage"] == "look"]
+    assert look["outcome_stats"] == {"runtime_error" if message else "crashed": 2}
+    warnings = [text for text in caplog.messages if text.startswith(f"{name}: stage 'look' has no")]
+    assert len(warnings) == bool(message)  # once in ten seconds
+    assert all(message in text for text in warnings)
 
 
 def test_rows_for_which_there_is_no_memory_are_left_out(house: Any) -> None:
@@ -227,8 +227,8 @@ def test_rows_for_which_there_is_no_memory_are_left_out(house: Any) -> None:
 def test_a_join_for_which_there_is_no_memory_is_left_out(house: Any) -> None:
     boxes = [(at * 7, 10, at * 7 + 30, 200, 255 - at, CAR) for at in range(30)]
     assert outputs(ask_frame(house, frame(*boxes[:8]), "tight"))["both.sum"].shape == (8, 3)
-    found = outputs(ask_frame(house, frame(*boxes), "tight"), partial="both")
-    assert found["grade.y"].shape == (30, 3)
+    partial = outputs(ask_frame(house, frame(*boxes), "tight"), partial="both")
+    assert partial["grade.y"].shape == (30, 3)
 
 
 def test_a_frame_of_which_a_stage_dies_is_not_run_again(house: Any) -> None:
@@ -323,10 +323,10 @@ def test_a_live_run_replays_to_the_bit_and_is_predicted(
     text = path.read_text()
     for word in ("FrameArrived", "StageYielded", "PreparePayload", "FreeFrame", "PipelinesChanged"):
         assert word in text
-    found = predict(Recording(path), seeds=(1,), provenance=Provenance("", {}, ""))
-    (lived,) = [each for each in found.recorded.streams if each.model == "street"]
+    comparison = predict(Recording(path), seeds=(1,), provenance=Provenance("", {}, ""))
+    (lived,) = [stream for stream in comparison.recorded.streams if stream.model == "street"]
     left_out = {"partial", "after_deadline"} & set(lived.reasons)  # late by a little, where starved
     assert lived.reasons == {"on_time": 21, **dict.fromkeys(left_out, 1)}
     assert len(left_out) == 1
-    (drawn,) = [each for each in found.predicted[0].streams if each.model == "street"]
+    (drawn,) = [stream for stream in comparison.predicted[0].streams if stream.model == "street"]
     assert drawn.submitted == 22

@@ -37,7 +37,7 @@ def state(house: Any, name: str = "chain") -> tuple[bool, str, str]:
 def said(house: Any, turns: int = 1) -> Any:
     answer = house.infer("chain", house.spin_call(turns))
     assert answer.status == 200, answer
-    return {each["name"]: each["data"] for each in answer.json["outputs"]}
+    return {output["name"]: output["data"] for output in answer.json["outputs"]}
 
 
 @pytest.fixture
@@ -179,8 +179,8 @@ def test_frames_go_on_while_their_models_are_loaded_anew_again_and_again(
         for model in ("colour", "detector", "street", "colour", "grade", "detector"):
             assert house.post(LOAD.format(model), {}).status == 200
         stop.set()
-        for each in cameras:
-            each.result()
+        for running in cameras:
+            running.result()
         assert set(asked) == {0, 1, 2}
         before = len(asked)
         (stats,) = house.get("/v2/models/street/stats").json["model_stats"]

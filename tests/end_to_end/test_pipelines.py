@@ -84,10 +84,10 @@ def test_a_pipeline_answers_what_its_models_do_one_by_one(server: Any) -> None:
 def test_stock_clients_over_http_see_one_model(server: Any) -> None:
     client = tritonclient.http.InferenceServerClient(server.http)
     assert client.is_model_ready("street")
-    told = client.get_model_metadata("street")
-    assert told["platform"] == "ensemble"
-    assert [each["name"] for each in told["inputs"]] == ["image"]
-    assert "look.rows" in [each["name"] for each in told["outputs"]]
+    metadata = client.get_model_metadata("street")
+    assert metadata["platform"] == "ensemble"
+    assert [tensor["name"] for tensor in metadata["inputs"]] == ["image"]
+    assert "look.rows" in [tensor["name"] for tensor in metadata["outputs"]]
     image = frame(*SEEN, seed=2)
     asked = tritonclient.http.InferInput("image", [1, *image.shape], "UINT8")
     asked.set_data_from_numpy(image[None])
@@ -95,7 +95,7 @@ def test_stock_clients_over_http_see_one_model(server: Any) -> None:
     agree({name: result.as_numpy(name) for name in (*expected(image), *DETECTED)}, image)
     wanted = [tritonclient.http.InferRequestedOutput(name) for name in ("grade.y", "look.rows")]
     some = client.infer("street", [asked], outputs=wanted)
-    assert [each["name"] for each in some.get_response()["outputs"]] == ["grade.y", "look.rows"]
+    assert [tensor["name"] for tensor in some.get_response()["outputs"]] == ["grade.y", "look.rows"]
     client.close()
 
 
@@ -120,25 +120,29 @@ def test_a_jpeg_is_a_frame_as_well(server: Any) -> None:
     jpeg = encode_jpeg(smooth, 95)
     call = server.call_of({"image": ("BYTES", [1], [base64.b64encode(jpeg).decode()])})
     call["inputs"][0]["parameters"] = {"content_type": "base64"}
-    found = outputs(server.infer("street", call))
-    for row in found["shade.mean"]:
+    answer = outputs(server.infer("street", call))
+    for row in answer["shade.mean"]:
         assert row == pytest.approx((40, 90, 200), abs=3)
 
 
 def test_statistics_index_and_timing_name_the_stages(server: Any) -> None:
     began = int(time.time() * 1000)
     answer = ask_frame(server, frame(*SEEN), report_timing=True)
-    told = answer.json["parameters"]
+    parameters = answer.json["parameters"]
     for stage in ("detect", "look", "shade", "grade"):
-        assert told[f"{stage}.compute_us"] > 0
-        assert told[f"{stage}.budget_us"] > 0
-    assert told["budget_us"] < 20_000_000
-    assert "variant" not in told  # stages have them
-    (found,) = server.get("/v2/models/street/stats").json["model_stats"]
-    assert found["outcome_stats"]["on_time"] == found["inference_stats"]["success"]["count"] >= 1
-    assert began <= found["last_inference"] <= time.time() * 1000
-    assert found["execution_count"] == 0  # batches are its models'
-    stages = {each["stage"]: each for each in found["stage_stats"]}
+        assert parameters[f"{stage}.compute_us"] > 0
+        assert parameters[f"{stage}.budget_us"] > 0
+    assert parameters["budget_us"] < 20_000_000
+    assert "variant" not in parameters  # stages have them
+    (statistics,) = server.get("/v2/models/street/stats").json["model_stats"]
+    assert (
+        statistics["outcome_stats"]["on_time"]
+        == statistics["inference_stats"]["success"]["count"]
+        >= 1
+    )
+    assert began <= statistics["last_inference"] <= time.time() * 1000
+    assert statistics["execution_count"] == 0  # batches are its models'
+    stages = {stage["stage"]: stage for stage in statistics["stage_stats"]}
     (own,) = server.get("/v2/models/grade/stats").json["model_stats"]
     assert own["inference_stats"]["success"]["count"] == sum(server.counts("grade").values()) > 0
     assert stages["grade"]["model"] == "grade"
@@ -154,16 +158,16 @@ def test_statistics_index_and_timing_name_the_stages(server: Any) -> None:
 
 def test_timing_names_the_variant_of_a_stage(server: Any) -> None:
     image = np.full((64, 64, 3), 7, np.uint8)
-    told = ask_frame(server, image, name="watch", report_timing=True).json["parameters"]
-    assert told["see.variant"] == "64"
-    assert "see.exit" not in told
+    parameters = ask_frame(server, image, name="watch", report_timing=True).json["parameters"]
+    assert parameters["see.variant"] == "64"
+    assert "see.exit" not in parameters
 
 
 def test_a_frame_asks_for_no_variant_by_its_size(server: Any) -> None:
     """Pixels sent to a family itself do; a pipeline's are as large as crops are to be sharp."""
     small = np.full((20, 20, 3), 7, np.uint8)
-    told = ask_frame(server, small, name="watch", report_timing=True).json["parameters"]
-    assert told["see.variant"] == "64"
+    parameters = ask_frame(server, small, name="watch", report_timing=True).json["parameters"]
+    assert parameters["see.variant"] == "64"
     named = ask_frame(server, small, name="watch", report_timing=True, variant="32")
     assert named.json["parameters"]["see.variant"] == "32"
     assert ask_frame(server, small, name="eyes").json["parameters"]["variant"] == "32"
@@ -173,32 +177,32 @@ def test_a_join_takes_what_belongs_together(server: Any) -> None:
     boxes = [(at * 7, 10, at * 7 + 30, 200, 255 - at, CAR) for at in range(30)]
     image = frame(*boxes)
     for _ in range(5):
-        found = outputs(ask_frame(server, image, name="joined"))
+        joined = outputs(ask_frame(server, image, name="joined"))
         wanted = crops(image, *boxes).astype(np.float32).mean((1, 2))
-        assert found["look.rows"].tolist() == list(range(30))
-        assert found["grade.y"] == pytest.approx(2 * wanted, abs=2e-2)
-        assert found["both.sum"] == pytest.approx(3 * wanted, abs=3e-2)
+        assert joined["look.rows"].tolist() == list(range(30))
+        assert joined["grade.y"] == pytest.approx(2 * wanted, abs=2e-2)
+        assert joined["both.sum"] == pytest.approx(3 * wanted, abs=3e-2)
 
 
 @pytest.mark.slow
 def test_streams_of_frames_are_told_the_sizes_of_the_source(server: Any) -> None:
-    told: Queue[bytes | None] = Queue()
+    requests: Queue[bytes | None] = Queue()
     with grpc.insecure_channel(server.grpc) as channel:
         call = channel.stream_stream(f"/{m.FRAME_SERVICE}/StreamFrames")
-        stream = call(iter(told.get, None), timeout=4 * server.PATIENCE)
+        stream = call(iter(requests.get, None), timeout=4 * server.PATIENCE)
         hello = m.Hello(model="watch", rate=10.0, slo_ms=8_000.0)
-        told.put(m.ClientMessage(hello=hello).SerializeToString())
+        requests.put(m.ClientMessage(hello=hello).SerializeToString())
         welcome = m.ServerMessage.FromString(next(stream)).welcome
         assert [variant.size for variant in welcome.variants] == [32, 64]
         assert welcome.input == "image"
-        kinds = (m.ServerMessage.FromString(each) for each in stream)
+        kinds = (m.ServerMessage.FromString(chunk) for chunk in stream)
         request = m.ModelInferRequest(model_name="watch", raw_input_contents=[bytes(4800)])
         request.inputs.add(name="image", datatype="UINT8", shape=[1, 40, 40, 3])
         sides = []
         for id in count(1):  # what its link carries shows in its frames; a silent client is closed
             announced = m.Announcement(id=id, bytes=4800)
-            told.put(m.ClientMessage(announcement=announced).SerializeToString())
-            told.put(m.ClientMessage(frame=m.Frame(id=id, request=request)).SerializeToString())
+            requests.put(m.ClientMessage(announcement=announced).SerializeToString())
+            requests.put(m.ClientMessage(frame=m.Frame(id=id, request=request)).SerializeToString())
             answer = next(kind.answer for kind in kinds if kind.WhichOneof("message") == "answer")
             names = [output.name for output in answer.response.outputs]
             assert names == ["see.mean", "see.side"]
@@ -208,26 +212,26 @@ def test_streams_of_frames_are_told_the_sizes_of_the_source(server: Any) -> None
                 break
             time.sleep(0.1)  # ten a second, as the hello says
         assert set(sides[:-1]) <= {32}
-        told.put(None)
+        requests.put(None)
         list(stream)
     server.until(lambda app: not len(app.data.sessions), "the session has ended")
 
 
 def test_no_box_is_complete_and_a_thousand_are_split(server: Any) -> None:
     nothing = ask_frame(server, frame(width=2000), name="wide")
-    found = outputs(nothing)
-    assert [found[f"look.{name}"].shape for name in ("rows", "mean", "bright")] == [
+    answer = outputs(nothing)
+    assert [answer[f"look.{name}"].shape for name in ("rows", "mean", "bright")] == [
         (0,), (0, 3), (0,),
     ]  # fmt: skip
-    assert found["grade.y"].shape == (0, 3)
+    assert answer["grade.y"].shape == (0, 3)
     before = server.counts("colour")["on_time"]
     boxes = [(at % 200, 10, at % 200 + 30, 200, 255 - at % 50, CAR) for at in range(1000)]
     image = frame(*boxes, width=2000)
-    found = outputs(ask_frame(server, image, name="wide"))
-    rows = found["look.rows"]
+    answer = outputs(ask_frame(server, image, name="wide"))
+    rows = answer["look.rows"]
     assert sorted(rows) == list(range(1000))
-    assert np.all(np.diff(found["detect.scores"][0][rows]) <= 0)
+    assert np.all(np.diff(answer["detect.scores"][0][rows]) <= 0)
     wanted = crops(image, *(boxes[row] for row in rows)).astype(np.float32).mean((1, 2))
-    assert found["look.mean"] == pytest.approx(wanted, abs=1e-2)
-    assert found["grade.y"] == pytest.approx(2 * wanted, abs=2e-2)
+    assert answer["look.mean"] == pytest.approx(wanted, abs=1e-2)
+    assert answer["grade.y"] == pytest.approx(2 * wanted, abs=2e-2)
     assert server.counts("colour")["on_time"] - before == 1000 // 8

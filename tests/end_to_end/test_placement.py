@@ -32,8 +32,8 @@ def placed(house: Any, name: str, count: int) -> dict[str, Any]:
     """What is told of the placement of a pipeline, once so many were computed while frames come."""
     limit = time.monotonic() + LIMIT_S
     while time.monotonic() < limit:
-        for each in ("street", "watch"):
-            assert ask_frame(house, IMAGE, name=each).status == 200
+        for pipeline_name in ("street", "watch"):
+            assert ask_frame(house, IMAGE, name=pipeline_name).status == 200
         (stats,) = house.get(f"/v2/models/{name}/stats").json["model_stats"]
         if stats["placement"]["placements"] >= count and stats["placement"]["stages"][0]["lanes"]:
             return dict(stats["placement"])
@@ -53,9 +53,9 @@ def test_stages_are_placed_as_frames_come(
     with serve(zoo, **options) as house:
         (stats,) = house.get("/v2/models/street/stats").json["model_stats"]
         assert stats["placement"]["placements"] == 0
-        told = placed(house, "watch", 1)
-        assert "expected in time" in told["reason"]
-        (stage,) = told["stages"]
+        placement = placed(house, "watch", 1)
+        assert "expected in time" in placement["reason"]
+        (stage,) = placement["stages"]
         assert stage["stage"] == "see"
         assert stage["largest_variant"] in (None, "32", "64")  # as fast as this machine is
         assert stage["lanes"] == ["shared"]
@@ -65,9 +65,14 @@ def test_stages_are_placed_as_frames_come(
         assert house.post("/v2/repository/models/watch/unload", {}).status == 200
         agree(outputs(ask_frame(house, IMAGE)), IMAGE)
         assert house.post("/v2/repository/models/watch/load", {}).status == 200
-        told = placed(house, "street", 2)
-        assert {each["stage"] for each in told["stages"]} == {"detect", "look", "shade", "grade"}
-        assert all(each["lanes"] == ["shared"] for each in told["stages"])
+        placement = placed(house, "street", 2)
+        assert {stage["stage"] for stage in placement["stages"]} == {
+            "detect",
+            "look",
+            "shade",
+            "grade",
+        }
+        assert all(stage["lanes"] == ["shared"] for stage in placement["stages"])
         page = page_of(house)
         assert "slacktide_placements_total" in page
         agree(outputs(ask_frame(house, IMAGE)), IMAGE)
@@ -107,8 +112,8 @@ def test_other_planners_go_on_within_what_is_told(zoo: Any, serve: Any) -> None:
     pipeline(zoo, "street", "slo: 20s\nstages: {see: {model: eyes, accuracy: 0.5}}")
     pipeline(zoo, "watch", "slo: 20s\nstages: {see: more}")
     with serve(zoo, placement="pipeline", hang_floor=30.0) as house:
-        told = placed(house, "watch", 1)
-        (stage,) = told["stages"]
+        placement = placed(house, "watch", 1)
+        (stage,) = placement["stages"]
         assert stage["most_cores"] in (None, 1, 2)
         assert stage["early_exits"] is True
         (stage,) = placed(house, "street", 1)["stages"]
@@ -122,6 +127,8 @@ def test_an_accuracy_that_no_variant_has_is_refused(zoo: Any, serve: Any) -> Non
     pipeline(zoo, "watch", "slo: 20s\nstages: {see: {model: eyes, accuracy: 0.9}}")
     with serve(zoo) as house:
         (index,) = [
-            each for each in house.post("/v2/repository/index", {}).json if each["name"] == "watch"
+            entry
+            for entry in house.post("/v2/repository/index", {}).json
+            if entry["name"] == "watch"
         ]
         assert "stages.see.accuracy: expected at most 0.8" in index["reason"]

@@ -101,10 +101,10 @@ def test_a_server_of_one_file_that_is_no_model_listens_and_says_why_it_is_not_re
     assert served.port("http")
     served.process.send_signal(signal.SIGTERM)
     assert served.end() == 0
-    (line,) = [said for said in served.said if "listening on http " in said]
+    (line,) = [text for text in served.said if "listening on http " in text]
     assert "not ready (--ready-when loaded): serving 0 of 1 models; unavailable: net (" in line
     assert "a Git LFS pointer; run 'git lfs pull'" in line
-    assert not any(" server: ready: " in said for said in served.said)
+    assert not any(" server: ready: " in text for text in served.said)
 
 
 @pytest.mark.parametrize("when", ["loaded", "all", "any"])

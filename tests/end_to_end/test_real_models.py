@@ -28,7 +28,7 @@ from slacktide.executors.session import ModelSession
 
 pytestmark = pytest.mark.network
 
-REQUESTS = [(name, size) for name, one in PINNED.items() for size in (*one.sizes, *one.later)]
+REQUESTS = [(name, size) for name, model in PINNED.items() for size in (*model.sizes, *model.later)]
 NAMES = [f"{name} {PINNED[name].label(size)}" for name, size in REQUESTS]
 UNFIT: dict[str, Size] = {
     "detector": (100, 100),
@@ -77,9 +77,9 @@ def ask(real: Any, protocol: str, model: str, inputs: Tensors) -> Any:
     module = CLIENTS[protocol]
     given = []
     for name, tensor in inputs.items():
-        one = module.InferInput(name, list(tensor.shape), np_to_triton_dtype(tensor.dtype))
-        one.set_data_from_numpy(tensor)
-        given.append(one)
+        field = module.InferInput(name, list(tensor.shape), np_to_triton_dtype(tensor.dtype))
+        field.set_data_from_numpy(tensor)
+        given.append(field)
     with module.InferenceServerClient(getattr(real, protocol)) as client:
         return client.infer(model, given)
 
@@ -183,28 +183,28 @@ def test_a_bare_folder_serves_or_says_which_key_is_missing(
                 inputs = request_of(PINNED[name], size)
                 answer = ask(house, "http", name, inputs)
                 for output, values in expected(PINNED[name], inputs).items():
-                    found = answer.as_numpy(output)
-                    np.testing.assert_allclose(found, values, rtol=1e-3, atol=1e-5)
+                    result = answer.as_numpy(output)
+                    np.testing.assert_allclose(result, values, rtol=1e-3, atol=1e-5)
 
 
 def checked(root: Path) -> dict[str, str]:
     """What `models check` finds, by model."""
     command = [sys.executable, "-m", "slacktide", "models", "check", str(root), "--json"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    found: dict[str, str] = {}
-    for finding in json.loads(said.stdout):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    findings: dict[str, str] = {}
+    for finding in json.loads(done.stdout):
         model = finding["model"]
-        found[model] = found.get(model, "") + finding["message"]
-    return found
+        findings[model] = findings.get(model, "") + finding["message"]
+    return findings
 
 
 def test_check_names_the_key_of_every_model_that_leaves_sizes_free(
     bare: Path, tmp_path: Path
 ) -> None:
-    found = checked(bare)
-    assert found.keys() == PINNED.keys() - {"magika"}
-    for name, said in found.items():
-        assert PINNED[name].key in said
-    assert "inputs.sr.value" in found["vad"]
+    findings = checked(bare)
+    assert findings.keys() == PINNED.keys() - {"magika"}
+    for name, message in findings.items():
+        assert PINNED[name].key in message
+    assert "inputs.sr.value" in findings["vad"]
     stated = checked(lay_out(PINNED.values(), tmp_path, stated=True))
-    assert not any(PINNED[name].key in said for name, said in stated.items())
+    assert not any(PINNED[name].key in message for name, message in stated.items())

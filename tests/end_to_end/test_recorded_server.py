@@ -69,20 +69,20 @@ def test_the_same_commands_come_again(recorded: Path) -> None:
     replayed = replay(recording)
     assert replayed.difference is None
     assert recording.warnings == []
-    seen = {
+    event_names = {
         type(event).__name__
         for line in recording.lines()
         if isinstance(line.record, Call)
         for event in line.record.events
     }
-    assert {"Submitted", "BatchFinished", "ReplicaLost", "Cancelled", "PlanChanged"} <= seen
+    assert {"Submitted", "BatchFinished", "ReplicaLost", "Cancelled", "PlanChanged"} <= event_names
 
 
 def test_it_says_which_requests_ran_first_of_their_shape(recorded: Path) -> None:
-    told: list[Decision] = []
-    notes = Notes(told.append)
+    decisions: list[Decision] = []
+    notes = Notes(decisions.append)
     assert replay(Recording(recorded), notes, pools=notes.pools).difference is None
-    runs = [each for each in told if isinstance(each, Ran) and each.unmeasured]
+    runs = [decision for decision in decisions if isinstance(decision, Ran) and decision.unmeasured]
     assert runs
     assert all(len(run.batch.members) == 1 for run in runs)
     text = [line for run in runs for line in lines(run, begin=0.0)]

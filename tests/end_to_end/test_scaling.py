@@ -78,9 +78,9 @@ def metric(house: Any, name: str, **labels: str) -> float:
     """One sample of the metrics page."""
     page = house.ask(house.server.metrics_port, "GET", "/metrics").body.decode()
     wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
-    found = re.search(rf"^{name}{re.escape(f'{{{wanted}}}') if wanted else ''} (\S+)$", page, re.M)
-    assert found is not None, f"no {name}{labels} in {page}"
-    return float(found[1])
+    match = re.search(rf"^{name}{re.escape(f'{{{wanted}}}') if wanted else ''} (\S+)$", page, re.M)
+    assert match is not None, f"no {name}{labels} in {page}"
+    return float(match[1])
 
 
 @pytest.mark.slow
@@ -134,8 +134,8 @@ def test_no_request_is_lost_over_many_resizes(zoo: Any, serve: Any) -> None:
             )
             assert len(os.sched_getaffinity(house.worker("matmul"))) == count
         stop.set()
-        for each in crowd:
-            each.result()
+        for pending in crowd:
+            pending.result()
         assert set(statuses) == {200}
         assert len(statuses) >= 3
         assert metric(house, "slacktide_resizes_total", outcome="confirmed") >= 40
@@ -160,14 +160,14 @@ def test_plans_are_replayed_without_planners(
         house.until(lambda app: cores_of("matmul")(app) == 1, "the core is given back")
     recording = Recording(path)
     assert replay(recording).difference is None
-    seen = [
+    event_names = [
         type(event).__name__
         for line in recording.lines()
         if isinstance(line.record, Call)
         for event in line.record.events
     ]
-    assert seen.count("LaneResized") >= 2
-    assert seen.count("PlanChanged") >= 3
+    assert event_names.count("LaneResized") >= 2
+    assert event_names.count("PlanChanged") >= 3
 
 
 def test_a_server_that_drains_while_it_resizes_answers_what_is_in_flight(

@@ -115,9 +115,9 @@ def test_shapes_by_the_thousand_push_out_each_other_and_not_those_in_use(shaped:
     for _ in range(20):
         assert house.infer("filter", house.filter_call(100, timeout=20_000_000)).status == 200
     assert set().union(*(flood.result() for flood in floods)) == {200}
-    known = house.look(lambda app: times_of(app).export()["shapes"])
-    assert len(known) <= 64
-    assert [[1, 100]] in [each["signature"] for each in known]
+    shapes = house.look(lambda app: times_of(app).export()["shapes"])
+    assert len(shapes) <= 64
+    assert [[1, 100]] in [shape["signature"] for shape in shapes]
 
 
 def test_another_model_on_the_lane_keeps_its_deadlines(shaped: Any):
@@ -132,8 +132,8 @@ def test_another_model_on_the_lane_keeps_its_deadlines(shaped: Any):
     for _ in range(50):
         answer = house.infer("matmul", house.matmul_call(timeout=10_000_000))
         assert answer.status == 200, answer
-    for each in floods:
-        each.result()
+    for pending in floods:
+        pending.result()
 
 
 @pytest.fixture
@@ -155,10 +155,10 @@ def test_learnt_shapes_outlive_the_server(zoo: Any, serve: Callable[..., Any], l
                 rows = 1 + n % 4
                 assert house.infer("filter", house.filter_call(length, rows=rows)).status == 200
         before = [predicted(house, length) for length in LENGTHS]
-        known = house.look(lambda app: times_of(app).export())
+        times = house.look(lambda app: times_of(app).export())
     assert learnt().stat().st_size < 100_000
     with serve(zoo) as house:
-        assert house.look(lambda app: times_of(app).export()) == known
+        assert house.look(lambda app: times_of(app).export()) == times
         # Predictions are published when they have moved noticeably; what is stored is the latest.
         after = [predicted(house, length) for length in LENGTHS]
         assert np.array(after) == pytest.approx(np.array(before), rel=0.15)
@@ -246,9 +246,9 @@ def test_a_model_of_which_no_row_runs_learns_from_its_requests(
         for length in (400, 400, 404):
             answer = house.infer("filter", house.filter_call(length, timeout=20_000_000))
             assert answer.status == 200
-        known = house.look(lambda app: times_of(app).export())
+        times = house.look(lambda app: times_of(app).export())
     assert learnt().exists()
     with serve(zoo) as house:
-        assert house.look(lambda app: times_of(app).export()) == known
+        assert house.look(lambda app: times_of(app).export()) == times
         assert house.look(lambda app: times_of(app).measured(request(400)))
         assert not house.look(lambda app: times_of(app).measured(request(403)))

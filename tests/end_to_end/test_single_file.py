@@ -31,12 +31,12 @@ def test_a_file_is_served_and_its_profile_kept_below_the_state_folder(
         assert house.ask(port, "GET", "/v2/health/ready").status == 200
         served.process.terminate()
         assert served.end() == 0
-        said = "".join(served.said)
-        assert f"serving {file} as model my_net" in said
-        assert "serving 1 of 1 models" in said
-        assert ("measuring" in said) == (start == 0)
+        log = "".join(served.said)
+        assert f"serving {file} as model my_net" in log
+        assert "serving 1 of 1 models" in log
+        assert ("measuring" in log) == (start == 0)
     (profile,) = set(state.rglob("profile.*.json")) - set(state.rglob("*.learnt.json"))
-    assert f"its profile is stored in {profile.parent}" in said
+    assert f"its profile is stored in {profile.parent}" in log
     assert os.listdir(file.parent) == [file.name]
 
 

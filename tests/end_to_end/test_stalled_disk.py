@@ -105,8 +105,8 @@ def end(process: subprocess.Popen[str], signals: int) -> tuple[int, str]:
     for _ in range(signals):
         process.send_signal(signal.SIGTERM)
         time.sleep(0.2)  # two signals at once are one
-    _, said = process.communicate(timeout=PATIENCE)
-    return process.returncode, said
+    _, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, errors
 
 
 @pytest.mark.slow
@@ -126,11 +126,11 @@ def test_a_model_file_that_cannot_be_read_keeps_no_other_model_from_serving(
         for _ in range(2):
             status, index = ask("POST", "/v2/repository/index", {})
             assert status == 200
-            assert {each["name"] for each in index} == {"good"}
+            assert {entry["name"] for entry in index} == {"good"}
         assert ask("GET", "/v2/health/live")[0] == 200
-        returned, said = end(process, signals)
+        returned, errors = end(process, signals)
     assert returned == code
-    assert ("a thread is still waiting for a file" in said) is (signals == 1)
+    assert ("a thread is still waiting for a file" in errors) is (signals == 1)
 
 
 @pytest.mark.slow

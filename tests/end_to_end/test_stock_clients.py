@@ -107,8 +107,8 @@ def way(
         until = time.monotonic() + common.PATIENCE
         for address in (way.http, way.grpc):
             while not answers(address):
-                said = [file.read_text() for file in folder.glob("log*")]
-                assert time.monotonic() < until, said
+                logs = [file.read_text() for file in folder.glob("log*")]
+                assert time.monotonic() < until, logs
                 time.sleep(0.05)
         yield way
 
@@ -164,9 +164,9 @@ def test_configuration_and_statistics(stock: Any) -> None:
     assert [int(n) for n in config["input"][0]["dims"]] == [4]
 
     def rows() -> int:
-        told = client.get_inference_statistics("matmul", **as_json)["model_stats"][0]
-        assert told["version"] == "1"
-        return int(told.get("inference_count", 0))
+        statistics = client.get_inference_statistics("matmul", **as_json)["model_stats"][0]
+        assert statistics["version"] == "1"
+        return int(statistics.get("inference_count", 0))
 
     before = rows()
     client.infer("matmul", [tensor(module, "x", ROWS, "FP32")])
@@ -206,8 +206,8 @@ def test_strings(stock: Any) -> None:
     module, client = stock
     words = np.array([["tide"], [""], ["Ebbe und Flut"]], dtype=object)
     result = client.infer("text", [tensor(module, "x", words, "BYTES")])
-    said = [word.decode() for word in result.as_numpy("y").ravel()]
-    assert said == ["tide", "", "Ebbe und Flut"]
+    strings = [word.decode() for word in result.as_numpy("y").ravel()]
+    assert strings == ["tide", "", "Ebbe und Flut"]
 
 
 @pytest.mark.parametrize("count", [2, 0])
@@ -263,7 +263,7 @@ def test_asynchronous_calls_of_the_plain_clients(house: Any, way: Way) -> None:
     with tritonclient.http.InferenceServerClient(way.http, concurrency=4) as client:
         given = [tensor(tritonclient.http, "x", ROWS, "FP32")]
         waiting = [client.async_infer("matmul", given) for _ in range(8)]
-        assert all(one.get_result().as_numpy("y").shape == (2, 3) for one in waiting)
+        assert all(pending.get_result().as_numpy("y").shape == (2, 3) for pending in waiting)
     done: queue.Queue[Any] = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(way.grpc) as client:
         given = [tensor(tritonclient.grpc, "x", ROWS, "FP32")]
@@ -285,12 +285,12 @@ def test_streaming(house: Any, way: Way) -> None:
             client.async_stream_infer("matmul", given, request_id=str(number))
         wrong = [tensor(tritonclient.grpc, "z", ROWS, "FP32")]
         client.async_stream_infer("matmul", wrong, request_id="wrong")
-        got = [answers.get(timeout=house.PATIENCE) for _ in range(7)]
+        replies = [answers.get(timeout=house.PATIENCE) for _ in range(7)]
         client.stop_stream()
-    good = {r.get_response().id: r.as_numpy("y") for r, error in got if error is None}
+    good = {r.get_response().id: r.as_numpy("y") for r, error in replies if error is None}
     assert sorted(good) == list("012345")
     np.testing.assert_allclose(good["3"][0], house.WEIGHT.sum(0) * 3, rtol=1e-5)
-    (error,) = [error for _, error in got if error is not None]
+    (error,) = [error for _, error in replies if error is not None]
     assert "'z'" in str(error)
 
 
@@ -359,7 +359,11 @@ def test_a_finished_call_leaves_nothing_to_the_garbage_collector(stock: Any) -> 
     module, client = stock
 
     def of_calls() -> list[Any]:
-        return [one for one in gc.get_objects() if isinstance(one, ServerCall | CallContext)]
+        return [
+            candidate
+            for candidate in gc.get_objects()
+            if isinstance(candidate, ServerCall | CallContext)
+        ]
 
     def left() -> list[Any]:
         return [call for call in of_calls() if id(call) not in others]
@@ -398,6 +402,6 @@ def test_h2load(house: Any, way: Way, protocol: str, streams: int, tmp_path: Pat
         words = ["-H", "content-type: application/grpc", "-H", "te: trailers", url]
     (tmp_path / "body").write_bytes(body)
     shape = ("-n", "200", "-c", "4", "-m", str(streams), "-t", "1", "-d", tmp_path / "body")
-    told = subprocess.run(["h2load", *shape, *words], capture_output=True, text=True, check=True)
-    assert "200 succeeded, 0 failed, 0 errored, 0 timeout" in told.stdout, told.stdout
-    assert "status codes: 200 2xx, 0 3xx, 0 4xx, 0 5xx" in told.stdout
+    done = subprocess.run(["h2load", *shape, *words], capture_output=True, text=True, check=True)
+    assert "200 succeeded, 0 failed, 0 errored, 0 timeout" in done.stdout, done.stdout
+    assert "status codes: 200 2xx, 0 3xx, 0 4xx, 0 5xx" in done.stdout

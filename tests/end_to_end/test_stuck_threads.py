@@ -49,9 +49,9 @@ def test_one_signal_leaves_threads_behind_and_two_do_not_wait(
         for _ in range(signals):
             process.send_signal(signal.SIGTERM)
             time.sleep(0.2)  # two signals at once are one
-        _, said = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == code
-        assert ("a thread is still waiting for a file" in said) is (signals == 1)
+        assert ("a thread is still waiting for a file" in errors) is (signals == 1)
     finally:
         process.kill()
         process.wait()

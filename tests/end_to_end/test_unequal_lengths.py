@@ -80,15 +80,15 @@ def test_unequal_texts_share_a_batch_and_do_not_notice(
     address = getattr(reader, protocol)
     asked: list[Future[Any]] = []
     with reader.hold():
-        for number, one in enumerate(ids):
-            asked.append(reader.spawn(ask, module, address, one, mask=number % 2 == 0))
+        for number, text in enumerate(ids):
+            asked.append(reader.spawn(ask, module, address, text, mask=number % 2 == 0))
         reader.queued("text", len(ids))
     sizes = []
-    for one, future in zip(ids, asked, strict=True):
+    for text, future in zip(ids, asked, strict=True):
         *answer, rows = future.result()
         sizes.append(rows)
-        for got, wanted in zip(answer, alone(one), strict=True):
-            np.testing.assert_allclose(got, wanted, atol=1e-4)
+        for output, wanted in zip(answer, alone(text), strict=True):
+            np.testing.assert_allclose(output, wanted, atol=1e-4)
     assert max(sizes) > 2  # no two batches of one length are that large
     reader.settle()
 
@@ -107,7 +107,7 @@ def test_hints_and_applications_reach_the_engine(reader: Any) -> None:
             ),
         ]
         reader.queued("text", 2)
-        found = reader.look(
+        hints = reader.look(
             lambda app: sorted(
                 (request.work_hint, request.application, request.signature)
                 for pool, held in app.engine.state.pools.items()
@@ -115,7 +115,7 @@ def test_hints_and_applications_reach_the_engine(reader: Any) -> None:
                 for request in held.scheduler.pending()
             )
         )
-        assert found == [(9.0, "short", ((), ())), (21.0, "short", ((), ()))]
+        assert hints == [(9.0, "short", ((), ())), (21.0, "short", ((), ()))]
     for future in asked:
         future.result()
     reader.settle()

@@ -308,8 +308,8 @@ class Zoo:
         (outside.parent / "w.bin").write_bytes(weight.raw_data)
         weight.ClearField("raw_data")
         weight.data_location = TensorProto.EXTERNAL
-        for key, said in {"location": "w.bin", "offset": "-64", "length": "48"}.items():
-            weight.external_data.add(key=key, value=said)
+        for key, stated in {"location": "w.bin", "offset": "-64", "length": "48"}.items():
+            weight.external_data.add(key=key, value=stated)
         outside.write_bytes(model.SerializeToString())
         ahead = self.matmul("ahead")
         model = onnx.load(ahead)

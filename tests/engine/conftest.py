@@ -102,16 +102,16 @@ class ListScheduler:
             self.queue[request.id] = request
         return refused
 
-    def late(self, one: Request | Notice, now: float) -> Reason | None:
-        late = self.lead and not one.best_effort and one.deadline - self.lead < now
+    def late(self, candidate: Request | Notice, now: float) -> Reason | None:
+        late = self.lead and not candidate.best_effort and candidate.deadline - self.lead < now
         return Reason.SHORTER_THAN_ALONE if late else None
 
     def admit_moved(self, request: Request, *, now: float) -> None:
         self.queue[request.id] = request
 
     def remove(self, id: int) -> bool:
-        found = self.notices.pop(id, None) is not None
-        return self.queue.pop(id, None) is not None or found
+        noticed = self.notices.pop(id, None) is not None
+        return self.queue.pop(id, None) is not None or noticed
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         timed = [r for r in self.queue.values() if not r.best_effort]

@@ -157,7 +157,7 @@ def test_who_leaves_while_it_runs_again_is_judged_at_its_end(world):
     crash(world)
     restart(world)
     before = len(world.batches)
-    assert not any(isinstance(each, AbortBatch) for each in world.send(Cancelled(1)))
+    assert not any(isinstance(command, AbortBatch) for command in world.send(Cancelled(1)))
     assert world.answers[1].reason is Reason.CLIENT_CANCELLED
     world.send(Cancelled(1))
     crash(world)
@@ -263,7 +263,7 @@ def test_an_unavailable_version_is_tried_again_after_pauses_that_double(world):
         crash(world)  # while it starts
     assert pauses == pytest.approx([10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0])
     assert pool(world).down_reason == "it crashed when it was tried again: killed by signal 9"
-    tries = [told.retry_s for told in world.told if told.circuit is Circuit.OPEN]
+    tries = [transition.retry_s for transition in world.told if transition.circuit is Circuit.OPEN]
     assert tries == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
 
 
@@ -286,7 +286,11 @@ def test_a_batch_after_twelve_seconds_on_trial_closes_the_circuit(world):
     world.now += WINDOW / LIMIT
     assert is_served(world, 2)
     assert circuit(world) is Circuit.CLOSED
-    assert [told.circuit for told in world.told] == [Circuit.OPEN, Circuit.TRIAL, Circuit.CLOSED]
+    assert [transition.circuit for transition in world.told] == [
+        Circuit.OPEN,
+        Circuit.TRIAL,
+        Circuit.CLOSED,
+    ]
     # From here on it has five crashes again, and ten seconds if it uses them up.
     open_circuit(world)
     assert world.told[-1].retry_s == 10.0

@@ -56,8 +56,8 @@ def aborted(commands):
 
 
 def published(commands):
-    told = [command for command in commands if isinstance(command, PublishExits)]
-    return {each.replica.id: each.policy for each in told}
+    publications = [command for command in commands if isinstance(command, PublishExits)]
+    return {publication.replica.id: publication.policy for publication in publications}
 
 
 class TestPolicies:

@@ -101,7 +101,7 @@ class EngineMachine(RuleBasedStateMachine):
                 pool = self.pool(model, "2" if model == "a" else "1")
                 self.policies[pool] = ExitPolicy(pool, (1, 3), (0.1, 0.1), mode)
         self.places = {("a", "1", 0), ("a", "2", 1), ("b", "1", 0), ("b", "1", 1)}
-        self.plan_changes(self.places, True, tuple(each[-1] for each in CORES), 4, 0)
+        self.plan_changes(self.places, True, tuple(place[-1] for place in CORES), 4, 0)
         for id in sorted(self.starting):
             self.up[id] = self.starting.pop(id)
             self.send(ReplicaUp(id))
@@ -331,8 +331,8 @@ class EngineMachine(RuleBasedStateMachine):
         routes = tuple(Route(model, pool) for model, pool in pools.items()) if routed else ()
         used = {deployment.lane for deployment in deployments}
         lanes = tuple(
-            LaneSpec(name, each)
-            for name, each in zip(("lane0", "lane1"), cores, strict=True)
+            LaneSpec(name, lane_cores)
+            for name, lane_cores in zip(("lane0", "lane1"), cores, strict=True)
             if name in used
         )
         self.plan = Plan(lanes, deployments, routes, (), tuple(self.policies.values()))
@@ -382,8 +382,8 @@ class EngineMachine(RuleBasedStateMachine):
             self.send(BatchFinished(batch.id))
         table = self.world.engine.state.request_table
         assert table.entries == {}
-        known = sum(counts.requests for counts in table.counts.values())
-        assert known == len(self.world.answers) == len(self.world.freed)
+        counted = sum(counts.requests for counts in table.counts.values())
+        assert counted == len(self.world.answers) == len(self.world.freed)
 
 
 RULES = {"a": {"share": 0.2, "most": 4}, "b": {"refuse": True, "share": 0.0}}

@@ -56,12 +56,12 @@ def test_lane_time_fades():
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0.01, 100)), min_size=1, max_size=6))
 def test_standings_are_positive_and_rise_with_what_was_had(pairs):
     had, shares = zip(*pairs, strict=True)
-    found = fair_shares(had, shares, floor=0.01)
-    assert all(standing > 0 for standing in found)
+    standings = fair_shares(had, shares, floor=0.01)
+    assert all(standing > 0 for standing in standings)
     if len(pairs) == 1:
-        assert found == [pytest.approx(1.0)]
+        assert standings == [pytest.approx(1.0)]
     more = fair_shares([had[0] + 1.0, *had[1:]], shares, floor=0.01)
-    assert len(pairs) == 1 or more[0] >= found[0]
+    assert len(pairs) == 1 or more[0] >= standings[0]
 
 
 def test_waiting_work_of_rivals_comes_first_up_to_a_part_of_the_fair_share(make_world):
@@ -74,15 +74,15 @@ def test_waiting_work_of_rivals_comes_first_up_to_a_part_of_the_fair_share(make_
             tuple(Route(pool.model, pool) for pool in pools),
         )
     )
-    one, other = (world.engine.state.pools[pool] for pool in pools)
-    assert one.leave(now=world.now)(3.0) == 3.0  # nothing has run, nothing waits
+    first, other = (world.engine.state.pools[pool] for pool in pools)
+    assert first.leave(now=world.now)(3.0) == 3.0  # nothing has run, nothing waits
     for id in range(1, 5):
         world.submit(id, model="b", slo=1e6)
     world.finish(after=0.1)
     waiting = len(other.scheduler)
     assert waiting > 1
-    leave = one.leave(now=world.now)
-    lately = other.placements[0].lane_time.had(now=world.now) / one.settings.fairness_window
+    leave = first.leave(now=world.now)
+    lately = other.placements[0].lane_time.had(now=world.now) / first.settings.fairness_window
     assert leave(9.0) == pytest.approx(9.0 * (1.0 - GOING_ON * lately) - 0.1 * waiting)
     assert leave(0.01) == pytest.approx(0.01 * FAIR / 2)
 

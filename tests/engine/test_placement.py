@@ -48,8 +48,8 @@ def test_a_model_that_is_kept_after_all_still_gets_its_new_replica(world, one_mo
     plan = one_model_plan("1")
     plan = replace(plan, deployments=(replace(plan.deployments[0], generation=1),))
     phases = []
-    for each in (plan, Plan(plan.lanes), plan):
-        world.send(PlanChanged(each))
+    for changed in (plan, Plan(plan.lanes), plan):
+        world.send(PlanChanged(changed))
         phases.append(placement.phase)
     assert phases == [Phase.RESTARTING, Phase.RETIRING, Phase.RESTARTING]
     before = world.started[-1]

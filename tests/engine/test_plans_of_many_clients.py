@@ -50,7 +50,7 @@ def test_it_commands_what_it_would_in_full(make_world, steps):
         world.variants = {pool.variant: (int(pool.variant), ()) for pool in POOLS}
         world.deploy(Plan((LaneSpec("lane0", (0,)),), (Deployment(POOLS[0], "lane0", 4),)))
     for id, step in enumerate(steps):
-        said = []
+        command_lists = []
         for world in (quick, full):
             world.engine._deploying._applied = (
                 world.engine._deploying._applied if world is quick else None
@@ -58,16 +58,18 @@ def test_it_commands_what_it_would_in_full(make_world, steps):
             if isinstance(step, Plan):
                 before = len(world.started)
                 world.deploy(step)
-                said.append(world.started[before:])
+                command_lists.append(world.started[before:])
             elif step == "finish":
                 running = sorted(world.engine.state.running)
-                said.append(
+                command_lists.append(
                     world.finish() if running and running[-1] == world.batches[-1].id else []
                 )
             else:
                 client, application, size = step
-                said.append(world.submit(id, client=client, application=application, size=size))
-        assert said[0] == said[1]
+                command_lists.append(
+                    world.submit(id, client=client, application=application, size=size)
+                )
+        assert command_lists[0] == command_lists[1]
         entries = [
             {key: entry.pool.id for key, entry in world.engine.state.request_table.entries.items()}
             for world in (quick, full)

@@ -22,31 +22,31 @@ PLAN = Plan(
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[World, list[str]]:
     """One lane of many models, and the models that were asked when something expires."""
-    world, found = World(), []
+    world, models = World(), []
     world.deploy(PLAN)
     for model, pool in POOLS.items():
         scheduler = world.schedulers[pool]
 
         def next_expiry(model: str = model, before=scheduler.next_expiry) -> float | None:
-            found.append(model)
+            models.append(model)
             return before()
 
         monkeypatch.setattr(scheduler, "next_expiry", next_expiry)
-    return world, found
+    return world, models
 
 
 def test_a_request_asks_only_the_pool_that_it_goes_to(asked: tuple[World, list[str]]) -> None:
-    world, found = asked
+    world, models = asked
     for id in range(10):
         model = MODELS[id % 3]
         request = world.request(id, model=model)
         (run,) = world.engine.handle_all((Submitted(request),), now=world.now)
         assert world.engine.next_wakeup() is not None
-        found.clear()
+        models.clear()
         world.engine.handle_all((BatchFinished(run.batch.id),), now=world.now)
         assert world.engine.next_wakeup() is None
-        assert set(found) == {model}
-        assert len(found) <= 2
+        assert set(models) == {model}
+        assert len(models) <= 2
 
 
 def test_a_pool_is_asked_again_when_its_batch_has_ended(

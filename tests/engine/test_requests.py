@@ -70,10 +70,10 @@ def test_the_next_batch_is_handed_over_before_answers_are_written(world):
 
 
 def test_commands_carry_the_event_that_caused_them(world):
-    seen = world.engine.events_seen
+    event_number = world.engine.events_seen
     (run,) = world.submit(1)
-    assert run.cause == seen
-    assert {command.cause for command in world.finish()} == {seen + 1}
+    assert run.cause == event_number
+    assert {command.cause for command in world.finish()} == {event_number + 1}
 
 
 def test_an_answer_after_the_deadline_is_late(world):

@@ -54,8 +54,8 @@ TABLE = RouteTable(
     ],
 )
 def test_client_before_application_before_the_plain_route(expected, fields):
-    found = TABLE.pool_for(Request(1, "m", 0.0, 1.0, **fields))
-    assert found is (None if expected is None else POOLS[pool(expected)])
+    chosen = TABLE.pool_for(Request(1, "m", 0.0, 1.0, **fields))
+    assert chosen is (None if expected is None else POOLS[pool(expected)])
 
 
 def test_a_route_of_one_model_serves_no_other():

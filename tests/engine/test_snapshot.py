@@ -32,39 +32,47 @@ def test_a_detached_one_is_read_after_the_engine_has_gone_on(busy):
 
 
 def test_it_tells_lanes_pools_and_requests_apart(busy):
-    seen = busy.engine.snapshot(now=busy.now + 0.004)
-    (lane,) = seen.lanes.values()
+    snapshot = busy.engine.snapshot(now=busy.now + 0.004)
+    (lane,) = snapshot.lanes.values()
     assert (lane.name, lane.cores, lane.target, lane.serves) == ("lane0", (0,), (0,), True)
     assert [member.id for member in lane.running.batch.members] == [1]
     assert lane.free_at == lane.running.expected_end == pytest.approx(0.01)
-    (pool,) = seen.pools.values()
+    (pool,) = snapshot.pools.values()
     assert (pool.id, pool.max_batch, pool.queued, pool.in_service) == (M, 4, 2, True)
     assert pool.free_in == pytest.approx(0.006)
     (replica,) = pool.replicas
-    assert (replica.state, replica.staying, replica.ready_at) == (ReplicaState.UP, True, seen.now)
-    assert [request.id for request in seen.waiting(M)] == [2, 3, 4]
-    assert seen.requests[M] == {State.RUNNING: 1, State.QUEUED: 2, State.ANNOUNCED: 1}
-    assert (seen.counts["m"].requests, seen.counts["m"].in_flight) == (4, 4)
-    assert (seen.request(4).payload_bytes, seen.request(5)) == (100, None)
-    assert seen.pool_for(seen.request(2)) is pool
-    assert (seen.running(busy.batches[-1].id).steady, seen.running(99)) == (True, None)
-    assert (seen.serving("m"), seen.is_served("m"), seen.is_served("n")) == ([pool], True, False)
+    assert (replica.state, replica.staying, replica.ready_at) == (
+        ReplicaState.UP,
+        True,
+        snapshot.now,
+    )
+    assert [request.id for request in snapshot.waiting(M)] == [2, 3, 4]
+    assert snapshot.requests[M] == {State.RUNNING: 1, State.QUEUED: 2, State.ANNOUNCED: 1}
+    assert (snapshot.counts["m"].requests, snapshot.counts["m"].in_flight) == (4, 4)
+    assert (snapshot.request(4).payload_bytes, snapshot.request(5)) == (100, None)
+    assert snapshot.pool_for(snapshot.request(2)) is pool
+    assert (snapshot.running(busy.batches[-1].id).steady, snapshot.running(99)) == (True, None)
+    assert (snapshot.serving("m"), snapshot.is_served("m"), snapshot.is_served("n")) == (
+        [pool],
+        True,
+        False,
+    )
 
 
 def test_a_part_that_was_not_read_in_time_is_gone(busy):
-    seen = busy.engine.snapshot()
-    lanes = seen.lanes
+    snapshot = busy.engine.snapshot()
+    lanes = snapshot.lanes
     busy.send(Cancelled(2, Reason.CLIENT_CANCELLED))
-    assert seen.lanes is lanes
+    assert snapshot.lanes is lanes
     with pytest.raises(RuntimeError, match="has moved on"):
-        seen.waiting(M)
+        snapshot.waiting(M)
 
 
 def test_nothing_can_be_changed_through_it(busy):
-    seen = busy.engine.snapshot()
-    for part in (*seen.lanes.values(), *seen.pools.values()):
+    snapshot = busy.engine.snapshot()
+    for part in (*snapshot.lanes.values(), *snapshot.pools.values()):
         assert type(part).__dataclass_params__.frozen
-    seen.counts["m"].requests = 99
+    snapshot.counts["m"].requests = 99
     assert busy.engine.snapshot().counts["m"].requests == 4
 
 

@@ -52,7 +52,7 @@ def test_two_trials_settle_a_profile_that_is_far_too_long(slow: Any) -> None:
     slow.submit(id + 1, slo=BUDGET_S)
     slow.finish(REAL_S / 2)
     assert slow.times[M].seconds == pytest.approx(REAL_S)  # the slower of the two
-    assert [slow.reasons()[each] for each in (id, id + 1)] == [Reason.ON_TIME] * 2
+    assert [slow.reasons()[request] for request in (id, id + 1)] == [Reason.ON_TIME] * 2
     assert [batch.rows for batch in slow.batches] == [1, 1]
 
 

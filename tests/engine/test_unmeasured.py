@@ -35,11 +35,11 @@ KNOWN, NEW, OTHER = ((1,),), ((2,),), ((3,),)
 def shaped(make_world, one_model_plan):
     """One model `m` that has measured the shape KNOWN."""
 
-    def make(lanes=1, known=True, **rules):
+    def make(lanes=1, measured=True, **rules):
         world = make_world()
         world.unmeasured = {"m": rules}
         world.deploy(one_model_plan("1", lanes=lanes))
-        if known:
+        if measured:
             times(world).measured.add(KNOWN)
         return world
 
@@ -326,9 +326,9 @@ def test_an_announced_request_is_planned_with_but_not_refused_for_its_time(shape
     world = shaped()
     notice = Notice(1, "m", 0.0, 0.5, payload_bytes=10, complete_at=0.1)
     world.send(Announced(notice))
-    (told,) = next(iter(world.schedulers.values())).notices.values()
-    assert told.best_effort
-    assert told.planned_due == 0.5
+    (announced,) = next(iter(world.schedulers.values())).notices.values()
+    assert announced.best_effort
+    assert announced.planned_due == 0.5
     assert world.engine.next_wakeup() == 0.5, "it expires as any other"
     world.send(Submitted(world.request(1, signature=NEW)))
     assert members(world) == [[1]]

@@ -43,9 +43,9 @@ def sleeper() -> Iterator[int]:
 
 
 def granted(allocator: CpuAllocator, pid: int, cores: tuple[int, ...]) -> Grant:
-    found: list[Grant] = []
-    allocator.grant(pid, cores, found.append)
-    (grant,) = found
+    grants: list[Grant] = []
+    allocator.grant(pid, cores, grants.append)
+    (grant,) = grants
     return grant
 
 

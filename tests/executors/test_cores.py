@@ -95,12 +95,16 @@ def test_fingerprint_takes_what_matters(host: Host) -> None:
     host.write(
         "proc/cpuinfo", "processor : 0\nmodel name\t: Fast One\nflags\t: fpu avx2 fma sse\n\n"
     )
-    found = hardware_fingerprint(root=host.root, cores=2)
-    assert (found.cpu, found.flags, found.cores) == ("Fast One", ("avx2", "fma"), 2)
-    assert found.onnxruntime
+    fingerprint = hardware_fingerprint(root=host.root, cores=2)
+    assert (fingerprint.cpu, fingerprint.flags, fingerprint.cores) == (
+        "Fast One",
+        ("avx2", "fma"),
+        2,
+    )
+    assert fingerprint.onnxruntime
     same = hardware_fingerprint(root=host.root, cores=2)
     other = hardware_fingerprint(root=host.root, cores=1)
-    assert found.digest == same.digest == other.digest  # profiles have a column for each
+    assert fingerprint.digest == same.digest == other.digest  # profiles have a column for each
     assert len(hardware_fingerprint().digest) == 16
 
 

@@ -77,8 +77,8 @@ async def test_crops_are_cut_out_of_one_frame_and_resized(models, kit, arena, fr
         assert isinstance(report, BatchFinished), report
         assert not case.faults
         assert report.timing.input_s > 0
-        for box, got in zip(BOXES, pixels(case, 0), strict=True):
-            assert np.array_equal(got, expected(FRAME, box, 20, 30))
+        for box, crop in zip(BOXES, pixels(case, 0), strict=True):
+            assert np.array_equal(crop, expected(FRAME, box, 20, 30))
         assert pixels(case, 1).tobytes() == tensor_bytes(arena, plain)
         assert np.array_equal(pixels(case, 2)[0], expected(FRAME, BOXES[1], 20, 30))
         # Attached to one that runs, with other glue; plain batches go on as before.
@@ -107,11 +107,11 @@ async def test_crops_keep_their_shape_where_the_width_is_free(
         assert isinstance(await case.run(1, *members), BatchFinished)
         wide, narrow, whole = (expected(FRAME, b, 16, 0) for b in (BOXES[1], BOXES[3], WHOLE))
         assert wide.shape[1] > whole.shape[1] > narrow.shape[1]
-        got = pixels(case, 0)
-        assert got.shape == (2, *wide.shape)
-        assert np.array_equal(got[0], wide)
-        assert np.array_equal(got[1, :, : narrow.shape[1]], narrow)
-        assert (got[1, :, narrow.shape[1] :] == 7).all()
+        cut = pixels(case, 0)
+        assert cut.shape == (2, *wide.shape)
+        assert np.array_equal(cut[0], wide)
+        assert np.array_equal(cut[1, :, : narrow.shape[1]], narrow)
+        assert (cut[1, :, narrow.shape[1] :] == 7).all()
         assert pixels(case, 1).shape == (2, 16, 5, 3)
         assert (pixels(case, 1) == 200).all()
         assert np.array_equal(pixels(case, 2)[0], whole)
@@ -167,23 +167,23 @@ async def test_a_bad_box_costs_its_request_alone(models, kit, arena, frames, kin
         assert isinstance(await case.run(1, crops(frame, WHOLE), *members), BatchFinished)
         assert sorted(case.faults) == [1, 2, 3, 4, 5]
         assert not case.glue_faults
-        told = "input 'x': box 1 (1.5, 0, 2, 1) lies outside its frame"
-        assert case.faults[3] == told
+        message = "input 'x': box 1 (1.5, 0, 2, 1) lies outside its frame"
+        assert case.faults[3] == message
         assert np.array_equal(pixels(case, 0)[0], expected(FRAME, WHOLE, 8, 8))
 
 
 async def test_a_batch_waits_for_an_arena_that_is_on_its_way_and_no_longer(
     models, kit, arena, frames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = FrameArenas()
+    arenas = FrameArenas()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(known.get, 3)
-        known.attach(3, memoryview(b"abc"), Glue(0.5))
+        waiting = pool.submit(arenas.get, 3)
+        arenas.attach(3, memoryview(b"abc"), Glue(0.5))
         assert waiting.result() == (b"abc", Glue(0.5), None, "")
-    known.detach(3)
+    arenas.detach(3)
     monkeypatch.setattr(crops_module, "_PATIENCE", 0.0)
     with pytest.raises(TensorError, match="frame arena 3 is not attached"):
-        known.get(3)
+        arenas.get(3)
 
     async with kit.serving(InProcessExecutor()) as executor:
         case = kit.Case(executor, models.identity(TensorProto.UINT8, (8, 8, 3)), arena)
@@ -278,8 +278,8 @@ async def test_without_opencv_crops_are_nearly_the_same(
         with monkeypatch.context() as patch:
             patch.setattr(pictures_module, "load_opencv", lambda: None)
             assert isinstance(await case.run(1, crops(frame, *BOXES)), BatchFinished)
-        for want, got in zip(exact, pixels(case, 0), strict=True):
-            assert np.abs(want.astype(int) - got).mean() < 6
+        for want, crop in zip(exact, pixels(case, 0), strict=True):
+            assert np.abs(want.astype(int) - crop).mean() < 6
 
 
 async def test_models_without_an_image_input_take_no_crops(models, kit, arena, frames) -> None:
@@ -310,12 +310,12 @@ async def test_quads_are_rectified_and_bad_ones_are_black(models, kit, arena, fr
         bad = [[(0.5, 0.5)] * 4, [(math.nan, 0), (1, 0), (1, 1), (0, 1)], far]
         assert isinstance(await case.run(1, quads(frame, QUAD, *bad)), BatchFinished)
         assert not case.faults
-        got = pixels(case, 0)
+        crops = pixels(case, 0)
         want = np.empty((20, 30, 3), np.uint8)
         resize_into(rectified(FRAME, np.array(QUAD, np.float32)), want)
-        assert np.array_equal(got[0], want)
-        assert not got[1].any()
-        assert got.shape == (4, 20, 30, 3)
+        assert np.array_equal(crops[0], want)
+        assert not crops[1].any()
+        assert crops.shape == (4, 20, 30, 3)
 
 
 @pytest.mark.parametrize(("most", "width"), [(None, 112), (2.0, 32)])

@@ -230,7 +230,7 @@ def test_a_shrunk_frame_is_placed_like_the_whole_frame(
     fit: Any = {"keeps_shape": image.keeps_shape, "short_side": image.short_side}
     sent = encode(frame, 96, quality=95, rgb=True, pixels=False, **fit)
     assert min(sent.width, sent.height) < 200
-    expected, result = (run(session, each, size=96) for each in (frame, sent.data))
+    expected, result = (run(session, picture, size=96) for picture in (frame, sent.data))
     boxes, sent_boxes = (
         np.array([[left, top, left + width, top + height]]) / 96
         for left, top, width, height in (run.inputs.placements[0] for run in (expected, result))

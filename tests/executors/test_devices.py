@@ -31,11 +31,11 @@ STAND_INS = Path(__file__).parents[1] / "stand_ins"
 
 
 def _stand_in() -> ModuleType:
-    found = importlib.util.spec_from_file_location("gpu_stand_in", STAND_INS / "onnxruntime.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("gpu_stand_in", STAND_INS / "onnxruntime.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -102,10 +102,10 @@ def test_three_kinds_of_errors_and_nothing_of_the_host(
     text: str, fault: Fault, detail: str
 ) -> None:
     assert fault_of(text) is fault
-    said = client_detail(text)
-    assert said.endswith(detail)
+    detail_shown = client_detail(text)
+    assert detail_shown.endswith(detail)
     for secret in (gpu.HOST, "hostname", "onnxruntime_src", ".cc", "expr="):
-        assert secret not in said
+        assert secret not in detail_shown
 
 
 # ── opening and warming up ───────────────────────────────────────────────────────────────────────

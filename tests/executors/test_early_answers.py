@@ -65,10 +65,10 @@ def write(played: PlayedWorker, *values: float) -> list[list[OutputRun]]:
 @pytest.fixture
 def played(kit: Any) -> Iterator[PlayedWorker]:
     loop = asyncio.new_event_loop()
-    found = PlayedWorker(loop, kit.replica(), INTERFACE)
-    assert found.heard.pop()[0] == ReplicaUp(0)
-    yield found
-    found.close()
+    worker = PlayedWorker(loop, kit.replica(), INTERFACE)
+    assert worker.heard.pop()[0] == ReplicaUp(0)
+    yield worker
+    worker.close()
     loop.close()
 
 
@@ -132,6 +132,6 @@ def test_policies_go_out_and_what_comes_of_them_comes_back(played: PlayedWorker)
     ((kind, body),) = played.told()
     assert (kind, decode_exits(body)) == (FrameKind.EXITS, POLICY)
     arranged = Arranged(1, (2,), "", (1, 4), (0.25, 0.5), ((0.125, 0.25), (0.25, 0.5)))
-    seen = FeaturesSeen(2, ("a",), (0.5,), (bytes(16),), bytes(24), ("y",))
-    played.tell(encode_arranged(arranged) + encode_features(seen))
-    assert [event for event, _ in played.heard] == [arranged, seen]
+    features = FeaturesSeen(2, ("a",), (0.5,), (bytes(16),), bytes(24), ("y",))
+    played.tell(encode_arranged(arranged) + encode_features(features))
+    assert [event for event, _ in played.heard] == [arranged, features]

@@ -17,12 +17,12 @@ from slacktide.executors.ports import Arranged, FeaturesSeen, OutputRun
 
 WORD = st.integers(0, 2**63 - 1)
 SHARE = st.floats(0, 1)
-RAMPS = st.sets(st.integers(0, 200), max_size=5).map(lambda found: tuple(sorted(found)))
+RAMPS = st.sets(st.integers(0, 200), max_size=5).map(lambda places: tuple(sorted(places)))
 
 
 def body(data: bytes, kind: p.FrameKind) -> bytes:
-    ((found, content),) = p.FrameReader().feed(data)
-    assert found is kind
+    ((frame_kind, content),) = p.FrameReader().feed(data)
+    assert frame_kind is kind
     return content
 
 
@@ -62,8 +62,8 @@ TIMES = st.lists(st.floats(0, 10), max_size=3).map(tuple)
     )
 )
 def test_stages_come_back(arranged: Arranged) -> None:
-    found = x.decode_arranged(body(x.encode_arranged(arranged), p.FrameKind.ARRANGED))
-    assert found == arranged
+    decoded = x.decode_arranged(body(x.encode_arranged(arranged), p.FrameKind.ARRANGED))
+    assert decoded == arranged
 
 
 @st.composite
@@ -79,8 +79,8 @@ def seen(draw: st.DrawFn) -> FeaturesSeen:
 
 @given(seen())
 def test_features_come_back(features: FeaturesSeen) -> None:
-    found = x.decode_features(body(x.encode_features(features), p.FrameKind.FEATURES))
-    assert found == features
+    decoded = x.decode_features(body(x.encode_features(features), p.FrameKind.FEATURES))
+    assert decoded == features
 
 
 @given(st.sets(st.integers(0, 7), min_size=1), WORD, WORD, st.lists(WORD, max_size=2))
@@ -89,10 +89,10 @@ def test_released_members_come_back(
 ) -> None:
     runs = [[OutputRun(len(places), offset, 12, (1, 3))] for offset in offsets]
     message = x.ReleasedMessage(batch, ramp, 4096, sorted(places), runs)
-    found = body(x.encode_released(message), p.FrameKind.RELEASED)
-    assert x.decode_released(found, 8) == message
+    content = body(x.encode_released(message), p.FrameKind.RELEASED)
+    assert x.decode_released(content, 8) == message
     with pytest.raises(p.ProtocolError, match="members released of"):
-        x.decode_released(found, max(places))
+        x.decode_released(content, max(places))
 
 
 @pytest.mark.parametrize("places", [[0, 0], [-1], [9]])

@@ -81,7 +81,7 @@ async def test_a_damaged_image_fails_alone(models, kit, arena, kind) -> None:
         case = kit.Case(executor, models.mean(), arena)
         await case.ready()
         good = encode_jpeg(one_colour(40, 40, 50, 60, 70))
-        members = [kit.put(arena, sent(*each)) for each in ([good], [good, DAMAGED], [good])]
+        members = [kit.put(arena, sent(*images)) for images in ([good], [good, DAMAGED], [good])]
         members.append(kit.put(arena, ((1,), good)))  # bare, as a whole body is
         members.append(kit.put(arena, sent(b64encode(good))))
         members.append(kit.put(arena, sent(b64encode(good)[:-8] + b"_-+/ ==")))
@@ -101,7 +101,7 @@ async def test_images_that_look_damaged_are_answered_and_counted(models, kit, ar
         await case.ready()
         good = encode_jpeg(one_colour(40, 40, 50, 60, 70))
         stray = good[:-2] + b"\x5a" * 8 + good[-2:]
-        members = [kit.put(arena, sent(*each)) for each in ([stray], [good, stray], [good])]
+        members = [kit.put(arena, sent(*images)) for images in ([stray], [good, stray], [good])]
         assert await case.run(7, *members, size=32) == PicturesDamaged(7, 2)
         assert isinstance(await case.next(), BatchFinished)
         assert np.allclose(answer(case, 0)[0, :3], [50, 60, 70], atol=2)
@@ -165,10 +165,10 @@ async def test_a_profile_of_images_decodes_and_resizes_them(images, expected, mo
     executor = Watched()
     shapes = {"warmup_shapes": {"image": (64, 64, 3)}, "more_shapes": ({"image": (32, 32, 3)},)}
     source = kit.source(models.mean(), images=images, max_batch=2, **shapes)
-    found = await measure(executor, source, cores=[available_cores()[:1]], budget_s=0.1)
-    assert not found.guess
+    profile = await measure(executor, source, cores=[available_cores()[:1]], budget_s=0.1)
+    assert not profile.guess
     assert executor.ran == expected
-    assert {size.signature for size in found.record.sizes} == {((32, 32, 3),)}
+    assert {size.signature for size in profile.record.sizes} == {((32, 32, 3),)}
     await executor.close()
 
 

@@ -142,16 +142,16 @@ def run(executor: ScriptedExecutor, source: ModelSource = SOURCE, **options: Any
 
 def test_every_point_is_measured_as_the_driver_sees_it() -> None:
     executor = ScriptedExecutor(lambda rows, cores: (0.010 + 0.002 * rows) / cores)
-    found = run(executor, cores=[(2, 3), (0,)])
-    assert found.record.table.batches == (1, 2, 4, 8)
-    assert found.record.table.cores == (1, 2)
-    for batch, row in zip(found.record.table.batches, found.record.table.p50_s, strict=True):
+    profile = run(executor, cores=[(2, 3), (0,)])
+    assert profile.record.table.batches == (1, 2, 4, 8)
+    assert profile.record.table.cores == (1, 2)
+    for batch, row in zip(profile.record.table.batches, profile.record.table.p50_s, strict=True):
         assert row == pytest.approx([0.010 + 0.002 * batch, 0.005 + 0.001 * batch])
     assert [replica.cores for replica in executor.started] == [(2, 3)]
     assert executor.resizes == [(0,), (2, 3)]
     assert executor.count("stopped") == 1
-    assert found.record.skipped == ()
-    assert found.record.shapes == {"x": (3, 1)}
+    assert profile.record.skipped == ()
+    assert profile.record.shapes == {"x": (3, 1)}
 
 
 def test_the_lowest_share_of_cpu_is_kept() -> None:
@@ -169,9 +169,9 @@ def test_the_lowest_share_of_cpu_is_kept() -> None:
 def test_the_replica_has_the_sessions_of_one_that_is_resized() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01)
     sets = [(0,), (0, 1), tuple(range(6))]
-    found = run(executor, cores=sets, budget_s=1.0)
-    assert executor.sources[0].threads == found.record.threads == (1, 2, 4, 6)
-    assert found.record.threads == (1, 2, 4, 6)
+    profile = run(executor, cores=sets, budget_s=1.0)
+    assert executor.sources[0].threads == profile.record.threads == (1, 2, 4, 6)
+    assert profile.record.threads == (1, 2, 4, 6)
     run(executor, dataclasses.replace(SOURCE, threads=(6,)), cores=sets, budget_s=1.0)
     run(executor, cores=[(3, 5)], budget_s=1.0)
     assert [source.threads for source in executor.sources[1:]] == [(6,), (2,)]
@@ -195,10 +195,10 @@ PADDED = dataclasses.replace(
 
 def test_other_lengths_are_measured_beside_the_table() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.001 * rows / cores, per_length=True)
-    found = run(executor, PADDED, cores=[(0,), (1, 2)])
-    assert found.record.shapes == {"x": (3, 8)}
-    assert found.record.table.p50_s[0] == pytest.approx((0.008, 0.004))
-    times = {(size.rows, size.cores, size.size): size.seconds for size in found.record.sizes}
+    profile = run(executor, PADDED, cores=[(0,), (1, 2)])
+    assert profile.record.shapes == {"x": (3, 8)}
+    assert profile.record.table.p50_s[0] == pytest.approx((0.008, 0.004))
+    times = {(size.rows, size.cores, size.size): size.seconds for size in profile.record.sizes}
     assert times == pytest.approx(
         {
             (rows, cores, length): 0.008 * rows * length / cores
@@ -211,9 +211,9 @@ def test_other_lengths_are_measured_beside_the_table() -> None:
 
 def test_lengths_that_would_use_up_the_budget_are_left_out() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.001 * rows, per_length=True)
-    found = run(executor, PADDED, budget_s=1.1)
+    profile = run(executor, PADDED, budget_s=1.1)
     # 8 rows of length 32 take 256 ms, four times: more than half the budget.
-    assert {(size.rows, size.size) for size in found.record.sizes} == {
+    assert {(size.rows, size.size) for size in profile.record.sizes} == {
         (1, 0.5),
         (8, 0.5),
         (1, 4.0),
@@ -229,13 +229,13 @@ PICTURE = replace(SOURCE, warmup_shapes={"x": (3, 48, 320)})
 
 def sizes_of(executor: ScriptedExecutor, source: ModelSource = PICTURE) -> dict[Any, list[int]]:
     """Rows measured by shape, apart from those of the table."""
-    found: dict[Any, list[int]] = {}
+    rows_by_signature: dict[Any, list[int]] = {}
     for size in run(executor, source).record.sizes:
         ((channels, height, width),) = size.signature
         assert size.size == pytest.approx(channels * height * width / (3 * 48 * 320))
         assert size.seconds == pytest.approx(1e-5 * size.rows * width)
-        found.setdefault(size.signature[0], []).append(size.rows)
-    return found
+        rows_by_signature.setdefault(size.signature[0], []).append(size.rows)
+    return rows_by_signature
 
 
 def pictures(fails: Callable[[tuple[int, ...], int], bool]) -> ScriptedExecutor:
@@ -243,19 +243,19 @@ def pictures(fails: Callable[[tuple[int, ...], int], bool]) -> ScriptedExecutor:
 
 
 def test_rows_of_half_and_twice_the_extent_are_measured_where_axes_are_free() -> None:
-    found = sizes_of(pictures(lambda shape, rows: False))
-    assert found == {(3, 24, 160): [1, 4], (3, 96, 640): [1, 4]}
+    sizes = sizes_of(pictures(lambda shape, rows: False))
+    assert sizes == {(3, 24, 160): [1, 4], (3, 96, 640): [1, 4]}
 
 
 def test_where_that_does_not_run_the_longest_axis_alone_is_scaled() -> None:
-    found = sizes_of(pictures(lambda shape, rows: shape[1] != 48))
-    assert found == {(3, 48, 160): [1, 4], (3, 48, 640): [1, 4]}
+    sizes = sizes_of(pictures(lambda shape, rows: shape[1] != 48))
+    assert sizes == {(3, 48, 160): [1, 4], (3, 48, 640): [1, 4]}
     assert sizes_of(pictures(lambda shape, rows: shape != (3, 48, 320))) == {}
 
 
 def test_a_batch_that_is_too_large_leaves_what_one_row_takes() -> None:
-    found = sizes_of(pictures(lambda shape, rows: rows > 1 and shape[2] > 320))
-    assert found == {(3, 24, 160): [1, 4], (3, 96, 640): [1]}
+    sizes = sizes_of(pictures(lambda shape, rows: rows > 1 and shape[2] > 320))
+    assert sizes == {(3, 24, 160): [1, 4], (3, 96, 640): [1]}
 
 
 def test_shapes_that_are_listed_are_measured_instead_and_must_run() -> None:
@@ -287,8 +287,8 @@ def test_inputs_are_made_beside_the_loop_and_given_back_after_each_size(
 
     monkeypatch.setattr(SyntheticRows, "payloads", payloads)
     shapes = tuple({"x": (3, 32, 32 * n)} for n in range(1, 5))
-    found = run(pictures(lambda shape, rows: False), replace(PICTURE, more_shapes=shapes))
-    assert len(found.record.sizes) == 8
+    profile = run(pictures(lambda shape, rows: False), replace(PICTURE, more_shapes=shapes))
+    assert len(profile.record.sizes) == 8
     of_table = used[1]
     assert used == [0, *4 * [of_table]]
     assert arenas[0].bytes_in_use == of_table
@@ -296,24 +296,24 @@ def test_inputs_are_made_beside_the_loop_and_given_back_after_each_size(
 
 def test_a_fast_model_stops_when_every_p99_is_its_own() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 20e-6)
-    found = run(executor)
-    assert {count for row in found.record.table.samples for count in row} == {ENOUGH_SAMPLES}
-    assert not any(flag for row in found.record.table.estimated for flag in row)
-    assert found.seconds < 1.0
+    profile = run(executor)
+    assert {count for row in profile.record.table.samples for count in row} == {ENOUGH_SAMPLES}
+    assert not any(flag for row in profile.record.table.estimated for flag in row)
+    assert profile.seconds < 1.0
 
 
 def test_the_budget_is_kept_and_small_batches_get_more_of_it() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.050 * rows / cores)
-    found = run(executor, cores=[(0,), (0, 1)], budget_s=20.0)
-    assert found.seconds == pytest.approx(20.0, abs=0.5)
-    samples = found.record.table.samples
+    profile = run(executor, cores=[(0,), (0, 1)], budget_s=20.0)
+    assert profile.seconds == pytest.approx(20.0, abs=0.5)
+    samples = profile.record.table.samples
     for column in (0, 1):
         counts = [row[column] for row in samples]
         assert counts == sorted(counts, reverse=True)
         assert counts[-1] >= FEWEST
         # Proportional to one over the square root of the time: √8 between batch 1 and batch 8.
         assert counts[0] / counts[-1] == pytest.approx(math.sqrt(8), rel=0.25)
-    assert all(flag for row in found.record.table.estimated for flag in row)
+    assert all(flag for row in profile.record.table.estimated for flag in row)
 
 
 def test_sizes_take_turns_so_that_a_slowdown_hits_all() -> None:
@@ -321,8 +321,8 @@ def test_sizes_take_turns_so_that_a_slowdown_hits_all() -> None:
         return 0.02 * (2.0 if executor.clock.now > 1005.0 else 1.0)
 
     executor = ScriptedExecutor(throttled)
-    found = run(executor, budget_s=10.0)
-    medians = [row[0] for row in found.record.table.p50_s]
+    profile = run(executor, budget_s=10.0)
+    medians = [row[0] for row in profile.record.table.p50_s]
     assert max(medians) / min(medians) < 1.05
     turns = Counter(executor.batches[8:][:40])
     assert all(9 <= count <= 11 for count in turns.values())
@@ -330,41 +330,44 @@ def test_sizes_take_turns_so_that_a_slowdown_hits_all() -> None:
 
 def test_slow_models_get_three_samples_and_fewer_sizes() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.7 * rows)
-    found = run(executor, budget_s=10.0)
-    assert found.record.table.batches == (1, 2)
-    assert found.record.skipped == (4, 8)
-    assert found.note == "a batch of 4 takes too long for 10 s"
-    assert all(count >= FEWEST for row in found.record.table.samples for count in row)
-    assert found.seconds < 20.0
-    assert found.record.table.expected(4, 1) == pytest.approx(2.8)
+    profile = run(executor, budget_s=10.0)
+    assert profile.record.table.batches == (1, 2)
+    assert profile.record.skipped == (4, 8)
+    assert profile.note == "a batch of 4 takes too long for 10 s"
+    assert all(count >= FEWEST for row in profile.record.table.samples for count in row)
+    assert profile.seconds < 20.0
+    assert profile.record.table.expected(4, 1) == pytest.approx(2.8)
 
 
 def test_one_slow_row_is_measured_whatever_it_takes() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 8.0)
-    found = run(executor, budget_s=10.0)
-    assert found.record.table.batches == (1,)
-    assert found.record.table.samples == ((FEWEST,),)
+    profile = run(executor, budget_s=10.0)
+    assert profile.record.table.batches == (1,)
+    assert profile.record.table.samples == ((FEWEST,),)
     assert len(executor.batches) == FEWEST
-    assert (found.record.skipped, found.note) == ((2, 4, 8), "a batch of 2 takes too long for 10 s")
+    assert (profile.record.skipped, profile.note) == (
+        (2, 4, 8),
+        "a batch of 2 takes too long for 10 s",
+    )
 
 
 def test_the_budget_that_a_slow_model_needs_measures_all_sizes() -> None:
     for most in (2, 8, 20, 32):
         wide = dataclasses.replace(IMAGES, max_batch=most)
         executor = ScriptedExecutor(lambda rows, cores: 0.1 + 0.4 * rows, wide)
-        found = run(executor, budget_s=2.0)
-        assert found.record.skipped
-        enough = run(executor, budget_s=found.needed_s)
+        profile = run(executor, budget_s=2.0)
+        assert profile.record.skipped
+        enough = run(executor, budget_s=profile.needed_s)
         assert enough.record.skipped == ()
-        assert enough.seconds < 1.6 * found.needed_s
+        assert enough.seconds < 1.6 * profile.needed_s
 
 
 def test_sizes_of_a_model_of_medium_speed_are_all_measured() -> None:
     wide = dataclasses.replace(IMAGES, max_batch=32)
     executor = ScriptedExecutor(lambda rows, cores: 0.0125 * rows, wide)
-    found = run(executor, budget_s=2.0)
-    assert found.record.table.batches == (1, 2, 4, 8, 16, 32)
-    assert found.seconds < 4.0
+    profile = run(executor, budget_s=2.0)
+    assert profile.record.table.batches == (1, 2, 4, 8, 16, 32)
+    assert profile.seconds < 4.0
 
 
 def test_the_budget_bounds_a_slow_model_and_says_what_it_would_need() -> None:
@@ -373,36 +376,36 @@ def test_the_budget_bounds_a_slow_model_and_says_what_it_would_need() -> None:
     )
     shapes = tuple({"x": (3, 32, 32 * n)} for n in range(1, 9))
     source = replace(PICTURE, more_shapes=shapes)
-    found = run(executor, source, budget_s=2.0, cores=[(0,), (0, 1)], check_rows=True)
+    profile = run(executor, source, budget_s=2.0, cores=[(0,), (0, 1)], check_rows=True)
     single_runs = 8 * 0.3 + 8 * 0.15  # of each stated shape one, lest it fail later
-    assert found.seconds < 2.0 + single_runs + 10 * 0.3
+    assert profile.seconds < 2.0 + single_runs + 10 * 0.3
     assert executor.sources[0].warm_up_s == 0.25  # of two sessions each
-    assert found.record.skipped == (2, 4)
-    assert found.untimed == 7
-    enough = run(executor, source, budget_s=found.needed_s, cores=[(0,), (0, 1)])
+    assert profile.record.skipped == (2, 4)
+    assert profile.untimed == 7
+    enough = run(executor, source, budget_s=profile.needed_s, cores=[(0,), (0, 1)])
     assert (enough.record.skipped, enough.untimed, enough.needed_s) == ((), 0, 0.0)
 
 
 def test_thorough_goes_on_until_nothing_is_estimated() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.5 * rows)
-    found = run(executor, thorough=True, budget_s=1.0)
-    assert found.record.table.batches == (1, 2, 4, 8)
-    assert {count for row in found.record.table.samples for count in row} == {ENOUGH_SAMPLES}
+    profile = run(executor, thorough=True, budget_s=1.0)
+    assert profile.record.table.batches == (1, 2, 4, 8)
+    assert {count for row in profile.record.table.samples for count in row} == {ENOUGH_SAMPLES}
 
 
 def test_a_size_that_fails_is_left_out_and_said() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01, fail_from=4)
-    found = run(executor, budget_s=2.0)
-    assert found.record.table.batches == (1, 2)
-    assert found.record.skipped == (4, 8)
-    assert found.note == "a batch of 4 fails: out of memory"
+    profile = run(executor, budget_s=2.0)
+    assert profile.record.table.batches == (1, 2)
+    assert profile.record.skipped == (4, 8)
+    assert profile.note == "a batch of 4 fails: out of memory"
 
 
 def test_a_model_without_a_batch_axis_has_one_size() -> None:
     plain = ModelInterface((TensorSpec("x", Datatype.FP32, (-1,)),), (), 0)
-    found = run(ScriptedExecutor(lambda rows, cores: 0.01, plain), budget_s=2.0)
-    assert found.record.table.batches == (1,)
-    assert found.record.shapes == {"x": (1,)}
+    profile = run(ScriptedExecutor(lambda rows, cores: 0.01, plain), budget_s=2.0)
+    assert profile.record.table.batches == (1,)
+    assert profile.record.shapes == {"x": (1,)}
 
 
 @pytest.mark.parametrize(
@@ -456,26 +459,26 @@ def test_core_sets_must_make_sense(cores: list[tuple[int, ...]]) -> None:
 
 
 def test_progress_rises_to_one() -> None:
-    seen: list[tuple[float, str]] = []
+    steps: list[tuple[float, str]] = []
     executor = ScriptedExecutor(lambda rows, cores: 0.05)
-    run(executor, cores=[(0,), (0, 1)], progress=lambda share, text: seen.append((share, text)))
-    shares = [share for share, _ in seen]
+    run(executor, cores=[(0,), (0, 1)], progress=lambda share, text: steps.append((share, text)))
+    shares = [share for share, _ in steps]
     assert shares == sorted(shares)
-    assert (shares[0], seen[-1]) == (0.0, (1.0, "done"))
-    assert 20 < len(seen) < 250
-    texts = {text for _, text in seen}
+    assert (shares[0], steps[-1]) == (0.0, (1.0, "done"))
+    assert 20 < len(steps) < 250
+    texts = {text for _, text in steps}
     assert {"starting on 2 cores", "moving to 1 core", "moving to 2 cores"} <= texts
 
 
 def test_the_record_says_how_it_was_measured() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01)
-    found = run(executor, budget_s=1.0, device="cuda:1")
+    profile = run(executor, budget_s=1.0, device="cuda:1")
     assert [replica.device for replica in executor.started] == ["cuda:1"]
-    record = found.record
+    record = profile.record
     assert (record.device, record.shapes, record.table) == (
         "cuda:1",
-        found.record.shapes,
-        found.record.table,
+        profile.record.shapes,
+        profile.record.table,
     )
     assert record.hardware is not None
     assert record.hardware["cpu"] == hardware_fingerprint().cpu
@@ -494,12 +497,12 @@ def test_a_real_model_is_measured(models: Any, kind: Callable[[], Executor]) -> 
         finally:
             await executor.close()
 
-    found = asyncio.run(body())
-    assert found.record.table.batches == (1, 2, 4, 5)
-    assert found.record.table.cores == (1,)
-    assert {count for row in found.record.table.samples for count in row} == {ENOUGH_SAMPLES}
-    assert found.record.shapes == {"x": (4,)}
-    assert found.record.table.expected(1, 1) > 0.0
+    profile = asyncio.run(body())
+    assert profile.record.table.batches == (1, 2, 4, 5)
+    assert profile.record.table.cores == (1,)
+    assert {count for row in profile.record.table.samples for count in row} == {ENOUGH_SAMPLES}
+    assert profile.record.shapes == {"x": (4,)}
+    assert profile.record.table.expected(1, 1) > 0.0
 
 
 def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> None:
@@ -596,11 +599,11 @@ def test_large_inputs_are_few() -> None:
 
 def test_sizes_without_room_in_memory_are_left_out_of_the_profile() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.010)
-    found = asyncio.run(measure(executor, SOURCE, clock=executor.clock, cores=[(0,)]))
+    profile = asyncio.run(measure(executor, SOURCE, clock=executor.clock, cores=[(0,)]))
     assert executor.interface.max_batch == 8  # of the 32 that any model gets
-    assert found.record.table.batches == (1, 2, 4, 8)
-    assert found.record.skipped == (16, 32)
-    assert found.record.mismatch(cores=[1], max_batch=32) is None
+    assert profile.record.table.batches == (1, 2, 4, 8)
+    assert profile.record.skipped == (16, 32)
+    assert profile.record.mismatch(cores=[1], max_batch=32) is None
 
 
 def stages(*arranged: Arranged) -> Arranged:

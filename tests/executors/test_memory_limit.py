@@ -28,9 +28,9 @@ PID = os.getpid()
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What setrlimit is told, instead of doing it."""
-    told: list[tuple[int, int]] = []
-    monkeypatch.setattr(module.resource, "setrlimit", lambda _, pair: told.append(pair))
-    return told
+    limits_set: list[tuple[int, int]] = []
+    monkeypatch.setattr(module.resource, "setrlimit", lambda _, pair: limits_set.append(pair))
+    return limits_set
 
 
 def version_1(root: Path) -> Path:
@@ -107,10 +107,10 @@ try:
 except MemoryError:
     print("refused")
 """
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )
-    assert found.stdout == "refused\n"
+    assert done.stdout == "refused\n"
 
 
 class Failing:

@@ -139,8 +139,10 @@ def test_warm_up_shapes_fill_free_axes(models, kit) -> None:
 def test_datatypes_pass_through(kind: int, datatype: Datatype, models, kit, arena) -> None:
     session = opened(kit.source(models.identity(kind)))
     assert session.interface.inputs[0].datatype is datatype
-    one, two = (np.ones((n, 2), datatype.dtype) for n in (1, 2))
-    result = session.run([kit.put(arena, one), kit.put(arena, two)], arena.view(Slot(0, 1 << 16)))
+    single, two = (np.ones((n, 2), datatype.dtype) for n in (1, 2))
+    result = session.run(
+        [kit.put(arena, single), kit.put(arena, two)], arena.view(Slot(0, 1 << 16))
+    )
     assert result.inputs.rows == [1, 2]
     assert result.arrays[0].dtype == datatype.dtype
     assert np.array_equal(result.arrays[0], np.ones((3, 2), datatype.dtype))

@@ -28,8 +28,8 @@ async def test_in_process_results_failures_and_aborts(models, kit, arena) -> Non
     report = await case.run(1, *(kit.put(arena, array) for array in arrays))
     assert isinstance(report, BatchFinished)
     for array, (data,) in zip(arrays, case.results, strict=True):
-        got = np.frombuffer(data, np.float32).reshape(-1, 3)
-        assert np.allclose(got, array @ kit.WEIGHT, rtol=1e-5)
+        output = np.frombuffer(data, np.float32).reshape(-1, 3)
+        assert np.allclose(output, array @ kit.WEIGHT, rtol=1e-5)
     case.handle.run(BatchOrder(2, [kit.put(arena, arrays[0])]))
     case.handle.abort(3)
     case.handle.abort(2)

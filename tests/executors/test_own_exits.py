@@ -60,11 +60,11 @@ def opened(kit: Any, path: Path, *exits: OwnExit, **more: Any) -> ModelSession:
 
 
 def arrange(kit: Any, session: ModelSession, *, enlarge: bool = False) -> Arranged:
-    found: queue.SimpleQueue[Arranged] = queue.SimpleQueue()
-    Arranger(session, [1], found.put).publish(
+    arrangements: queue.SimpleQueue[Arranged] = queue.SimpleQueue()
+    Arranger(session, [1], arrangements.put).publish(
         ExitPolicy(POOL, (0, 1), (0.5, 0.5), revision=1, enlarge=enlarge)
     )
-    while not ((arranged := found.get(timeout=kit.PATIENCE)).rows or arranged.detail):
+    while not ((arranged := arrangements.get(timeout=kit.PATIENCE)).rows or arranged.detail):
         pass  # open, but not yet timed
     return arranged
 
@@ -81,8 +81,8 @@ def test_rows_leave_with_what_the_early_head_found(kit: Any, path: Path, leaving
     session = opened(kit, path, *EXITS)
     assert [spec.name for spec in session.interface.outputs] == list(WHOLE)
     names = [*WHOLE, *EXITS[0].outputs.values(), EXITS[0].quality, EXITS[1].quality]
-    known = kit.source(path, max_batch=8, warmup_shapes={"image": (SIDE, SIDE, 3)})
-    full = ModelSession.open(known, threads=1).whole.run(names, {"image": images})
+    source = kit.source(path, max_batch=8, warmup_shapes={"image": (SIDE, SIDE, 3)})
+    full = ModelSession.open(source, threads=1).whole.run(names, {"image": images})
     expected = dict(zip(names, full, strict=True))
     arranged = arrange(kit, session)
     assert arranged.detail == ""
@@ -150,8 +150,8 @@ class Judge:
         self.stage = stage
 
     def run(self, gives: list[str], feeds: dict[str, NDArray[Any]], options: Any) -> list[Any]:
-        said = feeds["x"][:, min(self.stage, 1)]
-        return [said if name.endswith("uncertainty") else feeds["x"] for name in gives]
+        outputs = feeds["x"][:, min(self.stage, 1)]
+        return [outputs if name.endswith("uncertainty") else feeds["x"] for name in gives]
 
 
 def planned(sizes: list[int], ends: list[list[float]]) -> StageChain:
@@ -175,22 +175,27 @@ def planned(sizes: list[int], ends: list[list[float]]) -> StageChain:
     st.sets(st.integers(0, 11)),
 )
 def test_rows_go_on_only_in_the_time_that_others_have_left(
-    said: list[tuple[float, float]], threshold: float, cost: Any, final: set[int]
+    judged_rows: list[tuple[float, float]], threshold: float, cost: Any, final: set[int]
 ) -> None:
     first, second, third = cost
     chain = planned([1, 4], [[n * first, n * (first + second), n * sum(cost)] for n in (1, 4)])
-    rows, final = np.array(said, np.float32), {place for place in final if place < len(said)}
-    batch = GatheredBatch({"x": rows}, [1] * len(said), None, NO_FAULTS, 0.0, 0.0)
+    rows, final = (
+        np.array(judged_rows, np.float32),
+        {place for place in final if place < len(judged_rows)},
+    )
+    batch = GatheredBatch({"x": rows}, [1] * len(judged_rows), None, NO_FAULTS, 0.0, 0.0)
     run = StagedBatch(chain, batch, {0: threshold, 1: 0.0}, Leaving.SHRINK, sorted(final))
     left = {released.ramp: released.places for released in run.run(chain.stages(1))}
     gone = left.get(0, [])
-    assert gone == [p for p in range(len(said)) if float(rows[p, 0]) < threshold and p not in final]
-    stay = [p for p in range(len(said)) if p not in gone and p not in left.get(1, [])]
-    took = (len(said) - len(gone)) * second + len(stay) * third
+    assert gone == [
+        p for p in range(len(judged_rows)) if float(rows[p, 0]) < threshold and p not in final
+    ]
+    stay = [p for p in range(len(judged_rows)) if p not in gone and p not in left.get(1, [])]
+    took = (len(judged_rows) - len(gone)) * second + len(stay) * third
     if not final:
-        assert took <= len(said) * second + 1e-6
-        if len(stay) + len(gone) < len(said):
-            assert took + third > len(said) * second - 1e-6, "one more would have had time"
+        assert took <= len(judged_rows) * second + 1e-6
+        if len(stay) + len(gone) < len(judged_rows):
+            assert took + third > len(judged_rows) * second - 1e-6, "one more would have had time"
     assert final <= set(stay)
     least = min((rows[p, 1] for p in stay if p not in final), default=1.0)
     assert all(rows[p, 1] <= least for p in left.get(1, []))
@@ -215,28 +220,28 @@ def test_virtual_time_has_the_same_rows_leave_as_the_worker(
     ends[1] = np.maximum(*ends)
     chain = planned([1, 4], ends.tolist())
     chain.planned_end = 1 if enlarge else -1
-    said = np.array([[a, b] for a, b, rows, _ in members for _ in range(rows)], np.float32)
+    judged_rows = np.array([[a, b] for a, b, rows, _ in members for _ in range(rows)], np.float32)
     final = [place for place, (*_, final) in enumerate(members) if final]
     rows = [rows for _, _, rows, _ in members]
-    gathered = GatheredBatch({"x": said}, rows, None, NO_FAULTS, 0.0, 0.0)
+    gathered = GatheredBatch({"x": judged_rows}, rows, None, NO_FAULTS, 0.0, 0.0)
     run = StagedBatch(chain, gathered, dict(enumerate(limits)), Leaving.SHRINK, final)
-    served = [(one.ramp, tuple(one.places)) for one in run.run(chain.stages(1))]
+    served = [(answer.ramp, tuple(answer.places)) for answer in run.run(chain.stages(1))]
     report = run.report()
     assert report is not None
 
-    agrees, sizes = np.ones(said.shape, np.bool_), np.array([1, 4])
-    numbers = (said.astype(float), agrees, np.ones(2), sizes, ends[:, 2], ends[:, :2])
+    agrees, sizes = np.ones(judged_rows.shape, np.bool_), np.array([1, 4])
+    numbers = (judged_rows.astype(float), agrees, np.ones(2), sizes, ends[:, 2], ends[:, :2])
     table = ExitTable("judged", 0.0, ("a", "b"), *numbers, np.zeros((2, 2)))
     starts = np.cumsum([0, *rows]).tolist()  # rows of a request are consecutive inputs
     asked = [
-        Request(at, "m", 0.0, 9.0, rows=each, final=place in final)
-        for place, (at, each) in enumerate(zip(starts, rows, strict=False))
+        Request(at, "m", 0.0, 9.0, rows=count, final=place in final)
+        for place, (at, count) in enumerate(zip(starts, rows, strict=False))
     ]
     lane = Replica(1, POOL, "l", (0,), 64)
-    batch = Batch(1, lane, tuple(asked), len(said), 0.0, 9.0, leaving=Leaving.SHRINK)
+    batch = Batch(1, lane, tuple(asked), len(judged_rows), 0.0, 9.0, leaving=Leaving.SHRINK)
     batch = replace(batch, held=tuple(final))
     policy = ExitPolicy(POOL, (0, 1), limits, ExitMode.SHRINK, feedback=0.0, enlarge=enlarge)
-    took = slower * float(table.seconds(table.whole, len(said)))
+    took = slower * float(table.seconds(table.whole, len(judged_rows)))
     course = TableExits(table).course(batch, policy, took)
     assert course.report.left == report.left
     assert course.report.uncertainty == report.uncertainty

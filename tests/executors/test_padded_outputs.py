@@ -40,10 +40,10 @@ def test_any_stride_and_rounding_are_found(stride: int, added: int, lengths: lis
     shorter, longer = min(lengths), max(lengths)
     if truth.length(shorter) == truth.length(longer):
         return  # an output that does not grow is not cut back
-    found = outputs_of(truth.length, (shorter, longer))
-    assert set(found) == {"y"}
+    outputs = outputs_of(truth.length, (shorter, longer))
+    assert set(outputs) == {"y"}
     for length in range(1, longer + 1):
-        assert found["y"].length(length) == truth.length(length)
+        assert outputs["y"].length(length) == truth.length(length)
 
 
 def test_layers_that_round_up_and_down_are_found_in_few_runs() -> None:
@@ -54,8 +54,8 @@ def test_layers_that_round_up_and_down_are_found_in_few_runs() -> None:
         lengths.append(length)
         return -(-length // 4) // 2
 
-    found = outputs_of(length_of, (160, 320))
-    assert found["y"] == PaddedOutput(1, 8, 3)
+    outputs = outputs_of(length_of, (160, 320))
+    assert outputs["y"] == PaddedOutput(1, 8, 3)
     assert len(lengths) <= 2 + 3
 
 
@@ -69,8 +69,8 @@ def test_strides_found_before_are_kept_if_they_fit() -> None:
     runs = {length: run(length) for length in (160, 320)}
     for axis, stride, added, more in ((1, 8, 3, 0), (1, 4, 3, 3), (2, 8, 3, 3)):
         lengths.clear()
-        found = {"y": PaddedOutput(axis, stride, added), "other": PaddedOutput(1, 1)}
-        outputs = find_padded_outputs(Padding(NOTHING.inputs, {}, (), found), {}, runs, run)
+        earlier = {"y": PaddedOutput(axis, stride, added), "other": PaddedOutput(1, 1)}
+        outputs = find_padded_outputs(Padding(NOTHING.inputs, {}, (), earlier), {}, runs, run)
         assert outputs["y"].axis == 1
         assert outputs["y"].stride == 8
         assert len(lengths) == more, "a wrong one costs a search"
@@ -80,14 +80,14 @@ def test_strides_found_before_are_kept_if_they_fit() -> None:
 
 
 def test_a_model_that_takes_only_some_lengths_needs_no_rounding() -> None:
-    found = outputs_of(lambda length: None if length % 32 else length // 8, (160, 320))
-    assert [found["y"].length(length) for length in (32, 160, 320)] == [4, 20, 40]
+    outputs = outputs_of(lambda length: None if length % 32 else length // 8, (160, 320))
+    assert [outputs["y"].length(length) for length in (32, 160, 320)] == [4, 20, 40]
 
 
 def test_a_stated_stride_must_fit() -> None:
     eighth = PaddedOutput(1, 8)
-    found = outputs_of(lambda length: length // 8, (160, 320), {"y": eighth})
-    assert found["y"] == PaddedOutput(1, 8)
+    outputs = outputs_of(lambda length: length // 8, (160, 320), {"y": eighth})
+    assert outputs["y"] == PaddedOutput(1, 8)
     message = r"outputs.y.pad.stride: 4 does not fit axis 1, which is 20 for inputs of 160, 40"
     with pytest.raises(ModelError, match=message):
         outputs_of(lambda length: length // 8, (160, 320), {"y": PaddedOutput(1, 4)})
@@ -102,8 +102,8 @@ def test_an_output_that_grows_in_two_ways_needs_a_key() -> None:
         find_padded_outputs(NOTHING, {}, runs, lambda length: None)
     stated = {"y": PaddedOutput(2)}
     padding = Padding(NOTHING.inputs, stated)
-    found = find_padded_outputs(padding, stated, runs, lambda length: None)
-    assert found["y"].axis == 2
+    outputs = find_padded_outputs(padding, stated, runs, lambda length: None)
+    assert outputs["y"].axis == 2
 
 
 def test_one_length_alone_tells_nothing() -> None:

@@ -87,8 +87,8 @@ async def test_answers_are_those_of_each_request_alone(
             assert isinstance(report, BatchFinished), report
             for outputs, i in zip(case.results, picked, strict=True):
                 for data, wanted in zip(outputs, expected(xs[i]), strict=True):
-                    got = np.frombuffer(data, np.float32).reshape(wanted.shape)
-                    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+                    output = np.frombuffer(data, np.float32).reshape(wanted.shape)
+                    np.testing.assert_allclose(output, wanted, rtol=1e-5, atol=1e-6)
             assert case.shapes == [[w.shape for w in expected(xs[i])] for i in picked]
     finally:
         await executor.close()
@@ -115,27 +115,27 @@ def test_gathered_members_stand_in_order_with_padding_behind(
         refs.append(TensorRef(len(memory), array.nbytes, shape))
         memory += array.tobytes()
         arrays.append(array)
-    found = PaddedGatherer(spec, PaddedInput(axis, -9)).gather(refs, memoryview(memory))
+    gathered = PaddedGatherer(spec, PaddedInput(axis, -9)).gather(refs, memoryview(memory))
     longest = max(length for _, length in shapes)
     widths = [[(0, longest - n if i == axis else 0) for i in range(3)] for _, n in shapes]
     wanted = [
         np.pad(array, width, constant_values=-9)
         for array, width in zip(arrays, widths, strict=True)
     ]
-    assert np.array_equal(found, np.concatenate(wanted))
+    assert np.array_equal(gathered, np.concatenate(wanted))
 
 
 @pytest.mark.parametrize(
-    ("datatype", "one"),
+    ("datatype", "unit"),
     [(d, 1) for d in Datatype if d not in (Datatype.BYTES, Datatype.BF16)]
     + [(Datatype.BF16, 0x3F80)],
 )
-def test_masks_of_any_type_are_made(datatype: Datatype, one: int) -> None:
+def test_masks_of_any_type_are_made(datatype: Datatype, unit: int) -> None:
     spec = TensorSpec("mask", datatype, (-1, -1))
     gatherer = PaddedGatherer(spec, PaddedInput(1, 0, mask=True))
     refs = [TensorRef(0, 0, (1, 1)), TensorRef(0, 0, (2, 3))]
-    assert gatherer.gather(refs, memoryview(b"")).tolist() == [[one, 0, 0], [one] * 3, [one] * 3]
-    assert gatherer.gather(refs[:1], memoryview(b"")).tolist() == [[one]]
+    assert gatherer.gather(refs, memoryview(b"")).tolist() == [[unit, 0, 0], [unit] * 3, [unit] * 3]
+    assert gatherer.gather(refs[:1], memoryview(b"")).tolist() == [[unit]]
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ async def test_an_output_with_a_stride_is_cut_to_its_own_length(
         assert isinstance(report, BatchFinished), report
         for (data,), x in zip(case.results, xs, strict=True):
             pools = [x[..., at : at + 4].max(-1) for at in range(0, x.shape[2], 4)]
-            got = np.frombuffer(data, np.float32).reshape(1, 2, -1)
-            np.testing.assert_array_equal(got, np.stack(pools, -1))
+            output = np.frombuffer(data, np.float32).reshape(1, 2, -1)
+            np.testing.assert_array_equal(output, np.stack(pools, -1))
     finally:
         await executor.close()
 

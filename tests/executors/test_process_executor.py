@@ -45,9 +45,9 @@ def run(request: pytest.FixtureRequest) -> Any:
 def slice_of(pid: int) -> int:
     """Nanoseconds of the time slice that a process has asked for: sched_getattr(2)."""
     number = {"x86_64": 315, "aarch64": 275}[os.uname().machine]
-    found = ctypes.create_string_buffer(48)
-    assert ctypes.CDLL(None).syscall(number, pid, found, 48, 0) == 0
-    return int(struct.unpack("=IIQiIQQQ", found.raw)[5])
+    attributes = ctypes.create_string_buffer(48)
+    assert ctypes.CDLL(None).syscall(number, pid, attributes, 48, 0) == 0
+    return int(struct.unpack("=IIQiIQQQ", attributes.raw)[5])
 
 
 @pytest.mark.usefixtures("run")
@@ -64,8 +64,8 @@ async def test_results_equal_a_direct_computation(models, kit, arena) -> None:
             assert report.batch == number
             assert [member[0] for member in case.shapes] == [(n, 3) for n in rows]
             for array, (data,) in zip(arrays, case.results, strict=True):
-                got = np.frombuffer(data, np.float32).reshape(-1, 3)
-                assert np.allclose(got, array @ kit.WEIGHT, rtol=1e-5)
+                output = np.frombuffer(data, np.float32).reshape(-1, 3)
+                assert np.allclose(output, array @ kit.WEIGHT, rtol=1e-5)
             assert report.timing.infer_s > 0
             assert report.timing.cpu_s > 0
             assert report.timing.thread_s > 0
@@ -82,8 +82,8 @@ async def test_several_replicas_run_at_the_same_time(models, kit, arena) -> None
             case.handle.run(BatchOrder(7, [kit.put(arena, np.full((1, 4), scale, np.float32))]))
         for scale, case in enumerate(cases):
             await case.next()
-            got = np.frombuffer(case.results[0][0], np.float32)
-            assert np.allclose(got, scale * kit.WEIGHT.sum(0), rtol=1e-5)
+            output = np.frombuffer(case.results[0][0], np.float32)
+            assert np.allclose(output, scale * kit.WEIGHT.sum(0), rtol=1e-5)
 
 
 async def test_strings(models, kit, arena) -> None:
@@ -102,12 +102,12 @@ async def test_a_model_without_batch_axis_runs_one_request(models, kit, arena) -
     async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.total(), arena)
         assert (await case.ready()).interface.max_batch == 0
-        one = kit.put(arena, np.arange(5, dtype=np.float32), rows=1)
-        report = await case.run(1, one)
+        member = kit.put(arena, np.arange(5, dtype=np.float32), rows=1)
+        report = await case.run(1, member)
         assert isinstance(report, BatchFinished)
         assert case.shapes[0][0] == ()
         assert np.frombuffer(case.results[0][0], np.float32) == [10.0]
-        assert await case.run(2, one, one) == BatchFailed(2, "the model has no batch axis")
+        assert await case.run(2, member, member) == BatchFailed(2, "the model has no batch axis")
 
 
 async def test_a_model_that_raises_fails_the_batch_and_lives_on(models, kit, arena) -> None:
@@ -295,17 +295,17 @@ async def test_results_stay_when_the_next_batch_was_started(models, kit, arena, 
     async with kit.serving(ProcessExecutor()) as executor:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        seen: list[bytes] = []
+        results: list[bytes] = []
         first = kit.put(arena, np.full((rows, 4), 1, np.float32))
         second = kit.put(arena, np.full((rows, 4), 2, np.float32))
 
         def report(event: Report, outputs: BatchOutputs = (), **details: object) -> None:
             if isinstance(event, BatchFinished):
-                if len(seen) < 10:
+                if len(results) < 10:
                     handle.run(BatchOrder(event.batch + 1, [second if event.batch % 2 else first]))
                     time.sleep(0.01)  # time for the worker to overwrite it where it lay
-                seen.append(outputs[0][0][1])
-                if len(seen) > 10:
+                results.append(outputs[0][0][1])
+                if len(results) > 10:
                     done.set_result(None)
             elif not isinstance(event, BatchFinished):
                 handle.run(BatchOrder(0, [second]))
@@ -313,7 +313,7 @@ async def test_results_stay_when_the_next_batch_was_started(models, kit, arena, 
         source: ModelSource = kit.source(models.matmul())
         handle = executor.start(kit.replica(), source, arena, report)
         await asyncio.wait_for(done, kit.PATIENCE)
-        for number, data in enumerate(seen):
+        for number, data in enumerate(results):
             sums = np.tile(kit.WEIGHT.sum(0), (rows, 1)) * (1 if number % 2 else 2)
             assert np.allclose(np.frombuffer(data, np.float32), sums.ravel(), rtol=1e-5)
 

@@ -61,18 +61,18 @@ def batches(draw: st.DrawFn) -> list[Payload]:
 def reports(draw: st.DrawFn) -> ExitReport:
     """Ramps, and rows that left at any of them, or in the middle of an aborted batch."""
     ramps = tuple(sorted(draw(st.sets(st.integers(0, 99), max_size=4))))
-    said, agrees, left = [], [], []
+    judgements, agrees, left = [], [], []
     for _ in range(draw(st.integers(0, 4))):
         judged = draw(st.integers(0, len(ramps)))
-        said.append(tuple(draw(st.floats(0, 1)) for _ in range(judged)))
+        judgements.append(tuple(draw(st.floats(0, 1)) for _ in range(judged)))
         to_the_end = judged > 0 and draw(st.booleans())
         agrees.append(tuple(draw(st.booleans()) for _ in range(judged)) if to_the_end else ())
         left.append(draw(st.integers(-1, judged - 1)))
     times = tuple(draw(st.integers(0, 10**9)) / 1e9 for _ in ramps[: draw(st.integers(0, 4))])
     answers = tuple(draw(st.integers(0, 999)) if agreed else -1 for agreed in agrees)
-    known = max(answers, default=-1) >= 0
+    with_answers = max(answers, default=-1) >= 0
     return ExitReport(
-        ramps, tuple(said), tuple(agrees), tuple(left), times, answers if known else ()
+        ramps, tuple(judgements), tuple(agrees), tuple(left), times, answers if with_answers else ()
     )
 
 
@@ -102,7 +102,7 @@ def runs(draw: st.DrawFn) -> tuple[int, list[list[OutputRun]]]:
 def only(data: bytes, kind: p.FrameKind) -> bytes:
     """The body of the one frame in `data`."""
     frames = list(p.FrameReader().feed(data))
-    assert [found for found, _ in frames] == [kind]
+    assert [frame_kind for frame_kind, _ in frames] == [kind]
     return frames[0][1]
 
 
@@ -110,7 +110,7 @@ def only(data: bytes, kind: p.FrameKind) -> bytes:
 def test_batches_come_back_as_they_went(
     batch: int, members: list[Payload], size: int, leaving: Leaving, some: set[int]
 ) -> None:
-    final = sorted({each % len(members) for each in some})
+    final = sorted({place % len(members) for place in some})
     order = BatchOrder(batch, members, size, leaving, final)
     assert p.decode_batch(only(p.encode_batch(order), p.FrameKind.BATCH)) == order
 
@@ -197,12 +197,12 @@ def test_nonsense_is_refused_as_nonsense(decode: object, body: bytes) -> None:
 def test_frames_survive_any_cutting(bodies: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(p.frame(p.FrameKind.FAILED, body) for body in bodies)
     reader = p.FrameReader()
-    found, at, turn = [], 0, 0
+    bodies_read, at, turn = [], 0, 0
     while at < len(stream):
         step = cuts[turn % len(cuts)]
-        found += [body for _, body in reader.feed(stream[at : at + step])]
+        bodies_read += [body for _, body in reader.feed(stream[at : at + step])]
         at, turn = at + step, turn + 1
-    assert found == bodies
+    assert bodies_read == bodies
 
 
 @pytest.mark.parametrize("header", [(4, 99), (1 << 31, 1), (0, 0)])

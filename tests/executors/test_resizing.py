@@ -253,18 +253,18 @@ async def test_a_worker_has_the_sessions_asked_for_and_tells_what_they_take(
             await case.next()
             x = np.full((3, 4), number, np.float32)
             assert isinstance(await case.run(number, kit.put(arena, x)), BatchFinished)
-            got = np.frombuffer(case.results[0][0], np.float32).reshape(3, 3)
-            assert np.allclose(got, x @ kit.WEIGHT, rtol=1e-5)
+            output = np.frombuffer(case.results[0][0], np.float32).reshape(3, 3)
+            assert np.allclose(output, x @ kit.WEIGHT, rtol=1e-5)
 
 
 @pytest.mark.replaces_parts
 def test_the_worker_hears_of_its_cores_in_order_with_its_batches() -> None:
     ours, theirs = socket.socketpair()
-    seen: list[object] = []
+    bodies: list[object] = []
 
     class Runner:
         def execute(self, body: bytes) -> bytes:
-            seen.append(body)
+            bodies.append(body)
             return b""
 
     with ours, theirs:
@@ -273,5 +273,5 @@ def test_the_worker_hears_of_its_cores_in_order_with_its_batches() -> None:
                 encode_number(FrameKind.CORES, number) + frame(FrameKind.BATCH, b"%d" % number)
             )
         ours.sendall(frame(FrameKind.STOP))
-        _serve(theirs, cast(BatchRunner, Runner()), seen.append, print, nullcontext())
-    assert seen == [1, b"1", 2, b"2"]
+        _serve(theirs, cast(BatchRunner, Runner()), bodies.append, print, nullcontext())
+    assert bodies == [1, b"1", 2, b"2"]

@@ -42,9 +42,9 @@ def test_images_are_tried_by_common_sizes() -> None:
 
 
 def test_sizes_named_by_the_file_come_first_and_a_fixed_height_is_a_line() -> None:
-    found = tried(8, [(416, 416)], x=(-1, 3, -1, -1))
-    assert found[:2] == [{"x": (3, 416, 416)}, {"x": (3, 224, 224)}]
-    widths = [one["x"][2] for one in tried(8, x=(-1, 3, 48, -1))]
+    candidates = tried(8, [(416, 416)], x=(-1, 3, -1, -1))
+    assert candidates[:2] == [{"x": (3, 416, 416)}, {"x": (3, 224, 224)}]
+    widths = [candidate["x"][2] for candidate in tried(8, x=(-1, 3, 48, -1))]
     assert widths == [320, 224, 640, 1]
     assert tried(8, x=(-1, 3, 512, -1))[0] == {"x": (3, 512, 512)}
 
@@ -68,14 +68,14 @@ def test_other_free_axes_are_sequences_and_those_of_one_name_are_one() -> None:
 
 
 def test_rows_of_a_model_without_a_batch_axis_are_one() -> None:
-    found = tried(0, input=(-1, -1), state=(2, -1, 128), sr=())
-    assert found[:2] == [
+    candidates = tried(0, input=(-1, -1), state=(2, -1, 128), sr=())
+    assert candidates[:2] == [
         {"input": (1, 128), "state": (2, 128, 128), "sr": ()},
         {"input": (1, 128), "state": (2, 1, 128), "sr": ()},
     ]
     names = {"input": ["Batch", "rows"], "state": [None, "batch", None]}
-    found = tried(0, names=names, input=(-1, -1), state=(2, -1, 128))
-    assert found == [{"input": (1, 1), "state": (2, 1, 128)}]
+    candidates = tried(0, names=names, input=(-1, -1), state=(2, -1, 128))
+    assert candidates == [{"input": (1, 1), "state": (2, 1, 128)}]
 
 
 axes = st.lists(st.sampled_from((-1, -1, 1, 3, 4, 48, 224)), max_size=5).map(tuple)
@@ -86,16 +86,16 @@ def test_any_interface_has_few_small_candidates_that_fit(
     shapes: list[tuple[int, ...]], max_batch: int
 ) -> None:
     shapes = [(-1, *shape) for shape in shapes] if max_batch else shapes
-    found = tried(max_batch, **{f"x{number}": shape for number, shape in enumerate(shapes)})
-    assert len(found) <= 32
-    assert (found == []) == all(-1 not in shape[bool(max_batch) :] for shape in shapes)
-    for row in found:
+    candidates = tried(max_batch, **{f"x{number}": shape for number, shape in enumerate(shapes)})
+    assert len(candidates) <= 32
+    assert (candidates == []) == all(-1 not in shape[bool(max_batch) :] for shape in shapes)
+    for row in candidates:
         for number, shape in enumerate(shapes):
             own = shape[bool(max_batch) :]
             made = row[f"x{number}"]
             assert len(made) == len(own)
             assert all(n == size or (n < 0 < size) for n, size in zip(own, made, strict=True))
-    for row in found[:-1]:
+    for row in candidates[:-1]:
         spec = TensorSpec("x", Datatype.FP32, ())
         assert sum(row_bytes(spec, shape) for shape in row.values()) <= 64 << 20
 
@@ -188,9 +188,9 @@ def test_sizes_that_a_file_names(models: Any, kit: Any) -> None:
     )
     file = OnnxFile(path, path.parent)
     assert file.image_sizes() == [(96, 160)]
-    for text, found in (("[320, 416]", [(320, 416), (96, 160)]), ("[32000, 1]", [(96, 160)])):
+    for text, sizes_named in (("[320, 416]", [(320, 416), (96, 160)]), ("[32000, 1]", [(96, 160)])):
         entry = file._model.metadata_props.add()
         entry.key, entry.value = "imgsz", text
-        assert file.image_sizes() == found
+        assert file.image_sizes() == sizes_named
         file._model.metadata_props.pop()
     assert opened(kit.source(path)).row_shapes == {"x": (1, 3, 96, 160)}

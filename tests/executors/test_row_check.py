@@ -179,10 +179,10 @@ def dependence(path: Path, **stated: Any) -> Measurement:
 
 @pytest.mark.parametrize("name", list(DEPENDENT))
 def test_rows_that_influence_each_other_are_found(name: str, kit: Any, tmp_path: Path) -> None:
-    found = dependence(DEPENDENT[name].save(kit, tmp_path))
-    assert found.dependence
-    assert found.dependence != RANDOM
-    assert found.interface.batches, "what becomes of it others decide"
+    check = dependence(DEPENDENT[name].save(kit, tmp_path))
+    assert check.dependence
+    assert check.dependence != RANDOM
+    assert check.interface.batches, "what becomes of it others decide"
 
 
 @pytest.mark.parametrize("name", list(INDEPENDENT))
@@ -233,8 +233,8 @@ def test_a_row_of_a_function_may_become_several(
 
 
 def test_rows_that_come_back_swapped_are_called_so(kit: Any, tmp_path: Path) -> None:
-    found = dependence(REVERSED.save(kit, tmp_path))
-    assert found.dependence == "a batch returns two rows in the wrong order"
+    check = dependence(REVERSED.save(kit, tmp_path))
+    assert check.dependence == "a batch returns two rows in the wrong order"
 
 
 @pytest.mark.parametrize(
@@ -268,8 +268,8 @@ def test_samples_and_constants_of_the_owner_are_kept(kit: Any, tmp_path: Path) -
     )
     path = graph.save(kit, tmp_path)
     np.savez(tmp_path / "rows.npz", x=np.array([[100, 120], [130, 599]]))
-    found = dependence(path, samples=tmp_path / "rows.npz")
-    assert (found.dependence, found.guess) == ("", "")
+    check = dependence(path, samples=tmp_path / "rows.npz")
+    assert (check.dependence, check.guess) == ("", "")
 
 
 def test_a_process_that_the_check_ends_costs_nothing_else(kit: Any, tmp_path: Path) -> None:
@@ -297,9 +297,9 @@ def test_a_process_that_the_check_ends_costs_nothing_else(kit: Any, tmp_path: Pa
         finally:
             await executor.close()
 
-    found = asyncio.run(body())
-    assert found.dependence == ""
-    assert found.record.table.batches[0] == 1
+    check = asyncio.run(body())
+    assert check.dependence == ""
+    assert check.record.table.batches[0] == 1
 
 
 @pytest.mark.parametrize("executor_class", [ProcessExecutor, InProcessExecutor])

@@ -58,10 +58,10 @@ def test_samples_are_taken_in_turn(archive: Any) -> None:
     path = archive(image=image, text=np.array([["a"], ["bé"], ["c"]]))
     rows = rows_of(samples=path, values={"rate": -3})
     assert rows.shapes() == {"image": (2, 2), "text": (1,), "rate": ()}
-    found = some(rows, 2, first=2)
-    assert np.array_equal(found["image"], image[[2, 0]])
-    assert found["text"].tolist() == [["c"], ["a"]]
-    assert found["rate"].tolist() == [-3, -3]
+    arrays = some(rows, 2, first=2)
+    assert np.array_equal(arrays["image"], image[[2, 0]])
+    assert arrays["text"].tolist() == [["c"], ["a"]]
+    assert arrays["rate"].tolist() == [-3, -3]
     longer = rows.arrays({**rows.shapes(), "image": (2, 7)}, 2, np.random.default_rng(1))
     assert longer["image"].shape == (2, 2, 7)
 
@@ -92,9 +92,9 @@ def test_rows_of_raw_bytes_as_triton_has_them(tmp_path: Path) -> None:
     numbers.write_bytes(np.arange(5, dtype="<f4").tobytes())
     words.write_bytes(encode_strings(np.array(["né"], object)))
     rows = rows_of(warmup_shapes={"image": (2, 2)}, sample_rows={"image": numbers, "text": words})
-    found = some(rows, 2)
-    assert found["image"].tolist() == [[[0, 1], [2, 3]]] * 2
-    assert found["text"].tolist() == [["né"], ["né"]]
+    arrays = some(rows, 2)
+    assert arrays["image"].tolist() == [[[0, 1], [2, 3]]] * 2
+    assert arrays["text"].tolist() == [["né"], ["né"]]
     with pytest.raises(ValueError, match=r"^samples\.rows\.image: state inputs\.image\.shape"):
         rows_of(sample_rows={"image": numbers})
     with pytest.raises(ValueError, match=r"image: numbers: expected 24 bytes for shape \[2, 3\]"):
@@ -186,13 +186,13 @@ def test_a_value_beyond_the_datatype_is_named(name: str, value: Any, message: st
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("datatype", [one for one in Datatype if one is not Datatype.BYTES])
+@pytest.mark.parametrize("datatype", [kind for kind in Datatype if kind is not Datatype.BYTES])
 def test_every_datatype_has_constants(datatype: Datatype) -> None:
     interface = ModelInterface((TensorSpec("x", datatype, (3,)),), (), 0)
-    (found,) = some(rows_of(interface, values={"x": 1}), 1)["x"]
+    (constant,) = some(rows_of(interface, values={"x": 1}), 1)["x"]
     expected = 0x3F80 if datatype is Datatype.BF16 else 1  # the upper half of 1.0
-    assert found.tolist() == [expected] * 3
-    assert found.dtype == datatype.dtype
+    assert constant.tolist() == [expected] * 3
+    assert constant.dtype == datatype.dtype
     for huge in (1e300, 2):
         if huge == 1e300 and datatype is not Datatype.FP64:
             with pytest.raises(ValueError, match=f"expected {datatype.wire_name}, got"):
@@ -248,7 +248,7 @@ def test_requests_have_their_own_shapes_back(archive: Any) -> None:
     np.testing.assert_array_equal(first["image"], image[:1, :, :1])
     np.testing.assert_array_equal(second["image"], image[1:2])
     assert third["image"].shape == (1, 2, 2)
-    assert [each["rate"].tolist() for each in (first, second, third)] == [[5], [6], [7]]
+    assert [request["rate"].tolist() for request in (first, second, third)] == [[5], [6], [7]]
     assert third["text"].tolist() == [["c"]]
 
 
@@ -256,11 +256,11 @@ def test_written_example_samples_are_read(tmp_path: Path) -> None:
     interface = ModelInterface((TensorSpec("input_ids", Datatype.INT64, (-1, -1)),), (), 8)
     rows = tuple({"input_ids": np.arange(size)[None]} for size in (3, 1, 5))
     Samples(rows, np.array([0, 1, 0])).write(tmp_path / "texts.npz")
-    found = [
+    ids = [
         request["input_ids"].tolist()
         for request in read_requests(tmp_path / "texts.npz", interface)
     ]
-    assert found == [[[0, 1, 2]], [[0]], [[0, 1, 2, 3, 4]]]
+    assert ids == [[[0, 1, 2]], [[0]], [[0, 1, 2, 3, 4]]]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_requests_that_are_not_the_models_are_refused(
         "text": np.array([["a"], ["b"]]),
         "rate": np.zeros(2, np.int16),
     }
-    arrays = {name: one for name, one in {**arrays, **changed}.items() if one is not None}
+    arrays = {name: array for name, array in {**arrays, **changed}.items() if array is not None}
     with pytest.raises(ValueError, match=message):
         read_requests(archive(**arrays), MODEL)
 

@@ -126,7 +126,7 @@ def test_the_sessions_are_the_threads_they_are_said_to_be(models, kit) -> None:
 
 
 def test_memory_is_told() -> None:
-    found = memory()
-    assert 0 < found.free < found.total
+    usage = memory()
+    assert 0 < usage.free < usage.total
     block = np.ones(16 << 20, np.uint8)
     assert own_memory() > block.nbytes

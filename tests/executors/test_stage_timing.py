@@ -168,10 +168,10 @@ def rows_of(rows: int) -> GatheredBatch:
 
 def test_an_idle_lane_has_every_size_timed_at_once(turn: LaneTurn, clock: FakeClock) -> None:
     clock.now += 9.0
-    seen: set[int] = set()
-    timed = Timed(turn, seen.add)
+    sizes: set[int] = set()
+    timed = Timed(turn, sizes.add)
     timed.measure(4)
-    assert seen == {1, 4}
+    assert sizes == {1, 4}
     assert timed.told[-1].rows == (1, 4)
     assert [len(ends) for ends in timed.told[-1].stage_s] == [2, 2]
 
@@ -182,10 +182,10 @@ def test_a_lane_without_gaps_has_single_rows_timed_beside_its_batches(
     monkeypatch.setattr(stage_timing, "BESIDE_S", -1.0)
     monkeypatch.setattr(stage_timing, "GIVE_UP_S", -1.0)
     batches(turn, clock, every=0.01, take=0.01)
-    seen: set[int] = set()
-    timed = Timed(turn, seen.add)
+    sizes: set[int] = set()
+    timed = Timed(turn, sizes.add)
     timed.measure(8)
-    assert seen == {1}
+    assert sizes == {1}
     assert [times.rows for times in timed.told] == [(1,)]
 
 
@@ -218,10 +218,10 @@ def test_larger_batches_are_timed_once_the_lane_is_idle(
     monkeypatch.setattr(stage_timing, "BESIDE_S", -1.0)
     batches(turn, clock, every=0.01, take=0.01)
     timed = Timed(turn, lambda rows: None)
-    told = timed.tell
+    tell_before = timed.tell
 
     def tell(times: ChainTimes) -> None:
-        told(times)
+        tell_before(times)
         clock.now += 9.0
 
     monkeypatch.setattr(timed, "tell", tell)

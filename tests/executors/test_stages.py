@@ -205,18 +205,29 @@ def test_stages_give_what_the_model_gives(bench: Bench, layers: Any) -> None:
         ran = bench.run(*members)
         assert ran.ramps == {}
         for place, outputs in whole.outputs.items():
-            for one, other in zip(outputs, ran.outputs[place], strict=True):
-                np.testing.assert_allclose(other, one, atol=1e-5)
-        said = reference(*layers, np.concatenate(members))
+            for expected_output, other in zip(outputs, ran.outputs[place], strict=True):
+                np.testing.assert_allclose(other, expected_output, atol=1e-5)
+        reference_outputs = reference(*layers, np.concatenate(members))
         assert ran.report is not None
         assert ran.report.ramps == (0, 1)
         np.testing.assert_allclose(
             ran.report.uncertainty,
-            np.stack([said["exits/0/uncertainty"], said["exits/1/uncertainty"]], 1),
+            np.stack(
+                [
+                    reference_outputs["exits/0/uncertainty"],
+                    reference_outputs["exits/1/uncertainty"],
+                ],
+                1,
+            ),
             atol=1e-5,
         )
-        same = [said[f"exits/{ramp}/answer"] == said["exits/answer"] for ramp in (0, 1)]
-        assert ran.report.agrees == tuple(zip(*[each.tolist() for each in same], strict=True))
+        same = [
+            reference_outputs[f"exits/{ramp}/answer"] == reference_outputs["exits/answer"]
+            for ramp in (0, 1)
+        ]
+        assert ran.report.agrees == tuple(
+            zip(*[agreement.tolist() for agreement in same], strict=True)
+        )
         assert ran.report.left == (-1,) * 8
         assert list(ran.report.stage_s) == sorted(ran.report.stage_s)
 
@@ -226,8 +237,8 @@ def test_members_leave_with_the_answer_of_their_ramp(
     bench: Bench, layers: Any, leaving: Leaving
 ) -> None:
     members = images(1, 1, 2, 1, 1, 1, 1)
-    said = reference(*layers, np.concatenate(members))
-    limits = [middle(said[f"exits/{ramp}/uncertainty"]) for ramp in (0, 1)]
+    reference_outputs = reference(*layers, np.concatenate(members))
+    limits = [middle(reference_outputs[f"exits/{ramp}/uncertainty"]) for ramp in (0, 1)]
     bench.arrange(replace(policy(0, 1), thresholds=tuple(limits)))
     ran = bench.run(*members, leaving=leaving, final=(1,))
     ends = np.cumsum([len(member) for member in members])
@@ -238,12 +249,17 @@ def test_members_leave_with_the_answer_of_their_ramp(
         leaves = [
             ramp
             for ramp in (0, 1)
-            if (said[f"exits/{ramp}/uncertainty"][rows] < limits[ramp]).all() and place != 1
+            if (reference_outputs[f"exits/{ramp}/uncertainty"][rows] < limits[ramp]).all()
+            and place != 1
         ]
         names = [f"exits/{leaves[0]}/y" if leaves else "y", "embedding"]
         assert ran.ramps.get(place) == (leaves[0] if leaves else None)
-        np.testing.assert_allclose(ran.outputs[place][0], said[names[0]][rows], atol=1e-5)
-        assert ran.outputs[place][1].size == (0 if leaves else said["embedding"][rows].size)
+        np.testing.assert_allclose(
+            ran.outputs[place][0], reference_outputs[names[0]][rows], atol=1e-5
+        )
+        assert ran.outputs[place][1].size == (
+            0 if leaves else reference_outputs["embedding"][rows].size
+        )
         judged = leaves[0] + 1 if leaves and leaving is Leaving.SHRINK else 2
         for row in range(rows.start, rows.stop):
             assert len(ran.report.uncertainty[row]) == judged
@@ -260,8 +276,8 @@ def test_a_decoder_reads_what_exits_and_the_end_give(
     source = DecodeSource("softmax", ("y",), top=2, probabilities=True)
     decoding = Bench(kit, arena, path, exits=exits, decode=source)
     members = images(1, 1, 2, 1, 1, 1, 1)
-    said = reference(*layers, np.concatenate(members))
-    limits = tuple(middle(said[f"exits/{ramp}/uncertainty"]) for ramp in (0, 1))
+    reference_outputs = reference(*layers, np.concatenate(members))
+    limits = tuple(middle(reference_outputs[f"exits/{ramp}/uncertainty"]) for ramp in (0, 1))
     raw, decoded = (
         setup.run(*members, leaving=leaving, final=(1,))
         for setup in (bench, decoding)
@@ -463,19 +479,19 @@ def test_features_of_all_positions_are_handed_out(bench: Bench, layers: Any) -> 
     assert bench.arrange(policy(features=True, revision=0)).detail == ""
     ran = bench.run(*members)
     assert ran.kinds == [FrameKind.FINISHED, FrameKind.FEATURES]
-    seen = ran.features
-    assert seen.tensors == tuple(position.tensor for position in graph.positions)
-    assert seen.outputs == ("y",)
-    for each, data in zip(graph.positions, seen.features, strict=True):
-        assert np.frombuffer(data, np.float32).reshape(3, -1).shape == (3, each.features)
-    logits = np.frombuffer(seen.logits, np.float32).reshape(3, 4)
-    said = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    features = ran.features
+    assert features.tensors == tuple(position.tensor for position in graph.positions)
+    assert features.outputs == ("y",)
+    for position, data in zip(graph.positions, features.features, strict=True):
+        assert np.frombuffer(data, np.float32).reshape(3, -1).shape == (3, position.features)
+    logits = np.frombuffer(features.logits, np.float32).reshape(3, 4)
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     expected = np.concatenate([ran.outputs[0][0], ran.outputs[1][0]])
-    np.testing.assert_allclose(said, expected, atol=1e-5)
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     bench.arrange(policy(0, 1, features=True, feature_share=0.25))
-    found = [bench.run(*members, batch=batch).features is not None for batch in range(64)]
-    assert 8 < sum(found) < 24
-    assert found == [bench.run(*members, batch=batch).features is not None for batch in range(64)]
+    sampled = [bench.run(*members, batch=batch).features is not None for batch in range(64)]
+    assert 8 < sum(sampled) < 24
+    assert sampled == [bench.run(*members, batch=batch).features is not None for batch in range(64)]
 
 
 def test_a_model_without_a_batch_axis_has_early_answers(models: Any, kit: Any, arena: Any) -> None:
@@ -571,8 +587,8 @@ async def answered_once(
     they have released members of a batch, and what they left unanswered runs again."""
     drawn = images(*[1] * 16)
     members = [kit.put(arena, member) for member in drawn]
-    said = reference(*layers, np.concatenate(drawn))
-    limits = tuple(middle(said[f"exits/{ramp}/uncertainty"]) for ramp in (0, 1))
+    reference_outputs = reference(*layers, np.concatenate(drawn))
+    limits = tuple(middle(reference_outputs[f"exits/{ramp}/uncertainty"]) for ramp in (0, 1))
     early, late = Counter[int](), Counter[int]()
     waiting, lives = deque(range(requests)), kills + 1
     executor = ProcessExecutor()
@@ -590,19 +606,19 @@ async def answered_once(
                 ids = [waiting.popleft() for _ in range(min(8, len(waiting)))]
                 leaving = Leaving.SHRINK if batch % 2 else Leaving.RUN_ON
                 case.handle.run(BatchOrder(batch, [members[id % 16] for id in ids], 0, leaving))
-                told: set[int] = set()
+                answered: set[int] = set()
                 while isinstance(event := await case.next(), MembersReleased | Arranged):
                     if isinstance(event, Arranged):  # on a busy machine, times come late
                         continue
-                    told.update(event.members)
+                    answered.update(event.members)
                     early.update(ids[place] for place in event.members)
                     if batch > kill_after:
                         os.kill(case.handle.pid, signal.SIGKILL)
-                rest = [id for place, id in enumerate(ids) if place not in told]
+                rest = [id for place, id in enumerate(ids) if place not in answered]
                 if isinstance(event, BatchFinished):
                     late.update(rest)
                     assert [not outputs for outputs in case.results] == [
-                        place in told for place in range(len(ids))
+                        place in answered for place in range(len(ids))
                     ]
                 else:
                     assert isinstance(event, ReplicaLost)
@@ -636,9 +652,11 @@ def test_stages_are_timed_for_a_profile(layers: Any, kit: Any) -> None:
         finally:
             await executor.close()
 
-    found = asyncio.run(body(exits=layers[1]))
+    timing = asyncio.run(body(exits=layers[1]))
     assert (
-        [len(ends) for ends in found.stage_s] == [3] * len(found.rows) == [3] * len(found.whole_s)
+        [len(ends) for ends in timing.stage_s]
+        == [3] * len(timing.rows)
+        == [3] * len(timing.whole_s)
     )
     with pytest.raises(MeasuringError, match="states no early exits"):
         asyncio.run(body())

@@ -136,10 +136,10 @@ def test_outputs_without_a_batch_axis_stay_whole() -> None:
     ],
 )
 def test_details_show_no_paths(error: BaseException | str, detail: str) -> None:
-    found = client_detail(error)
-    assert found.startswith(detail)
-    assert "/src" not in found
-    assert "/srv" not in found
+    shown = client_detail(error)
+    assert shown.startswith(detail)
+    assert "/src" not in shown
+    assert "/srv" not in shown
 
 
 SIGNATURE = (
@@ -164,11 +164,11 @@ def test_the_reason_is_kept_and_not_the_function_that_says_it(function: str) -> 
     reason = "size != 0 (of 7) was false. Input shape:{3,4}, requested shape:{-1,7}"
     place = "/onnxruntime_src/core/providers/reshape_helper.h:84 "
     begin = "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Reshape. "
-    found = client_detail(f"{begin}Name:'/{name}' Status Message: {place}{function}{reason}\n")
-    assert found.startswith(begin)
-    assert found.endswith(f"…{found.partition('…')[2]}")
-    assert found.endswith(f" Status Message: {reason}")
-    assert len(found) == 512
+    shown = client_detail(f"{begin}Name:'/{name}' Status Message: {place}{function}{reason}\n")
+    assert shown.startswith(begin)
+    assert shown.endswith(f"…{shown.partition('…')[2]}")
+    assert shown.endswith(f" Status Message: {reason}")
+    assert len(shown) == 512
     assert client_detail(f"{place}{function}{reason}") == reason
 
 
@@ -186,11 +186,11 @@ def test_onnx_runtimes_own_refusals_end_with_their_reason(
     path.write_bytes(model.SerializeToString())
     with pytest.raises(ModelError) as refused:
         ModelSession.open(kit.source(path), threads=1)
-    said = str(refused.value)
-    assert "99" in said
-    assert re.search(r"(max supported IR version: \d+|till opset \d+\.)$", said)
-    assert "::" not in said
-    assert "onnxruntime_src" not in said
+    message = str(refused.value)
+    assert "99" in message
+    assert re.search(r"(max supported IR version: \d+|till opset \d+\.)$", message)
+    assert "::" not in message
+    assert "onnxruntime_src" not in message
     assert "ONNX Runtime, in full: " in caplog.text
     assert "onnxruntime::" in caplog.text
 
@@ -214,5 +214,5 @@ def test_the_whole_text_is_logged_once_and_not_without_bound(
 
 def test_a_private_path_with_spaces_is_hidden(tmp_path: Any) -> None:
     place = tmp_path / "my models" / "m.onnx"
-    found = client_detail(f"cannot read {place}", place, tmp_path)
-    assert found == "cannot read …"
+    shown = client_detail(f"cannot read {place}", place, tmp_path)
+    assert shown == "cannot read …"

@@ -62,15 +62,15 @@ def test_an_operator_gives_what_onnx_says(
     op: str, inputs: list[NDArray[np.int64]], attributes: dict[str, object]
 ) -> None:
     names = [f"in{at}" for at in range(len(inputs))]
-    one = node(op, " ".join(names), "out", **attributes)
-    kept, found = folded([one], map(numpy_helper.from_array, inputs, names))
+    made = node(op, " ".join(names), "out", **attributes)
+    kept, constants = folded([made], map(numpy_helper.from_array, inputs, names))
     assert kept == []
-    unknown = [helper.make_tensor_value_info(each, 0, None) for each in (*names, "out")]
-    graph = helper.make_graph([one], "one", unknown[:-1], unknown[-1:])
+    unknown = [helper.make_tensor_value_info(name, 0, None) for name in (*names, "out")]
+    graph = helper.make_graph([made], "one", unknown[:-1], unknown[-1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     (expected,) = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
-    np.testing.assert_array_equal(found["out"], expected)
-    assert found["out"].dtype == expected.dtype
+    np.testing.assert_array_equal(constants["out"], expected)
+    assert constants["out"].dtype == expected.dtype
 
 
 def test_older_models_state_axes_as_attributes() -> None:
@@ -81,10 +81,10 @@ def test_older_models_state_axes_as_attributes() -> None:
         node("Unsqueeze", "flat", "back", axes=[1]),
         node("Constant", "", "two", value_ints=[2, 5]),
     ]
-    kept, found = folded(nodes, [given])
+    kept, constants = folded(nodes, [given])
     assert kept == []
-    np.testing.assert_array_equal(found["back"], GRID[0:1, :, 1:3].transpose(1, 0, 2))
-    np.testing.assert_array_equal(found["two"], [2, 5])
+    np.testing.assert_array_equal(constants["back"], GRID[0:1, :, 1:3].transpose(1, 0, 2))
+    np.testing.assert_array_equal(constants["two"], [2, 5])
 
 
 def test_large_wrong_and_variable_nodes_stay() -> None:
@@ -96,9 +96,9 @@ def test_large_wrong_and_variable_nodes_stay() -> None:
         node("Reshape", "huge three", "bad"),
         helper.make_node("Identity", ["huge"], ["own"], domain="com.example"),
     ]
-    kept, found = folded(nodes, [numpy_helper.from_array(ints(3), "three")])
-    assert [each.output[0] for each in kept] == ["zeros", "data", "sum", "bad", "own"]
-    assert set(found) == {"huge"}
+    kept, constants = folded(nodes, [numpy_helper.from_array(ints(3), "three")])
+    assert [remaining.output[0] for remaining in kept] == ["zeros", "data", "sum", "bad", "own"]
+    assert set(constants) == {"huge"}
 
 
 def padded() -> onnx.ModelProto:
@@ -110,7 +110,7 @@ def padded() -> onnx.ModelProto:
     ]
 
     def pad(before: str, after: str) -> list[onnx.NodeProto]:
-        names = {each: f"{after}.{each}" for each in "asnzcrtfpq"}
+        names = {letter: f"{after}.{letter}" for letter in "asnzcrtfpq"}
         made = [
             constant(names["a"], ints(1, 1, 1, 1)),
             constant(names["s"], ints(4)),
@@ -155,12 +155,12 @@ def padded() -> onnx.ModelProto:
 def test_positions_behind_padding_that_is_computed_are_found() -> None:
     model = padded()
     before = model.SerializeToString()
-    found = find_positions(model)
-    assert [(position.tensor, position.space) for position in found.positions] == [
+    graph = find_positions(model)
+    assert [(position.tensor, position.space) for position in graph.positions] == [
         ("b", (16, 16)),
         ("flat", ()),
     ]
-    assert [each.cost for each in found.positions] == [
+    assert [position.cost for position in graph.positions] == [
         pytest.approx(3 / 7, abs=0.01),
         pytest.approx(1.0, abs=0.01),
     ]

@@ -27,7 +27,7 @@ def a_ramp(position: int, features: int = 3, classes: int = 4) -> Ramp:
 
 
 def a_manifest(**stated: Any) -> ExitManifest:
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "model_sha256": MODEL,
         "revision": 3,
         "rows": 3000,
@@ -35,7 +35,7 @@ def a_manifest(**stated: Any) -> ExitManifest:
         "outputs": ("probabilities", "label"),
         "ramps": (a_ramp(0), a_ramp(1, features=8)),
     }
-    return ExitManifest(**{**known, **stated})
+    return ExitManifest(**{**defaults, **stated})
 
 
 def lay(folder: Path, manifest: ExitManifest) -> Path:
@@ -57,9 +57,9 @@ def edit_ramp(folder: Path, **changes: Any) -> None:
 
 def edit_weights(folder: Path, **arrays: Any) -> None:
     with np.load(folder / "ramps.3.npz", allow_pickle=True) as archive:
-        known = {name: archive[name] for name in archive.files}
+        stored = {name: archive[name] for name in archive.files}
     packed = io.BytesIO()
-    np.savez(packed, **{**known, **arrays})
+    np.savez(packed, **{**stored, **arrays})
     (folder / "ramps.3.npz").write_bytes(packed.getvalue())
     edit(folder, weights_sha256=hashlib.sha256(packed.getvalue()).hexdigest())
 
@@ -70,13 +70,13 @@ def test_a_written_manifest_is_read(tmp_path: Path) -> None:
     assert (read.model_sha256, read.revision, read.rows, read.source) == (MODEL, 3, 3000, "traffic")
     assert read.outputs == ("probabilities", "label")
     assert read.positions == ("block0/out", "block1/out")
-    for one, other in zip(read.ramps, wrote.ramps, strict=True):
-        assert (one.position, one.tensor, one.style) == (other.position, other.tensor, STYLE)
-        assert (one.temperature, one.agreement, one.cost) == (
+    for ramp, other in zip(read.ramps, wrote.ramps, strict=True):
+        assert (ramp.position, ramp.tensor, ramp.style) == (other.position, other.tensor, STYLE)
+        assert (ramp.temperature, ramp.agreement, ramp.cost) == (
             *(other.temperature, other.agreement, other.cost),
         )
-        np.testing.assert_array_equal(one.weights, other.weights)
-        np.testing.assert_array_equal(one.bias, other.bias)
+        np.testing.assert_array_equal(ramp.weights, other.weights)
+        np.testing.assert_array_equal(ramp.bias, other.bias)
 
 
 def test_ramps_of_another_model_are_refused(tmp_path: Path) -> None:

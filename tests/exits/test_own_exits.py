@@ -19,7 +19,9 @@ from slacktide.exits.ramp_graph import with_own_exits
 from slacktide.exits.splitting import StageModel, split
 
 WIDTH = 4
-EXITS = [OwnExit({"y": f"{each}/y"}, f"{each}/quality") for each in ("first", "second")]
+EXITS = [
+    OwnExit({"y": f"{exit_name}/y"}, f"{exit_name}/quality") for exit_name in ("first", "second")
+]
 
 
 def model(reads: list[list[int]], ends: tuple[int, int, int]) -> Any:
@@ -60,7 +62,7 @@ def model(reads: list[list[int]], ends: tuple[int, int, int]) -> Any:
 def models(draw: st.DrawFn) -> Any:
     layers = draw(st.integers(1, 7))
     sources = st.lists(st.integers(0, layers), min_size=1, max_size=3)
-    reads = [[each % layer for each in draw(sources)] for layer in range(1, layers + 1)]
+    reads = [[source % layer for source in draw(sources)] for layer in range(1, layers + 1)]
     ends = sorted(draw(st.integers(1, layers)) for _ in range(3))
     return model(reads, (ends[0], ends[1], ends[2]))
 
@@ -69,7 +71,7 @@ def run(content: Any, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
     session = onnxruntime.InferenceSession(
         content.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    assert {each.name for each in session.get_inputs()} == feeds.keys()
+    assert {declared.name for declared in session.get_inputs()} == feeds.keys()
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, feeds), strict=True))
 
@@ -82,8 +84,8 @@ def chain(
     for at, stage in enumerate(stages):
         if at == 1:
             values = {
-                name: each if name.startswith("exits/0") else each[stay]
-                for name, each in values.items()
+                name: array if name.startswith("exits/0") else array[stay]
+                for name, array in values.items()
             }
         takes = {name: values[name] for name in (*stage.inputs, *stage.received)}
         stage.declare(dict.fromkeys(stage.received, "tensor(float)"))
@@ -101,12 +103,12 @@ def test_stages_give_what_the_model_gives_though_rows_leave(
     check_own_exits(whole.graph, EXITS)
     stages = split(with_own_exits(whole, EXITS))
     assert [stage.ramp for stage in stages] == [0, 1, -1]
-    expected, got = run(whole, {"t0": rows}), chain(stages, rows, stay)
-    np.testing.assert_allclose(got["exits/0/y"], expected["first/y"], atol=1e-5)
+    expected, outputs = run(whole, {"t0": rows}), chain(stages, rows, stay)
+    np.testing.assert_allclose(outputs["exits/0/y"], expected["first/y"], atol=1e-5)
     unsure = 1.0 - expected["first/quality"].reshape(-1)
-    np.testing.assert_allclose(got["exits/0/uncertainty"], unsure, atol=1e-5)
-    np.testing.assert_allclose(got["exits/1/y"], expected["second/y"][stay], atol=1e-5)
-    np.testing.assert_allclose(got["y"][-stay.sum() :], expected["y"][stay], atol=1e-5)
+    np.testing.assert_allclose(outputs["exits/0/uncertainty"], unsure, atol=1e-5)
+    np.testing.assert_allclose(outputs["exits/1/y"], expected["second/y"][stay], atol=1e-5)
+    np.testing.assert_allclose(outputs["y"][-stay.sum() :], expected["y"][stay], atol=1e-5)
 
 
 def test_no_layer_runs_twice() -> None:

@@ -61,8 +61,8 @@ def node(op: str, inputs: str, output: str, **attributes: object) -> onnx.NodePr
     return helper.make_node(op, inputs.split(), output.split(), name=f"{output}_made", **attributes)
 
 
-def tensors(found: ExitGraph) -> list[str]:
-    return [position.tensor for position in found.positions]
+def tensors(graph: ExitGraph) -> list[str]:
+    return [position.tensor for position in graph.positions]
 
 
 CHAIN = (
@@ -90,54 +90,54 @@ CHAIN = (
 )
 def test_published_networks(name: str, count: int) -> None:
     network = onnx.load(LIGHT / f"light_{name}.onnx")
-    found = find_positions(network)
-    assert len(found.positions) == count
-    assert found.classes == 1000
-    assert found.outputs == tuple(value.name for value in network.graph.output)
-    costs = [position.cost for position in found.positions]
+    graph = find_positions(network)
+    assert len(graph.positions) == count
+    assert graph.classes == 1000
+    assert graph.outputs == tuple(value.name for value in network.graph.output)
+    costs = [position.cost for position in graph.positions]
     assert costs == sorted(costs)
     assert costs[0] > 0
     assert costs[-1] <= 1
 
 
 def test_the_blocks_of_a_resnet() -> None:
-    found = find_positions(onnx.load(LIGHT / "light_resnet50.onnx"))
+    graph = find_positions(onnx.load(LIGHT / "light_resnet50.onnx"))
     channels = [64] + [256] * 3 + [512] * 4 + [1024] * 6 + [2048] * 3
-    assert [position.channels for position in found.positions] == channels
+    assert [position.channels for position in graph.positions] == channels
     features = [128] + [512] * 3 + [1024] * 4 + [1024] * 6 + [2048] * 3  # no maxima beyond 1,024
-    assert [each.features for each in found.positions] == features
-    assert found.positions[0].space == (56, 56)
-    assert found.positions[-1].space == ()
+    assert [position.features for position in graph.positions] == features
+    assert graph.positions[0].space == (56, 56)
+    assert graph.positions[-1].space == ()
 
 
 def test_the_residual_example() -> None:
-    found = find_positions(shipped("residual"))
-    assert (len(found.positions), found.primary, found.logits) == (10, "frames", "logits")
-    assert [position.number for position in found.positions] == list(range(10))
-    assert not any(each.channels_last or each.masked for each in found.positions)
-    assert found.positions[0].cost == pytest.approx(0.012, abs=0.001)
+    graph = find_positions(shipped("residual"))
+    assert (len(graph.positions), graph.primary, graph.logits) == (10, "frames", "logits")
+    assert [position.number for position in graph.positions] == list(range(10))
+    assert not any(position.channels_last or position.masked for position in graph.positions)
+    assert graph.positions[0].cost == pytest.approx(0.012, abs=0.001)
 
 
 def test_a_text_goes_by_its_tokens_and_its_mask_is_context() -> None:
     text = shipped("text")
-    found = find_positions(text, mask="attention_mask")
-    assert (len(found.positions), found.primary, found.outputs) == (8, "input_ids", ("logits",))
-    assert all(position.channels_last and position.masked for position in found.positions[:-1])
-    assert found.positions[-1].tensor == "embedding"
-    assert [each.features for each in found.positions] == [512] * 7 + [256]
+    graph = find_positions(text, mask="attention_mask")
+    assert (len(graph.positions), graph.primary, graph.outputs) == (8, "input_ids", ("logits",))
+    assert all(position.channels_last and position.masked for position in graph.positions[:-1])
+    assert graph.positions[-1].tensor == "embedding"
+    assert [position.features for position in graph.positions] == [512] * 7 + [256]
     assert find_positions(text).primary == "input_ids"  # by the names of the others
 
 
 def test_a_position_stays_between_two_costly_operators() -> None:
-    found = find_positions(model(*CHAIN))
-    assert tensors(found) == ["b", "d"]
-    assert [position.cost for position in found.positions] == [
+    graph = find_positions(model(*CHAIN))
+    assert tensors(graph) == ["b", "d"]
+    assert [position.cost for position in graph.positions] == [
         pytest.approx(0.4),
         pytest.approx(0.8),
     ]
-    assert found.position("d").number == 1
+    assert graph.position("d").number == 1
     with pytest.raises(ExitError, match="'a' is not a position"):
-        found.position("a")
+        graph.position("a")
 
 
 def test_the_smaller_of_two_tensors_stays() -> None:
@@ -153,8 +153,8 @@ def test_the_smaller_of_two_tensors_stays() -> None:
         weight("g", 32, 4),
         numpy_helper.from_array(np.array([1, 1, 2, 2]), "times"),
     )
-    found = find_positions(model(*wide, inputs={"x": ["n", 3, 16, 16]}, weights=weights))
-    assert tensors(found) == ["p"]  # 8 features; then of 2 × 2, and flattened they are 32
+    graph = find_positions(model(*wide, inputs={"x": ["n", 3, 16, 16]}, weights=weights))
+    assert tensors(graph) == ["p"]  # 8 features; then of 2 × 2, and flattened they are 32
 
 
 def test_a_way_around_leaves_no_position() -> None:
@@ -204,16 +204,16 @@ def test_outer_reads_of_a_subgraph_count() -> None:
     branch = node("If", "yes", "d", then_branch=inner, else_branch=inner)
     assert reads(branch) == ("yes", "c", "b")
     nodes = (*CHAIN[:3], branch, node("MatMul", "d w", "e"), node("MatMul", "e v", "logits"))
-    found = find_positions(model(*nodes, weights=(condition,)))
-    assert tensors(found) == ["a", "e"]  # c is not alone where the branch reads b as well
+    graph = find_positions(model(*nodes, weights=(condition,)))
+    assert tensors(graph) == ["a", "e"]  # c is not alone where the branch reads b as well
 
 
 def test_an_output_that_leaves_the_way_is_no_obstacle() -> None:
     nodes = (*CHAIN, node("MatMul", "b w", "early"), node("MatMul", "early w", "embedding"))
-    found = find_positions(model(*nodes, outputs=("embedding", "logits")))
-    assert tensors(found) == ["b", "d"]
+    graph = find_positions(model(*nodes, outputs=("embedding", "logits")))
+    assert tensors(graph) == ["b", "d"]
     flow = DataFlow(model(*nodes, outputs=("embedding", "logits")).graph, "x")
-    order = [each.output[0] for each in flow.trunk("logits")]
+    order = [operator.output[0] for operator in flow.trunk("logits")]
     assert order == ["a", "b", "early", "embedding", "c", "d", "logits"]
 
 
@@ -226,9 +226,9 @@ def test_the_tail_is_what_a_ramp_can_copy() -> None:
         node("Cast", "best", "answer", to=1),
         node("Identity", "d", "embedding"),
     )
-    found = find_positions(model(*nodes, outputs=("embedding", "answer", "p", "z")))
-    assert found.logits == "z"
-    assert found.outputs == ("answer", "p", "z")
+    graph = find_positions(model(*nodes, outputs=("embedding", "answer", "p", "z")))
+    assert graph.logits == "z"
+    assert graph.outputs == ("answer", "p", "z")
 
 
 def test_add_and_forbid() -> None:
@@ -322,8 +322,8 @@ def test_quantised_operators_and_states_are_no_places_to_cut() -> None:
         node("MatMul", "s v", "logits"),
     )
     recurrent[1].input[3] = recurrent[1].input[4] = ""
-    one = numpy_helper.from_array(np.array([1]), "one")
-    weights = (weight("k", 1, 24, 8), weight("r", 1, 24, 8), one)
+    index = numpy_helper.from_array(np.array([1]), "one")
+    weights = (weight("k", 1, 24, 8), weight("r", 1, 24, 8), index)
     given = model(
         *recurrent, inputs={"x": ["n", 5, 8], "h": ["n", 1, 8]}, weights=weights, classes=4
     )
@@ -357,15 +357,15 @@ def test_shapes_that_an_old_model_computes_are_known() -> None:
         node("MatMul", "f v", "logits"),
     )
     numbers = {"zero": [0], "one": [1], "rest": [-1]}
-    weights = [numpy_helper.from_array(np.array(each), name) for name, each in numbers.items()]
+    weights = [numpy_helper.from_array(np.array(number), name) for name, number in numbers.items()]
     old = model(
         *nodes,
         inputs={"x": ["n", 3, 9, 9]},
         weights=(weight("k", 8, 3, 3, 3), *weights),
         opset=11,
     )
-    found = find_positions(old)
-    assert (tensors(found), found.classes) == (["f"], 4)
+    graph = find_positions(old)
+    assert (tensors(graph), graph.classes) == (["f"], 4)
 
 
 @pytest.mark.parametrize("shape", [(4, 20, 12), (1, 4, 20, 12), ()])
@@ -378,11 +378,11 @@ def test_multiplications_are_counted_for_a_usual_row(shape: tuple[int, ...]) -> 
         node("Gemm", "b v", "logits"),
     )
     given = model(*nodes, inputs={"x": ["n", 4, "h", "w_"]}, weights=(weight("k", 8, 4, 3, 3),))
-    found = find_positions(given, shapes={"x": shape} if shape else None)
-    assert tensors(found) == ["f", "b"]
+    graph = find_positions(given, shapes={"x": shape} if shape else None)
+    assert tensors(graph) == ["f", "b"]
     side = (18 * 10) if shape else 222 * 222
     first = side * 8 * 36
-    assert found.positions[0].cost == pytest.approx(first / (first + 64 + 32))
+    assert graph.positions[0].cost == pytest.approx(first / (first + 64 + 32))
 
 
 def ending(*nodes: onnx.NodeProto, **extras: object) -> onnx.ModelProto:

@@ -39,14 +39,14 @@ def run(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
 
 def made_up(graph: ExitGraph, numbers: range, features: dict[int, int]) -> list[Ramp]:
     random = np.random.default_rng(5)
-    found = []
+    ramps = []
     for number in numbers:
         shape = (features.get(number, graph.positions[number].features), graph.classes)
         weights = random.standard_normal(shape).astype(np.float32)
         bias = random.standard_normal(graph.classes).astype(np.float32)
         tensor = graph.positions[number].tensor
-        found.append(Ramp(number, tensor, weights, bias, 2.0, 1.0, 0.5))
-    return found
+        ramps.append(Ramp(number, tensor, weights, bias, 2.0, 1.0, 0.5))
+    return ramps
 
 
 def softmax(logits: Array) -> Array:
@@ -59,7 +59,7 @@ def texts(*lengths: int) -> dict[str, Array]:
     longest = max(lengths)
     mask = (np.arange(longest) < np.array(lengths)[:, None]).astype(np.int64)
     tokens = random.integers(1, 240, (len(lengths), longest)) * mask
-    names = [each.name for each in shipped("text").graph.input]
+    names = [declared.name for declared in shipped("text").graph.input]
     return dict(zip(names, (tokens, mask), strict=True))
 
 
@@ -70,12 +70,12 @@ def test_features_of_images_are_means_and_maxima_over_space() -> None:
     second = graph.positions[2].tensor
     model.graph.output.append(helper.make_tensor_value_info(second, TensorProto.FLOAT, None))
     whole = run(model, {"frames": frames})
-    found = run(with_features(model, graph), {"frames": frames})
+    outputs = run(with_features(model, graph), {"frames": frames})
     tensor = whole[second]
     pooled = np.concatenate([tensor.mean(axis=(2, 3)), tensor.max(axis=(2, 3))], axis=1)
-    np.testing.assert_allclose(found["exits/features/2"], pooled, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found["exits/logits"], whole["logits"], rtol=1e-5)
-    assert found["exits/features/9"].shape == (3, graph.positions[9].features)
+    np.testing.assert_allclose(outputs["exits/features/2"], pooled, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs["exits/logits"], whole["logits"], rtol=1e-5)
+    assert outputs["exits/features/9"].shape == (3, graph.positions[9].features)
 
 
 def test_features_of_texts_are_means_and_maxima_over_what_is_no_padding() -> None:
@@ -104,19 +104,19 @@ def test_ramps_of_the_examples(name: str) -> None:
     numbers = range(0, len(graph.positions), 2)
     ramps = made_up(graph, numbers, {})
     whole, features = run(model, feeds), run(with_features(model, graph), feeds)
-    found = run(with_ramps(model, graph, ramps), feeds)
+    outputs = run(with_ramps(model, graph, ramps), feeds)
     for ramp in ramps:
         here = f"exits/{ramp.position}/"
         logits = ramp.logits(features[f"exits/features/{ramp.position}"])
-        np.testing.assert_allclose(found[f"{here}logits"], logits, rtol=1e-3, atol=1e-3)
-        assert found[f"{here}answer"].tolist() == logits.argmax(axis=1).tolist()
+        np.testing.assert_allclose(outputs[f"{here}logits"], logits, rtol=1e-3, atol=1e-3)
+        assert outputs[f"{here}answer"].tolist() == logits.argmax(axis=1).tolist()
         sure = softmax(logits / ramp.temperature).max(axis=1)
-        np.testing.assert_allclose(found[f"{here}uncertainty"], 1 - sure, atol=1e-4)
-        assert found[f"{here}uncertainty"].shape == (rows,)
-        assert f"{here}embedding" not in found
+        np.testing.assert_allclose(outputs[f"{here}uncertainty"], 1 - sure, atol=1e-4)
+        assert outputs[f"{here}uncertainty"].shape == (rows,)
+        assert f"{here}embedding" not in outputs
     for output in whole:
-        np.testing.assert_allclose(found[output], whole[output], rtol=1e-4, atol=1e-5)
-    assert found["exits/answer"].tolist() == whole["logits"].argmax(axis=1).tolist()
+        np.testing.assert_allclose(outputs[output], whole[output], rtol=1e-4, atol=1e-5)
+    assert outputs["exits/answer"].tolist() == whole["logits"].argmax(axis=1).tolist()
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
@@ -124,15 +124,17 @@ def test_ramps_of_published_networks_have_the_tail_of_theirs(name: str) -> None:
     model = onnx.load(LIGHT / f"light_{name}.onnx")
     graph = find_positions(model)
     (output,) = graph.outputs
-    [value] = [each for each in model.graph.input if each.name == graph.primary]
+    [value] = [declared for declared in model.graph.input if declared.name == graph.primary]
     shape = [axis.dim_value for axis in value.type.tensor_type.shape.dim]
     frames = np.random.default_rng(1).random(shape, np.float32)
-    found = run(with_ramps(model, graph, made_up(graph, range(1, 3), {})), {graph.primary: frames})
+    outputs = run(
+        with_ramps(model, graph, made_up(graph, range(1, 3), {})), {graph.primary: frames}
+    )
     for number in (1, 2):
-        mine = found[f"exits/{number}/{output}"]
-        assert (mine.shape, mine.dtype) == (found[output].shape, found[output].dtype)
+        mine = outputs[f"exits/{number}/{output}"]
+        assert (mine.shape, mine.dtype) == (outputs[output].shape, outputs[output].dtype)
         assert mine.sum() == pytest.approx(1, rel=1e-4)
-        assert int(mine.argmax()) == found[f"exits/{number}/answer"][0]
+        assert int(mine.argmax()) == outputs[f"exits/{number}/answer"][0]
 
 
 def tailed(opset: int, element: int) -> onnx.ModelProto:
@@ -173,11 +175,11 @@ def test_outputs_of_a_ramp_are_of_the_types_of_the_models(opset: int, element: i
     feeds = {"x": np.random.default_rng(1).random((3, 8)).astype(np.float32)}
     if element == TensorProto.FLOAT16:
         feeds = {"x": feeds["x"].astype(np.float16)}
-    found = run(with_ramps(model, graph, made_up(graph, range(2), {})), feeds)
+    outputs = run(with_ramps(model, graph, made_up(graph, range(2), {})), feeds)
     for name in ("class", "p"):
-        mine = found[f"exits/1/{name}"]
-        assert (mine.shape, mine.dtype) == (found[name].shape, found[name].dtype)
-    assert found["exits/1/class"].tolist() == found["exits/1/answer"].tolist()
+        mine = outputs[f"exits/1/{name}"]
+        assert (mine.shape, mine.dtype) == (outputs[name].shape, outputs[name].dtype)
+    assert outputs["exits/1/class"].tolist() == outputs["exits/1/answer"].tolist()
 
 
 def test_a_ramp_that_does_not_fit_is_refused() -> None:
@@ -215,7 +217,7 @@ def test_channels_behind_space_are_pooled_alike() -> None:
     first = graph.positions[0]
     assert (first.channels_last, first.channels, first.features) == (True, 6, 12)
     x = np.random.default_rng(1).standard_normal((2, 5, 7, 6)).astype(np.float32)
-    found = run(with_features(model, graph), {"x": x})["exits/features/0"]
+    features = run(with_features(model, graph), {"x": x})["exits/features/0"]
     tensor = x @ numpy_helper.to_array(weights[0])
     pooled = np.concatenate([tensor.mean(axis=(1, 2)), tensor.max(axis=(1, 2))], axis=1)
-    np.testing.assert_allclose(found, pooled, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(features, pooled, rtol=1e-4, atol=1e-5)

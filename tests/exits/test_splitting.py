@@ -39,7 +39,7 @@ def opened(model: onnx.ModelProto, *, optimise: bool = True, saved: Path | None 
 
 
 def outputs_of(model: onnx.ModelProto, feeds: Tensors) -> Tensors:
-    names = [each.name for each in model.graph.output]
+    names = [declared.name for declared in model.graph.output]
     return dict(zip(names, opened(model).run(names, feeds), strict=True))
 
 
@@ -51,30 +51,30 @@ def optimised(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 def chain(stages: list[StageModel], feeds: Tensors, *, optimise: bool) -> list[Tensors]:
     """Outputs by stage. Every stage is given what it says it takes and nothing else."""
-    values, found, types = dict(feeds), [], dict[str, str]()
+    values, by_stage, types = dict(feeds), [], dict[str, str]()
     for stage in stages:
         stage.declare(types)
         names = list(dict.fromkeys((*stage.outputs, *stage.passed_on)))
         takes = {name: values[name] for name in (*stage.inputs, *stage.received)}
         session = opened(stage.model, optimise=optimise)
-        assert {each.name for each in session.get_inputs()} == set(takes)
-        assert {each.name for each in session.get_outputs()} == set(names)
+        assert {declared.name for declared in session.get_inputs()} == set(takes)
+        assert {declared.name for declared in session.get_outputs()} == set(names)
         types |= {output.name: output.type for output in session.get_outputs()}
         made = dict(zip(names, session.run(names, takes), strict=True))
-        found.append({name: made[name] for name in stage.outputs})
+        by_stage.append({name: made[name] for name in stage.outputs})
         values.update({name: made[name] for name in stage.passed_on})
-    return found
+    return by_stage
 
 
 def ramps_at(graph: ExitGraph, *numbers: int) -> list[Ramp]:
     random = np.random.default_rng(5)
-    found = []
+    ramps = []
     for number in numbers:
         position = graph.positions[number]
         weights = random.standard_normal((position.features, graph.classes)).astype(np.float32)
         bias = np.zeros(graph.classes, np.float32)
-        found.append(Ramp(number, position.tensor, weights / 10, bias, 1.0, 1.0, 0.5))
-    return found
+        ramps.append(Ramp(number, position.tensor, weights / 10, bias, 1.0, 1.0, 0.5))
+    return ramps
 
 
 def examples() -> list[tuple[str, tuple[int, ...]]]:
@@ -96,15 +96,15 @@ def test_chains_of_the_examples(
     few = 4 if name == "text" else 1  # what is made of the mask is handed on, too
     assert all(len(stage.received) <= few for stage in stages)
     assert all("input_ids" not in stage.inputs for stage in stages[1:])
-    found = chain(stages, feeds, optimise=not optimise_first)
-    together = {key: value for outputs in found for key, value in outputs.items()}
+    by_stage = chain(stages, feeds, optimise=not optimise_first)
+    together = {key: value for outputs in by_stage for key, value in outputs.items()}
     assert together.keys() == whole.keys()
     for key, value in together.items():
         np.testing.assert_allclose(value, whole[key], atol=1e-5, rtol=1e-4)
     for key, value in bare.items():
         np.testing.assert_allclose(together[key], value, atol=1e-5)
-    assert all(f"exits/{number}/logits" in found[at] for at, number in enumerate(numbers))
-    assert "exits/answer" in found[-1]
+    assert all(f"exits/{number}/logits" in by_stage[at] for at, number in enumerate(numbers))
+    assert "exits/answer" in by_stage[-1]
 
 
 def test_no_weight_is_in_two_stages() -> None:
@@ -112,7 +112,7 @@ def test_no_weight_is_in_two_stages() -> None:
     graph = find_positions(model)
     stages = split(with_ramps(model, graph, ramps_at(graph, 2, 5)))
     weights = [
-        {each.name for each in stage.model.graph.initializer if len(each.raw_data) > 1000}
+        {weight.name for weight in stage.model.graph.initializer if len(weight.raw_data) > 1000}
         for stage in stages
     ]
     assert all(weights)
@@ -141,14 +141,14 @@ def test_rows_that_leave_a_batch_take_what_is_made_of_their_mask_along() -> None
 def test_chains_of_published_networks(name: str, optimise_first: bool, tmp_path: Path) -> None:
     model = onnx.load(LIGHT / f"light_{name}.onnx")
     graph = find_positions(model)
-    [value] = [each for each in model.graph.input if each.name == graph.primary]
+    [value] = [declared for declared in model.graph.input if declared.name == graph.primary]
     shape = [axis.dim_value for axis in value.type.tensor_type.shape.dim]
     feeds = {graph.primary: np.random.default_rng(1).random(shape, np.float32)}
     ramped = with_ramps(model, graph, ramps_at(graph, 2, 6, len(graph.positions) - 1))
     whole = outputs_of(ramped, feeds)
     stages = split(optimised(ramped, tmp_path) if optimise_first else ramped)
-    found = chain(stages, feeds, optimise=not optimise_first)
-    together = {key: value for outputs in found for key, value in outputs.items()}
+    by_stage = chain(stages, feeds, optimise=not optimise_first)
+    together = {key: value for outputs in by_stage for key, value in outputs.items()}
     assert together.keys() == whole.keys()
     for key, value in together.items():
         np.testing.assert_allclose(value, whole[key], atol=1e-5, rtol=1e-4)
@@ -237,7 +237,11 @@ def test_an_exit_may_hang_on_anything() -> None:
         outputs=("logits", "exits/0/uncertainty"),
     )
     first, behind = stages = split(model)
-    assert [each.name for each in first.model.graph.node] == ["a", "alone", "exits/0/uncertainty"]
+    assert [operator.name for operator in first.model.graph.node] == [
+        "a",
+        "alone",
+        "exits/0/uncertainty",
+    ]
     assert (behind.received, behind.inputs) == (("a",), ("x",))
     whole = outputs_of(model, X)
     for outputs in chain(stages, X, optimise=True):

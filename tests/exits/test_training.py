@@ -130,19 +130,19 @@ def test_the_temperature_is_the_likeliest(seed: int, scale: float, classes: int)
     logits = rng.normal(size=(200, classes)) * scale
     noise = rng.gumbel(size=logits.shape)
     answers = (logits / scale * 2.0 + noise).argmax(axis=1)
-    found, _ = fit_temperature(logits, answers)
+    temperature, _ = fit_temperature(logits, answers)
 
     def loss(temperature: float) -> float:
         z = logits / temperature
         z = z - z.max(axis=1, keepdims=True)
         logs = np.log(np.exp(z).sum(axis=1))
-        known = (logs - z[np.arange(200), answers]).mean()
+        likelihood = (logs - z[np.arange(200), answers]).mean()
         return float(
-            known + (logs.mean() - z.mean()) / 200
+            likelihood + (logs.mean() - z.mean()) / 200
         )  # and one row of which nothing is known
 
-    assert 0.01 <= found <= 100.0
-    assert loss(found) <= min(loss(found * 1.02), loss(found / 1.02)) + 1e-6
+    assert 0.01 <= temperature <= 100.0
+    assert loss(temperature) <= min(loss(temperature * 1.02), loss(temperature / 1.02)) + 1e-6
 
 
 def test_a_ramp_that_is_always_right_is_not_certain_for_that() -> None:
@@ -179,8 +179,8 @@ def test_a_ramp_for_each_position_that_knows_how_often_it_agrees() -> None:
     assert ramps[1].weights.shape == (6, 4)
     assert ramps[1].weights.dtype == np.float32
     truth = logits[1200:].argmax(axis=1)
-    for ramp, one in zip(ramps, features, strict=True):
-        measured = (ramp.logits(one[1200:]).argmax(axis=1) == truth).mean()
+    for ramp, feature in zip(ramps, features, strict=True):
+        measured = (ramp.logits(feature[1200:]).argmax(axis=1) == truth).mean()
         assert ramp.agreement == pytest.approx(measured, abs=0.1)
     assert ramps[1].agreement > 0.97 > ramps[0].agreement + 0.1
 
@@ -199,19 +199,19 @@ def test_rows_wait_before_they_are_learnt_from_and_count_in_the_end() -> None:
     learner = trainer()
     learner.add([feature[:5000] for feature in features], logits[:5000])
     first = learner.train()[1]
-    learner.add([one[5000:] for one in features], logits[5000:])
+    learner.add([feature[5000:] for feature in features], logits[5000:])
     second = learner.train()[1]
     held = MOST_HELD_BACK
     before, whole = RunningSums(6, 4), RunningSums(6, 4)
     before.add(features[1][: 6000 - held], logits[: 6000 - held])
     whole.add(features[1], logits)
     matching = [
-        each for each in RIDGES if np.allclose(second.weights, whole.solve(each)[0], atol=1e-5)
+        ridge for ridge in RIDGES if np.allclose(second.weights, whole.solve(ridge)[0], atol=1e-5)
     ]
     assert len(matching) >= 1
     weights, bias = before.solve(matching[0])
-    said = (features[1][-held // 2 :] @ weights + bias).argmax(axis=1)
-    expected = said == logits[-held // 2 :].argmax(axis=1)
+    judged = (features[1][-held // 2 :] @ weights + bias).argmax(axis=1)
+    expected = judged == logits[-held // 2 :].argmax(axis=1)
     np.testing.assert_array_equal(learner.judged[1].agrees, expected)
     assert not np.allclose(first.weights, second.weights, atol=1e-7)
 

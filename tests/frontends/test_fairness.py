@@ -72,7 +72,7 @@ async def test_those_that_wait_take_turns_by_address_and_a_turn_ends_with_the_pi
 
 async def test_a_piece_of_work_that_fails_does_not_stop_the_others():
     complaints = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     clock = Clock()
     turns, log = FairLoop(clock), []
 

@@ -356,11 +356,11 @@ def test_files_are_looked_at_and_taken_once_they_rest(tmp_path, monkeypatch):
     file = written(tmp_path / "token", TOKEN)
     held = Credentials(file, None)
     steps = iter(["first-horse-battery", "second-horse-battery", None, None])
-    seen = []
+    tokens = []
 
     async def sleep(_):
         text = next(steps, "end")
-        seen.append(held.gate.token)
+        tokens.append(held.gate.token)
         if text == "end":
             raise asyncio.CancelledError
         if text is not None:
@@ -370,7 +370,7 @@ def test_files_are_looked_at_and_taken_once_they_rest(tmp_path, monkeypatch):
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(held.watch())
-    assert seen == [TOKEN, TOKEN, TOKEN, "second-horse-battery", "second-horse-battery"]
+    assert tokens == [TOKEN, TOKEN, TOKEN, "second-horse-battery", "second-horse-battery"]
 
 
 async def to_thread(work):

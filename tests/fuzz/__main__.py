@@ -97,9 +97,9 @@ def attack(target: Target, seed: int, rounds: int, seconds: float, kept: Path | 
             return None
         if kept is not None:
             kept.write_bytes(data)
-        told = failure(target, data, counted=number % COUNT_EVERY == 0)
-        if told is not None:
-            return f"{target.name}: input {number} of seed {seed}\n{told}"
+        failed = failure(target, data, counted=number % COUNT_EVERY == 0)
+        if failed is not None:
+            return f"{target.name}: input {number} of seed {seed}\n{failed}"
         if time.monotonic() >= shown:
             print(f"{target.name}: {number} inputs", flush=True)
             shown += 10
@@ -136,10 +136,10 @@ def _child(options: argparse.Namespace) -> int:
         import atheris
 
         with atheris.instrument_imports(include=["slacktide"]):
-            known = all_targets()
+            targets = all_targets()
     else:
-        known = all_targets()
-    target = known[options.targets[0]]
+        targets = all_targets()
+    target = targets[options.targets[0]]
     if options.input is not None:
         target.run(options.input.read_bytes())
         print(f"{target.name}: nothing failed")
@@ -147,11 +147,11 @@ def _child(options: argparse.Namespace) -> int:
     kept = options.failures / target.name
     if options.coverage:
         attack_by_coverage(target, options.seed, options.seconds, kept)
-    told = attack(target, options.seed, options.rounds, options.seconds, kept)
-    if told is None:
+    failed = attack(target, options.seed, options.rounds, options.seconds, kept)
+    if failed is None:
         kept.unlink(missing_ok=True)
         return 0
-    print(told, flush=True)
+    print(failed, flush=True)
     return 1
 
 
@@ -169,12 +169,12 @@ def main() -> int:
     options = parser.parse_args()
     if options.child or options.input is not None:
         return _child(options)
-    known = list(all_targets())
-    if unknown := set(options.targets) - set(known):
-        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    names = list(all_targets())
+    if unknown := set(options.targets) - set(names):
+        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     options.failures.mkdir(parents=True, exist_ok=True)
     failed = []
-    for name in options.targets or known:
+    for name in options.targets or names:
         passed = ("seconds", "rounds", "seed", "failures")
         words = [f"--{key}={getattr(options, key)}" for key in passed]
         words += ["--coverage"] if options.coverage else []
@@ -183,7 +183,7 @@ def main() -> int:
             failed.append(name)
             kept = options.failures / name
             print(f"{name}: FAILED, exit {done.returncode}; again: {name} --input {kept}*")
-    held = len(options.targets or known) - len(failed)
+    held = len(options.targets or names) - len(failed)
     print(f"{held} targets held" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 

@@ -216,8 +216,8 @@ def onnx_examples() -> list[bytes]:
     (weight,) = outside.graph.initializer
     weight.ClearField("raw_data")
     weight.data_location = TensorProto.EXTERNAL
-    for key, said in {"location": "w.bin", "offset": "0", "length": "32"}.items():
-        weight.external_data.add(key=key, value=said)
+    for key, stated in {"location": "w.bin", "offset": "0", "length": "32"}.items():
+        weight.external_data.add(key=key, value=stated)
     body = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["o"])], "b", [], [value("o", 1, None)]
     )
@@ -226,7 +226,7 @@ def onnx_examples() -> list[bytes]:
         [x, value("c", TensorProto.BOOL, [])],
         [value("y", TensorProto.FLOAT, ["n", 4])],
     )
-    return [one.SerializeToString() for one in (plain, outside, branches)]
+    return [model.SerializeToString() for model in (plain, outside, branches)]
 
 
 def run_onnx(data: bytes) -> None:
@@ -273,10 +273,10 @@ def exits_examples() -> list[bytes]:
     x = value("x", TensorProto.FLOAT, ["n", 3, 8, 8])
     t = value("t", TensorProto.FLOAT, ["n", "long", 2])
     mask = value("mask", TensorProto.FLOAT, ["n", "long"])
-    one = numpy_helper.from_array(np.array([2]), "one")
+    index = numpy_helper.from_array(np.array([2]), "one")
     graphs = (
         helper.make_graph(image, "g", [x], [y], weights),
-        helper.make_graph(text, "g", [t, mask], [y], [*weights, one]),
+        helper.make_graph(text, "g", [t, mask], [y], [*weights, index]),
     )
     opset = [helper.make_opsetid("", 17)]
     return [
@@ -290,7 +290,7 @@ def run_exits(data: bytes) -> None:
         model = onnx.ModelProto.FromString(data)
     except Exception:  # what damages a file beyond that is for the target `onnx`
         return
-    mask = "mask" if any(each.name == "mask" for each in model.graph.input) else ""
+    mask = "mask" if any(declared.name == "mask" for declared in model.graph.input) else ""
     try:
         graph = find_positions(model, mask=mask)
         with_features(model, graph)
@@ -384,14 +384,14 @@ def run_profiles(data: bytes) -> None:
     for path in definition.folder.glob("profile.*"):
         path.unlink()
     next(ProfileStore()._places(definition, KEY.hardware)).write_bytes(data)
-    known = Profiles(ProfileStore()).find(definition, (1, 2))
-    if known is not None:
-        table = known.record.table
+    profile = Profiles(ProfileStore()).find(definition, (1, 2))
+    if profile is not None:
+        table = profile.record.table
         for rows in (1, 3, 64):
             for cores in (1, 2, 5):
                 assert 0.0 < table.expected(rows, cores) <= table.p99(rows, cores)
-        assert isinstance(known.interface, ModelInterface)
-        assert ProfileRecord.from_dict(known.record.to_dict()) == known.record
+        assert isinstance(profile.interface, ModelInterface)
+        assert ProfileRecord.from_dict(profile.record.to_dict()) == profile.record
 
 
 TAKEN = ProfiledModel(
@@ -402,7 +402,7 @@ TAKEN = ProfiledModel(
 
 
 def learnt_examples() -> list[bytes]:
-    found = []
+    examples = []
     for settings in ({}, {"work_hint": "bytes"}):
         definition = replace(_model(b"model"), settings=ModelSettings.model_validate(settings))
         times = times_of(TAKEN, definition.settings)
@@ -411,8 +411,8 @@ def learnt_examples() -> list[bytes]:
             request = Request(n, "m", 0.0, 1.0, signature=shape, work_hint=float(n % 3))
             times.observe(0.001 * (1 + n % 5), (request,), 1, 1)
         path = ProfileStore().save(definition, KEY, learnt(TAKEN.record, times), "learnt")
-        found.append(path.read_bytes())
-    return found
+        examples.append(path.read_bytes())
+    return examples
 
 
 def run_learnt(data: bytes) -> None:
@@ -424,8 +424,8 @@ def run_learnt(data: bytes) -> None:
         request = Request(1, "m", 0.0, 1.0, signature=((3,),), work_hint=2.0)
         for rows in (1, 8):
             for members in ((), (request,)):
-                found = times.of(rows, 1, members)
-                assert 0.0 < found.expected <= found.p99 < math.inf
+                estimate = times.of(rows, 1, members)
+                assert 0.0 < estimate.expected <= estimate.p99 < math.inf
         times.observe(0.002, (request,), 1, 1)
         json.dumps(times.export(), allow_nan=False)
 
@@ -588,11 +588,11 @@ def run_manifest(data: bytes) -> None:
     home = folder() / "exits"
     (home / MANIFEST).write_bytes(data)
     try:
-        found = read_manifest(home)
+        manifest = read_manifest(home)
     except ExitError as error:
         sentence(error, "manifest.json: " if "ramps." not in str(error) else "")
         return
-    assert found.ramps[0].weights.shape == (2, 3)
+    assert manifest.ramps[0].weights.shape == (2, 3)
 
 
 # ── exit tables ──────────────────────────────────────────────────────────────────────────────────

@@ -315,8 +315,8 @@ def _begin(call: dict[str, Any], number: int) -> Callable[[], None]:
     request = ModelInferRequest(model_name="m", id=_text(call.get("id")))
     request.inputs.add(name="x", datatype="UINT8", shape=[size])
     request.raw_input_contents.append(bytes((number + 1,)) * size)
-    said = call.get("metadata")
-    pairs = list(said.items())[:6] if isinstance(said, dict) else []
+    stated = call.get("metadata")
+    pairs = list(stated.items())[:6] if isinstance(stated, dict) else []
     metadata = [(f"x-fuzz-{at}", _text(value)) for at, (_, value) in enumerate(pairs)]
     how: dict[str, Any] = {
         "metadata": metadata,

@@ -62,8 +62,8 @@ def of_bytes(examples: Sequence[bytes], words: Sequence[bytes] = ()) -> Change:
                 del out[at:]
             elif kind == 7:
                 out[at:at] = bytes(chance.choice(BYTES) for _ in range(4))
-            elif found := list(_NUMBER.finditer(out)):
-                place = chance.choice(found)
+            elif numbers := list(_NUMBER.finditer(out)):
+                place = chance.choice(numbers)
                 out[place.start() : place.end()] = chance.choice(NUMBERS)
         return bytes(out[:LONGEST])
 
@@ -128,12 +128,12 @@ def of_message(make: Callable[[], Message]) -> Change:
 
 
 def _below(node: Message) -> list[Message]:
-    found: list[Message] = []
+    messages: list[Message] = []
     for field, value in node.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:
             continue
-        found += [value] if isinstance(value, Message) else value
-    return found
+        messages += [value] if isinstance(value, Message) else value
+    return messages
 
 
 def _disturb(node: Message, chance: random.Random) -> None:

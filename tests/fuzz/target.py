@@ -49,8 +49,8 @@ def folder() -> Path:
 
 def sentence(error: Exception, begins: str = "") -> str:
     """What a refusal says: one line that begins like this and tells no path of this machine."""
-    said = str(error)
-    assert said.startswith(begins)
-    assert "\n" not in said
-    assert str(folder()) not in said
-    return said
+    message = str(error)
+    assert message.startswith(begins)
+    assert "\n" not in message
+    assert str(folder()) not in message
+    return message

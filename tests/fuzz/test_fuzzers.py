@@ -116,11 +116,11 @@ def test_a_parser_that_fails_is_told_with_its_seed(fuzz: Any, tmp_path: Path) ->
     changes = fuzz.targets["yaml"].changes
     broken = targets("broken", lambda: [b"a: 1", b"b: 2"], parse, changes)
     kept = tmp_path / "broken"
-    told = fuzz.attack(broken, 3, 100_000, 1e9, kept)
-    assert told is not None
-    assert told.startswith("broken: input ")
-    assert "of seed 3" in told
-    assert "KeyError: 'boo'" in told
+    failed = fuzz.attack(broken, 3, 100_000, 1e9, kept)
+    assert failed is not None
+    assert failed.startswith("broken: input ")
+    assert "of seed 3" in failed
+    assert "KeyError: 'boo'" in failed
     assert b"\xff" in kept.read_bytes()
     assert fuzz.failure(broken, kept.read_bytes()) is not None
 
@@ -137,6 +137,6 @@ def test_an_input_that_takes_too_many_steps_is_a_failure(
 
     monkeypatch.setattr(fuzz, "STEPS", 100)
     slow = next(iter(fuzz.targets.values())).__class__("slow", list, parse, lambda examples: [])
-    told = fuzz.failure(slow, b"", counted=True)
-    assert told is not None
-    assert "calls for 0 bytes" in told
+    failed = fuzz.failure(slow, b"", counted=True)
+    assert failed is not None
+    assert "calls for 0 bytes" in failed

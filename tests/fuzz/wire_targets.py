@@ -90,7 +90,7 @@ def _read_http(data: bytes, size: int) -> tuple[list[Any], int | None]:
     settings = HttpSettings(max_header_bytes=4096, max_request_bytes=65536, max_json_bytes=65536)
     context = HttpContext(Router(()), settings, None, None)
     reader = RequestReader(context, "client")
-    found: list[Any] = []
+    requests: list[Any] = []
     refusal = None
     at = steps = 0
     while (at < len(data) or reader.pending) and refusal is None and not reader.ended:
@@ -114,11 +114,11 @@ def _read_http(data: bytes, size: int) -> tuple[list[Any], int | None]:
             head = request.head
             assert len(head.headers) <= settings.max_headers
             body = bytes(request.body)
-            found.append((head.method, bytes(head.target), head.headers, body))
+            requests.append((head.method, bytes(head.target), head.headers, body))
             context.release(request)
         reader.ready.clear()
     reader.close()
-    return found, None if refusal is None else refusal.status
+    return requests, None if refusal is None else refusal.status
 
 
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────
@@ -170,10 +170,10 @@ def run_json(data: bytes) -> None:
         _said(lambda: reader.read("m", None, body, size)),
     ]
     assert outcomes[0] == outcomes[1] == outcomes[2], outcomes
-    said = outcomes[0]
-    if isinstance(said, str):
+    outcome = outcomes[0]
+    if isinstance(outcome, str):
         return
-    call, answer = said
+    call, answer = outcome
     reply = _echo(call)
     head, buffers = format_reply(reply, answer)
     document = json.loads(head)
@@ -224,11 +224,11 @@ def run_grpc(data: bytes) -> None:
         codec.stream_reply_pieces(_echo(plain))
 
 
-def _plain(said: Any) -> Any:
-    if not isinstance(said, InferCall):
-        return said
-    inputs = [(t.name, t.datatype, t.shape, bytes(t.data)) for t in said.inputs]
-    return said.model, said.version, said.id, inputs, said.outputs, sorted(said.parameters.items())
+def _plain(call: Any) -> Any:
+    if not isinstance(call, InferCall):
+        return call
+    inputs = [(t.name, t.datatype, t.shape, bytes(t.data)) for t in call.inputs]
+    return call.model, call.version, call.id, inputs, call.outputs, sorted(call.parameters.items())
 
 
 def tensor_examples() -> list[bytes]:
@@ -314,10 +314,10 @@ def run_parameters(data: bytes) -> None:
         for pair in headers if isinstance(pair, list) and list(map(type, pair)) == [str, str]
     ] if isinstance(headers, list) else []  # fmt: skip
     merged: dict[str, Any] = {}
-    found = _said(lambda: read_headers([(name, value) for name, value in pairs]))
-    if not isinstance(found, str):
-        assert found.budget_s is None or 0.0 < found.budget_s < float("inf")
-        merged |= found.parameters
+    outcome = _said(lambda: read_headers([(name, value) for name, value in pairs]))
+    if not isinstance(outcome, str):
+        assert outcome.budget_s is None or 0.0 < outcome.budget_s < float("inf")
+        merged |= outcome.parameters
     if isinstance(parameters, dict):
         merged |= {
             name: value
@@ -451,8 +451,8 @@ def run_frames(data: bytes) -> None:
         try:
             terms = terms_of(message.hello)
         except BadField as error:
-            told = sentence(error)
-            assert told.split(":")[0] in Hello.DESCRIPTOR.fields_by_name
+            reason = sentence(error)
+            assert reason.split(":")[0] in Hello.DESCRIPTOR.fields_by_name
         else:
             assert 0.0 < terms.rate <= 1e3
             assert 0.0 < terms.slo <= 600.0

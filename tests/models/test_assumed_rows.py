@@ -81,16 +81,16 @@ def image(
 ) -> Path:
     node = helper.make_node("GlobalAveragePool", ["x"], ["y"])
     shapes = [batch, 3, height, None], [batch, 3, 1, 1]
-    x, y = (value(n, TensorProto.FLOAT, each) for n, each in zip("xy", shapes, strict=True))
+    x, y = (value(n, TensorProto.FLOAT, shape) for n, shape in zip("xy", shapes, strict=True))
     return write(root, name, [node], [x], [y], yaml=yaml)
 
 
 def findings(root: Path) -> list[str]:
     cores = available_cores()[:1]
-    found = [*check_repository(root), *asyncio.run(try_loading(root, cores))]
-    found = [finding for finding in found if finding.severity is not Severity.NOTE]
-    assert all(each.severity is Severity.WARNING for each in found)
-    return [each.message for each in found]
+    findings_made = [*check_repository(root), *asyncio.run(try_loading(root, cores))]
+    findings_made = [finding for finding in findings_made if finding.severity is not Severity.NOTE]
+    assert all(finding.severity is Severity.WARNING for finding in findings_made)
+    return [finding.message for finding in findings_made]
 
 
 def measured(path: Path, **stated: Any) -> Measurement:
@@ -185,10 +185,10 @@ def test_a_model_of_which_no_row_runs_loads_and_names_the_keys(tmp_path: Path) -
         "): until run times are known, requests are served one at a time; state inputs that run as "
         "inputs.sound.shape or inputs.state.shape or inputs.rate.value or samples"
     )
-    found = measured(path)
-    assert "Gather" in found.guess
-    assert found.record.table.expected(1, 1) == pytest.approx(GUESS_S)
-    assert not found.interface.batches
+    profile = measured(path)
+    assert "Gather" in profile.guess
+    assert profile.record.table.expected(1, 1) == pytest.approx(GUESS_S)
+    assert not profile.interface.batches
 
 
 def test_with_its_value_the_model_runs(tmp_path: Path) -> None:
@@ -221,8 +221,10 @@ def test_a_guess_is_not_stored(tmp_path: Path) -> None:
         executor = InProcessExecutor()
         try:
             cores = [tuple(available_cores()[:1])]
-            found = await cache.find_or_measure(definition, source_of(definition), executor, cores)
-            return found.guess
+            profile = await cache.find_or_measure(
+                definition, source_of(definition), executor, cores
+            )
+            return profile.guess
         finally:
             await executor.close()
 

@@ -271,11 +271,11 @@ def test_lanes_are_disjoint_and_every_model_has_one(wishes, count, allow_fewer):
 
 def test_a_lane_whose_cores_may_change_has_a_ladder_of_sessions_unless_one_is_enough():
     ladder = settings(cores={"min": 1, "max": 4})
-    one = settings(cores={"min": 1, "max": 4}, sessions="one")
-    layout = assign_lanes({"m": ladder, "n": one, "f": settings(cores=2)}, range(12))
+    single = settings(cores={"min": 1, "max": 4}, sessions="one")
+    layout = assign_lanes({"m": ladder, "n": single, "f": settings(cores=2)}, range(12))
     assert layout.scaled_lane("f") is None
     assert layout.scaled_lane("m").threads(ladder) == (1, 2, 4)
-    assert layout.scaled_lane("n").threads(one) == (4,)
+    assert layout.scaled_lane("n").threads(single) == (4,)
     assert [len(cores) for cores in layout.core_sets("n")] == [1, 2, 4]  # measured alike
 
 

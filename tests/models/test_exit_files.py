@@ -34,9 +34,9 @@ def test_saved_ramps_are_found_and_are_no_part_of_the_model(definition: ModelDef
     folder = ProfileStore().exits_folder(definition)
     assert find_ramps(definition, folder) is None
     save_ramps(definition, folder, manifest(definition))
-    found = find_ramps(definition, folder)
-    assert found is not None
-    assert found.ramps[0].weights[0, 0] == 1.0
+    stored = find_ramps(definition, folder)
+    assert stored is not None
+    assert stored.ramps[0].weights[0, 0] == 1.0
     assert model_hash(definition) == before
     assert folder == definition.folder / "exits"
 
@@ -65,9 +65,9 @@ def test_the_weights_of_the_revision_before_stay(definition: ModelDefinition) ->
     assert sorted(path.name for path in folder.iterdir()) == [
         *("manifest.json", "ramps.2.npz", "ramps.3.npz")
     ]
-    found = find_ramps(definition, folder)
-    assert found is not None
-    assert found.revision == 3
+    stored = find_ramps(definition, folder)
+    assert stored is not None
+    assert stored.revision == 3
 
 
 def test_ramps_of_a_model_that_has_changed_are_refused(definition: ModelDefinition) -> None:

@@ -80,7 +80,7 @@ class Watched:
                     len(part[0]),
                     ("early", "late"),
                     (0.2, 0.8),
-                    tuple(one.tobytes() for one in part),
+                    tuple(tensor.tobytes() for tensor in part),
                     logits[at : at + size].tobytes(),
                     ("label",),
                 ),
@@ -122,8 +122,12 @@ async def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository:
         assert (pool.exits.revision, pool.exits.names) == (1, ("early", "late"))
         assert pool.exits.makes([0])
         assert not pool.exits.makes([0, 1])
-        told = json.loads((repository / "m" / "1" / "exits" / "manifest.json").read_text())
-        assert (told["rows"], told["source"], told["outputs"]) == (512, "traffic", ["label"])
+        manifest = json.loads((repository / "m" / "1" / "exits" / "manifest.json").read_text())
+        assert (manifest["rows"], manifest["source"], manifest["outputs"]) == (
+            512,
+            "traffic",
+            ["label"],
+        )
 
 
 async def test_ramps_learnt_before_serve_at_once(repository: Path) -> None:
@@ -142,21 +146,26 @@ async def test_ramps_that_are_no_better_are_not_published_again(repository: Path
     async with watched() as world:
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(4 * FIRST_TRAINING), size=64)
-        assert [each.revision for each in world.posted if isinstance(each, RampsLearnt)] == [1]
+        assert [event.revision for event in world.posted if isinstance(event, RampsLearnt)] == [1]
 
 
 async def test_every_ramp_judges_rows_that_it_has_not_learnt_from(repository: Path) -> None:
     async with watched() as world:
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(FIRST_TRAINING), size=64)
-        assert not any(isinstance(each, RampsJudged) for each in world.posted)
+        assert not any(isinstance(event, RampsJudged) for event in world.posted)
         await world.see(*world.rows(256))
-        judged = [each for each in world.posted if isinstance(each, RampsJudged)]
-        assert {(each.pool, each.revision) for each in judged} == {(POOL, 1)}
-        right = np.array([row for each in judged for row in each.agrees])
+        judged = [event for event in world.posted if isinstance(event, RampsJudged)]
+        assert {(event.pool, event.revision) for event in judged} == {(POOL, 1)}
+        right = np.array([row for event in judged for row in event.agrees])
         assert right.shape == (256, 2)
         assert right[:, 1].mean() > 0.9 > right[:, 0].mean()
-        assert all(0.0 <= said < 1.0 for each in judged for row in each.uncertainty for said in row)
+        assert all(
+            0.0 <= uncertainty < 1.0
+            for event in judged
+            for row in event.uncertainty
+            for uncertainty in row
+        )
 
 
 async def test_after_a_change_better_ramps_get_a_revision(repository: Path) -> None:
@@ -165,7 +174,7 @@ async def test_after_a_change_better_ramps_get_a_revision(repository: Path) -> N
         await world.learner.begin(pool)
         await world.see(*world.rows(FIRST_TRAINING), size=64)
         await world.see(*world.rows(4 * FIRST_TRAINING, -MIXING), size=64)
-        learnt = [each for each in world.posted if isinstance(each, RampsLearnt)]
+        learnt = [event for event in world.posted if isinstance(event, RampsLearnt)]
         assert learnt[-1].revision == pool.exits.revision > 1
         assert learnt[-1].ramps[1].agreement > 0.8
 
@@ -296,11 +305,11 @@ async def test_ramps_that_others_have_written_meanwhile_stay(repository: Path) -
         added = replace(manifest, revision=7, source="samples")
         save_ramps(pool.definition, pool.source.exits.folder, added)
         await world.see(*world.rows(4 * FIRST_TRAINING, -MIXING), size=64)
-        others = [each for each in world.posted if not isinstance(each, RampsJudged)]
+        others = [event for event in world.posted if not isinstance(event, RampsJudged)]
         assert others == [learnt], "what it has stays in force"
-        found = find_ramps(pool.definition, pool.source.exits.folder)
-        assert found is not None
-        assert (found.revision, found.source) == (7, "samples")
+        stored = find_ramps(pool.definition, pool.source.exits.folder)
+        assert stored is not None
+        assert (stored.revision, stored.source) == (7, "samples")
 
 
 async def test_ramps_that_were_written_before_any_were_learnt_are_told_of(repository: Path) -> None:

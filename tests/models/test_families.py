@@ -56,16 +56,16 @@ def known(sides: tuple[int, ...] = (128, 256)) -> ProfiledModel:
 
 def test_stated_accuracy_wins_over_measured_and_measured_over_the_order() -> None:
     settings = VariantSettings(sizes=(1 << 7, 1 << 8, 1 << 9), accuracy={"128": 0.3})
-    found, notes = accuracies(settings, {"128": 0.9, "512": 0.7})
-    assert found == {"128": 0.3, "256": pytest.approx(0.5), "512": 0.7}
+    accuracy, notes = accuracies(settings, {"128": 0.9, "512": 0.7})
+    assert accuracy == {"128": 0.3, "256": pytest.approx(0.5), "512": 0.7}
     (note,) = notes
     assert "the accuracy of 256 is unknown" in note
     assert accuracies(settings, {"256": 0.4, "512": 0.7})[1] == []
 
 
 def test_without_any_accuracy_variants_are_the_better_the_later_they_are_listed() -> None:
-    found, notes = accuracies(VariantSettings(files={"a": "a.onnx", "b": "b.onnx"}), {})
-    assert found == {"a": pytest.approx(1 / 3), "b": pytest.approx(2 / 3)}
+    accuracy, notes = accuracies(VariantSettings(files={"a": "a.onnx", "b": "b.onnx"}), {})
+    assert accuracy == {"a": pytest.approx(1 / 3), "b": pytest.approx(2 / 3)}
     assert "the accuracy of a, b is unknown" in notes[0]
 
 
@@ -79,9 +79,9 @@ def test_a_larger_variant_that_is_no_more_accurate_is_dropped_with_a_note() -> N
 
 
 def test_a_variant_is_dropped_only_where_it_is_worse_beyond_the_interval() -> None:
-    found = {"a": 0.5, "b": 0.49, "c": 0.4, "d": 0.45}
+    measured = {"a": 0.5, "b": 0.49, "c": 0.4, "d": 0.45}
     apart = {("b", "a"): (-0.03, 0.01), ("c", "a"): (-0.2, -0.01), ("c", "b"): (-0.1, 0.0)}
-    kept, notes = worth_serving(found, apart)
+    kept, notes = worth_serving(measured, apart)
     assert kept == ("a", "b")
     assert notes == [
         "variants: 'c' is not served: its accuracy, 0.4, is below that of the smaller 'a', 0.5, "
@@ -101,14 +101,14 @@ def test_kept_variants_rise_in_accuracy_and_end_with_the_best(
         files={name: f"{name}.onnx" for name in names},
         accuracy={name: value for name, value in zip(names, values, strict=True) if name in stated},
     )
-    found, notes = accuracies(settings, {})
-    assert list(found) == names
-    assert all(0.0 < value <= 1.0 for value in found.values())
+    accuracy, notes = accuracies(settings, {})
+    assert list(accuracy) == names
+    assert all(0.0 < value <= 1.0 for value in accuracy.values())
     assert bool(notes) == (stated != set(names))
-    kept, dropped = worth_serving(found)
-    rising = [found[name] for name in kept]
+    kept, dropped = worth_serving(accuracy)
+    rising = [accuracy[name] for name in kept]
     assert rising == sorted(set(rising))
-    assert rising[-1] == max(found.values())
+    assert rising[-1] == max(accuracy.values())
     assert kept[0] == names[0]
     assert len(kept) + len(dropped) == len(names)
 
@@ -154,7 +154,7 @@ def test_at_first_the_most_accurate_serves_that_takes_half_of_the_objective(
 
 
 def family(*nbytes: int, resident: int = 5, memory: int | None = None) -> Family:
-    made = [FamilyVariant(f"v{i}", (i + 1) / 10, nbytes=each) for i, each in enumerate(nbytes)]
+    made = [FamilyVariant(f"v{i}", (i + 1) / 10, nbytes=size) for i, size in enumerate(nbytes)]
     return Family(tuple(made), resident=resident, memory=memory)
 
 

@@ -77,8 +77,8 @@ def test_requests_of_a_family_batch_whatever_their_sizes() -> None:
     both = check_for(SCALE, FREE, any_image=True)
     assert both.check([scales(), jpegs(JPEG)]).signature == ((2,),)
     files = check_for(FIXED, any_image=True)
-    found = {files.check([each]).signature for each in (jpegs(JPEG), pixels(1, 9, 9, 3))}
-    assert found == {((24, 32, 3),)}
+    signatures = {files.check([sent]).signature for sent in (jpegs(JPEG), pixels(1, 9, 9, 3))}
+    assert signatures == {((24, 32, 3),)}
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_an_input_may_be_sent_in_the_shape_that_its_configuration_reshapes(max_b
     check = InputCheck(interface, ModelSettings(), client_shapes={"x": shape})
     plain = check.check([tensor("x", np.zeros(2, "<f4"))])
     sent = check.check([tensor("x", np.zeros((2, 1), "<f4"))])
-    assert [each.shape for each in sent.tensors] == [(2,)]
+    assert [tensor.shape for tensor in sent.tensors] == [(2,)]
     assert (sent.rows, sent.signature) == (plain.rows, plain.signature)
     with pytest.raises(BadField, match="input 'x' shape"):
         check.check([tensor("x", np.zeros((2, 2), "<f4"))])
@@ -140,12 +140,12 @@ def test_numbers_must_be_finite_where_the_model_says_so(value):
 @pytest.mark.parametrize(("raw", "finite"), [(0x3F80, True), (0x7F80, False), (0x7FC0, False)])
 def test_bfloat16_is_read_by_its_bits(raw, finite):
     check = check_for(TensorSpec("x", Datatype.BF16, (-1, 1)), inputs={"x": {"finite": True}})
-    one = InputTensor("x", Datatype.BF16, (1, 1), np.array([raw], "<u2").tobytes())
+    tensor = InputTensor("x", Datatype.BF16, (1, 1), np.array([raw], "<u2").tobytes())
     if finite:
-        assert check.check([one]).rows == 1
+        assert check.check([tensor]).rows == 1
     else:
         with pytest.raises(BadField, match="finite"):
-            check.check([one])
+            check.check([tensor])
 
 
 class TestRawRequests:
@@ -223,13 +223,13 @@ def test_unequal_lengths_share_a_signature_where_they_are_padded():
 def test_free_axes_that_are_not_padded_stay_in_the_signature():
     grid = TensorSpec("grid", Datatype.FP32, (-1, -1, -1))
     check = check_for(grid, inputs={"grid": {"pad": {"axis": 2}}}, padding="exact")
-    found = check.check([tensor("grid", np.zeros((1, 5, 7), "<f4"))])
-    assert found.signature == ((5,),)
+    checked = check.check([tensor("grid", np.zeros((1, 5, 7), "<f4"))])
+    assert checked.signature == ((5,),)
 
 
 def test_without_a_mask_or_the_owners_word_lengths_stay_apart():
-    found = check_for(IDS, inputs={"ids": {"pad": {}}}).check([ids(3)])
-    assert found.signature == ((3,),)
+    checked = check_for(IDS, inputs={"ids": {"pad": {}}}).check([ids(3)])
+    assert checked.signature == ((3,),)
 
 
 def test_a_request_too_large_to_be_multiplied_keeps_its_shapes():
@@ -258,9 +258,9 @@ def test_no_mask_is_made_for_what_has_a_length_but_no_elements():
 
 
 def test_a_mask_may_be_left_out():
-    found = check_for(IDS, MASK, **PAD).check([ids(5, rows=2)])
-    assert [t.shape for t in found.tensors] == [(2, 5), (2, 5)]
-    assert (found.rows, found.nbytes, len(found.tensors[1].data)) == (2, 80, 0)
+    checked = check_for(IDS, MASK, **PAD).check([ids(5, rows=2)])
+    assert [t.shape for t in checked.tensors] == [(2, 5), (2, 5)]
+    assert (checked.rows, checked.nbytes, len(checked.tensors[1].data)) == (2, 80, 0)
     with pytest.raises(BadField, match="inputs: expected the input 'mask'"):
         check_for(IDS, MASK).check([ids(5)])
     with pytest.raises(BadField, match="inputs: expected the input 'ids'"):
@@ -319,9 +319,9 @@ def test_crops_are_as_the_model_takes_them():
     padded = check_for(
         pixels(32, -1), inputs=pad, lengths=[16, 64], work_hint=hint, padding="exact"
     )
-    both, one = (padded.crops(boxes(*each), 200, 100) for each in ([HIGH, WIDE], [HIGH]))
-    assert both.signature == one.signature == ((32, 3),)
-    assert (both.work_hint, one.work_hint) == (64.0, 4.0)
+    both, single = (padded.crops(boxes(*chosen), 200, 100) for chosen in ([HIGH, WIDE], [HIGH]))
+    assert both.signature == single.signature == ((32, 3),)
+    assert (both.work_hint, single.work_hint) == (64.0, 4.0)
     assert padded.crops(boxes(HIGH), 200, 100, Glue(0.5)).work_hint == 8.0
     own = check_for(pixels(-1, -1)).crops(boxes(WIDE), 200, 100)
     assert own.signature == ((50, 100, 3),)

@@ -25,7 +25,7 @@ def outputs(**arrays: Any) -> tuple[tuple[tuple[int, ...], bytes], ...]:
 
 
 def interface(**specs: tuple[Datatype, tuple[int, ...]]) -> ModelInterface:
-    made = tuple(TensorSpec(name, *each) for name, each in specs.items())
+    made = tuple(TensorSpec(name, *details) for name, details in specs.items())
     return ModelInterface((SPEC,), made, 4)
 
 
@@ -78,9 +78,9 @@ def test_a_detectors_outputs_are_boxes_scores_and_classes() -> None:
         scores=np.array([[0.8, 0.0]], "f4"),
         classes=np.array([[2, 2]], "i8"),
     )
-    found = score_answers([answer], labelled(truth), DETECTOR, None)
-    assert (found.accuracy, found.f1) == (pytest.approx(1.0), 1.0)
-    assert found.threshold == pytest.approx(0.8)
+    score = score_answers([answer], labelled(truth), DETECTOR, None)
+    assert (score.accuracy, score.f1) == (pytest.approx(1.0), 1.0)
+    assert score.threshold == pytest.approx(0.8)
     with pytest.raises(DataError, match="of a detector, got 'scores', 'embedding'"):
         score_answers(TWO[:1], labelled(truth), SCORES, None)
     flat = outputs(
@@ -102,7 +102,7 @@ def test_variants_are_compared_on_the_same_images() -> None:
         name: score_classes((~hits).astype(int).tolist(), [0] * 300) for name, hits in right.items()
     }
     images = LabelledSet(tuple(labelled(*[0] * 300)), {0: "cat"})
-    compared = {each.variant: each for each in compare(scores, images)}
+    compared = {comparison.variant: comparison for comparison in compare(scores, images)}
     low, high = compared["near"].differences["small"]
     assert -0.02 < low < 0.0 == high, "pairs: much narrower than the intervals of both"
     low, high = compared["small"].interval
@@ -117,8 +117,8 @@ def test_variants_are_compared_on_the_same_images() -> None:
     assert document["ap50"] == {}
     pairs = {
         (name, smaller): tuple(ends)
-        for name, each in document["differences"].items()
-        for smaller, ends in each.items()
+        for name, by_larger in document["differences"].items()
+        for smaller, ends in by_larger.items()
     }
     served, notes = worth_serving(document["accuracy"], pairs)
     assert served == ("small", "near")

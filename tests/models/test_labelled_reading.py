@@ -37,9 +37,12 @@ def detected(**more: Any) -> dict[str, Any]:
 
 def test_boxes_and_labels_are_read(tmp_path: Path) -> None:
     lines = (detected(), "", detected(boxes=[], classes=[], night=1))
-    found = read_labels(folder(tmp_path, *lines)).images
-    assert [each.where for each in found] == ["labels.jsonl line 1", "labels.jsonl line 3"]
-    first, second = (each.truth for each in found)
+    images = read_labels(folder(tmp_path, *lines)).images
+    assert [labelled_image.where for labelled_image in images] == [
+        "labels.jsonl line 1",
+        "labels.jsonl line 3",
+    ]
+    first, second = (labelled_image.truth for labelled_image in images)
     assert isinstance(first, Boxes)
     assert isinstance(second, Boxes)
     assert first.boxes.tolist() == [BOX]

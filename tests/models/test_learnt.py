@@ -32,14 +32,14 @@ def served(root: Path, store: ProfileStore, settings: str = "") -> LoadedVersion
     (folder / "model.onnx").write_bytes(b"model")
     (folder.parent / "slacktide.yaml").write_text(settings)
     (definition,) = Repository(root).read("m")
-    known = ProfiledModel(
+    profiled = ProfiledModel(
         ProfileRecord(LatencyTable.linear(0.004, 0.002, 8), {"x": (4,)}), SHAPED, key=KEY
     )
     version = LoadedVersion(
         "m", "1", 0, definition, SHAPED, Arena(1 << 20), NOTHING, ModelCounters()
     )
-    times = LearntTimes(store).times(definition, known)
-    version.add_pool(NOTHING, times, profile=known)
+    times = LearntTimes(store).times(definition, profiled)
+    version.add_pool(NOTHING, times, profile=profiled)
     return version
 
 
@@ -104,11 +104,11 @@ def test_where_nothing_can_be_written_the_log_says_so_once(
     for seconds in (0.05, 0.5):
         learn(version, seconds, length=9)
         asyncio.run(times.save([version]))
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith(
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(
         "learnt corrections of m:1 cannot be stored: m/1: record of learnt corrections"
     )
-    assert "Permission denied; name a state folder (--state-dir)" in said
+    assert "Permission denied; name a state folder (--state-dir)" in message
     version.arena.close()
 
 

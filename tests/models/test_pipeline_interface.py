@@ -14,11 +14,11 @@ from slacktide.models.repository.pipeline import PipelineDefinition, parse_pipel
 
 def specs(*stated: str) -> tuple[TensorSpec, ...]:
     """`"image UINT8 -1 64 64 3"`."""
-    found = []
+    tensors = []
     for text in stated:
         name, datatype, *shape = text.split()
-        found.append(TensorSpec(name, Datatype[datatype], tuple(map(int, shape))))
-    return tuple(found)
+        tensors.append(TensorSpec(name, Datatype[datatype], tuple(map(int, shape))))
+    return tuple(tensors)
 
 
 def model(inputs: str | tuple[str, ...], *outputs: str, max_batch: int = 8) -> ModelInterface:
@@ -68,9 +68,9 @@ def fitted(text: str, expanding: str = "", **changed: ModelInterface) -> ModelIn
 
 
 def test_a_pipeline_takes_what_its_source_takes_and_names_the_outputs_of_all_stages() -> None:
-    found = fitted(TRAFFIC)
-    assert found.inputs == specs(FRAME)
-    assert found.outputs == specs(
+    pipeline = fitted(TRAFFIC)
+    assert pipeline.inputs == specs(FRAME)
+    assert pipeline.outputs == specs(
         "street.boxes FP32 -1 96 4",
         "street.scores FP32 -1 96",
         "street.classes INT64 -1 96",
@@ -79,7 +79,7 @@ def test_a_pipeline_takes_what_its_source_takes_and_names_the_outputs_of_all_sta
         "plate.logits FP32 -1 4 20",
         "plate.rows INT64 -1",
     )
-    assert not found.batches, "rows of stages are not those of the source"
+    assert not pipeline.batches, "rows of stages are not those of the source"
 
 
 def test_outputs_go_to_inputs_of_their_name_and_only_chosen_rows_have_places() -> None:
@@ -254,9 +254,9 @@ def test_faults_of_edges_with_chosen_rows_are_named(
 ) -> None:
     classes = "" if "class: 3" in edge else ", classes: [a, b, c]"
     text = f"stages: {{a: {{model: one{classes}}}, b: two}}\nedges: [{{from: a, to: b, {edge}}}]"
-    one = model("x FP32 -1 4", "y FP32 -1 4", *outputs)
+    first = model("x FP32 -1 4", "y FP32 -1 4", *outputs)
     with pytest.raises(SettingsError) as caught:
-        fitted(text, one=one, two=model("y FP32 -1 4", "z FP32 -1 1"))
+        fitted(text, one=first, two=model("y FP32 -1 4", "z FP32 -1 1"))
     assert problem in str(caught.value)
 
 

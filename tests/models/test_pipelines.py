@@ -131,8 +131,8 @@ def test_a_model_that_goes_takes_the_pipeline_along_until_it_is_back(house: Hous
     house.shelf.load(definition())
     house.drop("second")
     assert house.host.serving == {}
-    told = "chain/pipeline.yaml: stages.b.model: model 'second' is not loaded"
-    assert house.catalog.absence("chain", None) == told
+    reason = "chain/pipeline.yaml: stages.b.model: model 'second' is not loaded"
+    assert house.catalog.absence("chain", None) == reason
     house.drop("first")
     assert "stages.a.model" in (house.catalog.absence("chain", None) or "")
     house.put("first", interface("x", "y"))
@@ -303,7 +303,7 @@ async def test_no_such_model_and_a_pipeline_in_its_place_are_told_apart(
     folder("a", CHAIN.replace("second", "z"))
     folder("m", CHAIN.replace("second", "secnd"))
     folder("z", CHAIN.replace("second", "a"))
-    told = {
+    reasons = {
         "a": "expected a model, got the pipeline 'z'",
         "m": "there is no model 'secnd' in the repository; did you mean 'second'?",
         "z": "expected a model, got the pipeline 'a'",
@@ -313,7 +313,7 @@ async def test_no_such_model_and_a_pipeline_in_its_place_are_told_apart(
     manager = Manager(house)
     if at_start:
         await manager.load_all(repository)
-    for name, why in told.items():
+    for name, why in reasons.items():
         if not at_start:
             with pytest.raises(ControlError) as raised:
                 await manager.load(repository, name)
@@ -322,6 +322,6 @@ async def test_no_such_model_and_a_pipeline_in_its_place_are_told_apart(
         assert house.catalog.absence(name, None) == expected
     assert manager.loads == (["broken", "first", "second"] if at_start else ["first"])
     assert [*house.host.serving] == (["chain"] if at_start else [])
-    found = [(each.model, each.message) for each in check_repository(tmp_path)]
-    for name, why in told.items():
-        assert (name, f"{name}/pipeline.yaml: stages.b.model: {why}") in found
+    messages = [(finding.model, finding.message) for finding in check_repository(tmp_path)]
+    for name, why in reasons.items():
+        assert (name, f"{name}/pipeline.yaml: stages.b.model: {why}") in messages

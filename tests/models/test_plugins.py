@@ -112,11 +112,11 @@ def test_an_entry_point_that_cannot_be_imported_is_told_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     offered(monkeypatch, EntryPoint("mine", "no_such_module:Thing", "slacktide.schedulers"))
-    told = (
+    complaint = (
         r"scheduler.name: scheduler 'mine' \(no_such_module:Thing of no_such_module:Thing\) cannot "
         "be used: ModuleNotFoundError: No module named 'no_such_module'"
     )
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=complaint):
         parse_settings(b"scheduler: mine", where="m/slacktide.yaml")
     assert validate_settings({}, where="").scheduler.name == "slack"
 
@@ -140,8 +140,8 @@ def test_a_policy_of_papers_says_what_installs_it(
 ) -> None:
     registry.pop(name)
     offered(monkeypatch)
-    told = f"{registry.kind} {name!r} is not installed; install it with: pip install ./papers"
-    with pytest.raises(OptionError, match=told):
+    complaint = f"{registry.kind} {name!r} is not installed; install it with: pip install ./papers"
+    with pytest.raises(OptionError, match=complaint):
         registry.find(name)
 
 
@@ -149,13 +149,13 @@ def test_a_name_that_two_distributions_register_is_refused_with_both(install: An
     install("shop-policies", "1.0", "schedulers", mine=OWN, other=OWN)
     install("yard-policies", "2.1", "schedulers", mine="elsewhere:Mine")
     plugins.offer_entry_points()
-    told = (
+    complaint = (
         "name: scheduler 'mine' is registered by two distributions, yard-policies 2.1 "
         f"(elsewhere:Mine) and shop-policies 1.0 ({OWN}); uninstall one of them"
     )
     with pytest.raises(OptionError) as refusal:
         POLICIES.find("mine")
-    assert str(refusal.value) == told
+    assert str(refusal.value) == complaint
     assert POLICIES.find("other").name == "other"
 
 

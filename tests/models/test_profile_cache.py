@@ -108,14 +108,14 @@ def test_a_family_that_is_slower_than_the_budget_is_timed_at_every_size(tmp_path
     (tmp_path / "m" / "1").mkdir(parents=True)
     onnx.save(model, tmp_path / "m" / "1" / "model.onnx")
     definition = read(tmp_path, "max_batch: 1\nvariants: [32, 64, 96, 128, 160, 192, 224]")
-    known = measured(definition, budget_s=1e-9)
-    assert known.record.shapes == {"image": (224, 224, 3)}
-    sides = [one.signature[0][0] for one in known.record.sizes]
+    profile = measured(definition, budget_s=1e-9)
+    assert profile.record.shapes == {"image": (224, 224, 3)}
+    sides = [size.signature[0][0] for size in profile.record.sizes]
     assert sides == [32, 96, 128, 160], "five of seven, with that of the table"
-    found = ProfileCache(ProfileStore()).find(definition, [1])
-    assert found is not None
+    stored = ProfileCache(ProfileStore()).find(definition, [1])
+    assert stored is not None
     for size in (32, 64, 224):
-        assert times_of(found, definition.settings, size).of(1, 1).expected > 0.0
+        assert times_of(stored, definition.settings, size).of(1, 1).expected > 0.0
     farther = read(tmp_path, "max_batch: 1\nvariants: [8, 2048]")
     assert ProfileCache(ProfileStore()).find(farther, [1]) is None, "the law does not reach so far"
 
@@ -136,12 +136,12 @@ def mixing(root: Path) -> None:
 def test_the_verdict_on_rows_is_kept_beside_the_profile(root: Path) -> None:
     mixing(root)
     plain = read(root, "")
-    found = measured(plain)
-    assert found.dependence
-    assert not found.interface.batches, "its first axis may be of any length"
+    profile = measured(plain)
+    assert profile.dependence
+    assert not profile.interface.batches, "its first axis may be of any length"
     again = ProfileCache(ProfileStore()).find(plain, [1])
     assert again is not None
-    assert again == replace(found, sessions=again.sessions)
+    assert again == replace(profile, sessions=again.sessions)
 
 
 def test_strides_of_padded_outputs_are_kept_and_not_searched_again(
@@ -185,9 +185,9 @@ def test_strides_of_padded_outputs_are_kept_and_not_searched_again(
 def test_rows_that_are_stated_keep_their_axis(root: Path) -> None:
     mixing(root)
     for text in ("max_batch: 8", "inputs: {x: {shape: [4]}}"):
-        found = measured(read(root, text))
-        assert found.dependence, text
-        assert found.interface.batches, text
+        profile = measured(read(root, text))
+        assert profile.dependence, text
+        assert profile.interface.batches, text
     silenced = measured(read(root, "max_batch: 0"))
     assert (silenced.dependence, silenced.interface.batches) == ("", False)
 
@@ -196,9 +196,9 @@ def test_stages_of_pipelines_keep_their_axis(root: Path) -> None:
     mixing(root)
     definition = read(root, "")
     assert not measured(definition).interface.batches
-    found = measured(definition, stages={"m"})
-    assert found.dependence
-    assert found.interface.batches
+    profile = measured(definition, stages={"m"})
+    assert profile.dependence
+    assert profile.interface.batches
 
 
 def test_a_profile_of_before_rows_were_checked_is_taken_anew(root: Path) -> None:
@@ -216,10 +216,10 @@ def test_a_verdict_from_serving_counts_at_the_next_start(root: Path) -> None:
     before = measured(definition)
     cache = ProfileCache(ProfileStore())
     cache.note_dependence(definition, before, "output 'y' has 2 rows for 1")
-    found = measured(definition)
-    assert found.dependence == "output 'y' has 2 rows for 1"
-    assert not found.interface.batches
-    assert cache.find(definition, [1]) == replace(found, sessions=found.sessions)
+    profile = measured(definition)
+    assert profile.dependence == "output 'y' has 2 rows for 1"
+    assert not profile.interface.batches
+    assert cache.find(definition, [1]) == replace(profile, sessions=profile.sessions)
 
 
 # ── accuracies ───────────────────────────────────────────────────────────────────────────────────

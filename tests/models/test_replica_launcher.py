@@ -190,7 +190,7 @@ def test_verdicts_of_ramps_are_counted_with_the_batch(caplog: pytest.LogCaptureF
     house = House()
     counters = house.version.counters
     # Four rows: two leave at the first ramp, and the second of these runs on.
-    said = ExitReport(
+    report = ExitReport(
         (1, 4),
         ((0.1,), (0.1, 0.1), (0.6, 0.2), (0.6, 0.7)),
         ((), (True, True), (False, True), (False, False)),
@@ -198,7 +198,7 @@ def test_verdicts_of_ramps_are_counted_with_the_batch(caplog: pytest.LogCaptureF
         (0.002, 0.006),
     )
     batch = Batch(0, REPLICA, (), 4, 0.0, 1.0)
-    house.launcher.finished(batch, BatchTiming(infer_s=0.010), 0.010, said)
+    house.launcher.finished(batch, BatchTiming(infer_s=0.010), 0.010, report)
     house.launcher.finished(batch, BatchTiming(infer_s=0.010), 0.010)
     assert counters.judged == {1: (3, 1), 4: (3, 2)}
     assert counters.exits_saved_s == pytest.approx(0.008 + 0.008 + 0.004)
@@ -211,13 +211,13 @@ def test_new_stages_are_logged_and_features_go_to_what_learns(
     caplog.set_level(logging.INFO, logger="slacktide.models")
     house = House()
     learnt: list[Any] = []
-    house.launcher.learn = lambda pool, seen: learnt.append((pool, seen))
-    seen = FeaturesSeen(1, ("early", "late"), (0.2, 0.8), (b"", b""), b"")
-    house.launcher.early_exits(REPLICA, seen)
+    house.launcher.learn = lambda pool, features: learnt.append((pool, features))
+    features = FeaturesSeen(1, ("early", "late"), (0.2, 0.8), (b"", b""), b"")
+    house.launcher.early_exits(REPLICA, features)
     assert learnt == [], "its settings state none"
     house.version.pool.exits = LoadedExits(("y",), revision=1, names=("early", "late"))
-    house.launcher.early_exits(REPLICA, seen)
-    assert learnt == [(POOL, seen)]
+    house.launcher.early_exits(REPLICA, features)
+    assert learnt == [(POOL, features)]
     house.launcher.early_exits(REPLICA, Arranged(1, (0, 1)))
     house.launcher.early_exits(REPLICA, Arranged(1, ()))
     house.launcher.early_exits(REPLICA, Arranged(1, (0,), "early is no tensor of the model"))
@@ -237,9 +237,11 @@ class Attaching:
         self.arenas: list[list[int]] = []
 
     def start(self, *_: Any) -> Any:
-        told: list[int] = []
-        self.arenas.append(told)
-        return SimpleNamespace(attach=lambda n, arena, glue: told.append(n), detach=told.remove)
+        numbers: list[int] = []
+        self.arenas.append(numbers)
+        return SimpleNamespace(
+            attach=lambda n, arena, glue: numbers.append(n), detach=numbers.remove
+        )
 
 
 def test_replicas_are_told_of_frame_arenas_also_those_that_start_later(house: Any) -> None:

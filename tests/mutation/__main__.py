@@ -155,28 +155,28 @@ def main() -> int:
     ends = time.monotonic() + asked.minutes * 60.0
     areas = [area for area in AREAS if not asked.area or area.name in asked.area]
     equivalent = _equivalent()
-    known: set[str] = set()
+    names: set[str] = set()
     pool: list[tuple[Area, Mutant]] = []
     for area in areas:
         for pattern in area.modules:
             for file in sorted(SOURCE.glob(pattern)):
                 path = str(file.relative_to(SOURCE))
                 for mutant in [] if path in NOT_CHANGED else mutants_of(path, file.read_text()):
-                    known.add(mutant.name)
+                    names.add(mutant.name)
                     if mutant.name not in equivalent and asked.only in mutant.name:
                         pool.append((area, mutant))
-    if not asked.area and (gone := sorted(equivalent - known)):
+    if not asked.area and (gone := sorted(equivalent - names)):
         print("equivalent.txt names faults that are gone:", *gone, sep="\n  ")
         return 2
     drawn = random.Random(asked.seed).sample(pool, min(asked.count, len(pool)))
     print(f"{len(drawn)} of {len(pool)} faults, {len(equivalent)} listed as equivalent")
     limits: dict[tuple[str, ...], Limits] = {}
     for stage, first in {tests: area for area, _ in drawn for tests in area.tests}.items():
-        found = _unchanged(first, stage)
-        if found is None:
+        unchanged = _unchanged(first, stage)
+        if unchanged is None:
             print("tests fail without any fault, mend them first: pytest", *stage)
             return 2
-        limits[stage] = found
+        limits[stage] = unchanged
     judged = list(_judged(drawn, limits, asked.jobs, ends))
     return _report(areas, judged, len(drawn))
 
@@ -218,9 +218,11 @@ def _judged(
                 if fell is False and stage + 1 < len(area.tests):
                     start(area, mutant, stage + 1)
                     continue
-                said = "\nnot judged" if fell is None else "" if fell else "\nlives"
-                said = f"{said}: {mutant.path}:{mutant.line} {mutant.name}\n" if said else "."
-                print(said, end="", flush=True)
+                verdict = "\nnot judged" if fell is None else "" if fell else "\nlives"
+                verdict = (
+                    f"{verdict}: {mutant.path}:{mutant.line} {mutant.name}\n" if verdict else "."
+                )
+                print(verdict, end="", flush=True)
                 yield area, mutant, fell
     finally:
         for pid, *_ in running.values():
@@ -235,12 +237,12 @@ def _unchanged(area: Area, stage: tuple[str, ...]) -> Limits | None:
     mutant = Mutant(str(file.relative_to(SOURCE)), 0, "", "", "", source)
     began = time.monotonic()
     pid, end = _start(mutant, stage, WITHOUT)
-    said = os.read(end, 64).split()
+    words = os.read(end, 64).split()
     os.close(end)
     _end(pid)
-    if not said or said[0] != b"0":
+    if not words or words[0] != b"0":
         return None
-    longest, cpu = map(float, said[1:])
+    longest, cpu = map(float, words[1:])
     took = time.monotonic() - began
     return Limits(10.0 + 3.0 * cpu, 20.0 + 5.0 * longest, 60.0 + 5.0 * took)
 

@@ -61,7 +61,7 @@ class Mutant:
 def mutants_of(path: str, source: str) -> list[Mutant]:
     """Every fault of one module, in the order of its lines; two of one name count as one."""
     tree = ast.parse(source)
-    found: dict[str, Mutant] = {}
+    mutants: dict[str, Mutant] = {}
     for function, holder, field, index, node in list(_places(tree, "")):
         for changed in _changes(node, statement=isinstance(node, ast.stmt)):
             parent = getattr(holder, field)
@@ -76,8 +76,8 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
             else:
                 parent[index] = node
             if before != after:
-                found.setdefault(mutated.name, mutated)
-    return sorted(found.values(), key=lambda mutant: mutant.line)
+                mutants.setdefault(mutated.name, mutated)
+    return sorted(mutants.values(), key=lambda mutant: mutant.line)
 
 
 def _text(node: ast.AST) -> str:

@@ -151,7 +151,7 @@ class World:
 
     def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
         """Sample name → label values, without model and version of `mlp:1` → value."""
-        found: dict[str, dict[tuple[str, ...], float]] = {}
+        values_by_name: dict[str, dict[tuple[str, ...], float]] = {}
         for family in text_string_to_metric_families(self.page()):
             for sample in family.samples:
                 # The parser gives every counter the suffix that Triton's do not have.
@@ -162,8 +162,8 @@ class World:
                 if (labels.get("model"), labels.get("version")) == ("mlp", "1"):
                     del labels["model"], labels["version"]
                 values = tuple(labels.values())
-                found.setdefault(name, {})[values] = sample.value
-        return found
+                values_by_name.setdefault(name, {})[values] = sample.value
+        return values_by_name
 
     def close(self) -> None:
         for loaded in self._versions.values():
@@ -192,11 +192,11 @@ def documented(manual: str) -> dict[str, str]:
 
 def test_every_family_is_in_the_manual_with_its_kind_and_no_other(world: World) -> None:
     world.load("mlp")
-    found, manual = families(world.page()), MANUAL.read_text()
+    exposed, manual = families(world.page()), MANUAL.read_text()
     for now, before in OLD_NAMES.items():
-        assert found.pop(before) == found[now]
+        assert exposed.pop(before) == exposed[now]
         assert f"| `{now}` | `{before}` |" in manual
-    assert found == documented(manual)
+    assert exposed == documented(manual)
 
 
 def test_the_manual_names_every_outcome_and_state(world: World) -> None:
@@ -223,20 +223,20 @@ def test_costs_and_findings_of_profiling(world: World) -> None:
     assert "slacktide_run_class_seconds" not in world.samples()
     loaded.pool.times.train({"short": [0.1] * 30, "long": [4.0] * 10})
     loaded.pool.times.observe(0.01, (Request(1, "mlp", 0.0, 1.0, application="new"),), 1, 1)
-    found = world.samples()
-    assert found["slacktide_profiling_runs_total"] == {(): 5}
-    assert found["slacktide_isolated_requests_total"] == {(): 4}
-    assert found["slacktide_profiling_seconds_total"] == {(): 0.25}
-    assert found["slacktide_profiling_delayed_requests_total"] == {(): 2}
-    assert found["slacktide_profiling_delay_seconds_total"] == {(): 0.03}
-    assert found["slacktide_profiling_backlog"] == {(): 0}
-    assert found["slacktide_unknown_run_keys"] == {(): 2}
+    samples = world.samples()
+    assert samples["slacktide_profiling_runs_total"] == {(): 5}
+    assert samples["slacktide_isolated_requests_total"] == {(): 4}
+    assert samples["slacktide_profiling_seconds_total"] == {(): 0.25}
+    assert samples["slacktide_profiling_delayed_requests_total"] == {(): 2}
+    assert samples["slacktide_profiling_delay_seconds_total"] == {(): 0.03}
+    assert samples["slacktide_profiling_backlog"] == {(): 0}
+    assert samples["slacktide_unknown_run_keys"] == {(): 2}
     loaded.pool.times.train({"long": [4.0] * 30})
-    found = world.samples()
-    assert found["slacktide_unknown_run_keys"] == {(): 1}
-    short, long = (found["slacktide_run_class_seconds"][of,] for of in "01")
+    samples = world.samples()
+    assert samples["slacktide_unknown_run_keys"] == {(): 1}
+    short, long = (samples["slacktide_run_class_seconds"][of,] for of in "01")
     assert long > 20 * short
-    assert sum(found["slacktide_run_class_share"].values()) == pytest.approx(1.0)
+    assert sum(samples["slacktide_run_class_share"].values()) == pytest.approx(1.0)
 
 
 def test_counters_equal_the_tallies(world: World) -> None:
@@ -250,26 +250,26 @@ def test_counters_equal_the_tallies(world: World) -> None:
     for reason in (Reason.CRASHED, Reason.DISCONNECTED):
         counters.answered(Outcome(reason, 1.0), 1, None)
     counters.crashes = 2
-    found = world.samples()
+    samples = world.samples()
 
-    assert found["nv_inference_request_success"] == {(): 2}
-    assert found["nv_inference_request_failure"] == {
+    assert samples["nv_inference_request_success"] == {(): 2}
+    assert samples["nv_inference_request_failure"] == {
         ("REJECTED",): 3,
         ("CANCELED",): 1,
         ("BACKEND",): 1,
         ("OTHER",): 1,
     }
-    assert found["nv_inference_count"] == {(): 3}
-    assert found["nv_inference_exec_count"] == {(): 1}
-    assert found["nv_inference_request_duration_us"] == {(): 222000}
-    assert found["nv_inference_queue_duration_us"] == {(): 202000}
-    assert found["nv_inference_compute_input_duration_us"] == {(): 2000}
-    assert found["nv_inference_compute_infer_duration_us"] == {(): 16000}
-    assert found["nv_inference_compute_output_duration_us"] == {(): 2000}
-    assert found["nv_model_load_duration_secs"] == {(): 1.5}
-    assert found["slacktide_crashes_total"] == {(): 2}
+    assert samples["nv_inference_count"] == {(): 3}
+    assert samples["nv_inference_exec_count"] == {(): 1}
+    assert samples["nv_inference_request_duration_us"] == {(): 222000}
+    assert samples["nv_inference_queue_duration_us"] == {(): 202000}
+    assert samples["nv_inference_compute_input_duration_us"] == {(): 2000}
+    assert samples["nv_inference_compute_infer_duration_us"] == {(): 16000}
+    assert samples["nv_inference_compute_output_duration_us"] == {(): 2000}
+    assert samples["nv_model_load_duration_secs"] == {(): 1.5}
+    assert samples["slacktide_crashes_total"] == {(): 2}
 
-    outcomes = found["slacktide_outcomes_total"]
+    outcomes = samples["slacktide_outcomes_total"]
     expected = {(reason.kind.value, reason.label): 0 for reason in Reason}
     expected.update({(r.kind.value, r.label): n for r, n in counters.by_reason.items()})
     assert outcomes == expected
@@ -281,28 +281,28 @@ def test_histograms_are_cumulative_and_agree_with_the_tally(world: World) -> Non
     for queue_s, budget_s in ((0.002, 0.5), (0.3, -0.2), (20.0, -9.0)):
         counters.answered(Outcome(Reason.ON_TIME, 0.0, queue_s, 0.010, 1, budget_s), 1, None)
     counters.executed(300, TIMING, 1)
-    found = world.samples()
+    samples = world.samples()
 
-    queue = [found["slacktide_queue_seconds_bucket"][(f"{le:g}",)] for le in LATENCY_BOUNDS]
+    queue = [samples["slacktide_queue_seconds_bucket"][(f"{le:g}",)] for le in LATENCY_BOUNDS]
     assert queue == sorted(queue)
     assert queue[LATENCY_BOUNDS.index(0.0025)] == 1
-    assert found["slacktide_queue_seconds_bucket"][("+Inf",)] == 3
-    assert found["slacktide_queue_seconds_count"] == {(): 3}
-    assert found["slacktide_queue_seconds_sum"][()] == pytest.approx(20.302)
-    assert found["slacktide_batch_rows_bucket"][("256",)] == 0
-    assert found["slacktide_batch_rows_bucket"][("+Inf",)] == 1
+    assert samples["slacktide_queue_seconds_bucket"][("+Inf",)] == 3
+    assert samples["slacktide_queue_seconds_count"] == {(): 3}
+    assert samples["slacktide_queue_seconds_sum"][()] == pytest.approx(20.302)
+    assert samples["slacktide_batch_rows_bucket"][("256",)] == 0
+    assert samples["slacktide_batch_rows_bucket"][("+Inf",)] == 1
 
-    budget = found["slacktide_budget_at_completion_seconds_bucket"]
+    budget = samples["slacktide_budget_at_completion_seconds_bucket"]
     assert [budget[(f"{le:g}",)] for le in BUDGET_BOUNDS[:2]] == [1, 2]
     assert budget[("0",)] == 2
     assert budget[("+Inf",)] == 3
-    assert "slacktide_budget_at_completion_seconds_sum" not in found
+    assert "slacktide_budget_at_completion_seconds_sum" not in samples
 
-    first = found["nv_inference_first_response_histogram_ms_bucket"]
+    first = samples["nv_inference_first_response_histogram_ms_bucket"]
     assert first[("0.1",)] == 0
     assert first[("25",)] == 1
-    assert first[("+Inf",)] == found["nv_inference_first_response_histogram_ms_count"][()] == 3
-    total = found["nv_inference_first_response_histogram_ms_sum"][()]
+    assert first[("+Inf",)] == samples["nv_inference_first_response_histogram_ms_count"][()] == 3
+    total = samples["nv_inference_first_response_histogram_ms_sum"][()]
     assert total == pytest.approx(20332)
 
 
@@ -321,7 +321,7 @@ def test_numbers_have_no_exponent(world: World) -> None:
 def test_perf_analyzer_finds_the_gpus(world: World) -> None:
     """Its pattern, from its source: a newline before, one label, digits and one point."""
     page = world.page()
-    found = {
+    gauges = {
         name: re.findall(r"\n" + name + r"\{gpu_uuid=\"([^\"]+)\"\} (\d+\.?\d*)", page)
         for name in (
             "nv_gpu_utilization",
@@ -330,7 +330,7 @@ def test_perf_analyzer_finds_the_gpus(world: World) -> None:
             "nv_gpu_memory_total_bytes",
         )
     }
-    assert found == {
+    assert gauges == {
         "nv_gpu_utilization": [("GPU-5e2c", "0.25")],
         "nv_gpu_power_usage": [("GPU-5e2c", "61.5")],
         "nv_gpu_memory_used_bytes": [("GPU-5e2c", "1073741824")],
@@ -341,14 +341,14 @@ def test_perf_analyzer_finds_the_gpus(world: World) -> None:
 def test_label_values_are_escaped(world: World) -> None:
     hostile = 'a"b\\c\nd} 1\nforged 2'
     world.load(hostile)
-    seen = set()
+    names = set()
     for family in text_string_to_metric_families(world.page()):
         assert family.name != "forged"
         for sample in family.samples:
             if "model" in sample.labels:
                 assert sample.labels["model"] == hostile
-                seen.add(sample.name.partition("_")[0])
-    assert seen == {"nv", "slacktide"}
+                names.add(sample.name.partition("_")[0])
+    assert names == {"nv", "slacktide"}
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -361,8 +361,8 @@ def test_every_failure_has_tritons_word(reason: Reason) -> None:
 def test_where_requests_and_replicas_are(world: World) -> None:
     mlp, other = world.load("mlp"), world.load("other")
     world.deploy(mlp, other)
-    found = world.samples()
-    assert found["slacktide_replicas"][("starting",)] == 1
+    samples = world.samples()
+    assert samples["slacktide_replicas"][("starting",)] == 1
     world.engine.handle(ReplicaUp(0), now=0.1)
     for id in range(3):
         request = Request(id, "mlp", 0.1, 9.0, version=mlp.pin)
@@ -371,27 +371,27 @@ def test_where_requests_and_replicas_are(world: World) -> None:
     world.engine.handle(Announced(notice), now=0.1)
     mlp.in_flight = 4
     slot = mlp.arena.allocate(1000)
-    found = world.samples()
+    samples = world.samples()
 
-    assert found["slacktide_running_requests"] == {(): 1, ("other", "1"): 0}
-    assert found["slacktide_queue_requests"] == {(): 2, ("other", "1"): 0}
-    assert found["nv_inference_pending_request_count"] == {(): 2, ("other", "1"): 0}
-    assert found["slacktide_announced_requests"] == {(): 1, ("other", "1"): 0}
-    assert found["slacktide_in_flight_requests"] == {(): 4, ("other", "1"): 0}
-    assert found["slacktide_lane_busy"] == {("shared",): 1}
-    assert found["slacktide_lane_cores"] == {("shared",): 1}
-    assert found["slacktide_replicas"][("up",)] == 1
-    assert found["slacktide_payload_bytes"] == {(): mlp.arena.bytes_in_use, ("other", "1"): 0}
-    assert found["slacktide_payload_in_use_bytes"] == {(): mlp.arena.bytes_in_use}
+    assert samples["slacktide_running_requests"] == {(): 1, ("other", "1"): 0}
+    assert samples["slacktide_queue_requests"] == {(): 2, ("other", "1"): 0}
+    assert samples["nv_inference_pending_request_count"] == {(): 2, ("other", "1"): 0}
+    assert samples["slacktide_announced_requests"] == {(): 1, ("other", "1"): 0}
+    assert samples["slacktide_in_flight_requests"] == {(): 4, ("other", "1"): 0}
+    assert samples["slacktide_lane_busy"] == {("shared",): 1}
+    assert samples["slacktide_lane_cores"] == {("shared",): 1}
+    assert samples["slacktide_replicas"][("up",)] == 1
+    assert samples["slacktide_payload_bytes"] == {(): mlp.arena.bytes_in_use, ("other", "1"): 0}
+    assert samples["slacktide_payload_in_use_bytes"] == {(): mlp.arena.bytes_in_use}
     assert mlp.arena.bytes_in_use >= 1000
-    assert found["slacktide_payload_limit_bytes"] == {(): 1 << 20}
+    assert samples["slacktide_payload_limit_bytes"] == {(): 1 << 20}
 
     mlp.arena.free(slot)
     world.engine.handle(BatchFinished(0, TIMING), now=0.2)
     world.engine.handle(ReplicaLost(0, "killed"), now=0.3)
-    found = world.samples()
-    assert found["slacktide_replicas"][("backoff",)] == 1
-    assert found["slacktide_payload_in_use_bytes"] == {(): 0}
+    samples = world.samples()
+    assert samples["slacktide_replicas"][("backoff",)] == 1
+    assert samples["slacktide_payload_in_use_bytes"] == {(): 0}
 
 
 def test_targets_and_costs_of_scaling(world: World) -> None:
@@ -408,30 +408,30 @@ def test_targets_and_costs_of_scaling(world: World) -> None:
     for at, events in turns:
         world.runtime.handle(events, now=at)
     world.resizes.begin("mlp", (0, 1), [0])
-    found = world.samples()
-    assert found["slacktide_lane_cores"] == {("mlp",): 1}
-    assert found["slacktide_lane_target_cores"] == {("mlp",): 2}
-    assert found["slacktide_target_cores"] == {("mlp",): 2}
-    assert found["slacktide_target_replicas"] == {("mlp",): 1}
-    assert found["slacktide_planned_batch_rows"] == {("mlp",): 4}
-    assert found["slacktide_predicted_late_requests"] == {("mlp",): 0}
-    assert found["slacktide_plan_reason"] == {("mlp", "static"): 1}
-    conditions = {name: value for (_, name), value in found["slacktide_plan_condition"].items()}
+    samples = world.samples()
+    assert samples["slacktide_lane_cores"] == {("mlp",): 1}
+    assert samples["slacktide_lane_target_cores"] == {("mlp",): 2}
+    assert samples["slacktide_target_cores"] == {("mlp",): 2}
+    assert samples["slacktide_target_replicas"] == {("mlp",): 1}
+    assert samples["slacktide_planned_batch_rows"] == {("mlp",): 4}
+    assert samples["slacktide_predicted_late_requests"] == {("mlp",): 0}
+    assert samples["slacktide_plan_reason"] == {("mlp", "static"): 1}
+    conditions = {name: value for (_, name), value in samples["slacktide_plan_condition"].items()}
     assert {name for name, value in conditions.items() if value} == {"unconfirmed"}
     assert len(conditions) == len(CONDITIONS)
-    assert found["slacktide_plans_total"] == {(): 1}
-    assert found["slacktide_resizes_total"][("confirmed",)] == 0
-    assert found["slacktide_session_bytes"] == {("2",): 3000, ("1",): 1000}
+    assert samples["slacktide_plans_total"] == {(): 1}
+    assert samples["slacktide_resizes_total"][("confirmed",)] == 0
+    assert samples["slacktide_session_bytes"] == {("2",): 3000, ("1",): 1000}
 
     world.now = 0.03
     world.resizes.reported("mlp", 0, Resized((0, 1)), intended=(0,))
     world.runtime.handle([LaneResized("mlp", (0, 1))], now=3.0)
-    found = world.samples()
-    assert found["slacktide_lane_cores"] == {("mlp",): 2}
-    assert not any(found["slacktide_plan_condition"].values())
-    assert found["slacktide_resizes_total"][("confirmed",)] == 1
-    assert found["slacktide_resize_seconds_bucket"][("0.02",)] == 0
-    assert found["slacktide_resize_seconds_bucket"][("0.05",)] == 1
+    samples = world.samples()
+    assert samples["slacktide_lane_cores"] == {("mlp",): 2}
+    assert not any(samples["slacktide_plan_condition"].values())
+    assert samples["slacktide_resizes_total"][("confirmed",)] == 1
+    assert samples["slacktide_resize_seconds_bucket"][("0.02",)] == 0
+    assert samples["slacktide_resize_seconds_bucket"][("0.05",)] == 1
     assert world.runtime.usage.totals(now=4.0) == {"mlp": 4.0}
 
 
@@ -446,8 +446,8 @@ def exits_of(world: World, **changed: Any) -> LoadedVersion:
     policy = ExitPolicy(loaded.pool.id, (0, 2), (0.25, 0.0), ExitMode.SHRINK, 0.1, 3)
     status = ExitsStatus(policy, {0: 0.75}, {0: 9}, 90, 0.995, 80, 1, 2, 1.5, 0.02, 3, 1, "paid")
     world.exits.status = lambda: {loaded.pool.id: replace(status, **changed)}
-    said = ExitReport((0, 2), ((0.1,), (0.6, 0.1)), ((True,), (False, True)), (0, -1), (0.002,))
-    loaded.counters.judge(said, 0.010)
+    report = ExitReport((0, 2), ((0.1,), (0.6, 0.1)), ((True,), (False, True)), (0, -1), (0.002,))
+    loaded.counters.judge(report, 0.010)
     loaded.counters.answered(Outcome(Reason.EARLY_EXIT, 1.0, ramp=0), 1, TIMING)
     loaded.counters.answered(Outcome(Reason.ON_TIME, 1.0), 1, TIMING)
     return loaded
@@ -526,11 +526,11 @@ def test_a_version_that_is_loaded_anew_is_one_series_that_goes_on(world: World) 
     new = world.load("mlp", generation=1, counters=old.counters)
     new.in_flight = 3
     new.pool.times.observe(0.02, (), 1, 1)
-    found = world.samples()
-    assert found["nv_inference_request_success"] == {(): 1}
-    assert found["slacktide_in_flight_requests"] == {(): 5}
-    assert found["slacktide_prediction_error_ratio"] == {(): pytest.approx(1.0)}
-    assert found["slacktide_drift_ratio"][()] > 1.0
+    samples = world.samples()
+    assert samples["nv_inference_request_success"] == {(): 1}
+    assert samples["slacktide_in_flight_requests"] == {(): 5}
+    assert samples["slacktide_prediction_error_ratio"] == {(): pytest.approx(1.0)}
+    assert samples["slacktide_drift_ratio"][()] > 1.0
     world.catalog.forget(old)
     assert world.samples()["slacktide_in_flight_requests"] == {(): 3}
 
@@ -539,23 +539,23 @@ def test_a_model_that_cannot_serve_is_seen(world: World) -> None:
     loading = world.load("mlp")
     loading.state = VersionState.LOADING
     world.catalog.mark_absent("broken", "2", VersionState.UNAVAILABLE, "no such file")
-    found = world.samples()
-    assert found["slacktide_model_ready"] == {(): 0, ("broken", "2"): 0}
+    samples = world.samples()
+    assert samples["slacktide_model_ready"] == {(): 0, ("broken", "2"): 0}
     loading.state = VersionState.READY
     assert world.samples()["slacktide_model_ready"][()] == 1
-    assert "slacktide_prediction_error_ratio" not in found
+    assert "slacktide_prediction_error_ratio" not in samples
 
 
 def test_the_process_and_its_workers_are_measured(world: World) -> None:
-    found = world.samples()
-    assert found["process_resident_memory_bytes"][()] > 1e6
-    assert found["process_open_fds"][()] >= 3
-    assert found["process_cpu_seconds_total"][()] > 0
-    assert found["slacktide_worker_processes"] == {(): 1}
-    assert found["slacktide_worker_cpu_seconds_total"][()] > 0
-    assert found["slacktide_worker_memory_bytes"][()] > 1e6
-    assert found["nv_cpu_memory_total_bytes"][()] >= found["nv_cpu_memory_used_bytes"][()] > 0
-    assert 0 <= found["nv_cpu_utilization"][()] <= 1
+    samples = world.samples()
+    assert samples["process_resident_memory_bytes"][()] > 1e6
+    assert samples["process_open_fds"][()] >= 3
+    assert samples["process_cpu_seconds_total"][()] > 0
+    assert samples["slacktide_worker_processes"] == {(): 1}
+    assert samples["slacktide_worker_cpu_seconds_total"][()] > 0
+    assert samples["slacktide_worker_memory_bytes"][()] > 1e6
+    assert samples["nv_cpu_memory_total_bytes"][()] >= samples["nv_cpu_memory_used_bytes"][()] > 0
+    assert 0 <= samples["nv_cpu_utilization"][()] <= 1
 
 
 def test_a_page_of_many_models_is_made_in_pieces(world: World) -> None:

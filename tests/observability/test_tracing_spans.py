@@ -172,13 +172,13 @@ def test_attributes_over_grpc(recorder: Recorder, transport: str, method: str) -
 
 
 def test_every_attribute_is_in_the_manual(recorder: Recorder) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for transport in ("http", "grpc"):
         for reason in (Reason.ON_TIME, Reason.CRASHED):
             for span in recorder.spans(request(reason, transport=transport, traceparent=PARENT)):
-                seen.update(span.attributes or {})
+                names.update(span.attributes or {})
     rows = "".join(re.findall(r"^\| (`[a-z]+\.[^|]*)", MANUAL.read_text(), re.MULTILINE))
-    assert seen == set(re.findall(r"`([a-z_.]+)`", rows))
+    assert names == set(re.findall(r"`([a-z_.]+)`", rows))
 
 
 @pytest.mark.parametrize(

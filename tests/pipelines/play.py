@@ -135,7 +135,7 @@ class Play:
 
     def stage(self, name: str) -> list[Request]:
         """Its children without an outcome, in the order they began."""
-        return [each for id, each in self.open.items() if self.stage_of[id] == name]
+        return [request for id, request in self.open.items() if self.stage_of[id] == name]
 
     def passes(self, seconds: float) -> None:
         self.now += seconds
@@ -165,9 +165,15 @@ class Play:
                 case FreeFrame():
                     assert command.id in self.outcomes, "freed before its answer"
                     assert command.id not in self.freed, "freed twice"
-                    own = [each for each in self.requests.values() if each.parent == command.id]
-                    known = self.open.keys() | self.named
-                    assert not [each for each in own if each.id in known], "freed too early"
+                    own = [
+                        request
+                        for request in self.requests.values()
+                        if request.parent == command.id
+                    ]
+                    needed = self.open.keys() | self.named
+                    assert not [request for request in own if request.id in needed], (
+                        "freed too early"
+                    )
                     self.freed.append(command.id)
         for event in events:
             match event:

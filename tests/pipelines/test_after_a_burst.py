@@ -66,7 +66,9 @@ def test_frames_are_complete_again_soon_after_a_burst(first: int) -> None:
     simulation = Simulation(Engine(parts), plan, truth, frames=street)
     frames = [Frame(n, "cars", n / 4, n / 4 + SLO) for n in range(1, round(4 * END))]
     items = [ExternalEvent(0.0, PipelinesChanged((PIPELINE,)))]
-    simulation.run([*items, *(ExternalEvent(each.arrival, FrameArrived(each)) for each in frames)])
+    simulation.run(
+        [*items, *(ExternalEvent(frame.arrival, FrameArrived(frame)) for frame in frames)]
+    )
 
     def complete(begin: float) -> float:
         ends = [street.outcomes[frame.id] for frame in frames if begin < frame.arrival]

@@ -54,7 +54,9 @@ def played(busy: float, rate: float, *, busy_stages: tuple[str, ...] = STAGES) -
     simulation = Simulation(Engine(parts), plan, truth, frames=street)
     frames = [Frame(n, "pages", n / rate, n / rate + SLO) for n in range(1, 41)]
     items = [ExternalEvent(0.0, PipelinesChanged((PIPELINE,)))]
-    simulation.run([*items, *(ExternalEvent(each.arrival, FrameArrived(each)) for each in frames)])
+    simulation.run(
+        [*items, *(ExternalEvent(frame.arrival, FrameArrived(frame)) for frame in frames)]
+    )
     ends = [street.outcomes[frame.id] for frame in frames]
     return [end.kind is OutcomeKind.SERVED and not end.missing for end in ends]
 

@@ -29,8 +29,8 @@ JOINED = graph("a>b", "a>c", "b>d", "c>d")
 
 
 def only(requests):
-    (found,) = requests
-    return found
+    (request,) = requests
+    return request
 
 
 def test_a_frame_is_done_when_all_of_its_stages_are():
@@ -85,11 +85,11 @@ def test_a_thousand_rows_are_split_at_the_largest_batch():
     play.yields(source.id, 1000, 0)
     brands = play.stage("brand")
     assert [brand.rows for brand in brands] == [300, 300, 300, 100]
-    assert [only(play.feeds[each.id]) for each in brands] == [
+    assert [only(play.feeds[brand.id]) for brand in brands] == [
         Feed(0, source.id, first, min(first + 300, 1000)) for first in (0, 300, 600, 900)
     ]
-    for each in brands:
-        play.ends(each.id)
+    for brand in brands:
+        play.ends(brand.id)
     assert play.outcomes[1].reason is Reason.ON_TIME
 
 
@@ -192,10 +192,10 @@ def test_a_join_takes_the_rows_of_all_that_feed_it_as_they_began():
     play.ends(source.id)
     play.yields(source.id, 3, 3)
     b, c = play.stage("b"), play.stage("c")
-    for each in (*reversed(b), *c):
+    for request in (*reversed(b), *c):
         assert not play.stage("d")
-        play.ends(each.id)
-        play.yields(each.id, each.rows)
+        play.ends(request.id)
+        play.yields(request.id, request.rows)
     first, second = play.stage("d")
     assert (first.rows, second.rows) == (2, 1)
     assert play.feeds[first.id] == (Feed(2, b[0].id, 0, 2), Feed(3, c[0].id, 0, 2))
@@ -209,16 +209,16 @@ def test_a_join_has_the_rows_of_one_place_together_whichever_was_answered_first(
     play.ends(source.id)
     play.yields(source.id, 3)
     first, second = play.stage("b")
-    for each in (second, first):
-        play.ends(each.id)
-        play.yields(each.id, each.rows, each.rows)
+    for request in (second, first):
+        play.ends(request.id)
+        play.yields(request.id, request.rows, request.rows)
     late, early = play.stage("c")  # that of the last row began first
     assert (late.rows, early.rows) == (1, 2)
-    for each in (late, early):
-        play.ends(each.id)
-        play.yields(each.id, each.rows)
-    one, other = play.stage("d")
-    assert play.feeds[one.id] == (Feed(2, first.id, 0, 2), Feed(3, early.id, 0, 2))
+    for request in (late, early):
+        play.ends(request.id)
+        play.yields(request.id, request.rows)
+    first_join, other = play.stage("d")
+    assert play.feeds[first_join.id] == (Feed(2, first.id, 0, 2), Feed(3, early.id, 0, 2))
     assert play.feeds[other.id] == (Feed(2, second.id, 0, 1), Feed(3, late.id, 0, 1))
 
 
@@ -228,9 +228,9 @@ def test_a_join_that_lacks_a_part_does_not_begin():
     source = only(play.stage("a"))
     play.ends(source.id)
     play.yields(source.id, 3, 3)
-    for each in play.stage("b"):
-        play.ends(each.id)
-        play.yields(each.id, each.rows)
+    for request in play.stage("b"):
+        play.ends(request.id)
+        play.yields(request.id, request.rows)
     first, second = play.stage("c")
     play.ends(first.id)
     play.yields(first.id, 2)
@@ -319,7 +319,7 @@ def test_a_part_runs_only_its_branch_here_whatever_the_plan_says():
     play = Play(graph("detect>plate", "plate>owner", "detect>brand"), places=places, max_batch=2)
     play.arrives(stage="plate", rows=3)
     first, second = play.stage("plate")
-    assert [play.feeds[each.id] for each in (first, second)] == [
+    assert [play.feeds[request.id] for request in (first, second)] == [
         (Feed(None, 1, 0, 2),),
         (Feed(None, 1, 2, 3),),
     ]

@@ -158,14 +158,14 @@ class World:
 
 def arrivals(count: int, rate: float, slo: float, *, seed: int) -> list[ExternalEvent]:
     """Frames, some of whose clients go."""
-    chance, now, found = random.Random(seed), 0.1, []
+    chance, now, items = random.Random(seed), 0.1, []
     for id in range(1, count + 1):
         now += chance.expovariate(rate)
-        found.append(ExternalEvent(now, FrameArrived(Frame(id, "traffic", now, now + slo))))
+        items.append(ExternalEvent(now, FrameArrived(Frame(id, "traffic", now, now + slo))))
         if chance.random() < 0.1:
             gone = FrameCancelled(id, Reason.DISCONNECTED)
-            found.append(ExternalEvent(now + chance.random() * slo, gone))
-    return found
+            items.append(ExternalEvent(now + chance.random() * slo, gone))
+    return items
 
 
 def counted(answers: Iterable[AnswerFrame]) -> Counter[Reason]:
@@ -204,7 +204,7 @@ def test_overload_makes_answers_partial_and_no_frame_is_late_or_lost(
             assert answer.kind in (OutcomeKind.DROPPED, OutcomeKind.CANCELLED)
     # The engine keeps its own law of the children.
     engine = world.engine.snapshot().counts
-    assert sum(each.requests for each in engine.values()) == len(street.children)
+    assert sum(counts.requests for counts in engine.values()) == len(street.children)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -236,14 +236,14 @@ def test_a_replay_finds_what_was_otherwise(tmp_path: Path) -> None:
     world.run(*arrivals(20, 90.0, 0.15, seed=1))
 
     def other_answer(line: dict[str, Any]) -> bool:
-        answers = [each for each in line["commands"] if each[0] == "AnswerFrame"]
-        for each in answers:
-            each[-1] = ["owner"]
+        answers = [command for command in line["commands"] if command[0] == "AnswerFrame"]
+        for answer in answers:
+            answer[-1] = ["owner"]
         return bool(answers)
 
-    found = replay(Recording(tampered(world.path, other_answer))).difference
-    assert found is not None
-    assert found.recorded != found.replayed
+    difference = replay(Recording(tampered(world.path, other_answer))).difference
+    assert difference is not None
+    assert difference.recorded != difference.replayed
 
 
 def test_a_child_that_the_engine_was_not_told_of_is_found(tmp_path: Path) -> None:
@@ -265,9 +265,9 @@ def test_an_impossible_line_of_frames_is_named(tmp_path: Path) -> None:
     world.run(*arrivals(20, 90.0, 0.15, seed=1))
 
     def bad_rows(line: dict[str, Any]) -> bool:
-        arrived = [each for each in line["events"] if each[0] == "FrameArrived"]
-        for each in arrived:
-            each[1][4] = "many"
+        arrived = [event for event in line["events"] if event[0] == "FrameArrived"]
+        for event in arrived:
+            event[1][4] = "many"
         return bool(arrived)
 
     with pytest.raises(RecordingError, match=r"FrameArrived\.frame\.rows: expected a whole number"):
@@ -288,7 +288,7 @@ def test_an_unloaded_model_leaves_answers_without_its_stage(tmp_path: Path) -> N
         outcome for outcome in outcomes if outcome.at > 3.5 and outcome.reason is Reason.PARTIAL
     ]
     assert late
-    assert {each.missing for each in late} == {("brand",)}
+    assert {answer.missing for answer in late} == {("brand",)}
 
 
 def test_a_part_that_is_never_answered_ends_with_its_frame(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     edges = []
     for number in range(1, count):
         before = draw(st.sets(st.sampled_from(names[:number]), min_size=1, max_size=2))
-        edges += [Edge(each, names[number]) for each in sorted(before)]
+        edges += [Edge(source, names[number]) for source in sorted(before)]
     return Pipeline("p", tuple(PipelineStage(name, name) for name in names), tuple(edges))
 
 
@@ -149,5 +149,7 @@ def test_rows_are_handed_on_once_and_a_frame_without_loss_is_whole(play: Play, d
         assert not outcome.missing
         for (id, edge), count in yielded.items():
             assert taken.get((id, edge), set()) == set(range(count))
-    assert {*outcome.missing} <= {each for name in joins for each in play.pipeline.branches[name]}
+    assert {*outcome.missing} <= {
+        member for name in joins for member in play.pipeline.branches[name]
+    }
     assert play.quiet()

@@ -60,8 +60,8 @@ def test_a_variant_that_there_is_not_is_refused():
     st.lists(st.tuples(st.floats(0.02, 1.0), st.floats(1.0, 80.0)), max_size=4),
     st.booleans(),
 )
-def test_sessions_and_requests_keep_within_bounds(one, other, clients, plain):
-    least, most = sorted((one, other))
+def test_sessions_and_requests_keep_within_bounds(first, other, clients, plain):
+    least, most = sorted((first, other))
     family = ServedFamily()
     bounded(family, smallest=str(SIDES[least]), largest=str(SIDES[most]))
     for number, (slo, rate) in enumerate(clients):

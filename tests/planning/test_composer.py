@@ -57,7 +57,7 @@ class Caps(Planner):
         self._due = math.inf
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
-        own = [name for name, each in stated.items() if isinstance(each, Capped)]
+        own = [name for name, planner in stated.items() if isinstance(planner, Capped)]
         return frozenset((name, PlanField.BATCH_CAPS) for name in own)
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
@@ -112,13 +112,13 @@ class Adds(Planner):
 
 class TestOwners:
     def test_two_owners_of_one_field_are_refused_when_the_runtime_is_made(self) -> None:
-        one, other = Adds("a", 1), Adds("b", 2)
-        other.owns = one.owns  # type: ignore[method-assign]  # both decide the cores of a
+        first, other = Adds("a", 1), Adds("b", 2)
+        other.owns = first.owns  # type: ignore[method-assign]  # both decide the cores of a
         with pytest.raises(
             PlannerError,
             match=r"^a: the planners 'a' and 'b' both decide the cores of its lanes",
         ):
-            Runtime(Engine(parts), (one, other))
+            Runtime(Engine(parts), (first, other))
 
     def test_two_planners_of_one_name_are_refused(self) -> None:
         with pytest.raises(PlannerError, match="share a name"):

@@ -42,8 +42,8 @@ def test_exact_points_give_back_the_coefficients(model: AmdahlModel, cores: tupl
     fit = fit_amdahl(timed(model, cores))
     largest = max(model.gamma, model.epsilon, model.delta, model.eta)
     for name in ("gamma", "epsilon", "delta", "eta"):
-        found, meant = getattr(fit.model, name), getattr(model, name)
-        assert found == pytest.approx(meant, rel=1e-6, abs=1e-8 * largest)
+        fitted, meant = getattr(fit.model, name), getattr(model, name)
+        assert fitted == pytest.approx(meant, rel=1e-6, abs=1e-8 * largest)
     assert fit.worst_error < 1e-9
 
 

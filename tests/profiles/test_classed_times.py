@@ -42,21 +42,21 @@ def live(
 ) -> list[tuple[float, float]]:
     """Run batches of random members; returns (predicted, taken) of each."""
     rng = np.random.default_rng(seed)
-    seen = []
+    pairs = []
     for _ in range(batches):
         rows = 1 if rng.random() < alone else int(rng.integers(2, 9))
         names = [str(name) for name in rng.choice(list(lengths), rows)]
         longest = max(lengths[name] * math.exp(0.05 * rng.standard_normal()) for name in names)
         seconds = machine * (fixed + rows * longest) * math.exp(noise * rng.standard_normal())
         members = [request(name, hint(name)) for name in names]
-        seen.append((times.of(rows, 1, members).expected, seconds))
+        pairs.append((times.of(rows, 1, members).expected, seconds))
         times.observe(seconds, members, rows, 1)
-    return seen
+    return pairs
 
 
-def off(seen: list[tuple[float, float]]) -> float:
+def off(pairs: list[tuple[float, float]]) -> float:
     """Median of predicted ÷ taken, minus 1."""
-    return float(np.median([a / b for a, b in seen])) - 1.0
+    return float(np.median([a / b for a, b in pairs])) - 1.0
 
 
 @pytest.mark.parametrize("application", ["", "one"])
@@ -88,7 +88,7 @@ def test_requests_all_alike_are_predicted_as_before(application: str) -> None:
 
 def test_applications_of_unequal_length_are_told_apart() -> None:
     times = ClassedTimes(TABLE)
-    seen = live(times, 1_000)
+    pairs = live(times, 1_000)
     classes = times.classes(1)
     assert classes is not None
     assert len(classes) == 2
@@ -97,7 +97,7 @@ def test_applications_of_unequal_length_are_told_apart() -> None:
     assert classes.alone(0) == pytest.approx(6.0, rel=0.05)
     assert classes.alone(1) == pytest.approx(10.0, rel=0.05)
     assert classes.shares == pytest.approx((0.5, 0.5), abs=0.1)
-    assert abs(off(seen[-300:])) < 0.02
+    assert abs(off(pairs[-300:])) < 0.02
     assert times.prediction_error is not None
     assert times.prediction_error < 0.06
 
@@ -171,8 +171,8 @@ def test_a_machine_that_changes_is_followed_within_some_batches(machine: float) 
 def test_a_profile_with_the_wrong_c0_comes_right(fixed: float, alone: float) -> None:
     times = ClassedTimes(TABLE)
     live(times, 3_000, fixed=fixed, alone=alone)
-    seen = live(times, 1_000, fixed=fixed, alone=alone, seed=2)
-    assert abs(off(seen)) < 0.03
+    pairs = live(times, 1_000, fixed=fixed, alone=alone, seed=2)
+    assert abs(off(pairs)) < 0.03
     classes = times.classes(1)
     assert classes is not None
     assert classes.latency.c0 == pytest.approx(fixed, rel=0.15)
@@ -273,9 +273,9 @@ def test_once_an_application_was_named_requests_without_one_are_told_apart_also_
     times.observe(6.0, [request("named")], 1, 1)
     again = ClassedTimes(TABLE)
     again.load(json.loads(json.dumps(times.export())))
-    for each in (times, again):
-        each.observe(6.0, [request()], 1, 1)
-        assert each.unknown_keys == 2
+    for learnt in (times, again):
+        learnt.observe(6.0, [request()], 1, 1)
+        assert learnt.unknown_keys == 2
 
 
 def test_learnt_classes_can_be_written_and_read() -> None:
@@ -387,9 +387,9 @@ def test_lengths_are_told_apart_by_what_a_request_takes_alone_with_its_fixed_par
 def test_runs_shorter_than_the_fixed_part_of_the_profile_are_learnt_like_others() -> None:
     """Every length then comes out as nothing at all, from the first sample on."""
     times = ClassedTimes(TABLE)
-    seen = live(times, 1_500, {"short": 0.4, "long": 0.8}, fixed=0.5, alone=0.8)
-    assert all(math.isfinite(predicted) and predicted > 0.0 for predicted, _ in seen)
-    assert abs(off(seen[-300:])) < 0.3
+    pairs = live(times, 1_500, {"short": 0.4, "long": 0.8}, fixed=0.5, alone=0.8)
+    assert all(math.isfinite(predicted) and predicted > 0.0 for predicted, _ in pairs)
+    assert abs(off(pairs[-300:])) < 0.3
 
 
 def test_once_told_apart_they_stay_so_for_a_little_less() -> None:

@@ -48,12 +48,12 @@ def test_is_what_the_engine_asks_for(resnet: LatencyTable) -> None:
 @given(st.from_type(LatencyTable), OBSERVATIONS, st.floats(0.001, 0.9999), st.floats(1e-5, 50.0))
 def test_monotone_in_rows_and_cores_whatever_was_seen(
     table: LatencyTable,
-    seen: list[tuple[float, int, int]],
+    batches: list[tuple[float, int, int]],
     level: float,
     budget: float,
 ) -> None:
     times = CorrectedTimes(table)
-    for seconds, rows, cores in seen:
+    for seconds, rows, cores in batches:
         times.observe(seconds, (), rows, cores)
     for cores, more_cores in pairwise((1, 2, 3, 5, 8, 16, 20)):
         for rows, more_rows in pairwise((1, 2, 3, 7, 20, 64, 80, 200)):
@@ -73,10 +73,10 @@ def test_monotone_in_rows_and_cores_whatever_was_seen(
 
 @given(st.from_type(LatencyTable), OBSERVATIONS)
 def test_never_moved_by_more_than_ten(
-    table: LatencyTable, seen: list[tuple[float, int, int]]
+    table: LatencyTable, batches: list[tuple[float, int, int]]
 ) -> None:
     times = CorrectedTimes(table)
-    for seconds, rows, cores in seen:
+    for seconds, rows, cores in batches:
         times.observe(seconds, (), rows, cores)
     highest = max(value for row in table.p50_s for value in row)
     assert table.p50_s[0][-1] / 10.001 <= times.of(1, 20).expected <= highest * 10.001
@@ -290,8 +290,8 @@ def test_the_model_follows_live_batches_to_core_counts_that_never_ran() -> None:
 
 def test_the_first_batch_on_unmeasured_cores_moves_nothing_by_itself() -> None:
     times, same = (CorrectedTimes(amdahl_table((1, 2, 8))) for _ in range(2))
-    for each in (times, same):
-        run_on(each, 2, 1.1)
+    for corrected in (times, same):
+        run_on(corrected, 2, 1.1)
     times.observe(times.of(2, 4).expected, (), 2, 4)
     for cores in (1, 2, 3, 4, 6, 8, 12):
         for rows in (1, 2, 5, 8):

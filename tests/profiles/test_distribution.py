@@ -114,8 +114,8 @@ def test_longest_of_a_batch_against_chance() -> None:
     largest = drawn.max(axis=0)
     assert expected_max(cdf, step) == pytest.approx(largest.mean(), rel=0.002)
     for length in (4.0, 8.0, 15.0, 17.0, 18.0):
-        seen = float((largest <= length).mean())
-        assert share_within(cdf, length, step) == pytest.approx(seen, abs=0.01)
+        share = float((largest <= length).mean())
+        assert share_within(cdf, length, step) == pytest.approx(share, abs=0.01)
 
 
 def test_impossible_samples_are_refused() -> None:

@@ -32,7 +32,7 @@ WHOLE = 0.1
 
 def table() -> LatencyTable:
     p50 = [[WHOLE, WHOLE / 2], [4 * WHOLE, 2 * WHOLE]]
-    p99 = [[1.1 * each for each in row] for row in p50]
+    p99 = [[1.1 * seconds for seconds in row] for row in p50]
     return LatencyTable.from_grid((1, 8), (1, 2), p50, p99)
 
 
@@ -75,22 +75,22 @@ def test_without_a_policy_and_before_any_exit_they_are_those_of_whole_passes(tim
 
 def test_where_rows_run_on_answers_come_sooner_and_lanes_are_free_as_late(times):
     taught(times, POLICY, 0, 0, 1, -1)
-    found, whole = times.of(1, 1), times.whole(1, 1)
-    assert found.expected == whole.expected
-    assert found.p99 == whole.p99
-    assert found.on_time(0.2 * WHOLE) < 0.05
-    assert found.on_time(0.45 * WHOLE) == pytest.approx(0.5, abs=0.1)
-    assert found.on_time(0.75 * WHOLE) == pytest.approx(0.75, abs=0.1)
-    assert found.on_time(2.0 * WHOLE) > 0.999
+    early, whole = times.of(1, 1), times.whole(1, 1)
+    assert early.expected == whole.expected
+    assert early.p99 == whole.p99
+    assert early.on_time(0.2 * WHOLE) < 0.05
+    assert early.on_time(0.45 * WHOLE) == pytest.approx(0.5, abs=0.1)
+    assert early.on_time(0.75 * WHOLE) == pytest.approx(0.75, abs=0.1)
+    assert early.on_time(2.0 * WHOLE) > 0.999
     assert times.soonest == pytest.approx(0.3, abs=0.03)
 
 
 def test_where_rows_leave_lanes_are_free_sooner_but_for_the_batches_that_are_judged(times):
     taught(times, SHRINK, 0, 0, 1, -1)
     shrunk = (0.3 + 0.3 + 0.6 + 1.0) / 4
-    found, whole = times.of(1, 1), times.whole(1, 1)
-    assert found.expected / whole.expected == pytest.approx(0.1 + 0.9 * shrunk, abs=0.08)
-    assert found.p99 == whole.p99
+    early, whole = times.of(1, 1), times.whole(1, 1)
+    assert early.expected / whole.expected == pytest.approx(0.1 + 0.9 * shrunk, abs=0.08)
+    assert early.p99 == whole.p99
     assert whole.expected == pytest.approx(WHOLE, rel=0.05)  # not by batches that rows left
     assert 0.4 < times.soonest < 0.6
 
@@ -100,8 +100,8 @@ def test_a_batch_that_hardly_shrinks_is_learnt_to_take_longer(times):
     for _ in range(200):
         left = (0, 0, 0, -1)
         whole = times.whole(4, 1).expected
-        seen = report(*left, stages=(0.3 * whole, 0.6 * whole))
-        times.saw(batch(4, Leaving.SHRINK), seen, 0.9 * whole, 1)
+        judged = report(*left, stages=(0.3 * whole, 0.6 * whole))
+        times.saw(batch(4, Leaving.SHRINK), judged, 0.9 * whole, 1)
     ratio = times.of(4, 1).expected / times.whole(4, 1).expected
     assert ratio == pytest.approx(0.1 + 0.9 * 0.9, abs=0.05)
 
@@ -205,15 +205,15 @@ def test_of_requests_without_a_chance_nine_in_ten_are_let_in_on_an_idle_lane(tim
 def test_on_time_undoes_quantile_and_both_rise(left, mode, level, rows, cores):
     times = ExitTimes(CorrectedTimes(table()))
     taught(times, replace(POLICY, mode=mode), *left, batches=5)
-    found = times.of(rows, cores)
-    assert found.on_time(found.quantile(level)) == pytest.approx(level, abs=0.01)
-    levels = [found.quantile(each) for each in np.linspace(0.0, 1.0, 9)]
+    time = times.of(rows, cores)
+    assert time.on_time(time.quantile(level)) == pytest.approx(level, abs=0.01)
+    levels = [time.quantile(level) for level in np.linspace(0.0, 1.0, 9)]
     assert levels == sorted(levels)
     assert levels[-1] == math.inf
-    assert found.p99 >= found.expected
-    assert times.of(rows + 1, cores).expected >= found.expected
-    assert times.of(rows, cores + 1).expected <= found.expected
-    assert found.on_time(0.0) == 0.0
+    assert time.p99 >= time.expected
+    assert times.of(rows + 1, cores).expected >= time.expected
+    assert times.of(rows, cores + 1).expected <= time.expected
+    assert time.on_time(0.0) == 0.0
 
 
 class Certain(BatchTimes):

@@ -41,5 +41,5 @@ def test_columns_that_say_the_same_share_nothing() -> None:
     """On one core γ and δ cannot be told apart: the later of the two, in the order of sets."""
     batch = np.array([1.0, 2.0, 4.0, 8.0])
     rows = np.stack([batch, np.ones(4), batch, np.ones(4)], axis=1)
-    found = non_negative(rows, 3.0 * batch + 1.0)
-    np.testing.assert_allclose(found, [0.0, 0.0, 3.0, 1.0], atol=1e-12)
+    coefficients = non_negative(rows, 3.0 * batch + 1.0)
+    np.testing.assert_allclose(coefficients, [0.0, 0.0, 3.0, 1.0], atol=1e-12)

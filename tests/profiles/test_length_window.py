@@ -51,10 +51,10 @@ def test_a_length_follows_from_what_is_thought_of_c0() -> None:
     st.lists(st.integers(0, 9), min_size=1, max_size=20),
     st.lists(st.integers(0, 9), min_size=1, max_size=20),
 )
-def test_distance_of_two_samples(one: list[int], other: list[int]) -> None:
+def test_distance_of_two_samples(first: list[int], other: list[int]) -> None:
     expected = max(
-        abs(sum(v <= x for v in one) / len(one) - sum(v <= x for v in other) / len(other))
+        abs(sum(v <= x for v in first) / len(first) - sum(v <= x for v in other) / len(other))
         for x in range(10)
     )
-    distance = ks_distance(np.array(one, dtype=float), np.array(other, dtype=float))
+    distance = ks_distance(np.array(first, dtype=float), np.array(other, dtype=float))
     assert distance == pytest.approx(expected)

@@ -94,8 +94,8 @@ def test_learnt_times_survive_a_file() -> None:
     assert again.export() == times.export()
     for side in (50, 70, 100, 200, 333, 400):
         for rows in (1, 5):
-            known = times.of(rows, 2, of(square(side)))
-            assert again.of(rows, 2, of(square(side))).p99 == pytest.approx(known.p99, rel=0.05)
+            before = times.of(rows, 2, of(square(side)))
+            assert again.of(rows, 2, of(square(side))).p99 == pytest.approx(before.p99, rel=0.05)
 
 
 def test_it_is_what_engine_and_schedulers_ask() -> None:
@@ -115,10 +115,10 @@ def test_thirty_requests_settle_a_shape_though_its_first_run_was_slow(side: int,
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("known", [(60, 100, 200), (100, 160, 320), (100, 140, 200)])
-def test_three_sizes_predict_others_before_they_run(known: tuple[int, ...], seed: int) -> None:
+@pytest.mark.parametrize("sides", [(60, 100, 200), (100, 160, 320), (100, 140, 200)])
+def test_three_sizes_predict_others_before_they_run(sides: tuple[int, ...], seed: int) -> None:
     times = ShapedTimes(TABLE, REFERENCE)
-    for side in known:
+    for side in sides:
         run(times, square(side), 12, first=3.0, seed=seed)
     for side in (90, 120, 150, 180, 240, 300):
         (request,) = of(square(side))
@@ -184,12 +184,12 @@ def test_shapes_that_are_asked_for_no_more_make_room_in_the_end() -> None:
 
 def test_published_times_stay_until_the_revision_rises() -> None:
     times = ShapedTimes(TABLE, REFERENCE)
-    seen: dict[int, list[float]] = {}
+    published: dict[int, list[float]] = {}
     for number in range(200):
         seconds = truth(REFERENCE, 1) * 1.01**number
         times.observe(seconds, of(REFERENCE), 1, 1)
-        now = [one.of(1, 1).expected for one in (*times.classes(1).times, times)]
-        assert seen.setdefault(times.revision, now) == now
+        now = [learnt.of(1, 1).expected for learnt in (*times.classes(1).times, times)]
+        assert published.setdefault(times.revision, now) == now
     assert times.of(1, 1) == times.of(1, 1, of(REFERENCE))
 
 
@@ -283,8 +283,8 @@ def test_predictions_rise_with_rows_and_fall_with_cores(
     batches: list[tuple[int, int, int, float]], side: int
 ) -> None:
     times = ShapedTimes(TABLE, REFERENCE)
-    for each, rows, cores, factor in batches:
-        signature = square(each)
+    for size, rows, cores, factor in batches:
+        signature = square(size)
         times.observe(truth(signature, rows, cores) * factor, of(signature, rows), rows, cores)
     for members in (of(square(side)), of(REFERENCE), ()):
         for level in (0.01, 0.5, 0.99):
@@ -354,8 +354,8 @@ def test_no_shape_is_judged_by_a_guess() -> None:
     times = ShapedTimes(LatencyTable.linear(0.01, 0.04, 8), ())
     sides = (50, 100, 200)
     assert not any(times.measured(of(square(side))[0]) for side in (1, *sides))
-    for known, side in enumerate(sides):
-        assert times.measured(of(square(71))[0]) is False, known
+    for count, side in enumerate(sides):
+        assert times.measured(of(square(71))[0]) is False, count
         run(times, square(side), 20)
         assert times.measured(of(square(side))[0])
         learnt = times.of(1, 1, of(square(side)))

@@ -19,23 +19,23 @@ points = st.lists(
 
 
 @given(points)
-def test_known_sizes_are_as_they_were_measured(known: list[SizeWork]) -> None:
-    law = SizeLaw.fit(known)
+def test_known_sizes_are_as_they_were_measured(sizes: list[SizeWork]) -> None:
+    law = SizeLaw.fit(sizes)
     if law is not None:
         assert [law.work(size) for size in law.sizes] == pytest.approx(list(law.works))
 
 
 @given(points, st.floats(1e-4, 1e4), st.floats(1.0, 100.0))
 def test_work_rises_where_what_is_known_does(
-    known: list[SizeWork], size: float, further: float
+    sizes: list[SizeWork], size: float, further: float
 ) -> None:
-    rising = sorted(one.work for one in known)
+    rising = sorted(measured.work for measured in sizes)
     law = SizeLaw.fit(
         [
-            one._replace(size=size)
-            for one, size in zip(
-                [k._replace(work=w) for k, w in zip(known, rising, strict=True)],
-                sorted(one.size for one in known),
+            measured._replace(size=size)
+            for measured, size in zip(
+                [k._replace(work=w) for k, w in zip(sizes, rising, strict=True)],
+                sorted(measured.size for measured in sizes),
                 strict=True,
             )
         ]
@@ -46,18 +46,18 @@ def test_work_rises_where_what_is_known_does(
 
 @given(points, st.floats(0.0, 1.0))
 def test_between_two_known_sizes_work_is_between_theirs(
-    known: list[SizeWork], share: float
+    sizes: list[SizeWork], share: float
 ) -> None:
-    law = SizeLaw.fit(known)
+    law = SizeLaw.fit(sizes)
     if law is not None:
-        for (one, a), (other, b) in pairwise(zip(law.sizes, law.works, strict=True)):
-            size = one ** (1.0 - share) * other**share
+        for (smaller, a), (other, b) in pairwise(zip(law.sizes, law.works, strict=True)):
+            size = smaller ** (1.0 - share) * other**share
             assert min(a, b) * 0.999999 <= law.work(size) <= max(a, b) * 1.000001
 
 
 @given(points, st.floats(1.0, REACH))
-def test_beyond_the_ends_work_is_at_most_quadratic(known: list[SizeWork], by: float) -> None:
-    law = SizeLaw.fit(known)
+def test_beyond_the_ends_work_is_at_most_quadratic(sizes: list[SizeWork], by: float) -> None:
+    law = SizeLaw.fit(sizes)
     if law is not None:
         ends = law.work(law.sizes[0]), law.work(law.sizes[-1])
         assert ends[0] / by**2 * 0.999999 <= law.work(law.sizes[0] / by) <= ends[0] * 1.000001

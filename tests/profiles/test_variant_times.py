@@ -55,14 +55,14 @@ def test_two_sizes_are_no_law_but_are_what_they_are() -> None:
 def test_raised_times_fall_neither_with_the_batch_nor_with_the_variant(
     seconds: list[list[float]],
 ) -> None:
-    found = rising(seconds)
-    for own, raised in zip(seconds, found, strict=True):
+    raised_rows = rising(seconds)
+    for own, raised in zip(seconds, raised_rows, strict=True):
         assert len(own) == len(raised)
         assert all(a <= b for a, b in zip(own, raised, strict=True))
         assert list(raised) == sorted(raised)
-    for smaller, larger in pairwise(found):
+    for smaller, larger in pairwise(raised_rows):
         assert all(a <= b for a, b in zip(smaller, larger, strict=False))
-    assert rising(found) == found
+    assert rising(raised_rows) == raised_rows
 
 
 def test_times_that_rise_already_stay() -> None:

@@ -103,13 +103,13 @@ class RecordedExits:
 def test_a_run_with_exits_is_replayed_to_the_bit(tmp_path: Path, mode: ExitMode) -> None:
     run = RecordedExits(tmp_path / "run.rec", StatedExits(mode=mode))
     recording = Recording(run.path)
-    told = [
+    outcomes = [
         outcome
         for line in recording.lines()
         if isinstance(line.record, Call)
         for _, outcome in answers(line.record)
     ]
-    assert sum(outcome.ramp is not None for outcome in told) > 50
+    assert sum(outcome.ramp is not None for outcome in outcomes) > 50
     assert run.commands[PublishExits] > 2
     if mode is ExitMode.AUTO:
         assert run.commands[AbortBatch] > 0
@@ -125,10 +125,10 @@ def test_a_run_with_exits_is_replayed_to_the_bit(tmp_path: Path, mode: ExitMode)
 
 def changes_of(path: Path) -> tuple[list[ExitsChanged], str]:
     """What is told of the policies of a recording."""
-    told: list[Decision] = []
-    notes = Notes(told.append)
+    decisions: list[Decision] = []
+    notes = Notes(decisions.append)
     assert replay(Recording(path), notes, pools=notes.pools).difference is None
-    changes = [each for each in told if isinstance(each, ExitsChanged)]
+    changes = [decision for decision in decisions if isinstance(decision, ExitsChanged)]
     return changes, "\n".join(line for change in changes for line in lines(change, begin=0.0))
 
 
@@ -147,12 +147,12 @@ def test_decisions_tell_how_thresholds_were_tuned_and_what_ramps_did(tmp_path: P
     assert ", tuned on judged rows" in text
     alarm = "; release, 100% of batches judged: alarm: answers of ramps differ from the model's"
     assert alarm in text
-    seen = [change for change in changes if change.left]
-    for each in seen:
-        assert each.judged == each.rows >= sum(each.left.values())
-        assert f"since the last change {each.rows} rows; answered early: " in text
-    assert sum(sum(each.left.values()) for each in seen) > 50
-    assert sum(sum(each.differed.values()) for each in seen) > 1
+    with_rows = [change for change in changes if change.left]
+    for change in with_rows:
+        assert change.judged == change.rows >= sum(change.left.values())
+        assert f"since the last change {change.rows} rows; answered early: " in text
+    assert sum(sum(change.left.values()) for change in with_rows) > 50
+    assert sum(sum(change.differed.values()) for change in with_rows) > 1
 
 
 def test_recordings_of_before_exits_are_read() -> None:

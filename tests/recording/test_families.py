@@ -54,9 +54,9 @@ def plan(route: str, **clients: str) -> Plan:
         tuple(Deployment(pool, lane.name, 8) for pool in POOLS for lane in lanes),
         (
             Route("a", by_name[route]),
-            *[Route("a", by_name[each], client=name) for name, each in clients.items()],
+            *[Route("a", by_name[variant], client=name) for name, variant in clients.items()],
         ),
-        tuple(InputSize("a", name, each) for name, each in clients.items()),
+        tuple(InputSize("a", name, variant) for name, variant in clients.items()),
     )
 
 
@@ -112,7 +112,7 @@ class RecordedFamily:
 def sized(items: Sequence[Item], seed: int) -> list[Item]:
     """`items` of one model, each of a client, some at a size of their own; plans change between."""
     chance = np.random.default_rng(seed)
-    found: list[Item] = []
+    items_sized: list[Item] = []
     for item in items:
         client, size = f"c{chance.integers(4)}", int(chance.choice((0, 0, 64, 100, 250, 999)))
         fields: dict[str, Any] = {"model": "a", "client": client, "size": size, "signature": ()}
@@ -122,17 +122,17 @@ def sized(items: Sequence[Item], seed: int) -> list[Item]:
         if isinstance(item, SimulatedUpload):
             notice = replace(item.notice, model="a", client=client)
             body = None if item.request is None else replace(item.request, **fields)
-            found.append(replace(item, notice=notice, request=body))
+            items_sized.append(replace(item, notice=notice, request=body))
         elif hasattr(item, "deadline"):
-            found.append(replace(item, **fields))
+            items_sized.append(replace(item, **fields))
     for at, changed in (
         (0.2, plan("200", c0="100", c1="300")),
         (0.4, plan("300", c0="200")),
         (0.5, plan("100", c0="300", c3="300")),
         (0.8, plan("300")),
     ):
-        found.append(ExternalEvent(at, PlanChanged(changed)))
-    return sorted(found, key=lambda item: item.arrival)
+        items_sized.append(ExternalEvent(at, PlanChanged(changed)))
+    return sorted(items_sized, key=lambda item: item.arrival)
 
 
 @pytest.fixture
@@ -161,9 +161,9 @@ def test_no_request_is_lost_or_answered_twice(
     recorded = families()
     items = sized(happenings(seed, 200, rate=rate), seed)
     recorded.run(items, seed)
-    known = recorded.engine.state.request_table.counts["a"]
-    assert known.in_flight == 0
-    assert known.requests == len(recorded.answers)
+    counts = recorded.engine.state.request_table.counts["a"]
+    assert counts.in_flight == 0
+    assert counts.requests == len(recorded.answers)
     assert replay(Recording(recorded.recorder.path)).difference is None
 
 
@@ -178,7 +178,7 @@ def test_a_variant_that_goes_and_comes_back_is_replayed_to_the_bit(
     whole = plan("300")
     less = replace(whole, deployments=tuple(d for d in whole.deployments if d.pool != POOLS[1]))
     turns = enumerate((plan("200"), less, plan("200"), less, plan("200")), 1)
-    plans = [ExternalEvent(last * n / 6, PlanChanged(each)) for n, each in turns]
+    plans = [ExternalEvent(last * n / 6, PlanChanged(plan)) for n, plan in turns]
     recorded.run(sorted([*items, *plans], key=lambda item: item.arrival))
     opened = [
         record.pool
@@ -214,7 +214,7 @@ def test_input_sizes_stand_in_the_recording(families: Any, happenings: Any) -> N
         for event in call.events
         if isinstance(event, PlanChanged)
     ]
-    assert [each.inputs for each in plans][1] == (
+    assert [plan.inputs for plan in plans][1] == (
         InputSize("a", "c0", "100"),
         InputSize("a", "c1", "300"),
     )

@@ -132,8 +132,8 @@ def policies(draw: st.DrawFn, pool: PoolId) -> ExitPolicy:
     ramps = sorted(draw(st.sets(st.integers(0, 30), max_size=3)))
     thresholds = tuple(draw(shares) for _ in ramps)
     mode, revision = draw(st.sampled_from(ExitMode)), draw(st.integers(0, 9))
-    features, each = draw(st.booleans()), draw(shares)
-    return ExitPolicy(pool, tuple(ramps), thresholds, mode, draw(shares), revision, features, each)
+    features, share = draw(st.booleans()), draw(shares)
+    return ExitPolicy(pool, tuple(ramps), thresholds, mode, draw(shares), revision, features, share)
 
 
 @st.composite
@@ -174,7 +174,7 @@ PARTS: dict[type, Any] = {
 
 any_event = st.one_of(
     [st.builds(type_, *()) for type_ in EVENTS.values() if type_ not in PARTS]
-    + [arguments.map(lambda got, of=type_: of(*got)) for type_, arguments in PARTS.items()]
+    + [arguments.map(lambda values, of=type_: of(*values)) for type_, arguments in PARTS.items()]
 )
 
 
@@ -239,9 +239,9 @@ def test_a_header_survives() -> None:
 
 
 def refusal(line: object) -> str:
-    with pytest.raises(LayoutError) as told:
+    with pytest.raises(LayoutError) as raised:
         Reader().record(line)
-    return str(told.value)
+    return str(raised.value)
 
 
 def submitted(**changed: Any) -> list[Any]:
@@ -290,7 +290,7 @@ def test_a_recording_of_another_version_is_refused_and_says_which_fields() -> No
     lacking = plain | {"layout": plain["layout"] | {"Request": ["id"]}}
     with pytest.raises(LayoutError, match="Request: fields differ: model, arrival, deadline;"):
         read_header(lacking)
-    fewer = {name: each for name, each in plain["layout"].items() if name != "RowsReleased"}
+    fewer = {name: fields for name, fields in plain["layout"].items() if name != "RowsReleased"}
     assert read_header(plain | {"layout": fewer}).part == 1
 
 

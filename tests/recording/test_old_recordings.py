@@ -74,13 +74,13 @@ def members_of_lost_batches(recording: Recording) -> set[int]:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_outcomes_are_read(name: str, tmp_path: Path) -> None:
     calls = [line.record for line in unpacked(name, tmp_path).lines()]
-    told = [outcome for call in calls if isinstance(call, Call) for _, outcome in answers(call)]
-    assert told
+    outcomes = [outcome for call in calls if isinstance(call, Call) for _, outcome in answers(call)]
+    assert outcomes
     # The others lack both fields; the live one was recorded without deadlines.
-    assert any(outcome.needed_s is not None for outcome in told) == (
+    assert any(outcome.needed_s is not None for outcome in outcomes) == (
         name.startswith(("cfbb9e7", "efd1dbf")) and not name.endswith("fifo")  # it refuses nothing
     )
-    assert any(outcome.ramp is not None for outcome in told) == name.endswith("-exits")
+    assert any(outcome.ramp is not None for outcome in outcomes) == name.endswith("-exits")
 
 
 def test_a_live_one_with_early_exits_has_workers_killed_between_stages(tmp_path: Path) -> None:

@@ -33,13 +33,13 @@ def test_a_recording_states_what_it_takes_to_make_the_engine_again(
     recording = Recording(recorded.path)
     assert recording.header.settings == EngineSettings(hang_floor=0.5)
     opened = [record for record in records(recorded.path) if isinstance(record, PoolOpened)]
-    assert [each.pool for each in opened] == [
+    assert [pool.pool for pool in opened] == [
         PoolId("a", "1"),
         PoolId("b", "1"),
         PoolId("a", "1", generation=1),
     ]
     assert (opened[0].recipe.scheduler, opened[0].recipe.options) == ("edf", {"guarantee": "p99"})
-    calls = [each for each in records(recorded.path) if isinstance(each, Call)]
+    calls = [record for record in records(recorded.path) if isinstance(record, Call)]
     assert sum(len(call.events) for call in calls) == recorded.recorder.events
     assert recorded.path.stat().st_size == recorded.recorder.bytes
 

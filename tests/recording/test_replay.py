@@ -39,17 +39,17 @@ class Seen(Watcher):
 def test_a_replay_is_identical_under_every_policy(policy: str, world: Any, happenings: Any) -> None:
     recorded = world(policy)
     recorded.run(happenings(seed=1), seed=1)
-    seen = Seen()
-    replayed = replay(Recording(recorded.path), seen)
+    counter = Seen()
+    replayed = replay(Recording(recorded.path), counter)
     assert replayed.difference is None
     assert replayed.events == recorded.engine.events_seen
     assert replayed.engine.state.request_table.counts == recorded.engine.state.request_table.counts
-    assert {"Submitted", "Announced", "Cancelled", "PlanChanged", "ReplicaLost"} <= seen.events
-    assert {OutcomeKind.SERVED, OutcomeKind.CANCELLED, OutcomeKind.REJECTED} <= seen.kinds
+    assert {"Submitted", "Announced", "Cancelled", "PlanChanged", "ReplicaLost"} <= counter.events
+    assert {OutcomeKind.SERVED, OutcomeKind.CANCELLED, OutcomeKind.REJECTED} <= counter.kinds
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "told"),
+    ("scheduler", "complaint"),
     [
         (
             "clockwork",
@@ -69,7 +69,7 @@ def test_a_replay_is_identical_under_every_policy(policy: str, world: Any, happe
     ],
 )
 def test_a_recording_of_a_scheduler_that_is_not_here_says_so(
-    scheduler: str, told: str, world: Any, happenings: Any
+    scheduler: str, complaint: str, world: Any, happenings: Any
 ) -> None:
     recorded = world("fifo")
     recorded.run(happenings(seed=1), seed=1)
@@ -78,7 +78,7 @@ def test_a_recording_of_a_scheduler_that_is_not_here_says_so(
     POLICIES.pop(scheduler, None)
     with pytest.raises(RecordingError) as refusal:
         replay(Recording(recorded.path))
-    assert str(refusal.value) == told
+    assert str(refusal.value) == complaint
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -145,12 +145,12 @@ def test_it_stops_before_a_time(world: Any, happenings: Any) -> None:
 
 def tampered(path: Path, change: Callable[[Any], bool]) -> int:
     """Rewrite the first call that `change` changes; its line number."""
-    found = path.read_bytes().splitlines()
-    for i, text in enumerate(found):
+    lines = path.read_bytes().splitlines()
+    for i, text in enumerate(lines):
         line = orjson.loads(text)
         if isinstance(line, list) and change(line):
-            found[i] = orjson.dumps(line)
-            path.write_bytes(b"\n".join(found) + b"\n")
+            lines[i] = orjson.dumps(line)
+            path.write_bytes(b"\n".join(lines) + b"\n")
             return i + 1
     raise AssertionError("nothing to change")
 
@@ -167,12 +167,12 @@ def test_the_first_difference_is_found_where_it_is(world: Any, happenings: Any) 
         return False
 
     number = tampered(recorded.path, blame)
-    found = replay(Recording(recorded.path)).difference
-    assert found is not None
-    assert found.line.place == f"{recorded.path}:{number}"
-    assert found.recorded[found.place][3] == "expired"
-    assert found.replayed[found.place][3] == "hopeless"
-    assert found.recorded[: found.place] == found.replayed[: found.place]
+    difference = replay(Recording(recorded.path)).difference
+    assert difference is not None
+    assert difference.line.place == f"{recorded.path}:{number}"
+    assert difference.recorded[difference.place][3] == "expired"
+    assert difference.replayed[difference.place][3] == "hopeless"
+    assert difference.recorded[: difference.place] == difference.replayed[: difference.place]
 
 
 def test_a_time_that_moves_by_a_bit_is_a_difference(world: Any, happenings: Any) -> None:
@@ -186,9 +186,9 @@ def test_a_time_that_moves_by_a_bit_is_a_difference(world: Any, happenings: Any)
         return False
 
     number = tampered(recorded.path, nudge)
-    found = replay(Recording(recorded.path)).difference
-    assert found is not None
-    assert found.line.number >= number
+    difference = replay(Recording(recorded.path)).difference
+    assert difference is not None
+    assert difference.line.number >= number
 
 
 def test_a_pool_that_was_not_recorded_is_named(world: Any, happenings: Any) -> None:
@@ -214,29 +214,29 @@ def test_a_share_that_cannot_be_is_named(world: Any, happenings: Any) -> None:
 
 
 def decisions(recorded: Any) -> list[Any]:
-    told: list[Any] = []
-    notes = Notes(told.append)
+    notes_made: list[Any] = []
+    notes = Notes(notes_made.append)
     assert replay(Recording(recorded.path), notes, pools=notes.pools).difference is None
-    return told
+    return notes_made
 
 
 def test_every_batch_and_every_refusal_is_told_with_its_reason(world: Any, happenings: Any) -> None:
     recorded = world()
     recorded.run(happenings(seed=4))
-    told = decisions(recorded)
+    all_decisions = decisions(recorded)
     commands = [
         command
         for line in Recording(recorded.path).lines()
         if isinstance(line.record, Call)
         for command in line.record.commands
     ]
-    runs = [each for each in told if isinstance(each, Ran)]
+    runs = [decision for decision in all_decisions if isinstance(decision, Ran)]
     assert [run.batch.id for run in runs] == [c[2] for c in commands if c[0] == "RunBatch"]
     unserved = [
         c for c in commands if c[0] == "Answer" and c[3] not in ("on_time", "after_deadline")
     ]
     turned_away = [c for c in unserved if c[2] >= 10**6]  # by the server, not by a policy
-    ends = [each for each in told if isinstance(each, Ended)]
+    ends = [decision for decision in all_decisions if isinstance(decision, Ended)]
     assert len(ends) == len(unserved) - len(turned_away)
     assert any(run.rivals for run in runs)
     assert any(run.proposal is None for run in runs)  # in quarantine, after a crash
@@ -245,7 +245,7 @@ def test_every_batch_and_every_refusal_is_told_with_its_reason(world: Any, happe
             assert run.proposal.chosen is not None
             assert [member.request for member in run.proposal.members] == list(run.batch.members)
             assert run.proposal.pending >= len(run.batch.members)
-    text = [line for each in told for line in lines(each, begin=0.0)]
+    text = [line for decision in all_decisions for line in lines(decision, begin=0.0)]
     assert any("passed over b:1" in line for line in text)
     assert any("hopeless: it could hardly be on time" in line for line in text)
     assert any("after a crash" in line for line in text)
@@ -264,13 +264,13 @@ def test_samples_are_told_of_and_are_part_of_such_a_replay(world: Any, happening
 def test_one_that_is_singled_out_is_told_of(world: Any, happenings: Any) -> None:
     recorded = world(profiling=0.2)
     recorded.run(happenings(seed=6, count=600, rate=900.0, trouble=False, hints=(1.0, 20.0)))
-    told = [
+    chosen = [
         decision
         for decision in decisions(recorded)
         if isinstance(decision, Ran) and decision.isolated
     ]
-    assert told
-    for run in told:
+    assert chosen
+    for run in chosen:
         assert len(run.batch.members) == 1
         assert "to learn its length; the rest of the" in next(lines(run, begin=0.0))
 
@@ -288,9 +288,9 @@ def test_a_batch_that_has_run_is_told_of_with_what_was_predicted(
 ) -> None:
     recorded = world()
     recorded.run(happenings(seed=4, trouble=False))
-    told = decisions(recorded)
-    ends = [each for each in told if isinstance(each, Finished)]
-    runs = {each.batch.id: each for each in told if isinstance(each, Ran)}
+    all_decisions = decisions(recorded)
+    ends = [decision for decision in all_decisions if isinstance(decision, Finished)]
+    runs = {decision.batch.id: decision for decision in all_decisions if isinstance(decision, Ran)}
     assert {end.batch.id for end in ends} == set(runs)
     for end in ends:
         asked = runs[end.batch.id].proposal
@@ -305,7 +305,9 @@ def test_a_batch_that_has_run_is_told_of_with_what_was_predicted(
 def test_the_story_of_one_request(world: Any, happenings: Any) -> None:
     recorded = world()
     recorded.run(happenings(seed=4))
-    told = decisions(recorded)
-    (first, *_) = [each for each in told if isinstance(each, Ran)]
-    story = [each for each in told if concerns(each, first.batch.members[0].id)]
+    all_decisions = decisions(recorded)
+    (first, *_) = [decision for decision in all_decisions if isinstance(decision, Ran)]
+    story = [
+        decision for decision in all_decisions if concerns(decision, first.batch.members[0].id)
+    ]
     assert story[0] is first

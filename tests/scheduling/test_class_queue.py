@@ -79,7 +79,7 @@ def check_against(
         kind: [r for r in naive if ((r.rows, classes.class_of(r)), r.penalty) == kind]
         for kind in kinds
     }
-    tables = TABLES[[one is classes for one in SNAPSHOTS].index(True)]
+    tables = TABLES[[snapshot is classes for snapshot in SNAPSHOTS].index(True)]
     for of in range(len(classes)):
         ahead = ClassWorkAhead(of, queue, [least_share(tables, g) for g in range(of + 1)])
         expected = sum(

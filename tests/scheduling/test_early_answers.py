@@ -93,7 +93,7 @@ class Server:
                 self.run(command.batch, now)
             case AbortBatch():
                 id = command.batch.id
-                kept = [each for each in self.coming if getattr(each[2], "batch", None) != id]
+                kept = [coming for coming in self.coming if getattr(coming[2], "batch", None) != id]
                 self.coming = kept
                 heapq.heapify(kept)
                 left = tuple(0 for _ in command.batch.members)
@@ -122,32 +122,32 @@ class Server:
         return ExitReport((4,), empty, empty, left, (RAMP * took,))
 
 
-def on_time(told: Counter[Reason]) -> float:
-    return (told[Reason.EARLY_EXIT] + told[Reason.ON_TIME]) / sum(told.values())
+def on_time(reasons: Counter[Reason]) -> float:
+    return (reasons[Reason.EARLY_EXIT] + reasons[Reason.ON_TIME]) / sum(reasons.values())
 
 
 def test_without_exits_they_are_refused():
-    told = Server(None, 0.0).stream(300, every=1 / 30, budget=0.7 * WHOLE)
-    assert on_time(told) == 0.0
-    assert told[Reason.SHORTER_THAN_ALONE] > 150
+    reasons = Server(None, 0.0).stream(300, every=1 / 30, budget=0.7 * WHOLE)
+    assert on_time(reasons) == 0.0
+    assert reasons[Reason.SHORTER_THAN_ALONE] > 150
 
 
 @pytest.mark.parametrize("mode", ExitMode)
 def test_a_video_is_answered_in_time_as_often_as_a_ramp_is_sure(mode):
-    told = Server(replace(POLICY, mode=mode), 0.7).stream(1500, every=1 / 30, budget=0.7 * WHOLE)
-    assert on_time(told) > 0.6
-    assert told[Reason.ON_TIME] == 0
+    reasons = Server(replace(POLICY, mode=mode), 0.7).stream(1500, every=1 / 30, budget=0.7 * WHOLE)
+    assert on_time(reasons) > 0.6
+    assert reasons[Reason.ON_TIME] == 0
 
 
 def test_where_the_ramp_is_hardly_ever_sure_a_lone_stream_is_still_let_in_to_try():
     """Nothing else wants the lane; one in ten is refused on arrival (profiles/exit_times.py)."""
-    told = Server(POLICY, 0.02).stream(1500, every=1 / 30, budget=0.7 * WHOLE)
-    assert 100 < told[Reason.SHORTER_THAN_ALONE] < 300
+    reasons = Server(POLICY, 0.02).stream(1500, every=1 / 30, budget=0.7 * WHOLE)
+    assert 100 < reasons[Reason.SHORTER_THAN_ALONE] < 300
 
 
 def test_deadlines_of_the_whole_model_are_all_kept():
-    told = Server(POLICY, 0.5).stream(600, every=1 / 30, budget=1.5 * WHOLE)
-    assert on_time(told) == 1.0
+    reasons = Server(POLICY, 0.5).stream(600, every=1 / 30, budget=1.5 * WHOLE)
+    assert on_time(reasons) == 1.0
 
 
 @pytest.mark.parametrize("load", [1.5, 2.0])

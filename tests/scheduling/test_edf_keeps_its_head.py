@@ -56,13 +56,13 @@ CLASSES = classes_of_samples(LENGTHS, LATENCY, most=2)
 class Unlike(FixedTimes):
     """Batch times by class, while these are `known`."""
 
-    known, revision = True, 1
+    classed, revision = True, 1
 
     def __init__(self) -> None:
         super().__init__(CLASSES)
 
     def classes(self, cores: int) -> RunClasses | None:
-        return super().classes(cores) if self.known else None
+        return super().classes(cores) if self.classed else None
 
 
 def of_classes(lab: SimpleNamespace, times: Unlike | None = None, **options: object) -> Edf:
@@ -102,21 +102,21 @@ def test_with_classes_it_takes_in_order_all_that_keep_its_head(lab, guarantee: s
         request = lab.request(id, deadline, application=application, rows=rows)
         assert scheduler.add(request, now=0.0) is None
     asked = list(scheduler.pending())
-    hopeless = {one.id for one in asked if time_of([one], guarantee) > one.deadline}
-    if any(abs(time_of([one], guarantee) - one.deadline) < 1e-4 for one in asked):
+    hopeless = {request.id for request in asked if time_of([request], guarantee) > request.deadline}
+    if any(abs(time_of([request], guarantee) - request.deadline) < 1e-4 for request in asked):
         return
     assert {id for id, _ in scheduler.expire(now=0.0)} == hopeless
     kept: list[Request] = []
-    for one in asked:
-        if one.id in hopeless or sum(member.rows for member in (*kept, one)) > 8:
+    for candidate in asked:
+        if candidate.id in hopeless or sum(member.rows for member in (*kept, candidate)) > 8:
             continue
-        need = time_of([*kept, one], guarantee)
+        need = time_of([*kept, candidate], guarantee)
         if kept and abs(need - kept[0].deadline) < 1e-4:
             return  # too near to call with another way to integrate
         if not kept or need <= kept[0].deadline:
-            kept.append(one)
+            kept.append(candidate)
     proposal = scheduler.propose(lab.REPLICA, now=0.0)
-    assert (ids(proposal) if kept else proposal) == ([one.id for one in kept] or Idle())
+    assert (ids(proposal) if kept else proposal) == ([request.id for request in kept] or Idle())
 
 
 def test_one_that_would_make_its_head_late_is_passed_over(lab) -> None:
@@ -145,21 +145,21 @@ def test_each_is_given_up_and_refused_by_the_time_of_its_own_class(lab) -> None:
 
 def test_classes_are_known_as_soon_as_the_times_know_them(lab) -> None:
     times = Unlike()
-    times.known = False
+    times.classed = False
     scheduler = of_classes(lab, times)
     anybody = times.of(1, 1).expected
     for id, application in enumerate(["short", "long", "short"]):
         scheduler.add(lab.request(id, anybody + id, application=application), now=0.0)
     assert scheduler.next_expiry() == pytest.approx(0.0)
     assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0]
-    times.known, times.revision = True, 2
+    times.classed, times.revision = True, 2
     assert scheduler.next_expiry() > 0.005
     assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
     scheduler.add(lab.request(3, anybody, application="long"), now=0.0)
     assert scheduler.expire(now=0.0) == [(3, Reason.HOPELESS)]
     times.revision = 3
     assert scheduler.expire(now=0.0) == []
-    assert [one.id for one in scheduler.pending()] == [0, 1, 2]
+    assert [request.id for request in scheduler.pending()] == [0, 1, 2]
 
 
 def test_classes_may_be_forgotten_at_any_time(lab) -> None:
@@ -167,15 +167,15 @@ def test_classes_may_be_forgotten_at_any_time(lab) -> None:
     times = Unlike()
     anybody = times.of(1, 1).expected
     for next_call in ("add", "expire", "next_expiry"):
-        times.known, times.revision = True, times.revision + 1
+        times.classed, times.revision = True, times.revision + 1
         scheduler = of_classes(lab, times, admission=True)
         for id in range(4):
             scheduler.admit_moved(lab.request(id, 2 * anybody, application="long"), now=0.0)
         assert scheduler.expire(now=0.0) == []
-        times.known, times.revision = False, times.revision + 1
+        times.classed, times.revision = False, times.revision + 1
         if next_call == "add":
             asked = [lab.request(9 + id, 2 * anybody, application="short") for id in range(20)]
-            reasons = [scheduler.add(one, now=0.0) for one in asked]
+            reasons = [scheduler.add(request, now=0.0) for request in asked]
             assert reasons[0] is None
             assert reasons[-1] is Reason.BEHIND_WORK
         elif next_call == "expire":

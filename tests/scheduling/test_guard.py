@@ -91,18 +91,18 @@ def guarded(lab, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def make(kind: type[Fifo], **options: object) -> tuple[object, list[str]]:
         monkeypatch.setitem(POLICIES, "own", Registered("own", FifoOptions, kind, built_in=False))
-        told: list[str] = []
+        failures: list[str] = []
         times = lab.LogNormalTimes(lab.residual)
         made = make_scheduler(
-            "own", options, max_batch=8, times=times, view=lab.LaneView(), failed=told.append
+            "own", options, max_batch=8, times=times, view=lab.LaneView(), failed=failures.append
         )
-        return made, told
+        return made, failures
 
     return make
 
 
 def test_one_that_keeps_to_it_works_as_it_would_alone(lab, guarded: Make) -> None:
-    scheduler, told = guarded(Fifo)
+    scheduler, failures = guarded(Fifo)
     for id in range(3):
         assert scheduler.add(lab.request(id, 9.0), now=0.0) is None
     assert scheduler.remove(1)
@@ -110,7 +110,7 @@ def test_one_that_keeps_to_it_works_as_it_would_alone(lab, guarded: Make) -> Non
     proposal = scheduler.propose(lab.REPLICA, now=0.0)
     assert [member.id for member in proposal.members] == [0, 2]
     scheduler.take(Batch(0, lab.REPLICA, proposal.members, 2, 0.0, 1.0))
-    assert (len(scheduler), scheduler.pending(), told) == (0, (), [])
+    assert (len(scheduler), scheduler.pending(), failures) == (0, (), [])
 
 
 @pytest.mark.parametrize(
@@ -126,16 +126,16 @@ def test_one_that_keeps_to_it_works_as_it_would_alone(lab, guarded: Make) -> Non
 def test_a_breach_ends_what_waits_and_refuses_what_comes(
     lab, guarded: Make, kind: type[Fifo], sentence: str
 ) -> None:
-    scheduler, told = guarded(kind)
+    scheduler, failures = guarded(kind)
     for id in range(2):
         assert scheduler.add(lab.request(id, 9.0), now=0.0) is None
     assert isinstance(scheduler.propose(lab.REPLICA, now=0.0), Idle)
-    assert len(told) == 1
-    assert f"scheduler 'own' broke its contract: {sentence}" in told[0]
+    assert len(failures) == 1
+    assert f"scheduler 'own' broke its contract: {sentence}" in failures[0]
     assert scheduler.next_expiry() == 0.0
     assert scheduler.expire(now=0.0) == ((0, Reason.UNAVAILABLE), (1, Reason.UNAVAILABLE))
     assert scheduler.add(lab.request(2, 9.0), now=0.0) is Reason.UNAVAILABLE
-    assert (len(scheduler), scheduler.next_expiry(), len(told)) == (0, None, 1)
+    assert (len(scheduler), scheduler.next_expiry(), len(failures)) == (0, None, 1)
 
 
 def test_reasons_are_handed_on_where_there_are_any(lab, guarded: Make) -> None:
@@ -164,16 +164,16 @@ def test_a_request_with_more_rows_than_the_cap_runs_alone(lab, guarded: Make) ->
 
 def test_a_request_that_is_not_queued_is_not_run(lab, guarded: Make) -> None:
     Invents.made = lab.request(0, 9.0)
-    scheduler, told = guarded(Invents)
+    scheduler, failures = guarded(Invents)
     scheduler.add(lab.request(0, 9.0), now=0.0)  # another object of the same id is not it
     assert isinstance(scheduler.propose(lab.REPLICA, now=0.0), Idle)
-    assert "request 0 is not queued" in told[0]
+    assert "request 0 is not queued" in failures[0]
 
 
 def test_one_that_raises_at_the_door_refuses(lab, guarded: Make) -> None:
-    scheduler, told = guarded(RaisesAtTheDoor)
+    scheduler, failures = guarded(RaisesAtTheDoor)
     assert scheduler.add(lab.request(7, 9.0), now=0.0) is Reason.UNAVAILABLE
-    assert "add raised KeyError: 7" in told[0]
+    assert "add raised KeyError: 7" in failures[0]
     assert len(scheduler) == 0
 
 
@@ -184,19 +184,19 @@ def test_one_that_raises_at_the_door_refuses(lab, guarded: Make) -> None:
 def test_expired_requests_are_checked_too(
     lab, guarded: Make, kind: type[Fifo], sentence: str
 ) -> None:
-    scheduler, told = guarded(kind)
+    scheduler, failures = guarded(kind)
     scheduler.add(lab.request(0, 9.0), now=0.0)
     assert scheduler.expire(now=1.0) == ((0, Reason.UNAVAILABLE),)
-    assert sentence in told[0]
+    assert sentence in failures[0]
 
 
 def test_one_that_cannot_be_made_fails_alone(lab, guarded: Make) -> None:
     class Broken(Fifo):
-        def __init__(self, options, **known) -> None:
+        def __init__(self, options, **arguments) -> None:
             raise ZeroDivisionError("early")
 
-    scheduler, told = guarded(Broken)
-    assert "construction raised ZeroDivisionError: early" in told[0]
+    scheduler, failures = guarded(Broken)
+    assert "construction raised ZeroDivisionError: early" in failures[0]
     assert scheduler.add(lab.request(0, 9.0), now=0.0) is Reason.UNAVAILABLE
 
 

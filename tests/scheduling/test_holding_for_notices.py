@@ -19,8 +19,8 @@ ALONE = 0.010
 
 
 def notice(id: int, complete_at: float, *, at: float = 0.0, **fields: object) -> Notice:
-    known = {"deadline": at + 0.02, "client": "c", **fields}
-    return Notice(id, "m", at, payload_bytes=1, complete_at=complete_at, **known)
+    stated = {"deadline": at + 0.02, "client": "c", **fields}
+    return Notice(id, "m", at, payload_bytes=1, complete_at=complete_at, **stated)
 
 
 def one_class(lab, **options: object) -> Slack:
@@ -180,55 +180,55 @@ def test_waiting_that_was_not_in_vain_costs_no_patience(lab, made) -> None:
 class TestTrust:
     """Whom `Announcements` names."""
 
-    def soon(self, known: Announcements, now: float) -> list[int]:
-        return [one.id for one in known.soon(0.1, now=now)]
+    def soon(self, announcements: Announcements, now: float) -> list[int]:
+        return [notice.id for notice in announcements.soon(0.1, now=now)]
 
     def test_who_was_late_by_half_is_not_awaited_until_it_is_in_time(self) -> None:
-        known = Announcements()
-        known.add(notice(1, 0.01))
-        known.arrived(1, now=0.0151)
-        known.add(notice(2, 1.01, at=1.0))
-        known.add(notice(3, 1.02, at=1.0, client="d"))
-        assert self.soon(known, 1.0) == [3]
-        known.arrived(2, now=1.0149)
-        known.add(notice(4, 1.05, at=1.0))
-        assert self.soon(known, 1.015) == [3, 4]
+        announcements = Announcements()
+        announcements.add(notice(1, 0.01))
+        announcements.arrived(1, now=0.0151)
+        announcements.add(notice(2, 1.01, at=1.0))
+        announcements.add(notice(3, 1.02, at=1.0, client="d"))
+        assert self.soon(announcements, 1.0) == [3]
+        announcements.arrived(2, now=1.0149)
+        announcements.add(notice(4, 1.05, at=1.0))
+        assert self.soon(announcements, 1.015) == [3, 4]
 
     def test_who_is_overdue_now_is_not_awaited_for_anything_else(self) -> None:
-        known = Announcements()
+        announcements = Announcements()
         for id in range(8):
-            known.add(notice(id, 0.01 * (id + 1)))
-        assert self.soon(known, 0.0149) == [1, 2, 3, 4]
-        assert self.soon(known, 0.0151) == []
+            announcements.add(notice(id, 0.01 * (id + 1)))
+        assert self.soon(announcements, 0.0149) == [1, 2, 3, 4]
+        assert self.soon(announcements, 0.0151) == []
 
     def test_who_withdraws_is_not_awaited(self) -> None:
-        known = Announcements()
-        known.add(notice(1, 0.01))
-        assert known.withdraw(1)
-        assert not known.withdraw(1)
-        known.add(notice(2, 0.05))
-        assert self.soon(known, 0.0) == []
+        announcements = Announcements()
+        announcements.add(notice(1, 0.01))
+        assert announcements.withdraw(1)
+        assert not announcements.withdraw(1)
+        announcements.add(notice(2, 0.05))
+        assert self.soon(announcements, 0.0) == []
 
     def test_a_body_of_one_packet_is_not_late_for_a_hiccup(self) -> None:
-        known = Announcements()
-        known.add(notice(1, 0.0))
-        known.arrived(1, now=0.9 * GRACE)
-        known.add(notice(2, 0.05))
-        assert self.soon(known, 0.001) == [2]
+        announcements = Announcements()
+        announcements.add(notice(1, 0.0))
+        announcements.arrived(1, now=0.9 * GRACE)
+        announcements.add(notice(2, 0.05))
+        assert self.soon(announcements, 0.001) == [2]
 
     def test_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(announcements_module, "MOST_CLIENTS", 3)
-        known = Announcements()
+        announcements = Announcements()
         for number in range(10):
-            known.add(notice(number, 0.0, client=str(number)))
-            known.withdraw(number)
-        known.add(notice(20, 0.05, client="1"))
-        known.add(notice(21, 0.05, client="9"))
-        assert self.soon(known, 0.0) == [20]
+            announcements.add(notice(number, 0.0, client=str(number)))
+            announcements.withdraw(number)
+        announcements.add(notice(20, 0.05, client="1"))
+        announcements.add(notice(21, 0.05, client="9"))
+        assert self.soon(announcements, 0.0) == [20]
 
     @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 1.0), st.booleans()), max_size=40))
     def test_an_awaited_notice_is_ahead_and_known(self, steps) -> None:
-        known = Announcements()
+        announcements = Announcements()
         here: dict[int, Notice] = {}
         now = 0.0
         for id, number, comes in steps:
@@ -236,16 +236,18 @@ class TestTrust:
             if id in here:
                 del here[id]
                 if comes:
-                    known.arrived(id, now=now)
+                    announcements.arrived(id, now=now)
                 else:
-                    assert known.withdraw(id)
+                    assert announcements.withdraw(id)
             else:
                 here[id] = notice(id, now + number, at=now, client=str(id % 3), best_effort=id == 9)
-                known.add(here[id])
-            soon = known.soon(0.5, now=now)
-            assert known.by_id == here
-            assert [one.complete_at for one in soon] == sorted(one.complete_at for one in soon)
-            for one in soon:
-                assert here[one.id] is one
-                assert now < one.complete_at <= now + 0.5
-                assert not one.best_effort
+                announcements.add(here[id])
+            soon = announcements.soon(0.5, now=now)
+            assert announcements.by_id == here
+            assert [notice.complete_at for notice in soon] == sorted(
+                notice.complete_at for notice in soon
+            )
+            for awaited in soon:
+                assert here[awaited.id] is awaited
+                assert now < awaited.complete_at <= now + 0.5
+                assert not awaited.best_effort

@@ -99,7 +99,11 @@ def algorithm_1(
 ) -> tuple[int, list[Request]]:
     """(size, everyone that can make it); lines 10 to 19."""
     makers = {
-        size: [one for one in pending if now + line_11(one, size, reading) <= one.deadline]
+        size: [
+            request
+            for request in pending
+            if now + line_11(request, size, reading) <= request.deadline
+        ]
         for size in (1, 2, 4, 8)
     }
     sizes = [size for size, able in makers.items() if len(able) >= size]
@@ -143,10 +147,12 @@ def test_the_batch_is_that_of_algorithm_1(
     size, able = algorithm_1(pending, now=now, text=kind is OrlojText, reading=reading)
     members = made.propose(lab.REPLICA, now=now).members
     assert len(members) == size
-    scores = {one.id: score_of(one, size, now=now, b=b, reading=reading) for one in able}
+    scores = {
+        request.id: score_of(request, size, now=now, b=b, reading=reading) for request in able
+    }
     best = sorted(scores.values(), reverse=True)[:size]
-    found = sorted((scores[member.id] for member in members), reverse=True)
-    assert found == pytest.approx(best, rel=1e-9, abs=1e-15)
+    chosen = sorted((scores[member.id] for member in members), reverse=True)
+    assert chosen == pytest.approx(best, rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -234,11 +240,11 @@ def test_best_effort_runs_when_nobody_waits_and_overdue_in_its_share(lab) -> Non
 
 
 def test_with_later_steps_a_late_answer_still_counts(lab) -> None:
-    one = like(lab, lambda rows: 0.01 * rows)
+    plain = like(lab, lambda rows: 0.01 * rows)
     two = like(lab, lambda rows: 0.01 * rows, steps=((0.1, 2.0),))
-    for made in (one, two):
+    for made in (plain, two):
         made.add(lab.request(0, 0.005), now=0.0)
-    assert one.expire(now=0.0) == [(0, Reason.HOPELESS)]
+    assert plain.expire(now=0.0) == [(0, Reason.HOPELESS)]
     assert two.expire(now=0.0) == []
     assert ids(two.propose(lab.REPLICA, now=0.05)) == [0]
     assert two.next_expiry() == pytest.approx(0.095)

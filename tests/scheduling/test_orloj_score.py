@@ -54,10 +54,10 @@ slacks = st.integers(-100, 2000).map(lambda i: i / 128 + 1 / 1024)
 
 @given(histograms(), rates, slacks)
 def test_it_is_equation_2(times: TimeHistogram, b: float, slack: float) -> None:
-    found = Score(times, b=b).at(slack)
+    score = Score(times, b=b).at(slack)
     printed = equation_2(times, t=3.0, deadline=3.0 + slack, cost=1.0, b=b)
     # Printed, it is a small difference of large numbers where b is small.
-    assert found == pytest.approx(printed, rel=1e-9, abs=1e-12 / (b * times.mean))
+    assert score == pytest.approx(printed, rel=1e-9, abs=1e-12 / (b * times.mean))
 
 
 @given(
@@ -117,22 +117,22 @@ def test_without_classes_it_is_the_histogram_of_the_batch_times(
     lab, rows: int, size: int, sigma: float
 ) -> None:
     times = lab.LogNormalTimes(lab.weight_bound, sigma)
-    found = OrlojTimes(times, 1, b=0.1, steps=ONE_STEP).histogram(0, rows, size)
+    histogram = OrlojTimes(times, 1, b=0.1, steps=ONE_STEP).histogram(0, rows, size)
     low, high = times.of(size, 1).quantile(0.001), times.of(size, 1).quantile(0.999)
-    assert found.edges == pytest.approx(np.linspace(low, high, BINS + 1).tolist(), rel=1e-12)
-    inner = [times.of(size, 1).on_time(edge) for edge in found.edges[1:-1]]
-    assert found.cdf == (0.0, *inner, 1.0)
-    assert found.mean == found.need == lab.weight_bound(size)
+    assert histogram.edges == pytest.approx(np.linspace(low, high, BINS + 1).tolist(), rel=1e-12)
+    inner = [times.of(size, 1).on_time(edge) for edge in histogram.edges[1:-1]]
+    assert histogram.cdf == (0.0, *inner, 1.0)
+    assert histogram.mean == histogram.need == lab.weight_bound(size)
 
 
 def test_times_that_do_not_vary_have_a_histogram_all_the_same(lab) -> None:
     times = lab.LogNormalTimes(lab.weight_bound, 1e-9)
-    found = OrlojTimes(times, 1, b=0.1, steps=ONE_STEP).histogram(0, 1, 4)
-    assert all(left < right for left, right in pairwise(found.edges))
-    assert found.edges[-1] - found.edges[0] == pytest.approx(1e-6 * found.mean)
-    late, on_time = (Score(found, b=0.1).at(share * found.mean) for share in (0.999, 1.001))
+    histogram = OrlojTimes(times, 1, b=0.1, steps=ONE_STEP).histogram(0, 1, 4)
+    assert all(left < right for left, right in pairwise(histogram.edges))
+    assert histogram.edges[-1] - histogram.edges[0] == pytest.approx(1e-6 * histogram.mean)
+    late, on_time = (Score(histogram, b=0.1).at(share * histogram.mean) for share in (0.999, 1.001))
     assert late == 0.0
-    assert on_time == pytest.approx(1.0 / found.mean, rel=0.001)
+    assert on_time == pytest.approx(1.0 / histogram.mean, rel=0.001)
 
 
 def test_a_histogram_without_a_probability_for_every_edge_is_refused() -> None:

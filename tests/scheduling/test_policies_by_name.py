@@ -107,14 +107,14 @@ def test_every_policy_and_its_options_can_be_extended(lab, name: str) -> None:
         spare: float = option(0.001, "Time to spare.", unit=SECONDS)
 
     def add(self, request: Request, *, now: float) -> Reason | None:
-        seen.append(request.id)
+        ids.append(request.id)
         return KINDS[name].add(self, request, now=now)
 
-    seen: list[int] = []
+    ids: list[int] = []
     options = Options(max_queue=1, spare=2.0)
     assert plain(options)["spare"] == 2.0
     own = type("Own", (KINDS[name],), {"add": add})
     times = lab.LogNormalTimes(lab.residual)
     scheduler = own(options, max_batch=8, times=times, view=lab.LaneView())
-    told = [scheduler.add(Request(id, "m", 0.0, 9.0), now=0.0) for id in (1, 2)]
-    assert (told, seen) == ([None, Reason.QUEUE_FULL], [1, 2])
+    answers = [scheduler.add(Request(id, "m", 0.0, 9.0), now=0.0) for id in (1, 2)]
+    assert (answers, ids) == ([None, Reason.QUEUE_FULL], [1, 2])

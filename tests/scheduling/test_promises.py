@@ -250,10 +250,10 @@ def test_fewer_late_refusals_are_had_by_more_at_the_door(lab) -> None:
     def law(rows: int) -> float:
         return 0.005 + 0.003 * rows
 
-    found = [
+    counts = [
         watched(lab, law, 300.0, [0.03, 0.06, 0.06, 0.25], 2.0, late_refusals=late)
         for late in (1.0, 0.5, 0.0)
     ]
-    (often, most), (seldom, _), (hardly, least) = found
+    (often, most), (seldom, _), (hardly, least) = counts
     assert often < seldom < hardly
     assert most > least

@@ -160,11 +160,11 @@ def test_admission_without_the_best_rate(lab, increments, pending, budget, rows,
             lab.request(-1, budget * alone, rows=rows),
             rows,
             waiting=0,
-            times=each,
+            times=times,
             now=0.0,
-            ahead=AllWorkAhead(queue, each),
+            ahead=AllWorkAhead(queue, times),
         )
-        for each in (table, long)
+        for times in (table, long)
     ]
     assert reasons[0] == reasons[1]
 
@@ -175,9 +175,9 @@ def test_the_best_rate_on_the_grid_is_the_best_of_all_rows_of_a_profile() -> Non
     for rows, seconds in ((1, 0.005), (3, 0.004), (11, 0.020), (24, 0.030)):
         for _ in range(20):
             times.observe(seconds, (), rows, 1)
-    found = row_times(times, 24, lambda times, rows, cores: 0.0)(1).per_row
+    per_row = row_times(times, 24, lambda times, rows, cores: 0.0)(1).per_row
     least = min(times.of(rows, 1).expected / rows for rows in range(1, 25))
-    assert found == pytest.approx(least, rel=1e-12)
+    assert per_row == pytest.approx(least, rel=1e-12)
 
 
 @dataclass

@@ -75,11 +75,11 @@ def score(
 
 def first_fit(requests: Sequence[Request], rows: int) -> list[Request]:
     """Those that fill at most `rows`; it looks no further than `within_rows` says."""
-    found: list[Request] = []
+    members: list[Request] = []
     for request in requests[: 4 * rows]:
-        if sum(member.rows for member in found) + request.rows <= rows:
-            found.append(request)
-    return found
+        if sum(member.rows for member in members) + request.rows <= rows:
+            members.append(request)
+    return members
 
 
 def brute_force(
@@ -130,10 +130,10 @@ def brute_force(
                 able = [request for request in group if request.deadline >= now + need]
                 members = first_fit(able, size)
                 if sum(member.rows for member in members) > smaller:
-                    found = score(
+                    worth = score(
                         members, len(requests), times, kappa=kappa, now=now, held=now - NOW
                     )
-                    best = max(best, found)
+                    best = max(best, worth)
     return best
 
 
@@ -238,8 +238,8 @@ def test_the_chosen_batch_is_the_best_of_all(
     joined = [member for member in proposal.members if member.best_effort]
     assert joined in [
         extra
-        for extra, found in zip(options, scores, strict=True)
-        if found >= max(scores) * (1.0 - 1e-9)
+        for extra, score in zip(options, scores, strict=True)
+        if score >= max(scores) * (1.0 - 1e-9)
     ]
 
 

@@ -47,10 +47,10 @@ def ids(proposal: object) -> list[int]:
 class TestClasses:
     """Two applications: a takes 1 ms beyond the fixed 4, b takes 20."""
 
-    known = certain({"a": 0.001, "b": 0.020})
+    classes_known = certain({"a": 0.001, "b": 0.020})
 
     def make(self, lab, **options: object) -> tuple[Slack, Learning]:
-        times = Learning(self.known)
+        times = Learning(self.classes_known)
         view = lab.LaneView()
         return Slack(SlackOptions(**options), max_batch=LIMIT, times=times, view=view), times
 
@@ -69,9 +69,11 @@ class TestClasses:
 
     def test_a_best_effort_request_that_is_worth_nothing_yet_does_not_join(self, lab) -> None:
         """Not even where a batch of two is padded to four, so that it costs nothing."""
-        known = certain({"a": 0.001}, sizes=(4,))
-        known = replace(known, cdfs=known.cdfs.round())  # to the step: two last as long as one
-        times = FixedTimes(known)
+        classes = certain({"a": 0.001}, sizes=(4,))
+        classes = replace(
+            classes, cdfs=classes.cdfs.round()
+        )  # to the step: two last as long as one
+        times = FixedTimes(classes)
         scheduler = Slack(SlackOptions(), max_batch=4, times=times, view=lab.LaneView())
         scheduler.admit_moved(lab.request(0, 0.3, application="a"), now=0.0)
         scheduler.admit_moved(lab.request(1, 2.0, application="a", best_effort=True), now=0.0)
@@ -120,7 +122,7 @@ class TestClasses:
         assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [1, 3]
         times.learn(None)
         assert len(ids(scheduler.propose(lab.REPLICA, now=0.0))) >= 1
-        times.learn(self.known)
+        times.learn(self.classes_known)
         assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
 
     def test_best_effort_joins_no_batch_that_it_would_make_longer(self, lab) -> None:

@@ -50,11 +50,11 @@ def run_classes(
 
 def first_fit(requests: Sequence[Request], rows: int) -> list[Request]:
     """Those that fill at most `rows`, as `within_rows` looks for them."""
-    found: list[Request] = []
+    members: list[Request] = []
     for request in requests[: 4 * rows]:
-        if sum(r.rows for r in found) + request.rows <= rows:
-            found.append(request)
-    return found
+        if sum(r.rows for r in members) + request.rows <= rows:
+            members.append(request)
+    return members
 
 
 class Rule:
@@ -75,15 +75,15 @@ class Rule:
 
     def paying(self, m: int) -> list[tuple[int, int]]:
         """(place, size) of those that save a hundredth per row, all members being of class m."""
-        found: list[tuple[int, int]] = []
+        pairs: list[tuple[int, int]] = []
         least = float("inf")
         for i, k in enumerate(self.sizes):
             longest = self.classes.step * float((1 - self.classes.cdfs[m] ** k).sum() - 0.5)
             per_row = self.latency.seconds(k, longest) / k
             if per_row <= 0.99 * least:
-                found.append((i, k))
+                pairs.append((i, k))
                 least = per_row
-        return found
+        return pairs
 
     def full_enough(self, members: list[Request], i: int) -> bool:
         rows, size = sum(r.rows for r in members), self.sizes[i]
@@ -142,7 +142,7 @@ class Rule:
             if len(costs) > 1:
                 near = [r for r in group if r.deadline >= now + self.need(0, 1, 0)]
                 groups.append([r for r in near[: 8 * self.limit] if r.penalty == max(costs)])
-        found = []
+        batches = []
         for group in groups:
             for m in range(len(self.classes)):
                 for i, k in self.paying(m):
@@ -156,8 +156,8 @@ class Rule:
                         members = first_fit(able, k)
                         highest = any(self.classes.class_of(r) == m for r in members)
                         if highest and self.full_enough(members, i):
-                            found.append(members)
-        return found
+                            batches.append(members)
+        return batches
 
     def fillings(
         self, members: list[Request], waiting: list[Request], *, now: float
@@ -305,7 +305,7 @@ def length_within(latency: BatchLatency, seconds: float, rows: int) -> float:
 def best_of(batches: list[list[Request]], scores: list[float]) -> list[list[Request]]:
     """Those with the highest score."""
     least = max(scores) * (1.0 - 1e-9)
-    return [each for each, score in zip(batches, scores, strict=True) if score >= least]
+    return [batch for batch, score in zip(batches, scores, strict=True) if score >= least]
 
 
 def test_too_many_classes_for_one_number_are_refused() -> None:
@@ -336,8 +336,8 @@ def test_the_lane_is_held_when_the_rule_says_so(lab, shapes, latency, waiting, c
         request = lab.request(id, NOW + left, application=application, rows=rows)
         scheduler.admit_moved(request, now=NOW)
     for id, (after, left, application) in enumerate(coming, start=100):
-        told = Notice(id, "m", NOW, NOW + left, 1, NOW + after, application=application)
-        scheduler.announce(told, now=NOW)
+        notice = Notice(id, "m", NOW, NOW + left, 1, NOW + after, application=application)
+        scheduler.announce(notice, now=NOW)
     scheduler.expire(now=NOW)
     requests = list(scheduler.pending())
     proposal = scheduler.propose(lab.REPLICA, now=NOW)
@@ -347,8 +347,8 @@ def test_the_lane_is_held_when_the_rule_says_so(lab, shapes, latency, waiting, c
         return
 
     def best(pending: list[Request], *, now: float) -> float:
-        found = rule.candidates(pending, now=now)
-        scores = [rule.score(m, len(pending), now=now, held=now - NOW) for m in found]
+        batches = rule.candidates(pending, now=now)
+        scores = [rule.score(m, len(pending), now=now, held=now - NOW) for m in batches]
         return max(scores, default=0.0)
 
     ahead = sorted((NOW + after, id) for id, (after, _, _) in enumerate(coming, start=100))

@@ -87,8 +87,8 @@ def test_a_call_is_answered_at_most_once_and_gives_everything_back(deeds):
                     bench.driver.end(opened.id, Reason.ON_TIME, (((1, 4), ROW),))
                 case "fail":
                     bench.driver.end(opened.id, Reason.RUNTIME_ERROR)
-            held = [HOLDS[each.state] for each in calls]
-            assert bench.version.in_flight == sum(Held.VERSION in each for each in held)
+            held = [HOLDS[call.state] for call in calls]
+            assert bench.version.in_flight == sum(Held.VERSION in holds for holds in held)
             bench.arena.check_invariants()
         await asyncio.sleep(0)
         assert all(len(reply) <= 1 for reply in replies)

@@ -86,8 +86,8 @@ def test_further_axes_are_one_row_of_classes() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, MOST_ELEMENTS)])
 def test_outputs_without_classes_or_with_too_many_give_none(shape: tuple[int, int]) -> None:
-    found, strings = classes(np.zeros(shape, np.float32), Datatype.FP32, 2)
-    assert found == (shape[0], 0)
+    shape_of_classes, strings = classes(np.zeros(shape, np.float32), Datatype.FP32, 2)
+    assert shape_of_classes == (shape[0], 0)
     assert not np.array(strings, object).size
 
 

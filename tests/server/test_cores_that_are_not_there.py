@@ -22,8 +22,8 @@ def test_more_cores_than_there_are_earn_a_warning(
 ) -> None:
     monkeypatch.setattr(app, "available_cores", lambda: (0, 1))
     with caplog.at_level(logging.WARNING):
-        found = open_cores(ServerSettings(cores=cores))
-    assert len(found.numbers) == min(cores or 2, 2)
+        opened = open_cores(ServerSettings(cores=cores))
+    assert len(opened.numbers) == min(cores or 2, 2)
     assert ("--cores 64: affinity and quota limit this process to 2" in caplog.text) is warned
 
 

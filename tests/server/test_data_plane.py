@@ -176,7 +176,7 @@ def test_a_priority_that_is_stated_wins_over_the_models(stated, penalty):
         bench = Bench()
         bench.submit(**stated)
         bench.announce(64, **stated)
-        assert [told.penalty for told in bench.driver.told] == [penalty, penalty]
+        assert [event.penalty for event in bench.driver.told] == [penalty, penalty]
 
     on_loop(test)
 
@@ -202,7 +202,7 @@ def test_only_requests_for_what_ramps_make_may_be_answered_early():
         assert not exits.makes([0, 1])
         bench.version.pool.exits = bench.version.exits = LoadedExits(("x",))
         bench.submit()
-        assert [told.final for told in bench.driver.told] == [False, True, True]
+        assert [event.final for event in bench.driver.told] == [False, True, True]
 
     on_loop(test)
 
@@ -357,7 +357,7 @@ def test_small_bodies_that_never_come_do_not_fill_the_queue(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "waits"),
     [
         (Reason.QUEUE_FULL, True),
         (Reason.BEHIND_WORK, True),
@@ -368,13 +368,13 @@ def test_small_bodies_that_never_come_do_not_fill_the_queue(monkeypatch):
         (Reason.BAD_INPUT, False),
     ],
 )
-def test_how_long_to_wait_is_told_where_a_wait_helps(reason: Reason, told: bool) -> None:
+def test_how_long_to_wait_is_told_where_a_wait_helps(reason: Reason, waits: bool) -> None:
     def test() -> None:
         bench = Bench()
         asked = bench.submit()
         bench.driver.end(asked.id, reason)
         (reply,) = bench.replies
-        assert reply.retry_after_s == (bench.version.expected_alone if told else None)
+        assert reply.retry_after_s == (bench.version.expected_alone if waits else None)
 
     on_loop(test)
 
@@ -390,7 +390,7 @@ def test_only_an_input_that_has_just_crashed_the_model_is_refused():
         assert set(bench.driver.open) == {other.id, announced.id}
         place[:] = ROW
         announced.submit(call(place), bench.replies.append)
-        assert [each.outcome.reason for each in bench.replies[2:]] == [Reason.CRASHED_BEFORE]
+        assert [reply.outcome.reason for reply in bench.replies[2:]] == [Reason.CRASHED_BEFORE]
         bench.driver.now += BLOCK_S
         again = bench.submit()
         assert set(bench.driver.open) == {other.id, again.id}
@@ -475,10 +475,10 @@ def test_a_refusal_by_a_front_end_names_its_caller():
     def test() -> None:
         bench = Bench()
         bench.open().refuse(Reason.TOO_LARGE, "too large")
-        (seen,) = bench.noted.seen
-        assert seen.context.first_byte == 0.5
-        assert seen.context.traceparent == "00-a-b-01"
-        assert seen.outcome.reason is Reason.TOO_LARGE
+        (noted_call,) = bench.noted.seen
+        assert noted_call.context.first_byte == 0.5
+        assert noted_call.context.traceparent == "00-a-b-01"
+        assert noted_call.outcome.reason is Reason.TOO_LARGE
 
     on_loop(test)
 

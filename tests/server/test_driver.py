@@ -191,8 +191,8 @@ class Stage:
     def stopped(self, replica: Replica) -> None:
         self.unwanted.append(replica.id)
 
-    def circuit(self, told: TellCircuit) -> None:
-        self.told.append(told)
+    def circuit(self, transition: TellCircuit) -> None:
+        self.told.append(transition)
 
     def finished(
         self, batch: Batch, timing: BatchTiming, seconds: float, exits: ExitReport | None = None
@@ -572,20 +572,20 @@ async def test_replicas_hear_of_policies_after_the_batches_that_were_decided_bef
 @pytest.mark.replaces_parts
 async def test_reports_of_early_exits_go_to_planners_and_learners():
     async with staged() as stage:
-        told: list[Any] = []
-        stage.driver.runtime.composer.observe_exits = lambda events, now: told.extend(events)
+        reports: list[Any] = []
+        stage.driver.runtime.composer.observe_exits = lambda events, now: reports.extend(events)
         arranged = Arranged(3, (1, 4), "", (1, 8), (0.01, 0.05), ((0.004, 0.011), (0.02, 0.05)))
-        seen = FeaturesSeen(1, ("a",), (0.5,), (b"1234",), b"5678")
+        features = FeaturesSeen(1, ("a",), (0.5,), (b"1234",), b"5678")
         stage.puppet.report(arranged)
-        stage.puppet.report(seen)
+        stage.puppet.report(features)
         untimed = Arranged(3, (1, 4), untimed="out of memory")
         stage.puppet.report(untimed)
-        (planned_for,) = told
+        (planned_for,) = reports
         assert planned_for == ExitsArranged(
             POOL, stage.puppet.replica.id, 3, (1, 4), "", (1, 8), (0.01, 0.05),
             ((0.004, 0.011), (0.02, 0.05)),
         )  # fmt: skip
-        assert stage.exits == [arranged, seen, untimed]
+        assert stage.exits == [arranged, features, untimed]
 
 
 async def test_a_lane_is_resized_when_all_of_its_replicas_have_moved():
@@ -771,9 +771,9 @@ async def test_a_planners_job_runs_on_a_thread_and_is_merged():
 
 async def test_a_field_with_two_owners_fails_the_load_and_what_serves_goes_on():
     async with staged() as stage:
-        one, other = Clockwork(math.inf), Clockwork(math.inf)
+        first, other = Clockwork(math.inf), Clockwork(math.inf)
         other.name = "another"
-        stage.driver.runtime.composer = Composer((one, other))
+        stage.driver.runtime.composer = Composer((first, other))
         with pytest.raises(ControlError, match="m: the planners 'planner' and 'another' both"):
             stage.driver.apply(planned(POOL, cores=(1,)), {"m": None})
         assert stage.driver.engine.plan == planned(POOL)
@@ -808,9 +808,9 @@ class Brake:
 
 
 @pytest.mark.replaces_parts
-@pytest.mark.parametrize("known", [(7, 8), (7, None)])
+@pytest.mark.parametrize("descriptors", [(7, 8), (7, None)])
 async def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
-    known: tuple[int | None, int | None],
+    descriptors: tuple[int | None, int | None],
 ):
     async with staged() as stage:
         other = PoolId("n", "1")
@@ -826,7 +826,7 @@ async def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pau
         brake = Brake()
         stage.driver.coalescing = brake  # type: ignore[assignment]
         ids = [puppet.replica.id for puppet in stage.puppets]
-        stage.driver.replicas.descriptor = dict(zip(ids, known, strict=True)).get
+        stage.driver.replicas.descriptor = dict(zip(ids, descriptors, strict=True)).get
         stage.submit()
         await turn()
         await turn()
@@ -838,12 +838,12 @@ async def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pau
         await turn()
         await turn()
         running = [lane.running for lane in stage.driver.engine.state.lanes.values()]
-        ends = [each.expected_end for each in running if each is not None]
+        ends = [batch.expected_end for batch in running if batch is not None]
         (asked,) = brake.asked
         assert asked["soonest_end"] == min(ends)
         assert asked["shortest_batch"] == pytest.approx(0.01)
         # Where a report could not end the pause, there is none.
-        assert brake.pauses == ([[7, 8]] if None not in known else [])
+        assert brake.pauses == ([[7, 8]] if None not in descriptors else [])
         await turn()
         assert brake.resumed == len(brake.pauses)
         for puppet in stage.puppets:

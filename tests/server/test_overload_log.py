@@ -43,8 +43,8 @@ def test_overload_is_one_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -
     overload.report()  # The server ends.
     alarm.pass_to(500.0)
     first, last = caplog.records
-    told = "3,204 refused in the last 10 s: 3,100 behind_work, 104 expired"
-    assert (first.getMessage(), first.levelname) == (told, "WARNING")
+    line = "3,204 refused in the last 10 s: 3,100 behind_work, 104 expired"
+    assert (first.getMessage(), first.levelname) == (line, "WARNING")
     fields = vars(first)
     assert (fields["refused"], fields["behind_work"], fields["expired"]) == (3204, 3100, 104)
     assert last.getMessage() == "1 refused in the last 2 s: 1 queue_full"

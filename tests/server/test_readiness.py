@@ -139,12 +139,12 @@ async def test_a_folder_that_does_not_answer_costs_one_thread_and_the_index_no_e
     folders: Any = SimpleNamespace(names=names)
     plane = ServerControlPlane(catalog_of({"broken": "failed"}), NOTHING, folders, asyncio.Event())
     for _ in range(3):
-        assert [each["name"] for each in await plane.repository_index(ready_only=False)] == [
+        assert [entry["name"] for entry in await plane.repository_index(ready_only=False)] == [
             "broken"
         ]
     answers.set()
     monkeypatch.setattr(control_plane, "LISTING_S", 30.0)
     index = await plane.repository_index(ready_only=False)
-    assert [each["name"] for each in index] == ["broken", "new"]
+    assert [entry["name"] for entry in index] == ["broken", "new"]
     assert threading.main_thread() not in asked
     assert len(asked) == 1

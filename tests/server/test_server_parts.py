@@ -77,7 +77,7 @@ def test_observers_hear_of_every_answer_and_one_that_raises_is_removed(
 
 
 @pytest.mark.parametrize(
-    ("parts", "error", "told"),
+    ("parts", "error", "complaint"),
     [
         (
             {"executors": {"gpu": FakeExecutor(INTERFACE)}},
@@ -103,11 +103,11 @@ def test_observers_hear_of_every_answer_and_one_that_raises_is_removed(
     ],
 )
 def test_parts_of_a_wrong_type_are_named(
-    repository: Path, parts: Any, error: type[Exception], told: str
+    repository: Path, parts: Any, error: type[Exception], complaint: str
 ) -> None:
     with pytest.raises(error) as refusal:
         Server(repository, **parts)
-    assert told in str(refusal.value)
+    assert complaint in str(refusal.value)
 
 
 def test_papers_of_another_version_are_mentioned_at_the_start(
@@ -121,6 +121,8 @@ def test_papers_of_another_version_are_mentioned_at_the_start(
             assert ask(server)
     finally:
         warn_of_mismatches.cache_clear()
-    told = [record.getMessage() for record in caplog.records if "papers" in record.getMessage()]
-    assert len(told) == 1
-    assert told[0].startswith(f"slacktide-papers 0.0.9 does not match slacktide {__version__}; ")
+    messages = [record.getMessage() for record in caplog.records if "papers" in record.getMessage()]
+    assert len(messages) == 1
+    assert messages[0].startswith(
+        f"slacktide-papers 0.0.9 does not match slacktide {__version__}; "
+    )

@@ -94,15 +94,15 @@ def test_measurements_are_told_ten_times_a_second_and_falls_at_once():
     for _ in range(40):
         bench.frame(session)
         bench.now += 0.025
-    told = bench.measured()
-    assert 9 <= len(told) <= 11
-    last = told[-1]
+    measurements = bench.measured()
+    assert 9 <= len(measurements) <= 11
+    last = measurements[-1]
     assert last.bytes_per_s == pytest.approx(1e6, rel=0.05)
     assert last.rtt == 0.03
     assert last.bytes_per_pixel == pytest.approx(20_000 / 256**2, rel=0.01)
     assert 30.0 < last.rate < 40.0
     assert not last.fell
-    count = len(told)
+    count = len(measurements)
     bench.frame(session, seconds=0.02)
     bench.frame(session, seconds=0.2)  # a tenth
     fall = bench.measured()[count:][-1]
@@ -269,12 +269,12 @@ def test_many_sessions_are_told_over_several_turns():
         bench.open()
     inputs = tuple(InputSize("street", f"s:{number}", "256") for number in range(1, 251))
     bench.sessions.planned(Plan(inputs=inputs))
-    told = []
+    counts = []
     while bench.turns:
         assert len(bench.turns) == 1
         bench.turns.pop()()
-        told.append(len(bench.pushed))
-    assert told == [MOST_ADVISED, 2 * MOST_ADVISED, 250]
+        counts.append(len(bench.pushed))
+    assert counts == [MOST_ADVISED, 2 * MOST_ADVISED, 250]
 
 
 def test_a_session_that_ends_before_its_turn_is_not_told():

@@ -78,7 +78,7 @@ def test_a_client_that_leaves_withdraws_all_parts() -> None:
         assert list(bench.driver.open) == []
         assert bench.arena.bytes_in_use == 0
         assert not bench.replies
-        assert not any(isinstance(told, Cancelled) for told in bench.driver.told)
+        assert not any(isinstance(event, Cancelled) for event in bench.driver.told)
 
     on_loop(test)
 

@@ -53,23 +53,23 @@ def back(spec: TensorSpec, made: Any) -> Any:
             size = int.from_bytes(data[at : at + 4], "little")
             elements.append(data[at + 4 : at + 4 + size])
             at += 4 + size
-        found = np.empty(len(elements), object)
-        found[:] = elements
-        return found.reshape(shape)
+        array = np.empty(len(elements), object)
+        array[:] = elements
+        return array.reshape(shape)
     return np.frombuffer(data, spec.datatype.dtype).reshape(shape)
 
 
 def found(**arrays: Any) -> StageArrays:
     types = {"f": Datatype.FP32, "i": Datatype.INT64, "O": Datatype.BYTES}
     sized = {"i4": Datatype.INT32}
-    made = {name: np.asarray(each) for name, each in arrays.items()}
+    made = {name: np.asarray(values) for name, values in arrays.items()}
     specs = [
         TensorSpec(
-            name, sized.get(each.dtype.str[1:], types[each.dtype.kind]), (-1, *each.shape[1:])
+            name, sized.get(array.dtype.str[1:], types[array.dtype.kind]), (-1, *array.shape[1:])
         )
-        for name, each in made.items()
+        for name, array in made.items()
     ]
-    values = [each.astype("f4") if each.dtype.kind == "f" else each for each in made.values()]
+    values = [array.astype("f4") if array.dtype.kind == "f" else array for array in made.values()]
     places = {spec.name: place for place, spec in enumerate(specs)}
     return StageArrays(specs, places, [tensor(value) for value in values])
 
@@ -82,7 +82,7 @@ def test_requests_are_joined_row_by_row_and_filled_up(sizes: Any, strings: bool)
         array = np.arange(1, rows * width + 1).reshape(rows, width) + 100 * number
         if strings:
             texts = np.empty(array.shape, object)
-            texts[:] = [[str(each).encode() for each in row] for row in array.tolist()]
+            texts[:] = [[str(element).encode() for element in row] for row in array.tolist()]
             parts.append(texts)
         else:
             parts.append(array.astype(np.float32))
@@ -101,7 +101,7 @@ def test_rows_are_taken_as_they_are_named(rows: list[int], strings: bool) -> Non
     array = np.arange(12, dtype=np.float32).reshape(6, 2)
     if strings:
         array = array.astype(str).astype(object)
-        array[:] = [[each.encode() for each in row] for row in array]
+        array[:] = [[text.encode() for text in row] for row in array]
     spec, rows = (STRINGS if strings else FLOATS), sorted(rows)
     made = rows_of(spec, tensor(array), rows)
     assert back(spec, made).tolist() == array[rows].tolist()

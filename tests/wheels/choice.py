@@ -25,7 +25,7 @@ def taken(folder: Path, *flags: str) -> list[str]:
 with tempfile.TemporaryDirectory() as both, tempfile.TemporaryDirectory() as alone:
     wheels = [Path(shutil.copy(name, both)) for name in sys.argv[1:]]
     (pure,) = (wheel.name for wheel in wheels if wheel.name.endswith("-none-any.whl"))
-    (compiled,) = (each for each in wheels if each.name != pure)
+    (compiled,) = (wheel for wheel in wheels if wheel.name != pure)
     shutil.copy(compiled, alone)
     assert taken(Path(both)) == [compiled.name]
     assert taken(Path(both), "--python-version", OTHER) == [pure]

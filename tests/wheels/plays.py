@@ -35,8 +35,8 @@ class Digest(Watcher):
         self.commands = 0
 
     def watch(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
-        told = (now, plain_events(events), plain_commands(commands))
-        self._hash.update(orjson.dumps(told))
+        call = (now, plain_events(events), plain_commands(commands))
+        self._hash.update(orjson.dumps(call))
         self.commands += len(commands)
 
     def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
@@ -47,20 +47,20 @@ class Digest(Watcher):
 
 
 def main() -> None:
-    found = {}
+    digests = {}
     for path in sorted(SCENARIOS.glob("*.yaml")):
         for cell in read_scenario(path, SECONDS):
             digest, world = Digest(), build(cell)
             world.simulation(1, watch=digest.watch).run(world.items(1))
-            found[f"{path.stem} {dict(cell.labels)}"] = digest.told()
+            digests[f"{path.stem} {dict(cell.labels)}"] = digest.told()
     with TemporaryDirectory() as folder:
         for path in sorted(RECORDINGS.glob("*.xz")):
             digest, unpacked = Digest(), Path(folder, path.stem)
             unpacked.write_bytes(lzma.decompress(path.read_bytes()))
             replay(Recording(unpacked), digest)
-            found[path.stem] = digest.told()
+            digests[path.stem] = digest.told()
     package = str(Path(slacktide.__file__).parents[1])
-    print(json.dumps({"build": BUILD, "package": package, "digests": found}))
+    print(json.dumps({"build": BUILD, "package": package, "digests": digests}))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ assert world.batches == [(0.5, (1,))], world.batches  # without anything that on
 made = Engine(lambda pool, max_batch, view: None)
 assert made.handle(PlanChanged(Plan()), now=0.0) == []
 program = Path(sys.executable).with_name("slacktide")
-told = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
-assert told.strip() == f"slacktide {slacktide.__version__} ({BUILD})", told
-print(f"{kind}: {told.strip()}, {simulated} imported")
+version_line = subprocess.run(
+    [program, "--version"], check=True, capture_output=True, text=True
+).stdout
+assert version_line.strip() == f"slacktide {slacktide.__version__} ({BUILD})", version_line
+print(f"{kind}: {version_line.strip()}, {simulated} imported")

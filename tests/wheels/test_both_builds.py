@@ -39,10 +39,10 @@ def played(package: Path, seed: int) -> dict[str, Any]:
     """What plays.py says of the build in `package`."""
     environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONHASHSEED": str(seed)}
     command = [sys.executable, str(Path(__file__).with_name("plays.py"))]
-    told = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-    found: dict[str, Any] = json.loads(told)
-    assert found["package"] == str(package)
-    return found
+    printed = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+    document: dict[str, Any] = json.loads(printed)
+    assert document["package"] == str(package)
+    return document
 
 
 @pytest.mark.slow

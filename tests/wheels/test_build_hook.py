@@ -91,20 +91,20 @@ def made(hook: ModuleType, tmp_path: Path) -> ModuleType:
 
 
 def test_a_constructor_is_written_and_behaves_as_the_generated_one(made: ModuleType) -> None:
-    one = made.Timed(2)
-    assert one == made.Timed(2, 1.0, None)
-    assert hash(one) == hash(made.Timed(2))
-    assert replace(one, rows=3).rows == 3
-    assert [field.name for field in fields(one)] == ["rows", "seconds", "data"]
+    timed = made.Timed(2)
+    assert timed == made.Timed(2, 1.0, None)
+    assert hash(timed) == hash(made.Timed(2))
+    assert replace(timed, rows=3).rows == 3
+    assert [field.name for field in fields(timed)] == ["rows", "seconds", "data"]
     assert made.Timed.__init__.__code__.co_filename == made.__file__
     with pytest.raises(ValueError, match="rows"):
         made.Timed(0)
 
 
 def test_a_class_without_a_generated_method_is_written_as_a_plain_one(made: ModuleType) -> None:
-    one, other = made.Visit(1.0), made.Visit(2.0, ["a"])
-    assert (one.when, one.words, one.left, other.words) == (1.0, [], False, ["a"])
-    assert one.words is not made.Visit(1.0).words
+    plain, other = made.Visit(1.0), made.Visit(2.0, ["a"])
+    assert (plain.when, plain.words, plain.left, other.words) == (1.0, [], False, ["a"])
+    assert plain.words is not made.Visit(1.0).words
     assert not is_dataclass(made.Visit)
 
 
@@ -152,8 +152,10 @@ def test_a_missing_compiled_module_is_an_error_at_every_start(
         [sys.executable, *start], env=environment, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 1
-    told = ended.stderr.splitlines()[-1]
-    assert told.startswith("ImportError: slacktide/engine/gone.so is missing from this compiled")
+    last_line = ended.stderr.splitlines()[-1]
+    assert last_line.startswith(
+        "ImportError: slacktide/engine/gone.so is missing from this compiled"
+    )
 
 
 def test_folders_are_compiled_whole_with_few_exceptions():

@@ -45,13 +45,13 @@ parameters = st.dictionaries(
 
 @st.composite
 def tensors(draw) -> list[tuple[str, Datatype, tuple[int, ...], bytes]]:
-    found = []
+    specs = []
     for name in draw(st.lists(names, unique=True, max_size=4)):
         datatype = draw(st.sampled_from(NUMERIC))
         shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
         size = int(np.prod(shape, dtype=int)) * datatype.itemsize
-        found.append((name, datatype, shape, draw(st.binary(min_size=size, max_size=size))))
-    return found
+        specs.append((name, datatype, shape, draw(st.binary(min_size=size, max_size=size))))
+    return specs
 
 
 @st.composite
@@ -72,11 +72,11 @@ def tuples(items) -> list[tuple[str, Datatype, tuple[int, ...], bytes]]:
 
 @given(calls())
 def test_a_call_survives_the_wire(call):
-    got = read_request(encode_call(call)).call({})
-    assert (got.model, got.version, got.id) == (call.model, call.version, call.id)
-    assert got.outputs == call.outputs
-    assert got.parameters == call.parameters
-    assert tuples(got.inputs) == tuples(call.inputs)
+    call_read = read_request(encode_call(call)).call({})
+    assert (call_read.model, call_read.version, call_read.id) == (call.model, call.version, call.id)
+    assert call_read.outputs == call.outputs
+    assert call_read.parameters == call.parameters
+    assert tuples(call_read.inputs) == tuples(call.inputs)
 
 
 @given(calls())
@@ -126,10 +126,10 @@ def test_damaged_messages_make_a_call_or_a_wire_error(call, data):
             message[at] = data.draw(st.integers(0, 255))
     cut = bytes(message[: data.draw(st.integers(0, len(message)))])
     try:
-        got = read_request(cut).call({})
+        call_read = read_request(cut).call({})
     except WireError:
         return
-    for tensor in got.inputs:
+    for tensor in call_read.inputs:
         if tensor.datatype is not Datatype.BYTES:
             elements = int(np.prod(tensor.shape, dtype=int))
             assert len(tensor.data) == elements * tensor.datatype.itemsize
@@ -150,9 +150,9 @@ def test_bulk_comes_out_as_it_went_in(entries, field):
     if field == 1:
         field = 2
     message = b"".join(put_bulk(head, field, entries))
-    got_head, got, _ = take_bulk(message, field)
+    got_head, entries_read, _ = take_bulk(message, field)
     assert got_head == head
-    assert [bytes(entry) for entry in got] == entries
+    assert [bytes(entry) for entry in entries_read] == entries
 
 
 def test_bulk_between_other_fields_is_found():

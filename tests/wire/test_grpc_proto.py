@@ -38,12 +38,12 @@ def test_stock_clients_can_be_imported_before_and_after(statements):
     assert done.returncode == 0, done.stderr.decode()
 
 
-def shape_of(message: Descriptor, seen: frozenset[str] = frozenset()) -> dict[str, object]:
+def shape_of(message: Descriptor, names: frozenset[str] = frozenset()) -> dict[str, object]:
     """Number, type and meaning of every field, nested messages unfolded."""
 
     def kind(field: FieldDescriptor) -> object:
-        if field.message_type is not None and field.message_type.full_name not in seen:
-            inner = seen | {field.message_type.full_name}
+        if field.message_type is not None and field.message_type.full_name not in names:
+            inner = names | {field.message_type.full_name}
             return shape_of(field.message_type, inner)
         return field.type
 
@@ -88,13 +88,13 @@ def test_health_messages_are_those_of_the_stock_package(name):
 
 
 def stub_classes(body: list[ast.stmt], prefix: str = "") -> dict[str, ast.ClassDef]:
-    found = {}
+    classes = {}
     for node in body:
         if isinstance(node, ast.ClassDef):
             name = f"{prefix}{node.name}"
-            found[name] = node
-            found.update(stub_classes(node.body, f"{name}."))
-    return found
+            classes[name] = node
+            classes.update(stub_classes(node.body, f"{name}."))
+    return classes
 
 
 STUB_CLASSES = stub_classes(ast.parse(STUBS.read_text()).body)

@@ -271,8 +271,8 @@ def test_a_body_that_is_not_json_is_refused(body: bytes):
 
 @pytest.mark.parametrize("sizes", [(8, 7), (8, 9), (9, 8), (7, 8), (1 << 60, 8)])
 def test_sizes_that_lie_are_refused(sizes: tuple[int, int]):
-    said, came = sizes
-    tensor = FP32_RAW | {"parameters": {"binary_data_size": said}}
+    stated_size, came = sizes
+    tensor = FP32_RAW | {"parameters": {"binary_data_size": stated_size}}
     with pytest.raises(BadField):
         parse({"inputs": [tensor]}, bytes(came))
 
@@ -371,8 +371,8 @@ def test_tensors_sent_as_binary_or_json_arrive_unchanged(rows, forms):
     values = [OutputValue(t.name, t.datatype, t.shape, bytes(t.data)) for t in call.inputs]
     document, buffers = format_reply(reply(*reversed(values)), answer)
     rest = iter(buffers)
-    for row, said in zip(rows, orjson.loads(document)["outputs"], strict=True):
-        came = np.frombuffer(next(rest), "<i2").tolist() if "data" not in said else said["data"]
+    for row, output in zip(rows, orjson.loads(document)["outputs"], strict=True):
+        came = np.frombuffer(next(rest), "<i2").tolist() if "data" not in output else output["data"]
         assert came == row
     assert next(rest, None) is None
 

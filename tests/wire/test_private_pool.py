@@ -21,7 +21,7 @@ def test_a_class_that_nothing_else_holds_is_not_collected() -> None:
     names = ("inference.ModelConfig", "inference.ModelOptimizationPolicy.Cuda.GraphSpec")
     ours = [weakref.ref(message_class(name)) for name in names]
     gc.collect()
-    assert [each() for each in ours] == [message_class(name) for name in names]
+    assert [reference() for reference in ours] == [message_class(name) for name in names]
 
 
 def test_names_numbers_and_types_are_those_of_the_stock_client() -> None:
@@ -33,16 +33,16 @@ def test_names_numbers_and_types_are_those_of_the_stock_client() -> None:
     assert ours == theirs
 
 
-def _facts(message: Descriptor, seen: dict[str, set[object]]) -> dict[str, set[object]]:
+def _facts(message: Descriptor, facts: dict[str, set[object]]) -> dict[str, set[object]]:
     """Every message and enum reachable from `message`, with its fields or values."""
-    if message.full_name not in seen:
-        seen[message.full_name] = {
+    if message.full_name not in facts:
+        facts[message.full_name] = {
             (f.name, f.number, f.type, f.is_repeated, f.json_name) for f in message.fields
         }
         for field in message.fields:
             if field.message_type is not None:
-                _facts(field.message_type, seen)
+                _facts(field.message_type, facts)
             elif field.enum_type is not None:
                 values = field.enum_type.values
-                seen[field.enum_type.full_name] = {(v.name, v.number) for v in values}
-    return seen
+                facts[field.enum_type.full_name] = {(v.name, v.number) for v in values}
+    return facts

@@ -122,8 +122,8 @@ def test_few_floats_and_many_become_the_same_bytes_and_keep_to_the_same_range(co
 
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16])
 def test_half_floats_do_not_come_as_json(datatype: Datatype):
-    told = f"^d: {datatype.wire_name} cannot be sent as JSON; send binary data"
-    with pytest.raises(WireError, match=told):
+    complaint = f"^d: {datatype.wire_name} cannot be sent as JSON; send binary data"
+    with pytest.raises(WireError, match=complaint):
         from_json([1.0], datatype, (1,), "d")
 
 

@@ -127,8 +127,8 @@ def test_numbers_of_an_answer_fit_every_reader_of_json():
         outcome = Outcome(
             Reason.ON_TIME, 0.0, queue_s=seconds, compute_s=-seconds, budget_s=seconds
         )
-        told = timing_parameters(outcome, None)
-        return told | stage_parameters({"detector": outcome})
+        parameters = timing_parameters(outcome, None)
+        return parameters | stage_parameters({"detector": outcome})
 
     for seconds in (1e12, 1e300, math.inf, -math.inf, math.nan):
         numbers = [n for n in timed(seconds).values() if type(n) is int]

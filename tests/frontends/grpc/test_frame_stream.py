@@ -209,11 +209,11 @@ async def test_an_announced_frame_is_acknowledged_and_answered(nbytes):
     assert context.session == "s:1"
     assert context.transport_budget_s == pytest.approx(0.4 - session.rtt)
     assert context.complete_at == pytest.approx(context.first_byte + nbytes / 1e6)
-    told, (arrived, seen, seconds, size), answered = session.steps
-    assert told == ("told", 3e6)
+    advice, (arrived, moved, seconds, size), answered = session.steps
+    assert advice == ("told", 3e6)
     assert (arrived, size) == ("arrived", (128, 96))
     assert 0.0 < seconds < 20.0
-    assert nbytes < seen < nbytes + 200
+    assert nbytes < moved < nbytes + 200
     assert answered == ("answered", Reason.ON_TIME)
 
 
@@ -337,7 +337,7 @@ async def test_an_announcement_without_frame_is_answered_when_it_is_given_up():
     assert refused(*answer) == "expired"
     assert answer[1].server_us == 0
     assert taken[0] == "acknowledgement"
-    assert [each.id for _, each in others] == [2, 2]
+    assert [message.id for _, message in others] == [2, 2]
     assert call.steps == ["announce", "cancel no_body"]
     assert ("stalled", 0, 50_000) in data.sessions[0].steps
 
@@ -386,7 +386,7 @@ async def test_impossible_frames_fail_alone():
         last = await client.read()
     assert refused(*too_long) == refused(*empty) == "too_large"
     assert sorted(kind for kind, _ in longer) == ["acknowledgement", "answer"]
-    (wrong,) = (each for kind, each in longer if kind == "answer")
+    (wrong,) = (message for kind, message in longer if kind == "answer")
     assert wrong.refusal.reason == "bad_input"
     assert wrong.refusal.message.startswith("bytes: ")
     assert other[0][0] == "acknowledgement"
@@ -495,8 +495,12 @@ async def test_a_half_closed_stream_still_gets_its_answers():
         await client.call.done_writing()
         await data.until(lambda: data.held and len(data.announced) == 2)
         data.held[0].answer()
-        seen = [await client.read() for _ in range(3)]
-        kinds, code, closed = [kind for kind, _ in seen], seen[2][1], data.sessions[0].closed
+        messages_read = [await client.read() for _ in range(3)]
+        kinds, code, closed = (
+            [kind for kind, _ in messages_read],
+            messages_read[2][1],
+            data.sessions[0].closed,
+        )
     assert kinds == ["acknowledgement", "answer", "end"]
     assert code is grpc.StatusCode.OK
     assert closed == 1
@@ -513,10 +517,10 @@ async def test_a_server_that_drains_answers_what_is_here_and_ends_the_stream():
         draining = asyncio.ensure_future(server.drain(10))
         await asyncio.sleep(0)
         data.held[0].answer()
-        seen = [await client.read() for _ in range(4)]
+        messages_read = [await client.read() for _ in range(4)]
         await draining
-    assert [kind for kind, _ in seen] == ["welcome", "acknowledgement", "answer", "end"]
-    assert seen[3][1] is grpc.StatusCode.UNAVAILABLE
+    assert [kind for kind, _ in messages_read] == ["welcome", "acknowledgement", "answer", "end"]
+    assert messages_read[3][1] is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_hundred_sessions_share_a_connection():
@@ -531,10 +535,11 @@ async def test_a_hundred_sessions_share_a_connection():
                 await client.frame(id, 3_000)
             return [(await client.read())[0] for _ in range(5)]
 
-        seen = await asyncio.gather(*map(one, range(100)))
+        sessions_kinds = await asyncio.gather(*map(one, range(100)))
         connections = server.connections
     assert all(
-        sorted(each) == ["acknowledgement"] * 2 + ["answer"] * 2 + ["welcome"] for each in seen
+        sorted(kinds) == ["acknowledgement"] * 2 + ["answer"] * 2 + ["welcome"]
+        for kinds in sessions_kinds
     )
     assert connections == 1
     assert len({session.terms.name for session in data.sessions}) == 100

@@ -81,9 +81,9 @@ async def test_a_bad_message_is_refused_and_the_connection_goes_on(body, fields,
         refused = await client.status(1)
         client.ask(3)
         client.give(3, framed(message()))
-        (code, said), after = refused, await client.status(3)
+        (code, reason), after = refused, await client.status(3)
     assert code == status
-    assert words in said.replace("%27", "'")
+    assert words in reason.replace("%27", "'")
     assert after[0] == 0
 
 
@@ -157,17 +157,17 @@ async def test_a_message_that_names_another_model_at_its_end_is_refused():
 
 def cut(data: bytes | bytearray) -> list[bytes]:
     """The messages in the body of an answer."""
-    found, at = [], 0
+    parts, at = [], 0
     while at < len(data):
         end = at + 5 + int.from_bytes(data[at + 1 : at + 5])
-        found.append(bytes(data[at + 5 : end]))
+        parts.append(bytes(data[at + 5 : end]))
         at = end
-    return found
+    return parts
 
 
 def streamed(client: RawClient, id: int) -> list[tuple[str, str]]:
     """Id and error of each answer on a stream."""
-    answers = [ModelStreamInferResponse.FromString(each) for each in cut(client.data[id])]
+    answers = [ModelStreamInferResponse.FromString(part) for part in cut(client.data[id])]
     return [(answer.infer_response.id, answer.error_message) for answer in answers]
 
 
@@ -247,7 +247,7 @@ def test_a_client_that_leaves_in_its_message_leaves_nothing_to_the_garbage_colle
     """A request that only a cycle holds keeps its slot, and so the memory of a retired version."""
 
     def requests(kind: type = InferRequest) -> int:
-        return sum(isinstance(each, kind) for each in gc.get_objects())
+        return sum(isinstance(candidate, kind) for candidate in gc.get_objects())
 
     async def scene():
         data = FakeDataPlane()
@@ -314,8 +314,8 @@ async def test_a_connection_that_says_too_little_is_ended(sent):
         client.send(sent)
         await client.end()
         client.writer.close()
-        _, code, said = client.goaway
-    assert (code, said) == (ErrorCode.ENHANCE_YOUR_CALM, "the headers took too long")
+        _, code, reason = client.goaway
+    assert (code, reason) == (ErrorCode.ENHANCE_YOUR_CALM, "the headers took too long")
 
 
 async def test_a_header_block_that_does_not_end_is_ended():
@@ -549,13 +549,13 @@ def test_reflection_names_services_and_gives_their_files():
     async def scene(path):
         async with raw() as client:
             client.ask(1, path)
-            client.give(1, b"".join(framed(each.SerializeToString()) for each in asked))
+            client.give(1, b"".join(framed(question.SerializeToString()) for question in asked))
             assert (await client.status(1))[0] == 0
-            return [Reflected.FromString(each) for each in cut(client.data[1])]
+            return [Reflected.FromString(part) for part in cut(client.data[1])]
 
     for path in (REFLECTION, REFLECTION.replace(b"v1", b"v1alpha")):
         services, file, health, method, missing, extensions = uvloop.run(scene(path))
-        names = {each.name for each in services.list_services_response.service}
+        names = {service.name for service in services.list_services_response.service}
         assert names == {
             INFERENCE_SERVICE,
             "slacktide.v1.FrameService",

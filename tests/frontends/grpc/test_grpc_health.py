@@ -55,14 +55,14 @@ async def test_watch_tells_every_change_and_ends_when_the_server_drains():
         channel_to(server) as channel,
     ):
         watch = health_pb2_grpc.HealthStub(channel).Watch(request())
-        seen = [(await watch.read()).status]
+        statuses = [(await watch.read()).status]
         control.is_ready = True
-        seen.append((await watch.read()).status)
+        statuses.append((await watch.read()).status)
         draining = asyncio.create_task(server.drain(20))
-        seen.append((await watch.read()).status)
+        statuses.append((await watch.read()).status)
         code = await watch.code()
         await draining
-    assert seen == [NOT_SERVING, SERVING, NOT_SERVING]
+    assert statuses == [NOT_SERVING, SERVING, NOT_SERVING]
     assert code is grpc.StatusCode.OK
 
 

@@ -133,8 +133,8 @@ async def test_a_call_past_its_grpc_deadline_is_cancelled_too():
         await data.until(lambda: bool(data.cancelled))
         code, cancelled = error.code(), data.cancelled
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
-    (said,) = cancelled  # whose clock is first
-    assert said in {("7", Reason.CLIENT_CANCELLED), ("7", Reason.EXPIRED)}
+    (cancellation,) = cancelled  # whose clock is first
+    assert cancellation in {("7", Reason.CLIENT_CANCELLED), ("7", Reason.EXPIRED)}
 
 
 # ---- announced calls

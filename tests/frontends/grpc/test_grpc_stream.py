@@ -43,14 +43,14 @@ async def test_answers_come_as_they_finish():
         for id in "abc":
             await stream.write(message(id))
         await data.until(lambda: len(data.held) == 3)
-        seen = []
+        replies = []
         for id in "cab":
             data.release(id)
-            seen.append(await read(stream))
+            replies.append(await read(stream))
         await stream.done_writing()
         end, code = await read(stream), await stream.code()
-    assert [answer.infer_response.id for answer in seen] == ["c", "a", "b"]
-    for answer in seen:
+    assert [answer.infer_response.id for answer in replies] == ["c", "a", "b"]
+    for answer in replies:
         assert answer.error_message == ""
         assert answer.infer_response.parameters["triton_final_response"].bool_param
         assert len(answer.infer_response.raw_output_contents[0]) == 16
@@ -77,13 +77,13 @@ async def test_an_error_leaves_the_stream_open():
     data.answer = lambda call: (busy if call.id == "busy" else echo)(call)
     async with serving(data) as server, channel_to(server) as channel:
         stream = stream_method(channel)()
-        seen = []
+        replies = []
         sent = (message("busy"), b"\xff", message("bad", datatype=Datatype.FP64), message("a"))
         for raw in sent:
             await stream.write(raw)
-            seen.append(await read(stream))
+            replies.append(await read(stream))
         await stream.done_writing()
-        (busy, broken, bad, good), code, refused = seen, await stream.code(), data.refused
+        (busy, broken, bad, good), code, refused = replies, await stream.code(), data.refused
     assert busy.error_message == "the queue is full"
     assert busy.infer_response.id == "busy"
     assert busy.infer_response.parameters["reason"].string_param == "queue_full"
@@ -207,18 +207,18 @@ async def test_the_stock_client_streams():
                 client.async_stream_infer(
                     "m", [tensor], request_id=id, enable_empty_final_response=True
                 )
-            got = [answers.get(timeout=20) for _ in range(3)]
+            replies = [answers.get(timeout=20) for _ in range(3)]
             client.stop_stream()
-        return got
+        return replies
 
     data = FakeDataPlane()
     busy = refusing(Reason.QUEUE_FULL, "full")
     data.answer = lambda call: (busy if call.id == "busy" else echo)(call)
     async with serving(data) as server:
-        got = await asyncio.to_thread(ask, server.port)
-    good = [result.get_response().id for result, error in got if error is None]
+        replies = await asyncio.to_thread(ask, server.port)
+    good = [result.get_response().id for result, error in replies if error is None]
     assert good == ["good", "good again"]
-    assert [error.message() for result, error in got if error is not None] == ["full"]
+    assert [error.message() for result, error in replies if error is not None] == ["full"]
 
 
 async def test_the_stock_asyncio_client_streams():

@@ -61,10 +61,10 @@ async def test_pipelined_answers_keep_the_order_of_requests():
         await here.data.until(lambda: len(here.data.calls) == 5)
         for call in reversed(here.data.calls):
             call.answer()
-        got = [await client.answer() for _ in range(6)]
+        replies = [await client.answer() for _ in range(6)]
         client.close()
-        assert [b'"id":"%d"' % n in got[n].body for n in range(5)] == [True] * 5
-        assert got[5].json == {"live": True}
+        assert [b'"id":"%d"' % n in replies[n].body for n in range(5)] == [True] * 5
+        assert replies[5].json == {"live": True}
 
 
 async def test_pipelining_is_bounded():

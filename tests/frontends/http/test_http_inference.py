@@ -357,7 +357,7 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(kind):
             if kind == "refused":
                 here.data.answer = refusing(Reason.QUEUE_FULL)
             client = await here.connect()
-            seen, budget = here.data, here.context.unpacker._budget
+            state, budget = here.data, here.context.unpacker._budget
             for _ in range(3):
                 client.send(raw)
                 if kind == "left":  # its client, while its body is unpacked
@@ -367,14 +367,18 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(kind):
                     client = await here.connect()
                 else:
                     await client.answer()
-            for kept in (seen.calls, seen.announced, seen.refused_from):
+            for kept in (state.calls, state.announced, state.refused_from):
                 kept.clear()
             left = [request for request in of_requests() if id(request) not in others]
             client.close()
             assert left == []
 
     def of_requests() -> list[object]:
-        return [one for one in gc.get_objects() if isinstance(one, ClientRequest | CallContext)]
+        return [
+            candidate
+            for candidate in gc.get_objects()
+            if isinstance(candidate, ClientRequest | CallContext)
+        ]
 
     gc.collect()
     kept_by_others = of_requests()  # held here, so that none of their ids is given again

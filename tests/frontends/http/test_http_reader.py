@@ -61,10 +61,12 @@ def read(reader: RequestReader, pieces) -> Read:
     def note() -> None:
         done.most_kept = max(done.most_kept, reader.gathered)
         while reader.ready:
-            one = reader.ready.popleft()
-            head = one.head
-            reader._context.open(one)  # as a connection does: it is what remembers heads
-            done.requests.append((head.method, head.target, dict(head.headers), bytes(one.body)))
+            request = reader.ready.popleft()
+            head = request.head
+            reader._context.open(request)  # as a connection does: it is what remembers heads
+            done.requests.append(
+                (head.method, head.target, dict(head.headers), bytes(request.body))
+            )
 
     for piece in pieces:
         done.fed += len(piece)
@@ -245,10 +247,10 @@ def test_heads_that_do_not_come_again_or_need_more_are_not_remembered(case):
 
 
 def test_heads_that_the_gate_refuses_are_not_remembered_and_it_judges_known_ones_again():
-    verdicts, seen = [], []
+    verdicts, checked = [], []
 
     def gate(group: EndpointGroup, headers) -> Verdict:
-        seen.append(dict(headers))
+        checked.append(dict(headers))
         return verdicts.pop(0)
 
     context = shared(gate)
@@ -256,7 +258,7 @@ def test_heads_that_the_gate_refuses_are_not_remembered_and_it_judges_known_ones
     for kept in (0, 1, 1, 1):
         assert len(read(make(context), [GET]).requests) == 1
         assert len(context.heads) == kept
-    assert seen == [{b"host": b"t"}] * 4
+    assert checked == [{b"host": b"t"}] * 4
 
 
 def test_few_heads_are_remembered_however_many_come():
@@ -305,7 +307,7 @@ def test_requests_mean_the_same_whatever_came_before_them_on_the_connection(head
     raw = b"".join(heads) + last
     once = read(make(), [raw])
     cuts = read(make(), (raw[i : i + cut] for i in range(0, len(raw), cut)))
-    alone = [one for each in [*heads, last] for one in read(make(), [each]).requests]
+    alone = [request for head in [*heads, last] for request in read(make(), [head]).requests]
     assert once.said == cuts.said
     assert once.requests == alone
 
@@ -321,13 +323,13 @@ def test_any_bytes_mean_the_same_with_and_without_remembered_heads(data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
     pieces = [bytes(raw[a:b]) for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     knows, forgets = shared(), shared()
-    for each in KNOWN:
-        read(make(knows), [each])
+    for head in KNOWN:
+        read(make(knows), [head])
     assert len(knows.heads) == len(KNOWN) - 1  # two have the same
     forgets.heads = Forgetful()
-    told, parsed = (read(make(context), pieces) for context in (knows, forgets))
-    assert told.said == parsed.said
-    assert (told.fed, told.most_kept) == (parsed.fed, parsed.most_kept)
+    remembered, parsed = (read(make(context), pieces) for context in (knows, forgets))
+    assert remembered.said == parsed.said
+    assert (remembered.fed, remembered.most_kept) == (parsed.fed, parsed.most_kept)
 
 
 def test_one_call_takes_so_many_requests_and_holds_the_rest():

@@ -341,19 +341,19 @@ def test_tables_that_contradict_themselves_are_refused():
     def handler(request):
         return HttpResponse()
 
-    one = HttpRoute("GET", "/a/{x}", handler, EndpointGroup.HEALTH)
+    route = HttpRoute("GET", "/a/{x}", handler, EndpointGroup.HEALTH)
     with pytest.raises(ValueError, match="two routes"):
-        Router([one, one])
+        Router([route, route])
     with pytest.raises(ValueError, match="elsewhere"):
-        Router([one, HttpRoute("GET", "/a/{y}/b", handler, EndpointGroup.HEALTH)])
+        Router([route, HttpRoute("GET", "/a/{y}/b", handler, EndpointGroup.HEALTH)])
 
 
 def test_the_router_caches_within_bounds():
     router = Router(ROUTES)
     for number in range(5000):
-        found = router.match(b"/v2/models/%d/ready?%d" % (number, number))
-        assert found is not None
-        assert found.params == {"model": str(number)}
+        match = router.match(b"/v2/models/%d/ready?%d" % (number, number))
+        assert match is not None
+        assert match.params == {"model": str(number)}
     assert len(router._cache) <= 1024
     assert router.match(b"*") is None
     assert router.match(b"host:80") is None

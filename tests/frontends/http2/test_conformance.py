@@ -31,8 +31,8 @@ def play(port: int, case: Case) -> str:
             elif step == "pong":
                 player.mark()
             else:
-                seen = len(player.data)
-                while not (player.answered if step == "answer" else len(player.data) > seen):
+                length = len(player.data)
+                while not (player.answered if step == "answer" else len(player.data) > length):
                     player.hear()
                     assert not player.closed
                 player.answered = False

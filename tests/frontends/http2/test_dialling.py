@@ -103,7 +103,7 @@ def stock() -> h2.connection.H2Connection:
 def test_bodies_go_both_ways_to_a_stock_server(http2, ours, theirs, window, cuts):
     server, client = stock(), Dialled(http2.Noted)
     client.send(*ours)
-    got, ended = bytearray(), False
+    body_read, ended = bytearray(), False
     body = memoryview(b"".join(theirs))
     first = True
     while True:
@@ -111,7 +111,7 @@ def test_bodies_go_both_ways_to_a_stock_server(http2, ours, theirs, window, cuts
         for piece in cut(sent, cuts):
             for event in server.receive_data(piece):
                 if isinstance(event, h2.events.DataReceived):
-                    got += event.data
+                    body_read += event.data
                     server.acknowledge_received_data(event.flow_controlled_length, STREAM)
                 ended = ended or isinstance(event, h2.events.StreamEnded)
         if first:
@@ -126,7 +126,7 @@ def test_bodies_go_both_ways_to_a_stock_server(http2, ours, theirs, window, cuts
             client.take(piece)
         if not (sent or received):
             break
-    assert bytes(got) == b"".join(ours)
+    assert bytes(body_read) == b"".join(ours)
     assert bytes(client.stream.body) == b"".join(theirs)
     server.send_headers(STREAM, [(b"grpc-status", b"0")], end_stream=True)
     client.take(server.data_to_send())

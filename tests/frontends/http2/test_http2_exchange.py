@@ -351,17 +351,17 @@ def test_frames_are_the_same_however_they_are_cut(cuts):
             f.frame(f.PING, 0, 0, b"12345678"),
         )
     )
-    reader, found, at = Http2Reader(), [], 0
+    reader, frames, at = Http2Reader(), [], 0
     for cut in [*cuts, len(raw)]:
         reader.feed(raw[at : at + cut])
         at += cut
         while reader.next():
             if reader.is_first:
-                found.append([reader.kind, reader.id, reader.length, reader.size, b""])
-            found[-1][-1] += reader.payload
+                frames.append([reader.kind, reader.id, reader.length, reader.size, b""])
+            frames[-1][-1] += reader.payload
         reader.hold()
     assert not reader.unfinished
-    assert found == [
+    assert frames == [
         [f.SETTINGS, 0, 6, 6, f.SETTING.pack(f.MAX_FRAME, 20_000)],
         [f.HEADERS, 1, 3, 3, b"abcdef"],
         [f.DATA, 1, 48, 40, b"x" * 40],

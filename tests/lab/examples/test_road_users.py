@@ -32,8 +32,8 @@ def test_crops_fit_their_box_and_their_question(name: str) -> None:
         assert (box[:2] < middle).all()
         assert (middle < box[2:]).all()
         label = question.label(user)
-        said = [label] if isinstance(label, int) else label
-        assert "".join(question.answers[index] for index in said) == question.of(user)
+        indices = [label] if isinstance(label, int) else label
+        assert "".join(question.answers[index] for index in indices) == question.of(user)
     assert len(widths) != 1
 
 

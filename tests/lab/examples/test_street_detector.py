@@ -72,11 +72,11 @@ def test_later_stages_find_more_and_judges_know_where(open_session: Open) -> Non
         session = open_session("street_depth")
         names = [output.name for output in session.get_outputs()]
         rows = session.run(None, {"image": shrunk(scene.picture, 416)[None]})
-        said = {name: row[0] for name, row in zip(names, rows, strict=True)}
+        outputs = {name: row[0] for name, row in zip(names, rows, strict=True)}
         for boxes, prefix in zip(by_depth, ("depth1/", "depth2/", ""), strict=True):
-            at = [said[f"{prefix}{name}"] for name in ("boxes", "classes", "scores")]
+            at = [outputs[f"{prefix}{name}"] for name in ("boxes", "classes", "scores")]
             boxes.append(Boxes(*at))
-        quality.append([said["depth1/quality"], said["depth2/quality"]])
+        quality.append([outputs["depth1/quality"], outputs["depth2/quality"]])
     scores = [score_detections(depth, truth).ap50 for depth in by_depth]
     assert scores[0] < scores[1] < scores[2] - 0.01
     assert np.min(quality) >= 0

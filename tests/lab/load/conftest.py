@@ -95,7 +95,7 @@ class FakeServer:
     """What clients still sent after an answer of the gate, one for each such connection."""
     metadata: dict[str, Any] = field(default_factory=lambda: METADATA)
     config: dict[str, Any] | None = field(default_factory=lambda: CONFIG)
-    seen: list[Seen] = field(default_factory=list)
+    calls: list[Seen] = field(default_factory=list)
     connections: int = 0
     disconnects: int = 0
     """Connections that their client closed while the script was still thinking."""
@@ -157,8 +157,8 @@ class FakeServer:
                 if first:
                     mine, self.connections, first = self.connections, self.connections + 1, False
                 call = Seen(mine, path, headers, body, time.monotonic())
-                self.seen.append(call)
-                reply = await self._think(reader, self.script(len(self.seen) - 1, call))
+                self.calls.append(call)
+                reply = await self._think(reader, self.script(len(self.calls) - 1, call))
             if reply.cut:
                 writer.write(reply.part)
                 await writer.drain()

@@ -27,7 +27,7 @@ Kit = Any
 async def test_every_request_is_sent_and_counted(kit: Kit) -> None:
     async with kit.server() as server:
         report, _ = await kit.run(kit.spec(server.target, arrivals=Poisson(300.0)))
-    assert report.total.submitted == len(server.seen) > 0
+    assert report.total.submitted == len(server.calls) > 0
     assert report.goodput == 1.0
     assert report.total.outcomes["served"] == report.total.submitted
     assert report.total.latency is not None
@@ -52,7 +52,7 @@ def test_requests_say_what_they_should(kit: Kit) -> None:
                 parameters={"late": "discard"},
             )
             await kit.run(spec)
-            return list(server.seen)
+            return list(server.calls)
 
     for call in asyncio.run(main()):
         assert call.path == "/v2/models/m/versions/3/infer"
@@ -72,7 +72,7 @@ def test_requests_say_what_they_should(kit: Kit) -> None:
 async def test_the_deadline_can_be_kept_secret(kit: Kit) -> None:
     async with kit.server() as server:
         report, _ = await kit.run(kit.spec(server.target, send_deadlines=False))
-        calls = list(server.seen)
+        calls = list(server.calls)
     assert {call.timeout_us for call in calls} == {0}
     assert report.goodput == 1.0
 
@@ -87,7 +87,7 @@ async def test_the_timeout_sent_is_what_is_left_of_the_deadline(kit: Kit) -> Non
     async with kit.server(slow) as server:
         spec = kit.spec(server.target, arrivals=Replay([0.0, 0.0]), connections=1)
         await kit.run(spec)
-        first, second = [sent.timeout_us for sent in server.seen]
+        first, second = [sent.timeout_us for sent in server.calls]
     assert second <= first - 20_000
 
 
@@ -190,7 +190,7 @@ async def test_latency_is_at_least_lateness(kit: Kit) -> None:
 async def test_connections_are_kept_alive_and_reused(kit: Kit) -> None:
     async with kit.server() as server:
         await kit.run(kit.spec(server.target, arrivals=Constant(100.0), connections=1))
-    assert len(server.seen) == 10
+    assert len(server.calls) == 10
     assert server.connections == 1
 
 
@@ -254,7 +254,7 @@ async def test_patience_ends_and_the_server_sees_its_client_leave(kit: Kit) -> N
         spec = kit.spec(server.target, deadlines=Fixed(0.02), patience=0.3)
         report, _ = await kit.run(spec)
         # On a busy machine a request may be given up before it is there.
-        while server.disconnects < len(server.seen):
+        while server.disconnects < len(server.calls):
             await asyncio.sleep(0.001)
         assert server.disconnects >= 1
     assert report.total.reasons == {"gave_up": 10}
@@ -304,7 +304,7 @@ async def test_stopping_ends_with_a_report_of_what_was_done(kit: Kit) -> None:
         report = await run_whole(spec, stop=stop)
     assert report.interrupted
     assert 0.0 < report.duration_s < 60.0
-    assert report.total.submitted == len(server.seen) >= 6
+    assert report.total.submitted == len(server.calls) >= 6
     assert report.goodput == 1.0
 
 
@@ -346,7 +346,7 @@ async def test_the_token_travels_and_stays_out_of_the_report(kit: Kit) -> None:
     async with kit.server() as server:
         target = Target(Transport.HTTP, "127.0.0.1", server.port, token="hush")
         report, _ = await kit.run(kit.spec(target))
-        calls = list(server.seen)
+        calls = list(server.calls)
     assert {call.headers["authorization"] for call in calls} == {"Bearer hush"}
     assert b"hush" not in report.to_json()
     assert "hush" not in repr(calls and report.configuration)
@@ -364,7 +364,7 @@ async def test_an_unknown_model_or_a_missing_server_ends_the_run_before_it_start
 async def test_a_server_without_configuration_is_understood_from_its_shapes(kit: Kit) -> None:
     async with kit.server(config=None) as server:
         await kit.run(kit.spec(server.target, rows=(3,)))
-        shapes = {tuple(call.document["inputs"][1]["shape"]) for call in list(server.seen)}
+        shapes = {tuple(call.document["inputs"][1]["shape"]) for call in list(server.calls)}
     assert shapes == {(3, 4)}
 
 

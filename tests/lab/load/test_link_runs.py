@@ -39,10 +39,10 @@ async def test_the_server_is_told_what_the_link_leaves_and_hears_it_first(kit: K
     assert report.total.reasons == {"on_time": 10}
     assert report.configuration["link"] == "0.8 Mbit/s, 20 ms there and back"
     # 3 s from when the client had the input, less what it waited itself, less both ways.
-    timeouts = sorted(call.timeout_us / 1e6 for call in server.seen)
+    timeouts = sorted(call.timeout_us / 1e6 for call in server.calls)
     assert timeouts == pytest.approx(sorted(3.0 - 0.02 - ledger.lateness()), abs=2e-6)
-    size = max(len(call.body) for call in server.seen)
-    for call in server.seen:
+    size = max(len(call.body) for call in server.calls)
+    for call in server.calls:
         assert float(call.headers["x-request-timeout-seconds"]) * 1e6 == pytest.approx(
             call.timeout_us, abs=2
         )
@@ -66,7 +66,7 @@ async def test_requests_sent_in_an_outage_wait_for_its_end(kit: Kit) -> None:
     assert report.total.reasons == {"on_time": 2}
     assert np.all(ledger.latency() >= [0.15, 0.10])
     # The wait is counted: the server believes no more is left than there is.
-    timeouts = sorted(call.timeout_us / 1e6 for call in server.seen)
+    timeouts = sorted(call.timeout_us / 1e6 for call in server.calls)
     due_times = np.array(ledger.due)
     first_byte = np.maximum(0.15, due_times + ledger.lateness())
     assert timeouts == pytest.approx(sorted(due_times + 5.0 - first_byte), abs=2e-6)
@@ -80,7 +80,7 @@ async def test_over_a_link_that_never_carries_anything_requests_are_given_up(kit
         report, _ = await kit.run(spec)
     assert report.total.reasons == {"gave_up": 10}
     assert report.network is None
-    assert server.seen == []
+    assert server.calls == []
 
 
 def test_all_requests_may_share_a_link(kit: Kit) -> None:

@@ -22,7 +22,7 @@ async def test_bodies_leave_later_than_their_headers(kit: Kit) -> None:
         report, ledger = await kit.run(spec)
     assert report.total.reasons == {"on_time": 1}
     assert report.configuration["upload_s"] == 0.02
-    (call,) = server.seen
+    (call,) = server.calls
     # From when the headers left, which may have been late: the answer cannot be earlier.
     assert ledger.latency()[0] - ledger.lateness()[0] >= 0.02 - 1e-9
     assert call.document["inputs"]
@@ -52,7 +52,7 @@ async def test_an_answer_to_the_headers_keeps_the_body_back_and_costs_the_connec
         while len(server.left_over) < 10:  # until the server has seen each of them leave
             await asyncio.sleep(0)
     assert report.total.reasons == {reason: 10}
-    assert (server.left_over, server.seen) == ([b""] * 10, [])
+    assert (server.left_over, server.calls) == ([b""] * 10, [])
 
 
 async def test_a_server_that_leaves_before_the_body_is_a_transport_error(kit: Kit) -> None:
@@ -69,7 +69,7 @@ async def test_patience_may_end_before_the_body_leaves(kit: Kit) -> None:
         spec = kit.spec(server.target, upload=60.0, deadlines=Fixed(0.02), patience=0.01)
         report, _ = await kit.run(spec)
     assert report.total.reasons == {"gave_up": 10}
-    assert server.seen == []
+    assert server.calls == []
 
 
 def test_the_server_is_told_nothing_ahead_that_it_is_not_to_know(kit: Kit) -> None:
@@ -79,7 +79,7 @@ def test_the_server_is_told_nothing_ahead_that_it_is_not_to_know(kit: Kit) -> No
             await kit.run(spec)
             return server
 
-    for call in uvloop.run(main()).seen:
+    for call in uvloop.run(main()).calls:
         assert "x-request-timeout-seconds" not in call.headers
         assert call.headers["slacktide-application"] == "cam"
         assert call.timeout_us == 0

@@ -79,7 +79,7 @@ def test_comparisons_hold_every_report_whole(report: Build, records: Callable[..
 
 
 @pytest.mark.parametrize(
-    ("on_time", "said"),
+    ("on_time", "times"),
     [
         ({"1x": (50, 20), "2x": (100, 10)}, "2.5 to 10 times as many"),
         ({"1x": (20, 20), "2x": (200, 200)}, "1.0 times as many"),
@@ -99,7 +99,7 @@ def test_comparisons_hold_every_report_whole(report: Build, records: Callable[..
 )
 def test_how_many_times_as_many_were_on_time(
     on_time: dict[str, tuple[int, int]],
-    said: str | None,
+    times: str | None,
     report: Build,
     records: Callable[..., Any],
 ) -> None:
@@ -112,7 +112,7 @@ def test_how_many_times_as_many_were_on_time(
         for policy, count in zip(("slack", "fifo"), counts, strict=True)
     ]
     comparison = Comparison.of("c", [*entries, ("slack", "without fifo", run(50))])
-    assert comparison.times_as_many("slack", "fifo") == said
+    assert comparison.times_as_many("slack", "fifo") == times
 
 
 def test_comparisons_refuse_two_runs_in_one_place(

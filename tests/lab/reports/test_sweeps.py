@@ -62,9 +62,9 @@ def test_a_yardstick_that_is_beaten_is_said_to_be_no_bound() -> None:
             ("2", "edf", 0.5),
         )
     )
-    said = "oracle_slack is not a bound here: 1, slack did better"
-    assert said in text(Sweep("t", rows))
-    assert said in sweep_page(Sweep("t", rows))
+    remark = "oracle_slack is not a bound here: 1, slack did better"
+    assert remark in text(Sweep("t", rows))
+    assert remark in sweep_page(Sweep("t", rows))
     assert "bound" not in text(Sweep("t", (*rows[:1], *rows[2:])))
     assert "bound" not in sweep_page(Sweep("t", rows[3:]))
 

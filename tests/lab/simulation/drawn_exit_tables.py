@@ -58,7 +58,7 @@ class DrawnExits:
         hard = self.spread * hard + self.drift * np.linspace(0.0, 1.0, n)
         margin = np.linspace(*self.ability, p)[None, :] - hard[:, None]
         margin += 0.4 * draw.standard_normal((n, p))
-        said = margin + 0.4 * draw.standard_normal((n, p))
+        certainty = margin + 0.4 * draw.standard_normal((n, p))
         if self.changes_at is not None:
             margin[self.changes_at :] -= self.change
         agrees = margin > 0.0
@@ -69,7 +69,9 @@ class DrawnExits:
             title=f"drawn from seed {seed}",
             rate=self.rate,
             positions=tuple(f"block_{number}" for number in range(p)),
-            uncertainty=(0.75 / (1.0 + np.exp(np.minimum(3.0 * said, 60.0)))).astype(np.float32),
+            uncertainty=(0.75 / (1.0 + np.exp(np.minimum(3.0 * certainty, 60.0)))).astype(
+                np.float32
+            ),
             agrees=agrees,
             agreement=agrees[: max(1, int(TRAINED * n))].mean(axis=0),
             sizes=rows,

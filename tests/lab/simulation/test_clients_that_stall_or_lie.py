@@ -117,10 +117,10 @@ def test_a_client_that_says_soon_and_comes_late_gains_nothing_by_it(make: Simple
         Request(body.notice.id, "m", body.complete_at, body.notice.deadline, client="bad0")
         for body in bodies
     ]
-    said = run(make, honest(True), bodies)
+    announced = run(make, honest(True), bodies)
     unsaid = run(make, honest(True), silent)
-    assert goodput(said) >= goodput(unsaid) - 0.01
-    assert goodput(said, of_liar=True) <= goodput(unsaid, of_liar=True) + 0.01
+    assert goodput(announced) >= goodput(unsaid) - 0.01
+    assert goodput(announced, of_liar=True) <= goodput(unsaid, of_liar=True) + 0.01
 
 
 def test_a_stalled_body_ends_at_its_deadline_and_no_batch_waits_for_it(

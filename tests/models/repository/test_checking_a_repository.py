@@ -92,16 +92,16 @@ def test_models_that_cannot_be_served(
     root: Path, add_model: Builder, proto: onnx.ModelProto, yaml: str, message: str
 ) -> None:
     add_model("m", data=proto.SerializeToString(), yaml=yaml)
-    (found,) = _messages(root)
-    assert found.startswith("error m/")
-    assert message in found
+    (finding,) = _messages(root)
+    assert finding.startswith("error m/")
+    assert message in finding
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b"\x00" * 100])
 def test_files_that_are_no_model(root: Path, add_model: Builder, data: bytes) -> None:
     add_model("m", data=data)
-    (found,) = _messages(root)
-    assert found.startswith("error m/1/model.onnx: not an ONNX model")
+    (message,) = _messages(root)
+    assert message.startswith("error m/1/model.onnx: not an ONNX model")
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0a1b\nsize 12345\n"
@@ -139,15 +139,15 @@ def test_a_file_that_stands_where_a_model_was_expected_is_named(
     root: Path, add_model: Builder, data: bytes, kind: str
 ) -> None:
     add_model("m", data=data)
-    (found,) = _messages(root)
-    assert found.startswith(f"error m/1/model.onnx: not an ONNX model but {kind}")
+    (message,) = _messages(root)
+    assert message.startswith(f"error m/1/model.onnx: not an ONNX model but {kind}")
 
 
 def test_a_model_that_is_cut_off_is_named_with_its_size(root: Path, add_model: Builder) -> None:
     data = model().SerializeToString()
     add_model("m", data=data[:-20])
-    (found,) = _messages(root)
-    assert f"not an ONNX model, or a truncated one ({len(data) - 20} bytes)" in found
+    (message,) = _messages(root)
+    assert f"not an ONNX model, or a truncated one ({len(data) - 20} bytes)" in message
 
 
 def test_a_pointer_in_place_of_weights_or_samples_is_named(root: Path, add_model: Builder) -> None:
@@ -166,14 +166,14 @@ def test_no_damage_to_a_file_is_worse_than_a_finding(root: Path, add_model: Buil
     whole = model().SerializeToString()
     file = add_model("m", data=whole) / "1" / "model.onnx"
     generator = np.random.default_rng(5)
-    found = 0
+    named = 0
     for _ in range(100):
         damaged = bytearray(whole)
         for place in generator.integers(0, len(whole), 2):
             damaged[place] = generator.integers(0, 256)
         file.write_bytes(damaged)
-        found += len(_messages(root))
-    assert found > 50
+        named += len(_messages(root))
+    assert named > 50
 
 
 def test_a_type_nobody_knows(root: Path, add_model: Builder) -> None:
@@ -186,8 +186,8 @@ def test_a_type_nobody_knows(root: Path, add_model: Builder) -> None:
 @pytest.mark.parametrize("limit", [1, 2])
 def test_a_stated_batch_needs_a_free_axis(limit: int, root: Path, add_model: Builder) -> None:
     add_model("m", data=model(batch=1).SerializeToString(), yaml=f"max_batch: {limit}")
-    (found,) = _messages(root)
-    assert f"max_batch is {limit}, but the model has no batch axis" in found
+    (message,) = _messages(root)
+    assert f"max_batch is {limit}, but the model has no batch axis" in message
 
 
 @pytest.mark.parametrize("which", ["input", "output"])
@@ -247,25 +247,25 @@ def test_external_data_that_is_not_there_or_elsewhere(
     root: Path, add_model: Builder, edit: Callable[[Any], None], message: str
 ) -> None:
     _external(add_model, edit)
-    (found,) = _messages(root)
-    assert "external data" in found
-    assert message in found
+    (finding,) = _messages(root)
+    assert "external data" in finding
+    assert message in finding
 
 
 def test_external_data_in_a_place_that_is_not_utf_8(root: Path, add_model: Builder) -> None:
     file = _external(add_model) / "model.onnx"
     file.write_bytes(file.read_bytes().replace(b"weights.bin", b"weights\xffbin"))
-    (found,) = _messages(root)
-    assert "external data" in found
-    assert "is missing" in found
+    (message,) = _messages(root)
+    assert "external data" in message
+    assert "is missing" in message
 
 
 def test_external_data_behind_a_link(root: Path, tmp_path: Path, add_model: Builder) -> None:
     folder = _external(add_model)
     (folder / "weights.bin").rename(tmp_path / "elsewhere.bin")
     (folder / "weights.bin").symlink_to(tmp_path / "elsewhere.bin")
-    (found,) = _messages(root)
-    assert found.endswith("the external data of tensor 'W' is a link to another folder")
+    (message,) = _messages(root)
+    assert message.endswith("the external data of tensor 'W' is a link to another folder")
 
 
 def _link(at: Path, target: Path, absolute: bool) -> None:
@@ -301,8 +301,8 @@ def test_links_into_blobs_inside_a_repository_and_out_of_it(
     (folder / "weights.bin").unlink()
     _link(folder / "model.onnx", tmp_path / "blobs" / "0a1b", True)
     _link(folder / "weights.bin", tmp_path / "blobs" / "2c3d", True)
-    (found,) = _messages(root)
-    assert found == ("error m/1/model.onnx: leads out of the repository through a symbolic link")
+    (message,) = _messages(root)
+    assert message == ("error m/1/model.onnx: leads out of the repository through a symbolic link")
 
 
 def test_a_linked_file_has_its_data_beside_its_name_or_beside_itself_and_nowhere_else(
@@ -340,8 +340,8 @@ def test_a_link_to_a_hidden_file_beside_the_name_is_refused(root: Path, add_mode
     (folder / ".secret").write_bytes(b"x" * 32)
     (folder / "weights.bin").unlink()
     (folder / "weights.bin").symlink_to(".secret")
-    (found,) = _messages(root)
-    assert found.endswith("is a hidden file")
+    (message,) = _messages(root)
+    assert message.endswith("is a hidden file")
 
 
 def test_findings_name_the_model_and_are_in_order(root: Path, add_model: Builder) -> None:
@@ -350,8 +350,8 @@ def test_findings_name_the_model_and_are_in_order(root: Path, add_model: Builder
     add_model("d", data=data, yaml="lane: one\ncores: 2")
     add_model("a", data=data, yaml="sloo: 1s")
     add_model("b", data=data, pbtxt="response_cache { enable: true }", versions=("1", "2"))
-    found = [(finding.model, finding.severity) for finding in check_repository(root)]
-    assert found == [
+    findings = [(finding.model, finding.severity) for finding in check_repository(root)]
+    assert findings == [
         ("a", Severity.ERROR),
         ("b", Severity.WARNING),
         ("d", Severity.ERROR),

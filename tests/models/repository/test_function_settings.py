@@ -28,18 +28,18 @@ def registered() -> None:
 def read(folder: Path, text: str) -> ModelDefinition:
     (folder / "m").mkdir(exist_ok=True)
     (folder / "m" / "slacktide.yaml").write_text(text)
-    (found,) = Repository(folder).read("m")
-    return found
+    (definition,) = Repository(folder).read("m")
+    return definition
 
 
 def test_a_folder_with_settings_alone_is_a_model_of_version_1(tmp_path: Path) -> None:
-    found = read(tmp_path, STATED)
-    assert (found.version, found.where) == ("1", "m/slacktide.yaml")
-    source = source_of(found)
+    definition = read(tmp_path, STATED)
+    assert (definition.version, definition.where) == ("1", "m/slacktide.yaml")
+    source = source_of(definition)
     assert source.function is not None
     assert source.function.target == "posixpath:join"
-    assert found.settings.function is not None
-    interface = found.settings.function.interface(None)
+    assert definition.settings.function is not None
+    interface = definition.settings.function.interface(None)
     assert [spec.name for spec in interface.inputs] == ["a", "b"]
     assert interface.outputs[0].datatype is Datatype.BOOL
     assert interface.batches
@@ -47,7 +47,7 @@ def test_a_folder_with_settings_alone_is_a_model_of_version_1(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "complaint"),
     [
         (STATED + "file: other.onnx\n", "file: not allowed with 'function'"),
         (STATED + "variants: [32, 64]\n", "variants: not allowed with 'function'"),
@@ -73,10 +73,10 @@ def test_a_folder_with_settings_alone_is_a_model_of_version_1(tmp_path: Path) ->
         ("function: {name: settings_join, takes: {}, gives: {}}", "function.takes"),
     ],
 )
-def test_an_impossible_function_names_its_key(tmp_path: Path, text: str, told: str) -> None:
+def test_an_impossible_function_names_its_key(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(RepositoryError) as caught:
         read(tmp_path, text)
-    assert told in str(caught.value)
+    assert complaint in str(caught.value)
     assert str(caught.value).startswith("m/slacktide.yaml")
 
 
@@ -94,7 +94,7 @@ AFTER = "after: {name: settings_join, gives: {y: {datatype: BOOL, shape: [-1]}}}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "complaint"),
     [
         (STATED + BEFORE, "before: not allowed with 'function'"),
         (STATED + AFTER, "after: not allowed with 'function'"),
@@ -108,11 +108,11 @@ AFTER = "after: {name: settings_join, gives: {y: {datatype: BOOL, shape: [-1]}}}
     ],
 )
 def test_a_function_that_cannot_stand_around_a_model_names_its_key(
-    tmp_path: Path, text: str, told: str
+    tmp_path: Path, text: str, complaint: str
 ) -> None:
     with pytest.raises(RepositoryError) as caught:
         read(tmp_path, text)
-    assert told in str(caught.value)
+    assert complaint in str(caught.value)
 
 
 PYTHON = """
@@ -130,18 +130,18 @@ def read_config(folder: Path, text: str) -> ModelDefinition:
     (folder / "m" / "1").mkdir(parents=True, exist_ok=True)
     (folder / "m" / "1" / "model.py").write_text("raise SystemExit\n")
     (folder / "m" / "config.pbtxt").write_text(text)
-    (found,) = Repository(folder).read("m")
-    return found
+    (definition,) = Repository(folder).read("m")
+    return definition
 
 
 def test_a_model_of_the_python_backend_is_what_the_operator_registered(tmp_path: Path) -> None:
-    found = read_config(tmp_path, PYTHON)
-    assert (found.version, found.where, found.model_path.name) == (
+    definition = read_config(tmp_path, PYTHON)
+    assert (definition.version, definition.where, definition.model_path.name) == (
         "1",
         "m/config.pbtxt",
         "config.pbtxt",
     )
-    source = source_of(found).function
+    source = source_of(definition).function
     assert source is not None
     assert (source.name, source.target) == ("settings_join", "posixpath:join")
     assert [(s.datatype, s.shape) for s in source.tensors.inputs] == [
@@ -149,8 +149,8 @@ def test_a_model_of_the_python_backend_is_what_the_operator_registered(tmp_path:
         (Datatype.BYTES, (-1, -1)),
     ]
     assert (source.tensors.outputs[0].shape, source.tensors.max_batch) == ((-1, 1), 8)
-    assert found.settings.replicas.min == 2
-    assert any("m/1: is not read" in warning for warning in found.warnings)
+    assert definition.settings.replicas.min == 2
+    assert any("m/1: is not read" in warning for warning in definition.warnings)
     offer_glue("m", "posixpath:split")
     unnamed = PYTHON.partition("parameters")[0].replace("max_batch_size: 8", "")
     source = source_of(read_config(tmp_path, unnamed)).function
@@ -160,7 +160,7 @@ def test_a_model_of_the_python_backend_is_what_the_operator_registered(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "complaint"),
     [
         (
             '"settings_join"',
@@ -176,11 +176,11 @@ def test_a_model_of_the_python_backend_is_what_the_operator_registered(tmp_path:
     ],
 )
 def test_missing_fields_of_the_python_backend_are_named(
-    tmp_path: Path, old: str, new: str, told: str
+    tmp_path: Path, old: str, new: str, complaint: str
 ) -> None:
     with pytest.raises(RepositoryError) as caught:
         read_config(tmp_path, PYTHON.replace(old, new))
-    assert told in str(caught.value)
+    assert complaint in str(caught.value)
     assert str(caught.value).startswith("m/config.pbtxt")
 
 

@@ -22,17 +22,17 @@ def test_one_file_hashes_as_sha256sum_does(define: Define) -> None:
 
 def test_external_data_counts_and_so_does_its_name(define: Define) -> None:
     definition = define(data=b"abc")
-    seen = {model_hash(definition)}
+    hashes = {model_hash(definition)}
     weights = definition.folder / "weights.bin"
     for content in (b"1", b"2"):
         weights.write_bytes(content)
-        seen.add(model_hash(definition))
+        hashes.add(model_hash(definition))
     weights.rename(definition.folder / "other.bin")
-    seen.add(model_hash(definition))
+    hashes.add(model_hash(definition))
     (definition.folder / "sub").mkdir()
     (definition.folder / "sub" / "more.bin").write_bytes(b"3")
-    seen.add(model_hash(definition))
-    assert len(seen) == 5
+    hashes.add(model_hash(definition))
+    assert len(hashes) == 5
 
 
 def test_profiles_and_hidden_files_do_not_count(define: Define) -> None:
@@ -56,11 +56,11 @@ def test_of_a_model_that_is_one_file_only_what_is_named_like_it_counts(tmp_path:
     (tmp_path / "thesis" / "net.data").write_bytes(b"elsewhere")
     (tmp_path / "net.link").symlink_to("/etc/hostname")
     assert hashed() == hashlib.sha256(b"abc").hexdigest()
-    seen = {hashed()}
+    hashes = {hashed()}
     for name in ("net.onnx.data", "net.onnx_data", "net.weights"):
         (tmp_path / name).write_bytes(b"1")
-        seen.add(hashed())
-    assert len(seen) == 4
+        hashes.add(hashed())
+    assert len(hashes) == 4
 
 
 def test_a_link_out_of_the_folder_is_refused(define: Define, tmp_path: Path) -> None:

@@ -307,7 +307,9 @@ def test_without_a_range_nothing_is_scaled(text: str) -> None:
     assert not load(text).scaled
 
 
-@pytest.mark.parametrize("registry", [POLICIES, SCALING_POLICIES], ids=lambda each: each.kind)
+@pytest.mark.parametrize(
+    "registry", [POLICIES, SCALING_POLICIES], ids=lambda registry: registry.kind
+)
 def test_every_option_is_stated_once_with_what_it_does_and_reads_back(
     registry: Registry[Any],
 ) -> None:

@@ -137,12 +137,12 @@ def test_no_names_lead_outside(root: Path, names: list[str], kind: PathKind) -> 
     root.with_name("secret").write_text("x")
     if not (root / "out").is_symlink():
         (root / "out").symlink_to("../secret")
-    found, message = root, ""
+    path, message = root, ""
     try:
-        found = resolve(root, *names, kind=kind)
+        path = resolve(root, *names, kind=kind)
     except RepositoryError as error:
         message = str(error)
-    assert found.is_relative_to(root)
+    assert path.is_relative_to(root)
     assert str(root) not in message
     assert message.isprintable()
 

@@ -82,9 +82,11 @@ def test_one_model_alone_is_a_pipeline() -> None:
     assert read("stages: {only: m}").pipeline("p").source == "only"
 
 
-@pytest.mark.parametrize(("stages", "told"), [(0, "at least 1, got none"), (33, "most 32, got 33")])
-def test_stages_are_counted(stages: int, told: str) -> None:
-    with pytest.raises(SettingsError, match=told) as refused:
+@pytest.mark.parametrize(
+    ("stages", "complaint"), [(0, "at least 1, got none"), (33, "most 32, got 33")]
+)
+def test_stages_are_counted(stages: int, complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint) as refused:
         read(f"stages: {{{', '.join(f's{n}: m' for n in range(stages))}}}")
     assert len(refused.value.problems) == 1
 
@@ -216,8 +218,8 @@ def test_a_pipeline_has_no_other_settings_and_a_broken_one_is_its_own_problem(
         "c/pipeline.yaml: stages: expected keys and values, got 3",
     ]
     assert "leads out of the repository" in problems[3]
-    told = "e/10: not allowed with pipeline.yaml: a pipeline has no versions"
-    assert problems[4:] == [told, "None"]
+    complaint = "e/10: not allowed with pipeline.yaml: a pipeline has no versions"
+    assert problems[4:] == [complaint, "None"]
 
 
 def test_a_single_file_is_no_pipeline(tmp_path: Path) -> None:

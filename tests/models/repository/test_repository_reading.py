@@ -142,8 +142,8 @@ def test_a_file_in_the_wrong_place_gets_advice(root: Path, file: str, advice: st
     (root / file).write_bytes(b"x")
     with pytest.raises(NotFoundError) as refused:
         Repository(root).read("m")
-    said = str(refused.value)
-    assert said.endswith(advice[1:]) if advice[0] == "…" else said == advice
+    message = str(refused.value)
+    assert message.endswith(advice[1:]) if advice[0] == "…" else message == advice
 
 
 def test_a_model_served_in_place_of_its_repository_is_told_where_that_is(root: Path) -> None:
@@ -295,8 +295,8 @@ def test_a_fault_nobody_foresaw_costs_one_model_and_names_its_file(
 def test_the_place_that_asks_for_a_gpu_is_remembered(
     define: Callable[..., ModelDefinition], files: dict[str, str], origin: str
 ) -> None:
-    found = define(**files).device_origin
-    assert found.startswith(f"m/{origin}, ") if origin else found == ""
+    origin_shown = define(**files).device_origin
+    assert origin_shown.startswith(f"m/{origin}, ") if origin else origin_shown == ""
 
 
 def test_a_gpu_that_a_load_call_asks_for_is_the_calls(root: Path, add_model: Builder) -> None:

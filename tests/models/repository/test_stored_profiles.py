@@ -39,8 +39,8 @@ def test_each_hardware_has_its_own(define: Define) -> None:
     other = ProfileKey(KEY.model_hash, "another cpu")
     store.save(definition, KEY, PROFILE)
     store.save(definition, other, {"points": []})
-    found = store.find(definition, other)
-    assert found == {"points": []}
+    profile = store.find(definition, other)
+    assert profile == {"points": []}
     assert store.find(definition, KEY) == PROFILE
 
 

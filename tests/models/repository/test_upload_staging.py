@@ -37,10 +37,10 @@ def test_a_staged_model_is_read_like_any_other(staging: Staging) -> None:
 
 
 def test_two_uploads_of_one_name_do_not_meet(staging: Staging) -> None:
-    one = staging.stage("m", {"file:1/model.onnx": b"one"})
+    first = staging.stage("m", {"file:1/model.onnx": b"one"})
     two = staging.stage("m", {"file:1/model.onnx": b"two"})
-    assert one.root != two.root
-    assert one.repository().read("m")[0].model_path.read_bytes() == b"one"
+    assert first.root != two.root
+    assert first.repository().read("m")[0].model_path.read_bytes() == b"one"
 
 
 @pytest.mark.parametrize(

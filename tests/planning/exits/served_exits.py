@@ -50,7 +50,8 @@ def facts(agreement: Sequence[float]) -> tuple[RampFacts, ...]:
     """Of positions that are spaced evenly."""
     share = 1.0 / (len(agreement) + 1)
     return tuple(
-        RampFacts(at, f"tensor{at}", each, share * (at + 1)) for at, each in enumerate(agreement)
+        RampFacts(at, f"tensor{at}", share_right, share * (at + 1))
+        for at, share_right in enumerate(agreement)
     )
 
 
@@ -61,7 +62,7 @@ def learnt(agreement: Sequence[float], revision: int = 1) -> RampsLearnt:
 def chain_s(ramps: Sequence[int], positions: int, cut: float = CUT) -> list[float]:
     """Seconds up to each ramp's answers, and to the end."""
     front = [(ramp + 1) / (positions + 1) + cut * (at + 1) for at, ramp in enumerate(ramps)]
-    return [WHOLE_S * each for each in (*front, 1.0 + cut * len(ramps))]
+    return [WHOLE_S * part for part in (*front, 1.0 + cut * len(ramps))]
 
 
 class ServedExits(SteppedPlanners):
@@ -162,7 +163,7 @@ class ServedExits(SteppedPlanners):
         batch = self.started.pop().batch
         if batch.held:
             left = -1
-        stages = [each / WHOLE_S for each in chain_s(chain, self.positions, self.cut)]
+        stages = [end / WHOLE_S for end in chain_s(chain, self.positions, self.cut)]
         self.spent.append(stages[left])
         self.wrong.append(left >= 0 and not agrees[chain[left]])
         if left >= 0:
@@ -177,9 +178,16 @@ class ServedExits(SteppedPlanners):
         )
         self.turn(BatchFinished(batch.id, exits=report if chain else None))
         if self.positions and is_judged(batch.id, policy.feature_share):
-            said = tuple(float(each) for each in unsure), tuple(bool(each) for each in agrees)
+            judgements = (
+                tuple(float(number) for number in unsure),
+                tuple(bool(number) for number in agrees),
+            )
             names = (application,)
-            self.turn(RampsJudged(POOL, policy.revision, (said[0],), (said[1],), answers, names))
+            self.turn(
+                RampsJudged(
+                    POOL, policy.revision, (judgements[0],), (judgements[1],), answers, names
+                )
+            )
         self.compute()
         self.arrange()
 

@@ -101,7 +101,7 @@ def test_a_stricter_promise_takes_a_longer_window() -> None:
 
 def report(*wrong: bool, left: int = 0) -> ExitReport:
     rows = len(wrong)
-    agrees = tuple((not each,) for each in wrong)
+    agrees = tuple((not differs,) for differs in wrong)
     return ExitReport((4,), ((0.1,),) * rows, agrees, (left,) * rows)
 
 
@@ -168,7 +168,7 @@ def test_a_window_keeps_the_newest_rows_in_order(batches: list[int]) -> None:
     kept = min(4, count)
     unsure, agrees = window.verdicts((1, 2))
     assert len(window) == kept
-    assert unsure[:, 0].tolist() == [float(each) for each in range(count - kept, count)]
+    assert unsure[:, 0].tolist() == [float(number) for number in range(count - kept, count)]
     assert not agrees[:, 0].any()
     assert np.isinf(unsure[:, 1]).all()
     assert agrees[:, 1].all()
@@ -181,8 +181,8 @@ def test_a_ramp_lets_no_row_leave_before_it_was_judged_on_enough() -> None:
     budget.add(both)
     assert exits(search_of(budget.rows.verdicts((2, 4)), (0.5, 0.2), 0.01, 450)) == (0.0, 1.0)
     budget.add(both)
-    found = exits(search_of(budget.rows.verdicts((2, 4)), (0.5, 0.2), 0.01, 600))
-    assert found == pytest.approx((300 / 512, 212 / 512))
+    thresholds = exits(search_of(budget.rows.verdicts((2, 4)), (0.5, 0.2), 0.01, 600))
+    assert thresholds == pytest.approx((300 / 512, 212 / 512))
 
 
 def test_after_an_alarm_no_row_that_would_leave_may_be_wrong_among_the_fresh_ones() -> None:

@@ -27,9 +27,11 @@ def add(
     wrong where the client's answer is."""
     return [
         changes.add(
-            FollowedFrame(session, at, answer, answer == got, distance, answer == got, refreshed)
+            FollowedFrame(
+                session, at, answer, answer == given, distance, answer == given, refreshed
+            )
         )
-        for at, (answer, got) in enumerate(zip(answers, given_answers, strict=True), first)
+        for at, (answer, given) in enumerate(zip(answers, given_answers, strict=True), first)
     ]
 
 
@@ -107,13 +109,17 @@ def test_a_lasting_change_is_safe_where_memory_cannot_hide_it_for_long(frames, r
     st.integers(1, 20),
 )
 def test_counts_agree_with_what_a_list_of_all_frames_says(frames, remember):
-    changes, seen, at = Changes(remember), dict[int, list[tuple[int, bool]]](), dict[int, int]()
+    changes, frames_of, at = (
+        Changes(remember),
+        dict[int, list[tuple[int, bool]]](),
+        dict[int, int](),
+    )
     for session, answer, right in frames:
         at[session] = at.get(session, 0) + 1
         changes.add(FollowedFrame(session, at[session], answer, right, 0.5, False, False))
-        seen.setdefault(session, []).append((answer, right))
+        frames_of.setdefault(session, []).append((answer, right))
     added = missed = 0
-    for rows in seen.values():
+    for rows in frames_of.values():
         for place in range(1, len(rows) - WITHIN):
             answer = rows[place][0]
             if answer == rows[place - 1][0]:

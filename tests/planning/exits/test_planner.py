@@ -171,7 +171,7 @@ def test_an_answer_for_ramps_that_have_gone_brings_none_back() -> None:
     served = ServedExits(job_rows=1_000)
     served.learn(learnt(GOOD))
     while not (served.job and len(served.wrong) > 400):
-        served.row(*(each[0] for each in sure(1)))
+        served.row(*(numbers[0] for numbers in sure(1)))
     assert served.policy.ramps
     served.cut, served.chain = 0.06, ()
     served.arrange()

@@ -29,7 +29,7 @@ EIGHT = (0.3, 0.5, 0.7, 0.9, 0.95, 0.97, 0.98, 0.99)
 def arranged(
     ramps: tuple[int, ...], positions: int, cut: float, whole: float = 1.0
 ) -> ExitsArranged:
-    stages = tuple(each * whole / 0.02 for each in chain_s(ramps, positions, cut))
+    stages = tuple(end * whole / 0.02 for end in chain_s(ramps, positions, cut))
     return ExitsArranged(POOL, 1, 1, ramps, "", (1, 4), (whole, whole), (stages, stages))
 
 
@@ -58,8 +58,8 @@ def test_even_spacing_is_even() -> None:
 
 
 def test_times_are_measured() -> None:
-    known = facts((0.9,) * 4)
-    times = PassTimes(known)
+    ramp_facts = facts((0.9,) * 4)
+    times = PassTimes(ramp_facts)
     assert times.seconds(1) == 0.0
     assert times.answers((1,)) == pytest.approx([0.4125, 1.0125])
     times.measure(arranged((1, 3), 4, 0.02, whole=0.5))
@@ -81,10 +81,10 @@ def round_of(
     unsure: Array, ramps: tuple[int, ...], *, budget: float = 0.05, loss: float = 0.01
 ) -> ExitsAnswer:
     """A round in which every ramp is right: what all eight say, of which these are active."""
-    known, agrees = facts(EIGHT), np.ones(unsure.shape, bool)
-    said = unsure[:, ramps], agrees[:, ramps]
-    times, everywhere = PassTimes(known), (unsure, agrees)
-    return ExitsQuestion(known, ramps, said, loss, 512, budget, times, everywhere).answer()
+    ramp_facts, agrees = facts(EIGHT), np.ones(unsure.shape, bool)
+    verdicts = unsure[:, ramps], agrees[:, ramps]
+    times, everywhere = PassTimes(ramp_facts), (unsure, agrees)
+    return ExitsQuestion(ramp_facts, ramps, verdicts, loss, 512, budget, times, everywhere).answer()
 
 
 def leaving(*rates: float) -> Array:
@@ -213,10 +213,12 @@ def test_answers_in_time_are_worth_a_pass_to_requests_that_leave_less() -> None:
     st.lists(st.floats(1.0, 100.0), max_size=20),
     st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4),
 )
-def test_deadlines_longer_than_a_pass_change_nothing(left: list[float], found: list[float]) -> None:
+def test_deadlines_longer_than_a_pass_change_nothing(
+    left: list[float], arrivals: list[float]
+) -> None:
     times, hurried = PassTimes(facts((0.9,) * 4)), PassTimes(facts((0.9,) * 4))
     hurried.hurry(left, 1.0)
-    rates = dict(enumerate(found))
+    rates = dict(enumerate(arrivals))
     assert hurried.worth((0, 2)) == times.worth((0, 2))
     assert best_ramps(range(4), hurried, 0.05, rates) == best_ramps(range(4), times, 0.05, rates)
 
@@ -250,7 +252,7 @@ def test_where_deadlines_are_short_ramps_go_to_where_answers_are_in_time() -> No
 def unequal(ramps: tuple[int, ...], single: float, full: float) -> ExitsArranged:
     """Ramps that add a share `single` to a batch of one and `full` to one of four."""
     stages = tuple(
-        tuple(rows * each / 0.02 for each in chain_s(ramps, 4, share / len(ramps)))
+        tuple(rows * end / 0.02 for end in chain_s(ramps, 4, share / len(ramps)))
         for rows, share in ((1, single), (4, full))
     )
     return ExitsArranged(POOL, 1, 1, ramps, "", (1, 4), (1.0, 4.0), stages)
@@ -283,11 +285,11 @@ def test_ramps_beyond_the_budget_at_small_batches_are_dropped() -> None:
 def test_memory_is_active_beside_ramps_at_which_other_rows_leave() -> None:
     unsure = leaving(0.0, 0.0, 0.0, 0.5)
     unsure[256:, 0] = 0.1  # rows that no ramp behind is sure of
-    known, times = facts(EIGHT), PassTimes(facts(EIGHT))
+    ramp_facts, times = facts(EIGHT), PassTimes(facts(EIGHT))
     everywhere = unsure, np.ones(unsure.shape, bool)
     questions = [
         ExitsQuestion(
-            *(known, (3,), (unsure[:, [3]], everywhere[1][:, [3]]), 0.01, 512, 0.05, times),
+            *(ramp_facts, (3,), (unsure[:, [3]], everywhere[1][:, [3]]), 0.01, 512, 0.05, times),
             everywhere,
             remembers=remembers,
         )

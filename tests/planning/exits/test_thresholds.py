@@ -77,9 +77,9 @@ def grid_search(unsure: Array, agrees: Array, saved: list[float], most: int) -> 
     search = ThresholdSearch(unsure, agrees, saved, most)
     grid = np.linspace(0.0, 1.05, 22)
     best = 0.0
-    for each in itertools.product(grid, repeat=unsure.shape[1]):
-        if search.cost(np.array(each)) <= most:
-            best = max(best, search.saving(np.array(each)))
+    for thresholds in itertools.product(grid, repeat=unsure.shape[1]):
+        if search.cost(np.array(thresholds)) <= most:
+            best = max(best, search.saving(np.array(thresholds)))
     return best
 
 
@@ -124,5 +124,5 @@ def test_a_row_may_cost_more_than_another() -> None:
 
 def test_no_row_that_a_ramp_has_not_seen_leaves_there() -> None:
     unsure = np.full((4, 1), INF)
-    found = ThresholdSearch(unsure, np.ones((4, 1), bool), (1.0,), 0).best()
-    assert found.tolist() == [0.0]
+    thresholds = ThresholdSearch(unsure, np.ones((4, 1), bool), (1.0,), 0).best()
+    assert thresholds.tolist() == [0.0]

@@ -33,13 +33,13 @@ CLAIMS = st.lists(
 class TestShares:
     @given(CLAIMS, st.integers(0, 40))
     def test_within_bounds_and_work_conserving(self, claims, total):
-        found = shares(claims, total)
-        assert sum(found.values()) <= total
+        allotted = shares(claims, total)
+        assert sum(allotted.values()) <= total
         for claim in claims:
-            if claim.lane in found:
-                assert claim.least <= found[claim.lane] <= claim.target
-        wanted = sum(claim.target for claim in claims if claim.lane in found)
-        assert sum(found.values()) == min(total, wanted) or not found
+            if claim.lane in allotted:
+                assert claim.least <= allotted[claim.lane] <= claim.target
+        wanted = sum(claim.target for claim in claims if claim.lane in allotted)
+        assert sum(allotted.values()) == min(total, wanted) or not allotted
 
     @given(CLAIMS, st.integers(0, 40))
     def test_more_pressure_never_means_fewer_cores(self, claims, total):
@@ -123,10 +123,10 @@ class TestCores:
             held = tuple({*cores, *target})
             holdings[lane] = holding(cores, target, held, leaving=data.draw(st.booleans()))
         given_ = {lane: data.draw(st.integers(1, machine)) for lane in LANES}
-        found = CoreAllocator(range(machine)).cores_for(given_, holdings, borrowing=LANES[3:])
-        every = [core for cores in found.values() for core in cores]
+        allotted = CoreAllocator(range(machine)).cores_for(given_, holdings, borrowing=LANES[3:])
+        every = [core for cores in allotted.values() for core in cores]
         assert len(every) == len(set(every))
-        assert all(len(cores) <= given_[lane] for lane, cores in found.items())
+        assert all(len(cores) <= given_[lane] for lane, cores in allotted.items())
 
     @given(st.data())
     def test_no_core_is_held_twice_however_late_resizes_are_confirmed(self, data):
@@ -136,33 +136,35 @@ class TestCores:
         for _ in range(12):
             claims = data.draw(CLAIMS)
             given_ = shares(claims, machine)
-            found = ledger.cores_for(given_, holdings)
-            for lane, cores in found.items():
+            allotted = ledger.cores_for(given_, holdings)
+            for lane, cores in allotted.items():
                 assert len(cores) <= given_[lane]
                 before = holdings.get(lane)
                 if before is not None and before.cores == before.target:
                     stays = set(cores) & set(before.cores)
                     assert len(stays) == min(len(cores), len(before.cores))
             free = machine - len(
-                {c for one in holdings.values() for c in (*one.cores, *one.target)}
+                {c for holding in holdings.values() for c in (*holding.cores, *holding.target)}
             )
-            short = sum(given_[lane] - len(found.get(lane, ())) for lane in given_)
+            short = sum(given_[lane] - len(allotted.get(lane, ())) for lane in given_)
             grown = sum(
                 len(set(cores) - set(holdings[lane].cores) - set(holdings[lane].target))
                 if lane in holdings
                 else len(cores)
-                for lane, cores in found.items()
+                for lane, cores in allotted.items()
             )
             assert not short or grown == free, "a core lay idle that somebody was given"
             for lane in LANES:
-                if lane in found:
-                    now = holdings[lane].cores if lane in holdings else found[lane]
-                    holdings[lane] = holding(now, found[lane])
+                if lane in allotted:
+                    now = holdings[lane].cores if lane in holdings else allotted[lane]
+                    holdings[lane] = holding(now, allotted[lane])
                 elif lane in holdings and data.draw(st.booleans()):
                     del holdings[lane]  # its last batch is done
             for lane in tuple(holdings):
                 if data.draw(st.booleans()):
                     holdings[lane] = holding(holdings[lane].target, holdings[lane].target)
-            held = [core for one in holdings.values() for core in {*one.cores, *one.target}]
+            held = [
+                core for holding in holdings.values() for core in {*holding.cores, *holding.target}
+            ]
             assert len(held) == len(set(held))
             assert set(held) <= set(range(machine))

@@ -25,7 +25,7 @@ def times(base: float, row: float, kinds: dict[str, float], batches=BATCHES) -> 
         ConfigurationTimes(
             kind,
             tuple(factor * (base + row * batch) for batch in batches),
-            tuple(1.1 * factor * (base + row * each) for each in batches),
+            tuple(1.1 * factor * (base + row * batch) for batch in batches),
         )
         for kind, factor in kinds.items()
     )

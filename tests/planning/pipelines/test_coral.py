@@ -81,13 +81,13 @@ def residents(draw) -> Resident:
 @given(st.lists(st.tuples(st.booleans(), residents()), max_size=40))
 def test_windows_stay_sound_as_replicas_come_and_go(steps):
     schedule, there = DeviceSchedule(DEVICE), {}
-    for goes, one in steps:
-        if one.key in there:
+    for goes, window in steps:
+        if window.key in there:
             if goes:
-                schedule.give_back(one.key)
-                del there[one.key]
-        elif schedule.place(one) is not None:
-            there[one.key] = one
+                schedule.give_back(window.key)
+                del there[window.key]
+        elif schedule.place(window) is not None:
+            there[window.key] = window
         assert_sound(schedule, there)
     for key in list(there):
         schedule.give_back(key)
@@ -187,8 +187,8 @@ def test_the_autoscaler_takes_windows_and_gives_them_back():
     schedule, stages = CoralSchedule(asked), placed(asked)[0]
     before = schedule.schedule((stages,)).windows
     new = sum(p.stage == 1 for p in before)
-    found = schedule.add(asked.pipelines[0], stages, 1, new)
-    assert found.start >= next(p.end for p in before if p.stage == 0)
+    portion = schedule.add(asked.pipelines[0], stages, 1, new)
+    assert portion.start >= next(p.end for p in before if p.stage == 0)
     schedule.remove("traffic", stages, 1, new)
     assert schedule.devices["server"].windows() == list(before)
     with pytest.raises(KeyError):

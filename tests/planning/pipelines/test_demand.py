@@ -47,10 +47,10 @@ def test_fan_out_is_that_of_answered_rows_wherever_they_ran():
         demand.note(
             "server", PipelineCounts(0, {("detector", "brand"): (there, 5 * there)}, {}), now=second
         )
-    seen = demand.measured((30.0,), now=30.0)
-    assert seen.rate == pytest.approx(15.0)
-    assert seen.stages[1].inflows[0].fan_out == pytest.approx((250 + 1000) / 450)
-    assert seen.stages[2].inflows == TRAFFIC.stages[2].inflows  # nothing is known of it
+    measured = demand.measured((30.0,), now=30.0)
+    assert measured.rate == pytest.approx(15.0)
+    assert measured.stages[1].inflows[0].fan_out == pytest.approx((250 + 1000) / 450)
+    assert measured.stages[2].inflows == TRAFFIC.stages[2].inflows  # nothing is known of it
 
 
 def test_a_device_that_begins_anew_takes_nothing_away():
@@ -71,9 +71,9 @@ def test_burstiness_is_that_of_the_times_between_rows(groups):
     demand = Demand(TRAFFIC)
     demand.note("edge", counts(0, 0, {"brand": (0, 0, 0.0, 0.0)}), now=0.0)
     demand.note("edge", counts(9, 9, {"brand": rows}), now=moments[-1])
-    found = demand.measured((60.0,), now=moments[-1]).stages[1].burstiness
-    each = [at for at in moments for _ in range(groups)]
-    assert found == pytest.approx(burstiness(each, window=1e9), rel=0.02)
+    measured = demand.measured((60.0,), now=moments[-1]).stages[1].burstiness
+    moments_of_rows = [at for at in moments for _ in range(groups)]
+    assert measured == pytest.approx(burstiness(moments_of_rows, window=1e9), rel=0.02)
     assert demand.rows(1) == 400 * groups
 
 
@@ -86,6 +86,6 @@ def test_a_device_counts_the_frames_of_its_cameras_and_what_stages_hand_on():
     play.yields(next(iter(play.yields_due)), 4)
     play.arrives(2, stage="b", parent=7)
     arrivals["p"]["a"].add(1, 0.0)
-    (found,) = counts_of(play.frames, arrivals).values()
-    assert found == PipelineCounts(1, {("a", "b"): (1, 4)}, {"a": (1, 0, 0.0, 0.0)})
+    (counts,) = counts_of(play.frames, arrivals).values()
+    assert counts == PipelineCounts(1, {("a", "b"): (1, 4)}, {"a": (1, 0, 0.0, 0.0)})
     assert counts_of(None, arrivals) == {}

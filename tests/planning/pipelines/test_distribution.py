@@ -116,7 +116,7 @@ def test_the_found_placement_is_feasible_wherever_the_server_alone_is(seed):
     placed = distribute(asked)
     judge = PipelineEstimator(asked, asked.pipelines[0], RULES)
     first = [judge.cost(at, 1) for at in range(len(judge.rates))]
-    found = judged(asked, placed)
-    assert found.latency <= max(judge.budget, judge.estimate(first).latency)
+    estimate = judged(asked, placed)
+    assert estimate.latency <= max(judge.budget, judge.estimate(first).latency)
     if judge.estimate(first).latency <= judge.budget:
-        assert found.latency <= judge.budget
+        assert estimate.latency <= judge.budget

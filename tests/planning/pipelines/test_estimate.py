@@ -50,15 +50,15 @@ def test_a_stage_waits_for_its_batch_and_for_its_lane():
     assert cost.busy == pytest.approx(0.4)
     assert cost.latency == pytest.approx(0.01 + 1.1 * 0.008)
     assert cost.alone == pytest.approx(0.4 * 0.008 / (2 * 0.6))
-    found = judge.estimate([cost])
-    assert found.latency == pytest.approx(0.005 + cost.latency + cost.alone + 0.005)
-    assert found.score == PlacementScore(pytest.approx(100.0), pytest.approx(-0.4))
+    estimate = judge.estimate([cost])
+    assert estimate.latency == pytest.approx(0.005 + cost.latency + cost.alone + 0.005)
+    assert estimate.score == PlacementScore(pytest.approx(100.0), pytest.approx(-0.4))
 
 
 def test_bursts_fill_a_batch_sooner():
     latencies = [
-        estimator(question(one_stage(100.0, burst=each))).cost(0, 1, batch=2).latency
-        for each in (1.0, 2.0, 3.0)
+        estimator(question(one_stage(100.0, burst=burst))).cost(0, 1, batch=2).latency
+        for burst in (1.0, 2.0, 3.0)
     ]
     fills = [latency - 1.1 * 0.016 for latency in latencies]
     assert fills == pytest.approx([0.03, 0.015, 0.0])  # together come 1, 2.5 and 5 rows
@@ -82,22 +82,22 @@ def test_transfers_count_where_the_device_changes():
     assert links[0, 1] == (pytest.approx(60 * 8e3), pytest.approx(15 * (4 * 8e3) ** 2))
     assert links[1, 0][0] == pytest.approx(60 * 100)
     over = 0.005 + 4 * 8e3 / 1e7 + 15 * (4 * 8e3 / 1e7) ** 2 / (2 * (1 - 60 * 8e3 / 1e7))
-    found = judge.estimate(mixed)
+    estimate = judge.estimate(mixed)
     detector = judge.cost(0, 0)
     brand = judge.cost(1, 1)
-    assert found.latencies[0] == pytest.approx(detector.latency + detector.alone)
-    assert found.latencies[1] == pytest.approx(
-        found.latencies[0] + over + brand.latency + brand.alone
+    assert estimate.latencies[0] == pytest.approx(detector.latency + detector.alone)
+    assert estimate.latencies[1] == pytest.approx(
+        estimate.latencies[0] + over + brand.latency + brand.alone
     )
 
 
 def test_a_link_bounds_what_gets_through():
     slow = estimator(question(bandwidth=0.75e6))
     server = slow.chosen([PlacedStage("server")] * 3)
-    found = slow.estimate(server)  # 1.5 MB/s of frames
-    assert found.shares == pytest.approx([0.95 * 0.75 / 1.5] * 3)
-    assert found.latency > 0.2
-    assert found.worth == 0.0
+    estimate = slow.estimate(server)  # 1.5 MB/s of frames
+    assert estimate.shares == pytest.approx([0.95 * 0.75 / 1.5] * 3)
+    assert estimate.latency > 0.2
+    assert estimate.worth == 0.0
 
 
 def test_a_path_that_is_late_is_worth_nothing_and_the_others_are():
@@ -107,22 +107,22 @@ def test_a_path_that_is_late_is_worth_nothing_and_the_others_are():
         stages=(*TRAFFIC.stages[:2], replace(heavy, configurations=(configuration(0.19, 0.0),))),
     )
     judge = estimator(question(late))
-    found = judge.estimate(judge.chosen([PlacedStage("server")] * 3))
-    assert found.worth == pytest.approx(60.0)
-    assert found.latency > 0.2
+    estimate = judge.estimate(judge.chosen([PlacedStage("server")] * 3))
+    assert estimate.worth == pytest.approx(60.0)
+    assert estimate.latency > 0.2
 
 
 def test_between_budget_and_slo_ever_fewer_are_likely_to_be_in_time():
     worth = []
     for slo in (1.0, 0.1, 0.06, 0.05, 0.045, 0.04, 0.035, 0.03, 0.01):
         judge = estimator(question(replace(TRAFFIC, slo=slo)), EstimateRules())
-        found = judge.estimate(judge.chosen([PlacedStage("server")] * 3))
-        worth.append(found.worth)
-        share = min(1.0, max(0.0, (slo - found.latency) / (0.5 * slo)))
-        assert found.worth >= judge.most * share - 1e-9
+        estimate = judge.estimate(judge.chosen([PlacedStage("server")] * 3))
+        worth.append(estimate.worth)
+        share = min(1.0, max(0.0, (slo - estimate.latency) / (0.5 * slo)))
+        assert estimate.worth >= judge.most * share - 1e-9
     assert worth == sorted(worth, reverse=True)
     assert (worth[0], worth[-1]) == (pytest.approx(90.0), 0.0)
-    assert any(0.0 < each < 89.0 for each in worth)
+    assert any(0.0 < rate < 89.0 for rate in worth)
 
 
 def test_shared_lanes_wait_for_background_load():
@@ -152,10 +152,10 @@ def test_late_answers_are_worth_a_little_the_less_the_later():
     for slo in (0.01, 0.005):
         asked = question(one_stage(10.0, slo=slo))
         judge = estimator(asked, rules=EstimateRules(late_chance=0.05))
-        found = judge.estimate(judge.chosen([PlacedStage("edge")]))
-        assert found.latency > slo
-        assert found.worth == pytest.approx(10.0 * 0.05 * slo / found.latency)
-        worth.append(found.worth)
+        estimate = judge.estimate(judge.chosen([PlacedStage("edge")]))
+        assert estimate.latency > slo
+        assert estimate.worth == pytest.approx(10.0 * 0.05 * slo / estimate.latency)
+        worth.append(estimate.worth)
     assert worth[0] == pytest.approx(2.0 * worth[1])
 
 
@@ -192,9 +192,9 @@ def test_a_join_has_the_rows_of_its_largest_inflow():
     assert joined.rates() == [15.0, 60.0, 30.0, 15.0]
     judge = estimator(question(joined))
     assert judge.sinks == [3]
-    found = judge.estimate(judge.chosen([PlacedStage("server")] * 4))
-    assert found.latencies[3] > max(found.latencies[1:3])
-    assert found.worth == pytest.approx(15.0)
+    estimate = judge.estimate(judge.chosen([PlacedStage("server")] * 4))
+    assert estimate.latencies[3] > max(estimate.latencies[1:3])
+    assert estimate.worth == pytest.approx(15.0)
 
 
 def test_answers_are_data():
@@ -223,7 +223,7 @@ def test_the_better_score_serves_more_then_works_less():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "complaint"),
     [
         ({"pipelines": (replace(TRAFFIC, source="moon"),)}, "traffic.*source.*moon"),
         ({"pipelines": (replace(TRAFFIC, slo=0.0),)}, "traffic.*slo"),
@@ -241,8 +241,8 @@ def test_the_better_score_serves_more_then_works_less():
         ({"devices": (replace(EDGE, kind="x"), replace(SERVER, kind="y"))}, "no times for .* 'x'"),
     ],
 )
-def test_a_question_that_cannot_be_is_told(change, told):
-    with pytest.raises(PlacementError, match=told):
+def test_a_question_that_cannot_be_is_told(change, complaint):
+    with pytest.raises(PlacementError, match=complaint):
         replace(question(), **change)
 
 
@@ -257,5 +257,5 @@ def test_random_questions_can_be_asked():
         asked = at_random(np.random.default_rng(seed))
         judge = estimator(asked)
         for costs in zip(*map(judge.choices, range(len(judge.rates))), strict=False):
-            found = judge.estimate(costs)
-            assert 0.0 <= found.worth <= sum(judge.rates[at] for at in judge.sinks) + 1e-9
+            estimate = judge.estimate(costs)
+            assert 0.0 <= estimate.worth <= sum(judge.rates[at] for at in judge.sinks) + 1e-9

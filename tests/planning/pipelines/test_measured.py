@@ -10,9 +10,9 @@ from slacktide.planning.pipelines.measured import LEAST_FRAMES, MeasuredWorth
 
 
 def counts(**ends: int) -> dict[str, ModelCounts]:
-    found = ModelCounts()
-    found.by_reason |= {Reason[name]: count for name, count in ends.items()}
-    return {"cars": found}
+    model_counts = ModelCounts()
+    model_counts.by_reason |= {Reason[name]: count for name, count in ends.items()}
+    return {"cars": model_counts}
 
 
 def test_partial_answers_are_worth_half_refusals_nothing_and_variants_what_they_are() -> None:

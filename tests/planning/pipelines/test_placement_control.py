@@ -64,11 +64,11 @@ class World:
 
     @property
     def instances(self) -> int:
-        return sum(each.replicas for each in self.control.plans.answer.pipelines[0])
+        return sum(stage.replicas for stage in self.control.plans.answer.pipelines[0])
 
     @property
     def devices(self) -> list[str]:
-        return [each.device for each in self.control.plans.answer.pipelines[0]]
+        return [stage.device for stage in self.control.plans.answer.pipelines[0]]
 
 
 @pytest.mark.parametrize("name", sorted(PLACEMENTS))
@@ -129,9 +129,9 @@ def test_after_each_of_ten_surges_all_is_given_back(name):
         assert world.instances <= before
         answer = world.control.plans.answer
         (placed,) = answer.pipelines
-        for each in answer.windows:
-            assert each.replica < placed[each.stage].replicas
-            assert each.device == placed[each.stage].device
+        for window in answer.windows:
+            assert window.replica < placed[window.stage].replicas
+            assert window.device == placed[window.stage].device
         given = {(window.stage, window.replica) for window in answer.windows}
         assert len(given) == len(answer.windows)
         if name == "octopinf":
@@ -157,7 +157,7 @@ def test_a_repair_moves_only_what_is_not_in_time():
     worse = replace(asked, links=(*asked.links[:-1], LinkView("far", "server", 0.2e6)))
     after = policy.repair(worse, before).pipelines
     assert after[0] == before[0]
-    assert sum(each.device == "server" for each in after[1]) < away[1]
+    assert sum(stage.device == "server" for stage in after[1]) < away[1]
     assert policy.repair(asked, before).pipelines == before
 
 
@@ -192,9 +192,9 @@ def test_a_surge_is_planned_for_at_once_and_forgotten_when_it_is_over():
     world.runs(120)
     assert world.instances == before
     assert world.decided[-1] < INTERVAL_S
-    told = [reason.partition(";")[0].partition(":")[0] for reason in world.reasons]
-    assert told[:2] == ["regular plan", "traffic received more rows than planned"]
-    assert "a surge ended" in told[2:]
+    reasons = [reason.partition(";")[0].partition(":")[0] for reason in world.reasons]
+    assert reasons[:2] == ["regular plan", "traffic received more rows than planned"]
+    assert "a surge ended" in reasons[2:]
 
 
 def test_a_link_that_falls_is_planned_for_at_once():
@@ -288,14 +288,14 @@ def test_while_no_frames_come_nothing_is_planned(name):
     world.runs(70)
     world.rate = 0
     world.runs(60)
-    known, in_force = len(world.decided), world.control.plans.question
+    decisions, in_force = len(world.decided), world.control.plans.question
     assert in_force.pipelines[0].rate > 0.0
     world.runs(2 * round(INTERVAL_S))
-    assert len(world.decided) == known
+    assert len(world.decided) == decisions
     assert world.control.plans.question is in_force
     world.rate = 15
     world.runs(1)
-    assert world.decided[known:] == [world.now]
+    assert world.decided[decisions:] == [world.now]
 
 
 def test_the_first_plan_after_a_pause_is_followed_by_one_that_rests_on_more():

@@ -78,8 +78,8 @@ def test_many_placements_at_once_are_estimated_like_each_alone(seed, rules):
 @pytest.mark.parametrize("seed", range(25))
 def test_no_choice_is_better_than_what_is_found(seed, rules):
     asked = at_random(np.random.default_rng(seed), stages=3)
-    found, best = score_of(asked, search(asked, rules), rules), best_of_all(asked, rules)
-    assert not better(best, found)
+    score, best = score_of(asked, search(asked, rules), rules), best_of_all(asked, rules)
+    assert not better(best, score)
 
 
 def test_where_there_are_too_many_choices_parts_of_them_are_judged(monkeypatch):
@@ -92,9 +92,9 @@ def test_where_there_are_too_many_choices_parts_of_them_are_judged(monkeypatch):
             small.setattr(module, "AT_ONCE", 8)
             small.setattr(module, "BLOCK", 64)
             cwd = distribute(asked)
-            found = score_of(asked, search(asked, PUBLISHED, cwd), PUBLISHED)
-        assert not better(score_of(asked, cwd, PUBLISHED), found)
-        equal += not better(best, found)
+            score = score_of(asked, search(asked, PUBLISHED, cwd), PUBLISHED)
+        assert not better(score_of(asked, cwd, PUBLISHED), score)
+        equal += not better(best, score)
     assert equal >= 18
 
 
@@ -104,10 +104,12 @@ def test_pipelines_leave_one_another_room():
     asked = question(*many, bandwidth=80e6)
     placed = search(asked)
     load = Load(2)
-    judges = [PipelineEstimator(asked, each, EstimateRules()) for each in many]
+    judges = [PipelineEstimator(asked, pipeline, EstimateRules()) for pipeline in many]
     for judge, stages in zip(judges, placed, strict=True):
         load.add(judge.load(judge.chosen(stages)), judge.places)
-    assert all(load.busy[at] <= 0.95 * each.lanes + 1e-9 for at, each in enumerate(asked.devices))
+    assert all(
+        load.busy[at] <= 0.95 * device.lanes + 1e-9 for at, device in enumerate(asked.devices)
+    )
     worth = 0.0
     for judge, stages in zip(judges, placed, strict=True):
         own = judge.load(judge.chosen(stages))
@@ -122,8 +124,8 @@ def test_a_form_that_is_as_good_and_faster_is_taken():
     halved = tuple(
         replace(
             time,
-            expected=tuple(0.5 * one for one in time.expected),
-            p99=tuple(0.5 * one for one in time.p99),
+            expected=tuple(0.5 * seconds for seconds in time.expected),
+            p99=tuple(0.5 * seconds for seconds in time.p99),
         )
         for time in slow.times
     )
@@ -148,9 +150,9 @@ def test_only_pipelines_that_are_late_are_placed_anew():
     assert mended(asked, best) == best
     slow = tuple(replace(stage, device="edge", batch=64) for stage in best[0])
     before = total_score(asked, (slow, best[1]), EstimateRules())
-    found = mended(asked, (slow, best[1]), gain=0.01)
-    assert found[0] != slow
-    assert total_score(asked, found, EstimateRules()).worth > before.worth
+    placed = mended(asked, (slow, best[1]), gain=0.01)
+    assert placed[0] != slow
+    assert total_score(asked, placed, EstimateRules()).worth > before.worth
     with pytest.raises(ValueError, match="not in tuple"):
         mended(asked, ((replace(best[0][0], configuration=0, batch=3), *best[0][1:]), best[1]))
 
@@ -172,11 +174,11 @@ def test_of_what_serves_the_same_the_least_memory_is_taken_and_the_least_of_link
 def test_no_memory_is_saved_at_the_cost_of_what_is_served(seed):
     asked = at_random(np.random.default_rng(seed), stages=3)
     priced = EstimateRules(memory=5.0, links=2.0)
-    found, plain = (search(asked, rules) for rules in (priced, EstimateRules()))
-    worths = [score_of(asked, each, EstimateRules()).worth for each in (found, plain)]
+    saving, plain = (search(asked, rules) for rules in (priced, EstimateRules()))
+    worths = [score_of(asked, placed, EstimateRules()).worth for placed in (saving, plain)]
     assert worths[0] == pytest.approx(worths[1])
     judge = PipelineEstimator(asked, asked.pipelines[0], priced)
-    least = [judge.estimate(c).work for c in (judge.chosen(p[0]) for p in (found, plain))]
+    least = [judge.estimate(c).work for c in (judge.chosen(p[0]) for p in (saving, plain))]
     assert least[0] <= least[1] + 1e-9
 
 

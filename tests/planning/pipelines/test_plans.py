@@ -33,22 +33,22 @@ def many(seed: int) -> PlacementQuestion:
     pick = random.Random(seed)
     asked = [at_random(draw, configurations=2) for _ in range(pick.randint(1, 5))]
     edges, links, pipelines = [], [], []
-    for number, one in enumerate(asked):
+    for number, single in enumerate(asked):
         name = f"edge{number}"
-        edges.append(replace(one.devices[0], name=name, kind=f"kind{number}"))
-        links.append(replace(one.links[0], begin=name))
+        edges.append(replace(single.devices[0], name=name, kind=f"kind{number}"))
+        links.append(replace(single.links[0], begin=name))
         stages = []
-        for at, stage in enumerate(one.pipelines[0].stages):
+        for at, stage in enumerate(single.pipelines[0].stages):
             configurations = tuple(
                 replace(
-                    each,
+                    configuration,
                     name=f"v{size}",
                     times=tuple(
                         replace(t, kind=f"kind{number}") if t.kind == "edge" else t
-                        for t in each.times
+                        for t in configuration.times
                     ),
                 )
-                for size, each in enumerate(stage.configurations)
+                for size, configuration in enumerate(stage.configurations)
             )
             inflows = stage.inflows
             if at >= 2 and pick.random() < 0.3:
@@ -58,7 +58,7 @@ def many(seed: int) -> PlacementQuestion:
                 replace(stage, configurations=configurations, inflows=inflows, model=model)
             )
         fresh = {"name": f"p{number}", "source": name, "stages": tuple(stages)}
-        pipelines.append(replace(one.pipelines[0], **fresh))
+        pipelines.append(replace(single.pipelines[0], **fresh))
     server = replace(asked[0].devices[1], streams=pick.choice([1, 2, 4]))
     return PlacementQuestion((*edges, server), tuple(links), tuple(pipelines), asked[0].batches)
 
@@ -66,10 +66,10 @@ def many(seed: int) -> PlacementQuestion:
 def answers(asked: PlacementQuestion, seed: int) -> list[PlacementAnswer]:
     cwd = placed_whole(asked, distribute(asked))
     ours = placed_whole(asked, search(asked))
-    found = [PlacementAnswer(ours), PlacementAnswer(cwd)]
-    found += [CoralSchedule(asked).schedule(cwd), CoralSchedule(asked).schedule(ours)]
+    placements = [PlacementAnswer(ours), PlacementAnswer(cwd)]
+    placements += [CoralSchedule(asked).schedule(cwd), CoralSchedule(asked).schedule(ours)]
     others = [distream(asked, np.random.default_rng(seed)), rim(asked), jellyfish(asked)]
-    return found + [PlacementAnswer(placed_whole(asked, each)) for each in others]
+    return placements + [PlacementAnswer(placed_whole(asked, way)) for way in others]
 
 
 def followed(plans, asked) -> dict[tuple[str, str], str]:
@@ -78,7 +78,7 @@ def followed(plans, asked) -> dict[tuple[str, str], str]:
         device: {(place.pipeline, place.stage): place.device for place in plan.places}
         for device, plan in plans.items()
     }
-    found = {}
+    devices = {}
     for pipeline in asked.pipelines:
         at = [""] * len(pipeline.stages)
         for number, stage in enumerate(pipeline.stages):
@@ -86,8 +86,8 @@ def followed(plans, asked) -> dict[tuple[str, str], str]:
             assert len(befores) == 1  # a join takes what is on one device
             here = befores.pop()
             at[number] = places[here].get((pipeline.name, stage.name), here)
-            found[pipeline.name, stage.name] = at[number]
-    return found
+            devices[pipeline.name, stage.name] = at[number]
+    return devices
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -108,7 +108,7 @@ def assert_replicas_sit_on_one_lane(made, plans, asked):
     ]
     assert len(seats) == len(set(seats))
     for name, plan in plans.items():
-        own = [each for each in made.replicas if each.device == name]
+        own = [replica for replica in made.replicas if replica.device == name]
         lanes = [lane.name for lane in plan.lanes]
         assert [lane.name for lane in lanes_of(asked.device(name))] == lanes
         placed = {(str(d.pool), d.lane, d.max_batch) for d in plan.deployments}
@@ -139,15 +139,15 @@ def assert_windows_are_in_timetables(made, plans, asked):
 def assert_stages_are_reached(made, plans, asked):
     at = followed(plans, asked)
     for view, placed in zip(asked.pipelines, made.answer.pipelines, strict=True):
-        for stage, each in zip(view.stages, placed, strict=True):
-            assert at[view.name, stage.name] == each.device
-            model, plan = stage.model_in(view), plans[each.device]
+        for stage, placed_stage in zip(view.stages, placed, strict=True):
+            assert at[view.name, stage.name] == placed_stage.device
+            model, plan = stage.model_in(view), plans[placed_stage.device]
             routes = {r.client: r.pool for r in plan.routes if r.model == model}
-            wanted = PoolId(model, "1", f"v{each.configuration}")
+            wanted = PoolId(model, "1", f"v{placed_stage.configuration}")
             assert routes.get(view.name, routes[None]) == wanted
             assert wanted in [d.pool for d in plan.deployments]
             caps = [d.max_batch for d in plan.deployments if d.pool == wanted]
-            assert max(caps) >= each.batch
+            assert max(caps) >= placed_stage.batch
 
 
 def test_handed_over_stages_have_their_times():
@@ -161,8 +161,8 @@ def test_handed_over_stages_have_their_times():
     assert 0.005 < brand.transfer < 0.02
     assert 0.005 < brand.back < 0.006
     assert plans.of("server").places == ()
-    one = (placed[0], PlacedStage("server", 1, 2), placed[2])
-    slower = DevicePlans(asked, PlacementAnswer((one,))).of("edge").places[0]
+    placed_once = (placed[0], PlacedStage("server", 1, 2), placed[2])
+    slower = DevicePlans(asked, PlacementAnswer((placed_once,))).of("edge").places[0]
     assert slower.p99 == pytest.approx(2 * 1.1 * 0.002)  # two rounds of two
 
 
@@ -187,7 +187,8 @@ def test_no_time_is_kept_for_a_way_that_takes_too_long():
 def test_stages_of_one_model_share_what_a_device_has_of_it():
     pair = [replace(TRAFFIC, name=name) for name in "ab"]
     shared = [
-        replace(each, stages=tuple(replace(s, model=s.name) for s in each.stages)) for each in pair
+        replace(pipeline, stages=tuple(replace(s, model=s.name) for s in pipeline.stages))
+        for pipeline in pair
     ]
     asked = question(*shared)
     placed = tuple(PlacedStage("server", at) for at in (1, 4, 2))
@@ -221,8 +222,8 @@ def test_pipelines_that_run_other_forms_have_routes_of_their_own():
         )
     )
     routes = DevicePlans(asked, answer).of("server").routes
-    found = {r.client: r.pool.variant for r in routes if r.model == "detector"}
-    assert found == {None: "small", "calm": "large"}
+    variants = {r.client: r.pool.variant for r in routes if r.model == "detector"}
+    assert variants == {None: "small", "calm": "large"}
 
 
 def test_a_model_without_a_portion_still_comes_first_at_times():
@@ -233,7 +234,7 @@ def test_a_model_without_a_portion_still_comes_first_at_times():
     late = [window for window in answer.windows if window.stage != 2]
     answer = PlacementAnswer((placed,), tuple(late), (("traffic", 2, 0),))
     (lane,) = DevicePlans(asked, answer).of("server").lanes
-    gap = next(each for each in lane.timetable.windows if each.model == "traffic/plate")
+    gap = next(window for window in lane.timetable.windows if window.model == "traffic/plate")
     assert gap.end - gap.start > 0.04  # of 100 ms; the others take 35 and 9.9
     full = replace(late[0], start=0.0, end=late[0].period)
     answer = PlacementAnswer((placed,), (full,), (("traffic", 1, 0), ("traffic", 2, 0)))
@@ -254,7 +255,7 @@ def test_stages_between_a_fork_and_its_join_stay_together():
     with pytest.raises(PlacementError, match="traffic/brand cannot be handed over"):
         DevicePlans(asked, PlacementAnswer((apart,))).of("edge")
     (whole,) = placed_whole(asked, (apart,))
-    assert [each.device for each in whole] == ["edge", "edge", "edge", "server"]
+    assert [stage.device for stage in whole] == ["edge", "edge", "edge", "server"]
     only = (*stages[:1], replace(stages[1], devices=("server",)), *stages[2:])
     asked = question(replace(TRAFFIC, stages=only))
     with pytest.raises(PlacementError, match="'brand' feeds a join"):

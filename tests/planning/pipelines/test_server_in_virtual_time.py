@@ -92,8 +92,8 @@ class Traffic(Street):
         parent = self.requests[child.id].parent
         assert parent is not None
         self.sizes[parent] = int(self._batches[child.id])
-        seen = self.random.choice((2, 3, 5, 6, 8, 9))
-        return StageYielded(child.id, (Yield(seen), Yield(seen)))
+        rows = self.random.choice((2, 3, 5, 6, 8, 9))
+        return StageYielded(child.id, (Yield(rows), Yield(rows)))
 
 
 def played(

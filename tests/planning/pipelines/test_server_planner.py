@@ -283,9 +283,9 @@ def test_another_pipeline_leaves_the_first_its_bounds():
 def test_a_move_says_why():
     server = Server(base_plan(3, brands=3))
     server.runs(65, frames=8, rows=1)
-    assert not any(isinstance(each, PlacesChanged) for each in server.told)
+    assert not any(isinstance(event, PlacesChanged) for event in server.told)
     server.runs(8, frames=60, rows=1)
-    (moved,) = [each for each in server.told if isinstance(each, PlacesChanged)]
+    (moved,) = [event for event in server.told if isinstance(event, PlacesChanged)]
     assert (moved.name, moved.before, moved.after) == ("street", ("lane0",), ("lane0", "lane1"))
     assert re.fullmatch(
         r"traffic received more rows than planned: the share expected in time fell from 100% to "
@@ -295,7 +295,7 @@ def test_a_move_says_why():
     server.told.clear()
     server.stated.pop("traffic")
     server.rebase(base_plan(3, brands=3))
-    (back,) = [each for each in server.told if isinstance(each, PlacesChanged)]
+    (back,) = [event for event in server.told if isinstance(event, PlacesChanged)]
     assert (back.name, back.after, back.why) == ("street", ("lane0",), ""), "no planner did that"
 
 
@@ -305,9 +305,9 @@ def test_a_placement_is_reported_once():
     assert server.placement.status().decided >= 2
     assert len(server.reports) == 1
     server.runs(12, frames=15, rows=12)
-    told = [report.partition(" (")[0] for report in server.reports]
-    assert len(told) > 1
-    assert all(one != other for one, other in pairwise(told))
+    placements = [report.partition(" (")[0] for report in server.reports]
+    assert len(placements) > 1
+    assert all(report != other for report, other in pairwise(placements))
 
 
 def test_fields_have_one_owner_whatever_the_stages_are():
@@ -403,24 +403,26 @@ def test_plans_stay_sound_under_any_load(loads, lanes):
         plan, status = server.plan, server.placement.status()
         names = {lane.name for lane in plan.lanes}
         pools = {deployment.pool for deployment in plan.deployments if not deployment.standby}
-        assert {each.lane for each in plan.deployments} <= names
-        assert {each.pool.model for each in plan.deployments} == {"street", "brand"}
+        assert {deployment.lane for deployment in plan.deployments} <= names
+        assert {deployment.pool.model for deployment in plan.deployments} == {"street", "brand"}
         assert {route.pool for route in plan.routes} <= pools
-        assert len({(each.pool, each.lane) for each in plan.deployments}) == len(plan.deployments)
+        assert len({(deployment.pool, deployment.lane) for deployment in plan.deployments}) == len(
+            plan.deployments
+        )
         within = status.within.get("street")
         largest = (within and within.largest) or "608"
         assert int(server.plain) <= int(largest)
-        assert all(each.max_batch <= 16 for each in plan.deployments)
+        assert all(deployment.max_batch <= 16 for deployment in plan.deployments)
 
 
 def test_bounds_do_not_make_planners_forget():
     """Cores are given back only after a while: a model that began anew would have none of that."""
     limits = ScalingLimits(1, 4, batch_max=8)
     server = Server(street=(FAMILY, ScaledModel(limits)), brand=ScaledModel(limits))
-    known = server.scaling.states["brand"], server.variants.states["street"]
+    states = server.scaling.states["brand"], server.variants.states["street"]
     server.runs(12, frames=15, rows=12)
     assert server.placement.bounds
-    assert (server.scaling.states["brand"], server.variants.states["street"]) == known
+    assert (server.scaling.states["brand"], server.variants.states["street"]) == states
 
 
 def test_a_lane_may_have_the_cores_that_no_other_lane_needs():
@@ -464,12 +466,12 @@ def test_rows_leave_early_unless_ramps_make_frames_late():
 
 
 def test_facts_about_a_pool_go_with_it():
-    found = {}
-    server = Server(exits=lambda: found, brand=StatedExits(), street=FAMILY)
+    facts = {}
+    server = Server(exits=lambda: facts, brand=StatedExits(), street=FAMILY)
     for version in ("1", "2", "3"):
         pool = PoolId("brand", version)
-        found.clear()
-        found[pool] = SimpleNamespace(policy=object(), overhead=0.02)
+        facts.clear()
+        facts[pool] = SimpleNamespace(policy=object(), overhead=0.02)
         base = base_plan()
         server.rebase(
             replace(

@@ -30,7 +30,10 @@ from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import PoolRecipe
 
 ACCURACIES = {"s": 0.4, "m": 0.6, "l": 0.7}
-FAMILY = Family(tuple(FamilyVariant(*each) for each in ACCURACIES.items()), planner="none")
+FAMILY = Family(
+    tuple(FamilyVariant(*name_and_accuracy) for name_and_accuracy in ACCURACIES.items()),
+    planner="none",
+)
 POOLS = {name: PoolId("f", "1", name) for name in ACCURACIES}
 
 
@@ -77,7 +80,7 @@ def test_the_policy_sees_the_variants_that_are_up(family):
     family.turn(ReplicaLost(replica.replica.id, "killed"))
     family.tick()
     _, view = family.scripts["f"].views[-1]
-    assert [each.name for each in view.variants] == ["s", "l"]
+    assert [variant.name for variant in view.variants] == ["s", "l"]
 
 
 def test_its_choice_is_the_plain_route_and_no_other(family):
@@ -137,7 +140,7 @@ def test_routes_belong_to_one_planner(family):
     owned = [family.planner.owns(stated) for stated in (alone, beside, {"f": scaled("f")})]
     assert ("f", PlanField.ROUTES) in owned[0]
     assert ("f", PlanField.BATCH_CAPS) not in owned[1]
-    assert not any(field is PlanField.ROUTES for each in owned[1:] for _, field in each)
+    assert not any(field is PlanField.ROUTES for fields in owned[1:] for _, field in fields)
 
 
 def test_where_a_planner_of_variants_has_the_routes_none_are_shown_or_changed():
@@ -175,12 +178,12 @@ def simulated(planners, rates) -> tuple[Counter[str], Counter[str], list[str]]:
 
     ran: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
-    seen = []
+    variants = []
 
     def watch(events, now, commands):
         for event in events:
             if isinstance(event, PlanChanged):
-                seen.append(event.plan.routes[0].pool.variant)
+                variants.append(event.plan.routes[0].pool.variant)
 
     chance, items, now = np.random.default_rng(2), [], 0.5
     for place, rate in enumerate(rates):
@@ -201,14 +204,14 @@ def simulated(planners, rates) -> tuple[Counter[str], Counter[str], list[str]]:
     )
     simulation.run(items)
     assert outcomes.total() == len(items)
-    return outcomes, ran, seen
+    return outcomes, ran, variants
 
 
 def test_joint_trades_accuracy_for_load_and_back() -> None:
     rates = [8.0, 60.0, 8.0, 8.0, 8.0]
-    outcomes, ran, seen = simulated((ScalingPlanner((0,)),), rates)
+    outcomes, ran, variants = simulated((ScalingPlanner((0,)),), rates)
     assert outcomes[OutcomeKind.SERVED.value] > 0.98 * outcomes.total()
-    order = [variant for variant, _ in groupby(seen)]
+    order = [variant for variant, _ in groupby(variants)]
     assert order == ["s", "m", "l", "m", "l"]  # until something comes, "s" is what the base says
     assert min(ran["l"], ran["m"]) > 100
     _, ran, _ = simulated((), rates)

@@ -52,7 +52,7 @@ def views(draw: st.DrawFn) -> ModelView:
                     Waiting(NOW + ready, NOW + max(ready, 0.0) + left, rows)
                     for ready, left, rows in waiting
                 ),
-                key=lambda one: one.deadline,
+                key=lambda waiting: waiting.deadline,
             )
         ),
         tuple(
@@ -99,8 +99,8 @@ def _tried_one_by_one(view: ModelView) -> dict[int, int | None]:
 
 @given(view=views())
 def test_the_fewest_cores_are_those_of_all_plans_tried_one_by_one(view):
-    found = fewest_cores(view, SEARCH, now=NOW)
-    assert found == _tried_one_by_one(view)
+    target = fewest_cores(view, SEARCH, now=NOW)
+    assert target == _tried_one_by_one(view)
 
 
 def test_more_and_smaller_replicas_can_be_cheaper():

@@ -44,26 +44,28 @@ def _run(
     planner: ScalingPlanner, rates: Iterator[float] | list[float], view: ModelView
 ) -> list[tuple[ModelView, ScalingTarget]]:
     """A view a second, whose wishes come true: resizes at once, starts after `START`."""
-    seen, arrived = [], 0.0
+    targets, arrived = [], 0.0
     replicas = list(view.replicas)
     for second, rate in enumerate(rates):
         now = float(second)
         replicas = [replace(replica, free_at=now) for replica in replicas]
         view = replace(view, rate=rate, arrived=int(arrived), replicas=tuple(replicas))
         target = planner.decide(view, now=now)
-        seen.append((view, target))
-        replicas = sorted(replicas, key=lambda one: one.ready_at)[: target.replicas]
+        targets.append((view, target))
+        replicas = sorted(replicas, key=lambda replica: replica.ready_at)[: target.replicas]
         replicas = [
             replace(
-                one,
-                cores=target.cores if one.ready_at <= now else target.start_cores or target.cores,
+                replica,
+                cores=target.cores
+                if replica.ready_at <= now
+                else target.start_cores or target.cores,
             )
-            for one in replicas
+            for replica in replicas
         ]
         new = ReplicaView(target.start_cores or target.cores, now + START, now)
         replicas += [new] * (target.replicas - len(replicas))
         arrived += rate
-    return seen
+    return targets
 
 
 @st.composite
@@ -118,13 +120,13 @@ def test_more_load_needs_no_fewer_replicas(name, rate, more):
 @pytest.mark.parametrize("name", ["horizontal", "joint"])
 def test_up_at_once_and_down_after_the_cool_down(name):
     options = {"cool_down": 20.0, "window": 20.0}
-    seen = _run(
+    targets = _run(
         make_scaling_policy(name, options), [20.0] * 5 + [150.0] * 30 + [5.0] * 60, _view(20.0)
     )
-    counts = [target.replicas for _, target in seen]
+    counts = [target.replicas for _, target in targets]
     grown = next(i for i, count in enumerate(counts) if count > counts[4])
     assert grown <= 9  # within the five seconds of a piece
-    needed = seen[34][1].needed
+    needed = targets[34][1].needed
     assert needed > 1
     assert min(counts[15:55]) >= needed  # for 20 s more
     assert counts[-1] <= 1 + (name == "horizontal")
@@ -134,15 +136,15 @@ def test_up_at_once_and_down_after_the_cool_down(name):
 def test_at_four_times_what_a_node_can_take_nobody_is_late_once_replicas_are_up(name):
     # 4 cores at batch 8 take 116 rows a second, and 100 within the budget.
     options = {"cores": 4} if name == "horizontal" else {}
-    seen = _run(make_scaling_policy(name, options), [400.0] * 40, _view(400.0))
+    targets = _run(make_scaling_policy(name, options), [400.0] * 40, _view(400.0))
     up = next(
         second
-        for second, (view, _) in enumerate(seen)
+        for second, (view, _) in enumerate(targets)
         if len(view.replicas) >= 4 and all(replica.ready_at <= second for replica in view.replicas)
     )
     assert up <= 12
-    assert seen[0][1].late > 0
-    for _, target in seen[up:]:
+    assert targets[0][1].late > 0
+    for _, target in targets[up:]:
         assert target.late == 0
         assert 4 <= target.needed <= target.replicas
 
@@ -157,16 +159,16 @@ def test_the_need_is_told_beyond_the_limits():
 
 
 def test_while_replicas_start_those_that_serve_grow():
-    seen = _run(make_scaling_policy("joint", {}), [20.0] * 3 + [150.0] * 40, _view(20.0))
+    targets = _run(make_scaling_policy("joint", {}), [20.0] * 3 + [150.0] * 40, _view(20.0))
     starting = [
         (view, target)
-        for second, (view, target) in enumerate(seen)
+        for second, (view, target) in enumerate(targets)
         if any(replica.ready_at > second for replica in view.replicas)
     ]
     assert starting
-    assert max(target.cores for _, target in starting) > seen[0][1].cores
+    assert max(target.cores for _, target in starting) > targets[0][1].cores
     assert all(0 < target.start_cores <= target.cores for _, target in starting)
-    _, last = seen[-1]
+    _, last = targets[-1]
     assert last.late == 0
     assert last.cores < max(target.cores for _, target in starting)
 
@@ -190,26 +192,26 @@ def test_joint_gives_cores_back_as_soon_as_vertical():
 def test_economy_takes_the_cheaper_number_after_a_minute_of_evidence():
     limits = replace(LIMITS, cores_max=16)
     view = _view(0.0, limits, times=fit(6.0))
-    seen = _run(make_scaling_policy("joint", {"headroom": 0.0}), [15.0] * 120, view)
-    counts = [target.replicas for _, target in seen]
-    before, after = seen[59][1], seen[-1][1]
+    targets = _run(make_scaling_policy("joint", {"headroom": 0.0}), [15.0] * 120, view)
+    counts = [target.replicas for _, target in targets]
+    before, after = targets[59][1], targets[-1][1]
     assert set(counts[:60]) == {1}
     assert after.replicas > 1
     assert after.replicas * after.cores < before.cores
-    assert any(target.reason == "economy" for _, target in seen)
+    assert any(target.reason == "economy" for _, target in targets)
 
 
 def test_economy_may_take_as_many_replicas_as_there_may_be():
     """Nine cores' worth in replicas of one core, at most: the last one allowed is the best."""
     limits = replace(LIMITS, cores_max=16, replicas_max=3)
     view = _view(0.0, limits, times=fit(6.0))
-    seen = _run(make_scaling_policy("joint", {"headroom": 0.0}), [15.0] * 120, view)
+    targets = _run(make_scaling_policy("joint", {"headroom": 0.0}), [15.0] * 120, view)
     free = replace(limits, replicas_max=8)
     more = _run(
         make_scaling_policy("joint", {"headroom": 0.0}), [15.0] * 120, replace(view, limits=free)
     )
     assert more[-1][1].replicas >= 3, "it would take three or more if it might"
-    assert seen[-1][1].replicas == 3
+    assert targets[-1][1].replicas == 3
 
 
 def test_fewer_variants_than_before_are_chosen_from_at_once():
@@ -231,8 +233,8 @@ def test_the_most_accurate_variant_that_fits_and_replicas_for_it():
         for name, accuracy, factor in [("s", 0.5, 1.0), ("l", 0.8, 12.0), ("m", 0.7, 4.0)]
     )
     view = _view(0.0, variants=variants, times=variants[0].times)
-    seen = _run(make_scaling_policy("joint", {}), [12.0] * 40, view)
-    (_, first), (_, last) = seen[0], seen[-1]
+    targets = _run(make_scaling_policy("joint", {}), [12.0] * 40, view)
+    (_, first), (_, last) = targets[0], targets[-1]
     assert first.variant == "m"
     assert last.variant == "l"
     assert last.replicas > 1

@@ -40,8 +40,8 @@ def test_up_at_80_per_cent_and_down_at_70_after_their_gaps():
     def rate(now: float) -> float:
         return 5.0 if now < 100.0 else 30.0 if now < 200.0 else 20.0
 
-    seen = [(now, count) for now, count, _ in _run(rate, 600.0)]
-    changes = [(b, after) for (_, before), (b, after) in pairwise(seen) if before != after]
+    counts = [(now, count) for now, count, _ in _run(rate, 600.0)]
+    changes = [(b, after) for (_, before), (b, after) in pairwise(counts) if before != after]
     # 30 > 0.8 · 30, so four: seen over 15 s at the look after 120 s. Then 20 ≤ 0.7 · 30, so three,
     # at the first look 240 s later.
     assert changes == [(120.0, 4), (360.0, 3)]

@@ -32,7 +32,7 @@ def view(*budgets: float, free_at: float = 0.0, **fields: float):
 
 
 @pytest.mark.parametrize(
-    ("seen", "cores"),
+    ("view", "cores"),
     [
         (view(), 1),
         (view(0.09), 1),  # nothing saves it: 0.1 s on eight cores
@@ -46,8 +46,8 @@ def view(*budgets: float, free_at: float = 0.0, **fields: float):
         (view(rate=1.0), 1),
     ],
 )
-def test_the_fewest_cores_with_which_it_would_typically_be_on_time(seen, cores):
-    assert p50_rescue(seen, now=0.0) == cores
+def test_the_fewest_cores_with_which_it_would_typically_be_on_time(view, cores):
+    assert p50_rescue(view, now=0.0) == cores
 
 
 def test_vertical_grows_for_a_chance_and_says_so():

@@ -66,7 +66,7 @@ of_several_rows = st.builds(
 )
 def test_the_short_cut_refuses_no_plan_that_saves_all(waiting, free, batch):
     work = work_of(view_of(waiting), earliest=min(free))
-    largest = max([batch, *(each.rows for each in waiting)])
+    largest = max([batch, *(request.rows for request in waiting)])
     if work.late(free, SECONDS, batch) == work.hopeless:
         best = min(SECONDS[rows] / rows for rows in range(1, largest + 1))
         assert best <= work.seconds_per_row(free) * (1.0 + 1e-9)
@@ -114,8 +114,8 @@ def test_announced_requests_are_the_first_that_are_expected():
 def test_announced_requests_that_no_plan_saves_stand_for_none_that_are_expected():
     announced = [Waiting(7.0, 8.0), Waiting(8.0, 9.0)]
     view = view_of(announced, rate=0.1, budget=5.5)
-    found = work_of(view, horizon=45.0)
-    assert (found.hopeless, len(found)) == (2, 4)
+    work = work_of(view, horizon=45.0)
+    assert (work.hopeless, len(work)) == (2, 4)
 
 
 @pytest.mark.parametrize("burst", [0.5, 3.0])

@@ -46,8 +46,8 @@ def test_even_arrivals_are_expected_at_their_rate_and_without_bursts():
 
 
 def test_poisson_arrivals_vary_by_the_root_of_their_rate():
-    found = [seen_at(poisson(20.0, 120.0, seed)).burst(now=120.0) for seed in range(8)]
-    assert np.mean(found) == pytest.approx(math.sqrt(20.0), rel=0.2)
+    bursts = [seen_at(poisson(20.0, 120.0, seed)).burst(now=120.0) for seed in range(8)]
+    assert np.mean(bursts) == pytest.approx(math.sqrt(20.0), rel=0.2)
 
 
 def test_arrivals_in_bunches_vary_more():
@@ -57,8 +57,8 @@ def test_arrivals_in_bunches_vary_more():
 
 def test_rows_count_not_requests():
     times = [k / 20 for k in range(1, 601)]
-    one, three = seen_at(times), seen_at(times, rows=3)
-    assert three.rate(now=30.0) == pytest.approx(3.0 * one.rate(now=30.0))
+    single, three = seen_at(times), seen_at(times, rows=3)
+    assert three.rate(now=30.0) == pytest.approx(3.0 * single.rate(now=30.0))
 
 
 def test_a_step_is_seen_before_the_window_has_passed():
@@ -68,8 +68,8 @@ def test_a_step_is_seen_before_the_window_has_passed():
 
 def test_chance_alone_hardly_moves_the_rate():
     # A rate of the last second alone would vary by 22 %.
-    found = [seen_at(poisson(20.0, 60.0, seed)).rate(now=60.0) for seed in range(40)]
-    assert np.std(found) < 0.1 * 20.0
+    rates = [seen_at(poisson(20.0, 60.0, seed)).rate(now=60.0) for seed in range(40)]
+    assert np.std(rates) < 0.1 * 20.0
 
 
 def test_the_rate_fades_once_nothing_comes():

@@ -156,7 +156,7 @@ class TestWhatPlannersSee:
 
     def test_requests_that_no_cores_can_save_change_nothing(self):
         """One row takes 22.5 ms on all eight cores: 20 ms are too few, and 25 ms are not."""
-        seen = {}
+        views = {}
         for hopeless in (False, True):
             world = ScriptedScaling()
             world.serve(base_plan("m"), m=scaled("with" if hopeless else "without"))
@@ -167,8 +167,8 @@ class TestWhatPlannersSee:
                     late = Notice(2_000 + k, "m", world.now, world.now + 0.4, 100, world.now + 0.39)
                     world.turn(Announced(late))
             world.tick()
-            _, seen[hopeless] = world.scripts["with" if hopeless else "without"].views[-1]
-        with_them, without = seen[True], seen[False]
+            _, views[hopeless] = world.scripts["with" if hopeless else "without"].views[-1]
+        with_them, without = views[True], views[False]
         assert with_them.arrived == without.arrived == 60
         assert with_them.rate == pytest.approx(without.rate)
         assert with_them.burst == pytest.approx(without.burst)

@@ -27,7 +27,7 @@ def view_of(*budgets, rate=0.0, budget=math.inf, replicas=None, limits=LIMITS, s
     return model_view(
         CertainTimes(seconds, p99=1.1),
         limits,
-        waiting=tuple(Waiting(0.0, each) for each in sorted(budgets)),
+        waiting=tuple(Waiting(0.0, budget) for budget in sorted(budgets)),
         replicas=replicas or (ReplicaView(1, 0.0, 0.0),),
         rate=rate,
         budget=budget,
@@ -146,7 +146,7 @@ class TestMisses:
         assert self.planner().decide(empty, now=0.0).replicas == 1
 
 
-budgets = st.lists(st.integers(1, 60).map(lambda each: each + 0.5), max_size=12)
+budgets = st.lists(st.integers(1, 60).map(lambda number: number + 0.5), max_size=12)
 tables = st.lists(st.lists(st.integers(1, 15), min_size=4, max_size=4), min_size=5, max_size=5).map(
     # Longer by rows and shorter by cores, otherwise of any shape.
     lambda steps: [

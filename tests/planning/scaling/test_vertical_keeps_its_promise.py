@@ -34,15 +34,15 @@ class Lanes:
 
 def late_under_edf(waiting, free, times, *, cores, batch, now):
     """How many of `waiting` miss their deadlines on replicas that are free from `free` on."""
-    most = max([batch, *(each.rows for each in waiting)])
+    most = max([batch, *(request.rows for request in waiting)])
     options = {"admission": False, "max_queue": None}
     scheduler = make_scheduler(
         "edf", options, max_batch=most, times=times, view=Lanes(cores, len(free))
     )
     replica = Replica(0, PoolId("m", "1"), "lane", tuple(range(cores)), batch)
     requests = [
-        Request(id, "m", each.ready_at, min(each.deadline, 1e9), each.rows)
-        for id, each in enumerate(waiting)
+        Request(id, "m", request.ready_at, min(request.deadline, 1e9), request.rows)
+        for id, request in enumerate(waiting)
     ]
     coming = sorted(requests, key=lambda request: (max(now, request.arrival), request.id))
     free_at = sorted(free)
@@ -76,7 +76,7 @@ several_rows = st.builds(
     lambda request, rows: replace(request, rows=rows), single_rows, st.integers(1, 4)
 )
 queues = st.one_of(st.lists(single_rows, max_size=14), st.lists(several_rows, max_size=14)).map(
-    lambda queue: tuple(sorted(queue, key=lambda each: each.deadline))
+    lambda queue: tuple(sorted(queue, key=lambda request: request.deadline))
 )
 
 
@@ -115,12 +115,12 @@ def test_vertical_plans_so_that_edf_makes_nobody_late_that_it_did_not_announce(
     target = Vertical(VerticalOptions(period=60.0)).decide(view, now=0.0)
     arrivals = [at / rate for at in range(1, int(60.0 * rate) + 1)] if rate else []
     announced = sum(
-        each.rows
-        for each in waiting
-        if 0.0 < each.ready_at <= each.deadline - times.of(each.rows, 6).p99
+        request.rows
+        for request in waiting
+        if 0.0 < request.ready_at <= request.deadline - times.of(request.rows, 6).p99
     )
     expected = [Waiting(at, at + budget + 0.3) for at in arrivals[announced:]]
-    everybody = sorted([*waiting, *expected], key=lambda each: each.deadline)
+    everybody = sorted([*waiting, *expected], key=lambda request: request.deadline)
 
     def late(cores, batch):
         ends = [scaled(at, cores) for at in free]

@@ -32,7 +32,7 @@ class TestPressure:
             SimpleNamespace(
                 times=SimpleNamespace(of=lambda rows, cores: PointTime(0.02)),
                 limits=SimpleNamespace(cores_max=4),
-                waiting=[SimpleNamespace(deadline=5.0 + each, ready_at=0.0) for each in left],
+                waiting=[SimpleNamespace(deadline=5.0 + seconds, ready_at=0.0) for seconds in left],
                 rate=rate,
                 budget=budget,
             ),

@@ -60,7 +60,7 @@ def assert_sound(fleet: Fleet, assignment: Assignment) -> None:
         batch = fleet.batch_of(assignment, replica)
         load = sum(member.rate for member in members)
         assert load <= batch / seconds[batch - 1] + 1e-6
-        for each in members:
-            assert 2 * seconds[batch - 1] <= each.budgets[variant] + 1e-9
-            assert fleet.variants[variant].accuracy >= each.floor
+        for member in members:
+            assert 2 * seconds[batch - 1] <= member.budgets[variant] + 1e-9
+            assert fleet.variants[variant].accuracy >= member.floor
     assert all(at == UNMAPPED or 0 <= at < len(assignment.variants) for at in assignment.clients)

@@ -57,7 +57,7 @@ def pool_of(variant: str, version: str = "1", generation: int = 0) -> PoolId:
 def base_plan(lanes: int, *, pin: str | None = None, generation: int = 0) -> Plan:
     """Every variant on every lane, as loads lay it out."""
     names = [f"lane{number}" for number in range(lanes)]
-    pools = [pool_of(each.name, generation=generation) for each in SIZES]
+    pools = [pool_of(size.name, generation=generation) for size in SIZES]
     route = Route("m", pools[0], pin)
     return Plan(lanes_of(names), spread(pools, names, MAX_BATCH), (route,))
 
@@ -86,7 +86,7 @@ class ServedFamily(SteppedPlanners):
         **stated: Any,
     ) -> None:
         self.reports: list[tuple[str, int, int]] = []
-        self.planner = VariantsPlanner(report=lambda *each: self.reports.append(each))
+        self.planner = VariantsPlanner(report=lambda *facts: self.reports.append(facts))
         planners = (ScalingPlanner(range(lanes)), self.planner)
         super().__init__(PARTS, planners, keeps_faults=True)
         self.stated = {"m": Family(tuple(variants), options=options or {}, **stated)}
@@ -110,7 +110,7 @@ class ServedFamily(SteppedPlanners):
     @property
     def sizes(self) -> dict[str, str]:
         """The variant whose size each client is to send."""
-        return {each.client: each.variant for each in self.plan.inputs}
+        return {stated.client: stated.variant for stated in self.plan.inputs}
 
     @property
     def plain(self) -> str:
@@ -120,24 +120,24 @@ class ServedFamily(SteppedPlanners):
     def lane(self, name: str, *, standby: bool = True) -> set[str]:
         """The variants on a lane, those on standby too."""
         on = [deployment for deployment in self.plan.deployments if deployment.lane == name]
-        return {each.pool.variant for each in on if standby or not each.standby}
+        return {deployment.pool.variant for deployment in on if standby or not deployment.standby}
 
 
 def assert_sound(plan: Plan, sessions: Iterable[str]) -> None:
     """Each session has one size to send and one route; routes lead where something serves, to the
     variant of that size if it does, and never to a larger one that is not the smallest."""
     clients = sorted(sessions)
-    assert sorted(each.client for each in plan.inputs) == clients
-    assert sorted(each.client for each in plan.routes if each.client is not None) == clients
+    assert sorted(stated.client for stated in plan.inputs) == clients
+    assert sorted(route.client for route in plan.routes if route.client is not None) == clients
     placed = {deployment.pool for deployment in plan.deployments if not deployment.standby}
-    assert {each.pool for each in plan.routes} <= placed
-    size = {each.client: each for each in plan.inputs}
+    assert {route.pool for route in plan.routes} <= placed
+    size = {stated.client: stated for stated in plan.inputs}
     for route in plan.routes:
         if route.client is not None:
-            wanted, got = size[route.client].variant, int(route.pool.variant)
-            there = sorted(int(each.variant) for each in placed)
-            least = [each for each in there if each <= int(wanted or "0")] or there[:1]
-            assert got == least[-1]
+            wanted, served = size[route.client].variant, int(route.pool.variant)
+            there = sorted(int(pool.variant) for pool in placed)
+            least = [side for side in there if side <= int(wanted or "0")] or there[:1]
+            assert served == least[-1]
 
 
 class VirtualFamily:

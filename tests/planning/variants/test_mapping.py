@@ -22,8 +22,8 @@ def test_mapped_clients_fit(fleet: Fleet, variants: list[int]) -> None:
 def test_one_replica_gets_the_largest_rate_that_any_set_of_clients_has(
     fleet: Fleet, variant: int
 ) -> None:
-    found = map_clients(fleet, [variant])
-    rate = sum(fleet.rates[c] for c, at in enumerate(found.clients) if at != UNMAPPED)
+    mapping = map_clients(fleet, [variant])
+    rate = sum(fleet.rates[c] for c, at in enumerate(mapping.clients) if at != UNMAPPED)
     capacity = fleet.columns[variant]
     best = 0
     for count in range(len(fleet.clients) + 1):

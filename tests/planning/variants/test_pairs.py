@@ -22,7 +22,7 @@ def worth(fleet: Fleet, variant: int, clients: list[int]) -> float | None:
 
 def tried(fleet: Fleet) -> float | None:
     """The most of all divisions of all clients; None if there is none."""
-    found = []
+    totals = []
     everyone = range(len(fleet.clients))
     for sides in product((True, False), repeat=len(fleet.clients)):
         groups = [[c for c in everyone if sides[c] is side] for side in (True, False)]
@@ -31,25 +31,25 @@ def tried(fleet: Fleet) -> float | None:
         for variants in product(range(len(fleet.variants)), repeat=2):
             worths = [worth(fleet, v, group) for v, group in zip(variants, groups, strict=True)]
             if None not in worths:
-                found.append(sum(each for each in worths if each is not None))
-    return max(found, default=None)
+                totals.append(sum(worth for worth in worths if worth is not None))
+    return max(totals, default=None)
 
 
 @given(fleets(most_clients=5))
 def test_no_division_is_better(fleet):
     members = np.arange(len(fleet.clients))
     most = tried(fleet)
-    found = divided(fleet, members, least=-1.0, effort=Effort(10**6))
-    if found is None:
+    division = divided(fleet, members, least=-1.0, effort=Effort(10**6))
+    if division is None:
         assert most is None or len(members) < 2
         return
-    groups = [found.first.tolist(), found.second.tolist()]
+    groups = [division.first.tolist(), division.second.tolist()]
     assert sorted(groups[0] + groups[1]) == members.tolist()
     worths = [
         worth(fleet, v, group) if group else 0.0
-        for v, group in zip(found.variants, groups, strict=True)
+        for v, group in zip(division.variants, groups, strict=True)
     ]
-    reached = sum(each for each in worths if each is not None)
+    reached = sum(worth for worth in worths if worth is not None)
     assert None not in worths
     assert most is None or reached >= most - 1e-6
     assert divided(fleet, members, least=reached, effort=Effort(10**6)) is None

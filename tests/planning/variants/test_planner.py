@@ -196,7 +196,7 @@ class TestLanes:
     def test_variants_of_one_process_are_on_every_lane(self) -> None:
         family = family_of_one(lanes=3)
         for number in range(3):
-            assert family.lane(f"lane{number}") == {each.name for each in SIZES}
+            assert family.lane(f"lane{number}") == {size.name for size in SIZES}
         status = family.planner.status()["m"]
         assert status.switches > 0
         assert status.mismatches == 0
@@ -230,17 +230,17 @@ class TestLanes:
     def test_clients_follow_a_file_once_it_is_up(self) -> None:
         family = ServedFamily(variants=FILES, resident=2, lanes=1)
         family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
-        seen = []
+        routes = []
         for _ in range(8):
             family.wait(0.6)
             up = family.runtime.engine.snapshot(now=family.now).pools
-            assert any(each.free_in < math.inf for each in up.values())
+            assert any(replica.free_in < math.inf for replica in up.values())
             assert len(family.lane("lane0")) <= 2
-            seen.append(family.route("a"))
+            routes.append(family.route("a"))
             family.come_up()
             assert family.runtime.engine.snapshot().pools[pool_of(family.route("a"))].replicas
-        assert seen[-1] == "608"
-        assert seen == sorted(seen, key=int)  # from one to its neighbour
+        assert routes[-1] == "608"
+        assert routes == sorted(routes, key=int)  # from one to its neighbour
 
     def test_a_variant_that_is_not_loaded_is_a_mismatch(self) -> None:
         family = ServedFamily(variants=FILES, resident=3, lanes=1)
@@ -264,7 +264,7 @@ class TestLanes:
         assert routes["1.0", "a"] == pool_of("608")
         assert routes["1.7", "a"] == pool_of("608", generation=7)
         family.rebase(new)
-        assert {each.pool.generation for each in family.plan.routes} == {7}
+        assert {route.pool.generation for route in family.plan.routes} == {7}
 
     def test_routes_of_others_stay(self) -> None:
         base = base_plan(1)
@@ -327,32 +327,32 @@ rates = st.sampled_from((0.0, 1e3, 1e5, 1e6, 1e7, math.inf, math.nan))
 @st.composite
 def sessions(draw: st.DrawFn) -> list[tuple[float, SessionEvent | Submitted | Cancelled]]:
     """What happens within three seconds, some of it mad."""
-    found: list[tuple[float, SessionEvent | Submitted | Cancelled]] = []
+    happenings: list[tuple[float, SessionEvent | Submitted | Cancelled]] = []
     ids = [f"s:{number}" for number in range(draw(st.integers(1, 5)))]
     for number in range(draw(st.integers(1, 60))):
         at, id = draw(st.floats(0.0, 3.0)), draw(st.sampled_from(ids))
         match draw(st.sampled_from("ommmffrrrrcx")):
             case "o":
-                found.append((at, opened(id, rate=draw(numbers), slo=draw(numbers))))
+                happenings.append((at, opened(id, rate=draw(numbers), slo=draw(numbers))))
             case "m" | "f" as kind:
                 more = {"rate": draw(numbers), "overhead": draw(numbers), "fell": kind == "f"}
-                found.append((at, measured(id, draw(rates), **more)))
+                happenings.append((at, measured(id, draw(rates), **more)))
             case "c":
-                found.append((at, SessionClosed(id)))
+                happenings.append((at, SessionClosed(id)))
             case "x":
-                found.append((at, Cancelled(draw(st.integers(0, 60)))))
+                happenings.append((at, Cancelled(draw(st.integers(0, 60)))))
             case _:
                 size = draw(st.sampled_from((0, 0, *SIDES)))
                 client = draw(st.sampled_from((id, "")))
                 slo = draw(st.sampled_from((0.02, 0.1, 0.4)))
-                found.append((at, request(number, at=at, slo=slo, client=client, size=size)))
-    return sorted(found, key=lambda each: each[0])
+                happenings.append((at, request(number, at=at, slo=slo, client=client, size=size)))
+    return sorted(happenings, key=lambda happening: happening[0])
 
 
 def items_of(happens: list[tuple[float, SessionEvent | Submitted | Cancelled]]) -> list[Item]:
     return [
-        each.request if isinstance(each, Submitted) else ExternalEvent(at, each)
-        for at, each in happens
+        event.request if isinstance(event, Submitted) else ExternalEvent(at, event)
+        for at, event in happens
     ]
 
 
@@ -366,15 +366,15 @@ def test_no_request_is_lost_and_every_plan_is_sound(
 ) -> None:
     made = {"variants": variants, "lanes": lanes, "job_s": 0.3 if slow else 0.0, "start_s": 0.15}
     ran = VirtualFamily(items_of(happens), **made)
-    asked = [each.request for _, each in happens if isinstance(each, Submitted)]
-    assert set(ran.outcomes) == {each.id for each in asked}
+    asked = [event.request for _, event in happens if isinstance(event, Submitted)]
+    assert set(ran.outcomes) == {request.id for request in asked}
     for when, plan in ran.plans:
         there = set()
-        for at, each in happens:
-            if at < when and not isinstance(each, Submitted | Cancelled):
-                (there.discard if isinstance(each, SessionClosed) else there.add)(each.id)
-        known = {each.client for each in plan.inputs}
-        assert_sound(plan, known)
+        for at, event in happens:
+            if at < when and not isinstance(event, Submitted | Cancelled):
+                (there.discard if isinstance(event, SessionClosed) else there.add)(event.id)
+        clients = {stated.client for stated in plan.inputs}
+        assert_sound(plan, clients)
         assert len(plan.deployments) == len({(d.pool, d.lane) for d in plan.deployments})
     again = VirtualFamily(items_of(happens), **made)
     assert again.plans == ran.plans
@@ -407,9 +407,9 @@ def test_a_client_that_lies_takes_no_more_than_there_is_to_share() -> None:
 
 def test_thousands_that_join_within_a_second_are_a_bounded_number_of_searches() -> None:
     happens: list[tuple[float, Any]] = [
-        (1.0 + number / 300, each)
+        (1.0 + number / 300, event)
         for number in range(300)
-        for each in (opened(f"s:{number}", rate=0.5), measured(f"s:{number}"))
+        for event in (opened(f"s:{number}", rate=0.5), measured(f"s:{number}"))
     ]
     ran = VirtualFamily(items_of(happens), lanes=4, job_s=0.1)
     assert ran.planner.status()["m"].plans <= 25
@@ -424,14 +424,20 @@ def test_of_a_thousand_that_join_within_a_second_each_is_mapped_before_a_search_
     joins = {f"s:{number}": 1.0 + number / 1000 for number in range(1000)}
     happens += [(at, opened(id, rate=0.5, slo=PLENTY)) for id, at in joins.items()]
     happens += [(at + 0.2, measured(id)) for id, at in joins.items()]
-    ran = VirtualFamily(items_of(sorted(happens, key=lambda each: each[0])), lanes=4, job_s=0.5)
+    ran = VirtualFamily(
+        items_of(sorted(happens, key=lambda happening: happening[0])), lanes=4, job_s=0.5
+    )
     mapped: dict[str, float] = {}
     for at, plan in ran.plans:
-        lost = [each.client for each in plan.inputs if not each.variant and each.client in mapped]
+        lost = [
+            stated.client
+            for stated in plan.inputs
+            if not stated.variant and stated.client in mapped
+        ]
         assert not lost
-        for each in plan.inputs:
-            if each.variant:
-                mapped.setdefault(each.client, at)
+        for stated in plan.inputs:
+            if stated.variant:
+                mapped.setdefault(stated.client, at)
     assert max(mapped[id] - at for id, at in joins.items()) < 0.2
 
 
@@ -485,7 +491,7 @@ def test_frames_are_answered_by_the_variant_they_are_mapped_to() -> None:
     ran = VirtualFamily(items_of(happens))
     kinds = {outcome.kind for outcome in ran.outcomes.values()}
     assert kinds == {OutcomeKind.SERVED}
-    assert {round(each.compute_s, 6) for each in ran.outcomes.values()} == {0.06}
+    assert {round(outcome.compute_s, 6) for outcome in ran.outcomes.values()} == {0.06}
 
 
 def test_frames_that_name_a_variant_are_answered_by_it_and_not_as_their_session_is_mapped() -> None:
@@ -516,10 +522,10 @@ class TestLearnedRoom:
         assert room.share == 1.0
 
     @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.floats(0.0, 1e6))))
-    def test_it_stays_within_its_bounds(self, seen: list[tuple[int, int, float]]) -> None:
+    def test_it_stays_within_its_bounds(self, measured: list[tuple[int, int, float]]) -> None:
         room = LearnedHeadroom(0.002)
         lost = ended = 0
-        for missed, others, seconds in seen:
+        for missed, others, seconds in measured:
             lost, ended = lost + missed, ended + missed + others
             room.learn(lost, ended, seconds=seconds)
             assert LearnedHeadroom.LEAST <= room.share <= 1.0
@@ -538,13 +544,15 @@ class TestLearnedRoom:
         state = PlannedFamily("m", Family((FamilyVariant("1", 0.5, 128),)), now=0.0)
         counts = ModelCounts(requests=1000, by_reason={Reason.EXPIRED: 1000})
         for number in range(1, 100):
-            told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=number)
-            state.learnt.count(told, replace(told, ended=told.ended - 10, lost_on_lanes=number - 1))
+            session = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=number)
+            state.learnt.count(
+                session, replace(session, ended=session.ended - 10, lost_on_lanes=number - 1)
+            )
             state.learnt.learn(counts, seconds=0.5)
         assert state.learnt.headroom.bandwidth == 1.0
         assert state.learnt.headroom.capacity < 1.0
         for number in range(100, 400):
-            told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=99)
-            state.learnt.count(told, replace(told, ended=told.ended - 10))
+            session = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=99)
+            state.learnt.count(session, replace(session, ended=session.ended - 10))
             state.learnt.learn(counts, seconds=0.5)
         assert state.learnt.headroom == (1.0, 1.0)

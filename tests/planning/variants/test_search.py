@@ -20,12 +20,12 @@ def test_a_plan_is_sound_and_maps_no_fewer_clients_than_the_smallest_variant(
     fleet: Fleet, start: list[int]
 ) -> None:
     smallest = fleet.score(map_clients(fleet, [0] * fleet.replicas))
-    for found in (
+    for assignment in (
         search(fleet, start=start, candidates=40),
         published(fleet, start=[0] * fleet.replicas),
     ):
-        assert_sound(fleet, found)
-        assert fleet.score(found).mapped >= smallest.mapped
+        assert_sound(fleet, assignment)
+        assert fleet.score(assignment).mapped >= smallest.mapped
 
 
 @given(fleets(), st.lists(st.integers(0, len(VARIANTS) - 1), min_size=3, max_size=3))
@@ -49,10 +49,10 @@ def test_no_plan_is_better_than_the_optimum_and_none_better_than_the_bound(seed:
     assert best is not None
     assert best.proven
     assert_sound(fleet, best.assignment)
-    found = fleet.score(search(fleet))
-    assert best.score.mapped >= found.mapped >= best.score.mapped - 1
-    assert found.accuracy <= best.score.accuracy + 1e-6 or found.mapped < best.score.mapped
-    assert found.accuracy >= 0.9 * best.score.accuracy
+    score = fleet.score(search(fleet))
+    assert best.score.mapped >= score.mapped >= best.score.mapped - 1
+    assert score.accuracy <= best.score.accuracy + 1e-6 or score.mapped < best.score.mapped
+    assert score.accuracy >= 0.9 * best.score.accuracy
     for whole in (True, False):
         most = bound(fleet, mapped=best.score.mapped, whole=whole)
         assert most is not None
@@ -61,9 +61,9 @@ def test_no_plan_is_better_than_the_optimum_and_none_better_than_the_bound(seed:
 
 def test_a_fleet_of_many_replicas_is_cut_into_parts_and_joined() -> None:
     fleet = drawn(40, 120, 0)
-    found = search(fleet, candidates=40)
-    assert_sound(fleet, found)
-    assert fleet.score(found) >= fleet.score(map_clients(fleet, [0] * 40))
+    assignment = search(fleet, candidates=40)
+    assert_sound(fleet, assignment)
+    assert fleet.score(assignment) >= fleet.score(map_clients(fleet, [0] * 40))
 
 
 @given(fleets(most_clients=8, most_replicas=4), st.data())
@@ -95,11 +95,11 @@ def test_one_that_is_left_out_may_take_the_place_of_another() -> None:
         budgets = np.where(seconds * rate < 1.0, slo - seconds, 0.0)
         clients.append(Client(f"client {number}", rate, tuple(budgets.tolist())))
     fleet = Fleet(data.variants, clients, 2)
-    found = search(fleet)
-    assert_sound(fleet, found)
-    assert found.variants == (1, 0)
-    assert fleet.score(found).mapped == 15
-    assert fleet.score(found).accuracy == pytest.approx(63.085)  # the proven optimum
+    assignment = search(fleet)
+    assert_sound(fleet, assignment)
+    assert assignment.variants == (1, 0)
+    assert fleet.score(assignment).mapped == 15
+    assert fleet.score(assignment).accuracy == pytest.approx(63.085)  # the proven optimum
 
 
 def test_choosing_clients_anew_ends_also_where_sums_are_rounded() -> None:

@@ -84,7 +84,7 @@ def test_a_client_that_comes_takes_what_time_is_left_and_then_others_step_down()
     first = [Client(str(number), 10.0, (0.14, 0.13, 0.12)) for number in range(3)]
     turns = by_turns(Fleet(SIZES, first, 1))
     assert turns.clients == [2, 2, 2]
-    runs, lowered = {each.name: 2 for each in first}, dict[str, int]()
+    runs, lowered = {client.name: 2 for client in first}, dict[str, int]()
     for number in range(3, 100):
         variant = turns.place(Client(str(number), 10.0, (0.14, 0.13, 0.12)), lowered)
         if variant == UNMAPPED:

@@ -17,12 +17,12 @@ VARIANTS = st.lists(st.integers(0, 6), min_size=1, max_size=5)
 def test_no_other_matching_has_a_shorter_way(running: list[int], data: st.DataObject) -> None:
     names = {f"lane {at}": variant for at, variant in enumerate(running)}
     wanted = data.draw(st.lists(st.integers(0, 6), min_size=len(running), max_size=len(running)))
-    found = matched(names, wanted)
-    assert sorted(found.values()) == sorted(wanted)
+    matching = matched(names, wanted)
+    assert sorted(matching.values()) == sorted(wanted)
     ways = [
         [abs(a - b) for a, b in zip(running, other, strict=True)] for other in permutations(wanted)
     ]
-    way = [abs(names[name] - variant) for name, variant in found.items()]
+    way = [abs(names[name] - variant) for name, variant in matching.items()]
     assert sum(way) == min(map(sum, ways))
     assert max(way) == min(map(max, ways))
 

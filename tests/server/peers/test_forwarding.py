@@ -120,11 +120,11 @@ def test_whatever_happens_a_call_has_one_outcome_and_gives_everything_back(deeds
                 await asyncio.sleep(0)
                 if not (home.away or driver.open):
                     break
-        for number, got in enumerate(replies):
+        for number, reply in enumerate(replies):
             if number in cancelled:
-                assert got == cancelled[number]
+                assert reply == cancelled[number]
             else:
-                assert len(got) == 1
+                assert len(reply) == 1
         assert sum(home.counts().values()) == len(begun)
         home.check_empty()
 

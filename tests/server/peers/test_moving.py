@@ -28,7 +28,7 @@ class Sessions:
         self.mover = SessionMover(self.home.bench.plane, self.home.peers, self.home.loads)
         self.moves: list[tuple[float, int, str]] = []
         """(when, session, address)"""
-        self.open = [self.home.plane.open_session(each, "client", print) for each in terms]
+        self.open = [self.home.plane.open_session(term, "client", print) for term in terms]
         for number, session in enumerate(self.open):
             session.move = self._noting(number)
 
@@ -60,14 +60,14 @@ def test_one_session_after_the_other_is_told_of_the_peer_and_none_twice_in_a_whi
         assert all(later - when >= PAUSE_S - 1e-9 for when, later in itertools.pairwise(times))
         sessions.play(20.0)
         for number in range(4):
-            times = [when for when, told, _ in sessions.moves if told == number]
+            times = [when for when, moved, _ in sessions.moves if moved == number]
             assert len(times) >= 3
             assert all(later - when >= STAY_S - 1e-9 for when, later in itertools.pairwise(times))
-        told = len(sessions.moves)
+        moves = len(sessions.moves)
         for session in sessions.open:
             session.close()
         sessions.play(10.0)
-        assert len(sessions.moves) == told
+        assert len(sessions.moves) == moves
         assert not sessions.mover._rule._since
 
     run(test)
