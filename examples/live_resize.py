@@ -126,26 +126,26 @@ def main() -> int:
         if why := without_gain(scene):
             print(why, file=sys.stderr)
             return 2
-        found = []
+        outcomes = []
         for variant, settings in VARIANTS.items():
             (folder / "models" / MODEL / "slacktide.yaml").write_text(f"max_batch: 8\n{settings}")
             outcome = run(variant, scene, folder, arguments.seconds)
-            found.append(outcome)
+            outcomes.append(outcome)
             report(line_of(outcome))
             probe.look()
     if warning := busy_warning(probe.share):
         print(warning, file=sys.stderr)
         return 2
-    one, two, scaled = found
+    one_core, two, scaled = outcomes
     if arguments.json:
-        rows = [asdict(outcome) for outcome in found]
+        rows = [asdict(outcome) for outcome in outcomes]
         print(json.dumps({"scene": asdict(scene), "outcomes": rows}))
     report(
         f"\nCores of '1 to 2', four times a second (bad link: _):\n"
         f"{''.join(map(str, scaled.timeline))}\n{phases(len(scaled.timeline))}\n"
         f"Reasons of its plans: {', '.join(sorted(scaled.reasons)) or 'none'}"
     )
-    better = scaled.violations < one.violations and scaled.core_seconds < two.core_seconds
+    better = scaled.violations < one_core.violations and scaled.core_seconds < two.core_seconds
     return 0 if better else 1
 
 

@@ -59,12 +59,12 @@ def _tokens(length: int) -> dict[str, Array]:
 def _row(
     title: str,
     session: onnxruntime.InferenceSession,
-    one: dict[str, Array],
+    row: dict[str, Array],
     batches: tuple[int, ...] = BATCHES,
 ) -> None:
     times = {}
     for batch in batches:
-        feed = {name: np.repeat(value, batch, axis=0) for name, value in one.items()}
+        feed = {name: np.repeat(value, batch, axis=0) for name, value in row.items()}
         times[batch] = _median_ms(session, feed)
     gain = max(batch * times[1] / t for batch, t in times.items())
     cells = [f" {t:.3g} |" for t in times.values()] + [" |"] * (len(BATCHES) - len(times))

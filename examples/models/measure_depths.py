@@ -38,7 +38,7 @@ def main() -> None:
     scenes = [Street(FIRST + i).scene() for i in range(int((sys.argv[1:] or ["150"])[0]))]
     truth = [Boxes(scene.boxes(), scene.kinds()) for scene in scenes]
     shape = (SIZE, SIZE)
-    pictures = [cv2.resize(one.picture, shape, interpolation=cv2.INTER_AREA) for one in scenes]
+    pictures = [cv2.resize(scene.picture, shape, interpolation=cv2.INTER_AREA) for scene in scenes]
     heads = [
         [f"{prefix}{name}" for name in ("boxes", "scores", "classes")]
         for prefix in ("depth1/", "depth2/", "")
@@ -46,7 +46,7 @@ def main() -> None:
     judges = ["depth1/quality", "depth2/quality"]
     whole = opened([*heads[0], *heads[1], *heads[2], *judges])
     answers = [whole.run(None, {"image": picture[None]}) for picture in pictures]
-    found = [
+    detections = [
         [Boxes(a[3 * d][0], a[3 * d + 2][0], a[3 * d + 1][0]) for a in answers] for d in range(3)
     ]
     quality = np.array([[float(a[9][0]), float(a[10][0])] for a in answers])
@@ -54,7 +54,7 @@ def main() -> None:
     print(f"| depth | mAP at {SIZE} pixels | ms | of the whole |\n| --- | ---: | ---: | ---: |")
     alone = times([opened(head) for head in heads], pictures)
     for depth, seconds in enumerate(alone):
-        score = score_detections(found[depth], truth).ap50
+        score = score_detections(detections[depth], truth).ap50
         share = seconds / alone[-1]
         print(f"| {depth + 1} | {score:.3f} | {1e3 * seconds:.1f} | {share:.2f} |")
 
@@ -74,17 +74,19 @@ def main() -> None:
         print("| leave | mean time | mAP | at random | by the truth |")
         print("| ---: | ---: | ---: | ---: | ---: |")
         order = np.argsort(-quality[:, head])
-        by_truth = np.argsort([lost(found[head][i], found[2][i], t) for i, t in enumerate(truth)])
+        by_truth = np.argsort(
+            [lost(detections[head][i], detections[2][i], t) for i, t in enumerate(truth)]
+        )
         for share in (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1):
             count = round(share * len(order))
             mean = (share * out + (1 - share) * through) / alone[-1]
             scores = []
             for ranked in (order, rng.permutation(order), by_truth):
                 left = set(ranked[:count].tolist())
-                mixed = [found[head if i in left else 2][i] for i in range(len(truth))]
+                mixed = [detections[head if i in left else 2][i] for i in range(len(truth))]
                 scores.append(score_detections(mixed, truth).ap50)
-            told = " | ".join(f"{score:.3f}" for score in scores)
-            print(f"| {share:.0%} | {mean:.2f} | {told} |", flush=True)
+            cells = " | ".join(f"{score:.3f}" for score in scores)
+            print(f"| {share:.0%} | {mean:.2f} | {cells} |", flush=True)
 
 
 def lost(early: Boxes, late: Boxes, truth: Boxes) -> float:

@@ -79,13 +79,13 @@ def accuracy(scenes: list) -> list[list[float]]:
     answers = [session.run(names, {"image": picture[None]}) for picture in resized(scenes, SIZE)]
     late, early = ([Boxes(a[at][0], a[at + 2][0], a[at + 1][0]) for a in answers] for at in (0, 3))
     order = np.argsort([-float(a[6][0]) for a in answers])
-    found = []
+    points = []
     for share in np.arange(0.0, 1.01, 0.05):
         left = set(order[: round(float(share) * len(order))].tolist())
         mixed = [early[i] if i in left else late[i] for i in range(len(truth))]
         score = score_detections(mixed, truth).ap50
-        found.append([round(float(share), 2), round(score, 4)])
-    return found
+        points.append([round(float(share), 2), round(score, 4)])
+    return points
 
 
 def enlarged(scenes: list) -> None:
@@ -102,15 +102,15 @@ def enlarged(scenes: list) -> None:
             chain.planned_end = -1
             if grows:
                 chain.enlarge([1, batch], [small, runs])
-            found: list[Boxes] = []
+            detections: list[Boxes] = []
             left, taken = [0, 0, 0], []
             for at in range(0, len(pictures), batch):
                 boxes, counts, spent = answered(chain, pictures[at : at + batch], limit, grows)
-                found += boxes
+                detections += boxes
                 left = [a + b for a, b in zip(left, counts, strict=True)]
                 taken.append(1e3 * spent)
-            score = score_detections(found, truth).ap50
-            shares = ", ".join(f"{count / len(found):.0%}" for count in (left[0], left[2]))
+            score = score_detections(detections, truth).ap50
+            shares = ", ".join(f"{count / len(detections):.0%}" for count in (left[0], left[2]))
             mean, most = np.mean(taken), np.percentile(taken, 95)
             label = "enlarge" if grows else "shrink"
             print(f"{label} {limit}: {shares}, {mean:.1f}, {most:.1f}, {score:.3f}", flush=True)
@@ -132,20 +132,20 @@ def answered(
     batch = gathered(pictures)
     limits = {0: limit, 1: 0.0 if grows else np.inf}
     run = StagedBatch(chain, batch, limits, Leaving.SHRINK, (), clock=time.thread_time)
-    found: dict[int, Boxes] = {}
+    detections: dict[int, Boxes] = {}
     counts = [0, 0, 0]
     for released in run.run(chain.stages(1)):
         boxes, scores, kinds = released.arrays
         counts[released.ramp] += len(released.places)
         for row, place in enumerate(released.places):
-            found[place] = Boxes(boxes[row], kinds[row], scores[row])
+            detections[place] = Boxes(boxes[row], kinds[row], scores[row])
     spent = time.thread_time() - batch.begin
-    rest = [place for place in range(len(pictures)) if place not in found]
+    rest = [place for place in range(len(pictures)) if place not in detections]
     if rest:
         (boxes, scores, kinds), counts[2] = run.rest()
         for row, place in enumerate(rest):
-            found[place] = Boxes(boxes[row], kinds[row], scores[row])
-    return [found[place] for place in range(len(pictures))], counts, spent
+            detections[place] = Boxes(boxes[row], kinds[row], scores[row])
+    return [detections[place] for place in range(len(pictures))], counts, spent
 
 
 def gathered(pictures: Array) -> GatheredBatch:
@@ -184,7 +184,7 @@ def opened(side: int, *exits: OwnExit) -> ModelSession:
         ramps = tuple(range(len(exits)))
         policy = ExitPolicy(PoolId("m", "1"), ramps, (0.0,) * len(ramps), revision=1)
         Arranger(session, [1], arranged.put).publish(policy)
-        assert not (told := arranged.get()).detail, told.detail
+        assert not (arrangement := arranged.get()).detail, arrangement.detail
     return session
 
 

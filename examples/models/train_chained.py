@@ -59,15 +59,15 @@ class Chained(nn.Module):
 def lesson(rng: np.random.Generator) -> tuple[Frame, NDArray[np.int64]]:
     """FRAMES frames and their labels: half unrelated, half of videos."""
     pictures, labels = frames(FRAMES // 2, rng)
-    filmed, seen = [pictures], [labels]
-    each = FRAMES // 2 // len(STREAMS) // STREETS
+    filmed, labels_seen = [pictures], [labels]
+    count = FRAMES // 2 // len(STREAMS) // STREETS
     for conditions in STREAMS.values():
         for _ in range(STREETS):
             video = Video(replace(conditions, seed=int(rng.integers(1_000, 2**31))))
-            drawn = [video.frame(int(rng.integers(STREAM_FRAMES))) for _ in range(each)]
+            drawn = [video.frame(int(rng.integers(STREAM_FRAMES))) for _ in range(count)]
             filmed.append(np.stack([picture for picture, _ in drawn]))
-            seen.append(np.array([label for _, label in drawn]))
-    return np.concatenate(filmed), np.concatenate(seen)
+            labels_seen.append(np.array([label for _, label in drawn]))
+    return np.concatenate(filmed), np.concatenate(labels_seen)
 
 
 def main() -> None:

@@ -169,13 +169,13 @@ def _cells(user: RoadUser, box: Box, across: float, down: int, row: int) -> list
         return [-100] * 4
     unit = (x1 - x0) / (front - rear)
     middle = x0 + (x - rear) * unit if user.direction == "right" else x1 - (x - rear) * unit
-    found = []
+    targets = []
     for dot in (3.5, 9.5, 15.5, 21.5):
         at_x = (middle + (dot - 12.5) / 9 * height * unit - box[0]) / (box[2] - box[0]) * across
         at_y = (y1 - y / top * (y1 - y0) - box[1]) / (box[3] - box[1]) * down
         outside = not (0 <= at_x < across and 0 <= at_y < down)
-        found.append(-100 if outside else int(at_y) * row + int(at_x))
-    return found
+        targets.append(-100 if outside else int(at_y) * row + int(at_x))
+    return targets
 
 
 def exported(model: nn.Module, question: CropTask) -> onnx.ModelProto:

@@ -97,7 +97,7 @@ class Detector(nn.Module):
         best, kind = logits.max(1)
         summit = nn.functional.max_pool2d(best[:, None], 3, 1, 1)[:, 0]
         peaks = torch.where(best == summit, best, torch.full_like(best, -20.0))
-        found, at = peaks.flatten(1).topk(DETECTIONS)
+        scores, at = peaks.flatten(1).topk(DETECTIONS)
         edges = distances.flatten(2).gather(2, at[:, None].expand(-1, 4, -1)).clamp(-3, 5).exp()
         x = (at % width).float() + 0.5
         y = torch.div(at, width, rounding_mode="floor").float() + 0.5
@@ -105,7 +105,7 @@ class Detector(nn.Module):
         boxes = torch.stack(
             [(x - left) / width, (y - top) / height, (x + right) / width, (y + bottom) / height], 2
         )
-        return boxes.clamp(0, 1), found.sigmoid(), kind.flatten(1).gather(1, at)
+        return boxes.clamp(0, 1), scores.sigmoid(), kind.flatten(1).gather(1, at)
 
 
 class Batches(IterableDataset[list[torch.Tensor]]):
@@ -230,12 +230,12 @@ def exam(proto: onnx.ModelProto) -> dict[int, float]:
     truth = [Boxes(scene.boxes(), scene.kinds()) for scene in scenes]
     scores = {}
     for size in SIZES:
-        found = []
+        detections = []
         for scene in scenes:
             picture = cv2.resize(scene.picture, (size, size), interpolation=cv2.INTER_AREA)
             boxes, confidence, kinds = session.run(None, {"image": picture[None]})
-            found.append(Boxes(boxes[0], kinds[0], confidence[0]))
-        scores[size] = score_detections(found, truth).ap50
+            detections.append(Boxes(boxes[0], kinds[0], confidence[0]))
+        scores[size] = score_detections(detections, truth).ap50
         print(f"{size} pixels: mAP {scores[size]:.3f}", flush=True)
     return scores
 

@@ -92,10 +92,10 @@ class Judge(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        seen = 2 * MERGED + DETECTIONS
-        self.register_buffer("centre", torch.zeros(seen))
-        self.register_buffer("spread", torch.ones(seen))
-        self.body = nn.Sequential(nn.Linear(seen, 16), nn.ReLU(), nn.Linear(16, 1))
+        inputs = 2 * MERGED + DETECTIONS
+        self.register_buffer("centre", torch.zeros(inputs))
+        self.register_buffer("spread", torch.ones(inputs))
+        self.body = nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, 1))
 
     def forward(self, features: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return self.of(self.look(features, scores))
@@ -104,8 +104,8 @@ class Judge(nn.Module):
     def look(features: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return torch.cat([features.mean((2, 3)), features.amax((2, 3)), scores], 1)
 
-    def of(self, seen: torch.Tensor) -> torch.Tensor:
-        return self.body((seen - self.centre) / self.spread)[:, 0]
+    def of(self, values: torch.Tensor) -> torch.Tensor:
+        return self.body((values - self.centre) / self.spread)[:, 0]
 
 
 class Chain(nn.Module):
@@ -135,11 +135,11 @@ class Chain(nn.Module):
         at_16 = torch.relu(at_16 + up(self.up_16(self.to_32(at_16))))
         at_8 = torch.relu(at_8 + up(self.up_8(at_16)))
         at_4 = self.trunk(torch.relu(self.across_4(at_4) + up(self.up_4(at_8))))
-        found = [at_4]
+        merged = [at_4]
         at_8 = torch.relu(at_8 + up(self.back_8(self.at_16(at_16))))
-        found.append(self.merges[0](at_4, at_8))
-        found.append(self.merges[1](found[1], self.at_8(at_8)))
-        return found
+        merged.append(self.merges[0](at_4, at_8))
+        merged.append(self.merges[1](merged[1], self.at_8(at_8)))
+        return merged
 
     def maps(self, pictures: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """By depth: logits (batch, classes, h, w); logarithms of distances (batch, 4, h, w)."""
@@ -154,8 +154,8 @@ class Chain(nn.Module):
             maps = self.heads[depth](x)
             boxes, scores, kinds = Detector.found(maps[:, : len(KINDS)], maps[:, len(KINDS) :])
             judged = depth < DEPTHS - 1
-            said = (self.judges[depth](x, scores).sigmoid(),) if judged else ()
-            out.append((boxes, scores, kinds, *said))
+            quality = (self.judges[depth](x, scores).sigmoid(),) if judged else ()
+            out.append((boxes, scores, kinds, *quality))
         return tuple(tensor for tensors in (out[-1], *out[:-1]) for tensor in tensors)
 
     def start(self) -> None:
@@ -226,7 +226,7 @@ def train(model: Chain, seconds: float) -> None:
 def judge(model: Chain) -> None:
     """Teach the judges, with all else frozen, on scenes that the rest has not seen."""
     rng = np.random.default_rng(TRAIN_SEED)
-    seen: list[list[torch.Tensor]] = [[] for _ in range(DEPTHS - 1)]
+    looks: list[list[torch.Tensor]] = [[] for _ in range(DEPTHS - 1)]
     losses: list[list[float]] = []
     model.eval()
     for i in range(JUDGED):
@@ -246,12 +246,12 @@ def judge(model: Chain) -> None:
             )
             for depth in range(DEPTHS - 1):
                 _, scores, _ = Detector.found(*parts[depth])
-                seen[depth].append(Judge.look(features[depth], scores))
+                looks[depth].append(Judge.look(features[depth], scores))
         if i % 100 == 99:
             print(f"{i + 1} judged", flush=True)
     regret = torch.tensor(losses)
     for depth, judge in enumerate(model.judges):
-        x, worse = torch.cat(seen[depth]), regret[:, depth] - regret[:, -1]
+        x, worse = torch.cat(looks[depth]), regret[:, depth] - regret[:, -1]
         middle, width = worse.median(), worse.std() / 4
         good = ((middle - worse) / width).sigmoid()
         fit, held = slice(0, len(x) * 4 // 5), slice(len(x) * 4 // 5, None)
@@ -264,8 +264,8 @@ def judge(model: Chain) -> None:
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            said, meant = judge.of(x[held]), worse[held]
-        order = np.corrcoef(said.argsort().argsort(), (-meant).argsort().argsort())[0, 1]
+            judged_quality, meant = judge.of(x[held]), worse[held]
+        order = np.corrcoef(judged_quality.argsort().argsort(), (-meant).argsort().argsort())[0, 1]
         print(f"depth {depth + 1}: rank correlation of judge and loss {order:.2f}", flush=True)
 
 
@@ -305,7 +305,7 @@ def exam(proto: onnx.ModelProto) -> list[float]:
     session = open_session(proto)
     scenes = [Street(EXAM_SEED * 1_000_000_000 + i).scene() for i in range(EXAM_SCENES)]
     truth = [Boxes(scene.boxes(), scene.kinds()) for scene in scenes]
-    found: list[list[Boxes]] = [[] for _ in range(DEPTHS)]
+    detections: list[list[Boxes]] = [[] for _ in range(DEPTHS)]
     for scene in scenes:
         size = (EXAM_SIZE, EXAM_SIZE)
         picture = cv2.resize(scene.picture, size, interpolation=cv2.INTER_AREA)
@@ -313,8 +313,8 @@ def exam(proto: onnx.ModelProto) -> list[float]:
             prefix = f"depth{depth + 1}/" if depth < DEPTHS - 1 else ""
             names = [prefix + name for name in WHOLE]
             boxes, confidence, kinds = session.run(names, {"image": picture[None]})
-            found[depth].append(Boxes(boxes[0], kinds[0], confidence[0]))
-    scores = [score_detections(each, truth).ap50 for each in found]
+            detections[depth].append(Boxes(boxes[0], kinds[0], confidence[0]))
+    scores = [score_detections(boxes, truth).ap50 for boxes in detections]
     for depth, score in enumerate(scores):
         print(f"depth {depth + 1}: mAP {score:.3f} at {EXAM_SIZE} pixels", flush=True)
     return scores
