@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_SESSIONS, MOST_BYTES = 4096, 64 << 20
-"""Sessions to remember, and the sum of their bytes; beyond it, the oldest is forgotten."""
+"""Sessions to remember, and the sum of their bytes; beyond either, the oldest is forgotten."""
 MEMORY = "memory"
 """Name of the ramp that gives remembered answers."""
 
