@@ -156,7 +156,7 @@ EXPORTS = {
     """,
     "slacktide.exits": """
         ExitError ExitGraph ExitManifest MEMORY Ramp RampLearning RampTrainer SessionMemory
-        SessionNumbers distance find_positions judged_rows split
+        SessionNumbers find_positions judged_rows reuse_uncertainty split
         with_features with_ramps
     """,
     "slacktide.lab.load": """

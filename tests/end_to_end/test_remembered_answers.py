@@ -48,7 +48,7 @@ def remembering(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: An
     learn(zoo, "lasting", folder, rows(600))
     shutil.copytree(zoo.root / "lasting/1/exits", zoo.root / "brief/1/exits")
     with pytest.MonkeyPatch.context() as patch:
-        stated = fixed(0, threshold=0.02, mode=ExitMode.SHRINK)
+        stated = fixed(0, threshold=1e-4, mode=ExitMode.SHRINK)
         patch.setattr("slacktide.models.repository.early_exit.StatedExits", stated)
         with serve(zoo, control_port=0) as house:
             arranged(house, "lasting")

@@ -145,12 +145,17 @@ def test_features_tell_what_memory_would_have_said(bench: Bench, ramps: tuple[in
 numbers = st.sampled_from([np.float32, np.int64, np.bool_])
 
 
-@given(st.integers(0, 9), st.integers(0, 9), st.dictionaries(st.text(max_size=3), numbers))
-def test_a_row_is_read_as_it_was_written(answer: int, width: int, outputs: Any) -> None:
+@given(
+    *(st.integers(0, 9), st.floats(0.0, 1.0), st.integers(0, 9)),
+    st.dictionaries(st.text(max_size=3), numbers),
+)
+def test_a_row_is_read_as_it_was_written(
+    answer: int, doubt: float, width: int, outputs: Any
+) -> None:
     arrays = {name: np.ones((1, 3), dtype) for name, dtype in outputs.items()}
     features = np.arange(width, dtype=np.float32)
-    row = decode_row(encode_row(RememberedRow(answer, features, arrays)))
-    assert row.answer == answer
+    row = decode_row(encode_row(RememberedRow(answer, doubt, features, arrays)))
+    assert (row.answer, row.doubt) == (answer, doubt)
     assert row.features.tolist() == features.tolist()
     assert row.outputs.keys() == arrays.keys()
     for name, array in arrays.items():
@@ -159,12 +164,12 @@ def test_a_row_is_read_as_it_was_written(answer: int, width: int, outputs: Any) 
 
 
 def test_texts_are_not_remembered() -> None:
-    row = RememberedRow(1, np.zeros(2, np.float32), {"y": np.array([["a"]], object)})
+    row = RememberedRow(1, 0.5, np.zeros(2, np.float32), {"y": np.array([["a"]], object)})
     assert encode_row(row) == b""
 
 
 def test_means_of_another_length_are_no_memory() -> None:
-    content = encode_row(RememberedRow(1, np.zeros(2, np.float32), {}))
+    content = encode_row(RememberedRow(1, 0.5, np.zeros(2, np.float32), {}))
     memory = RowMemory({0: content})
     memory.compare([0], np.zeros((1, 3), np.float32))
     assert memory.verdict(0) == (NEVER, None)

@@ -234,7 +234,7 @@ class Arranger:
         """Add the outputs that the policy needs to a model. Raises ExitError."""
         from slacktide.exits.errors import ExitError
         from slacktide.exits.manifest import read_manifest
-        from slacktide.exits.ramp_graph import with_features, with_means, with_ramps
+        from slacktide.exits.ramp_graph import with_features, with_memory, with_ramps
 
         cut_model = model
         front = int(policy.remember_frames > 0)
@@ -251,7 +251,7 @@ class Arranger:
             cut_model = with_ramps(model, graph, ramps, front=front)
             if front:
                 means = MEANS if policy.ramps[0] == 0 else MEANS_BESIDE
-                cut_model = with_means(cut_model, graph, means)
+                cut_model = with_memory(cut_model, graph, means)
         if policy.features:
             self.turn.wait_for_room(STEP_S, until=self._patient_until)
             cut_model = with_features(cut_model, graph)

@@ -2,7 +2,8 @@
 
 The server keeps what a worker reports about a row as bytes that only workers read, and hands it out
 with a later frame of the session. So memory survives the worker, and all lanes share it. The bytes
-hold the model's class, the means at the model's first position, and the outputs that ramps make.
+hold the model's class and its doubt, the means at the model's first position, and the outputs that
+ramps make.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain import NEVER
 from slacktide.executors.ports import NOTHING_REMEMBERED
-from slacktide.exits.session_memory import distance
+from slacktide.exits.session_memory import reuse_uncertainty
 
 _LENGTH = struct.Struct("=I")
 
@@ -27,6 +28,8 @@ class RememberedRow(NamedTuple):
 
     answer: int
     """The model's class."""
+    doubt: float
+    """1 − the model's probability of this class."""
     features: NDArray[np.float32]
     outputs: Mapping[str, NDArray[Any]]
     """By name, with a batch axis of one row."""
@@ -38,7 +41,7 @@ def encode_row(row: RememberedRow) -> bytes:
     if any(array.dtype.hasobject for array in arrays):
         return b""
     layout = [(name, array.dtype.str, array.shape) for name, array in row.outputs.items()]
-    head = json.dumps([row.answer, row.features.nbytes, layout]).encode()
+    head = json.dumps([row.answer, row.doubt, row.features.nbytes, layout]).encode()
     features = row.features.tobytes()
     return b"".join(
         (_LENGTH.pack(len(head)), head, features, *[array.tobytes() for array in arrays])
@@ -49,14 +52,14 @@ def decode_row(content: bytes) -> RememberedRow:
     """Decode `encode_row`, which this or another worker of the model has made."""
     (length,) = _LENGTH.unpack_from(content)
     at = _LENGTH.size + length
-    answer, nbytes, layout = json.loads(content[_LENGTH.size : at])
+    answer, doubt, nbytes, layout = json.loads(content[_LENGTH.size : at])
     features = np.frombuffer(content, np.float32, nbytes // 4, at)
     at += nbytes
     outputs = {}
     for name, dtype, shape in layout:
         array = np.frombuffer(content, dtype, int(np.prod(shape)), at).reshape(shape)
         outputs[name], at = array, at + array.nbytes
-    return RememberedRow(answer, features, outputs)
+    return RememberedRow(answer, doubt, features, outputs)
 
 
 class RowMemory:
@@ -73,7 +76,7 @@ class RowMemory:
         self.features: dict[int, NDArray[np.float32]] = {}
         """By place: means of the member's row."""
         self.uncertainty: dict[int, float] = {}
-        """By place: distance from the remembered frame; missing if there is none."""
+        """By place: uncertainty of the remembered answer; missing if there is none."""
 
     def compare(self, places: Sequence[int], features: NDArray[np.float32]) -> None:
         """Take the means of the batch's rows, which belong to the members at `places`."""
@@ -81,7 +84,9 @@ class RowMemory:
         self.features = {place: row for place, row in rows if place in self.places}
         for place, row in self._rows.items():
             if place in self.features and row.features.shape == features.shape[1:]:
-                self.uncertainty[place] = float(distance(self.features[place], row.features))
+                self.uncertainty[place] = float(
+                    reuse_uncertainty(self.features[place], row.features, row.doubt)
+                )
 
     def verdict(self, place: int) -> tuple[float, int | None]:
         """Return the uncertainty about a member's row, and its answer; None: there is none."""

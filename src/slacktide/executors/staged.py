@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from slacktide.exits.positions import Position
 
 ANSWER = "exits/answer"
+UNCERTAINTY = "exits/uncertainty"
+"""Output with the model's own uncertainty, if answers are remembered."""
 MEANS = "exits/0/means"
 """Output that ends the stage of the ramp that remembers."""
 MEANS_BESIDE = "exits/means"
@@ -237,14 +239,14 @@ class StagedBatch:
             return {}
         limits = [self._thresholds.get(ramp, 0.0) for ramp in model.ramps]
         contents = {}
-        ends = zip(self._batch_rows, values[ANSWER].ravel().tolist(), strict=True)
-        for at, (row, end) in enumerate(ends):
+        answers = (values[name].ravel().tolist() for name in (ANSWER, UNCERTAINTY))
+        for at, (row, end, doubt) in enumerate(zip(self._batch_rows, *answers, strict=True)):
             place, verdicts = self._row_owners[row], self._uncertainties[row]
             is_sure = any(unsure < limit for unsure, limit in zip(verdicts, limits, strict=True))
             if place not in memory.features or (is_sure and not memory.refreshes):
                 continue
             outputs = {name: values[name][at : at + 1] for name in model.ramp_outputs}
-            content = encode_row(RememberedRow(int(end), memory.features[place], outputs))
+            content = encode_row(RememberedRow(int(end), doubt, memory.features[place], outputs))
             if content and place not in self._faulty:
                 contents[place] = content
         return contents

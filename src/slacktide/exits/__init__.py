@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slacktide.exits.session_memory import MEMORY as MEMORY
     from slacktide.exits.session_memory import SessionMemory as SessionMemory
     from slacktide.exits.session_memory import SessionNumbers as SessionNumbers
-    from slacktide.exits.session_memory import distance as distance
+    from slacktide.exits.session_memory import reuse_uncertainty as reuse_uncertainty
     from slacktide.exits.splitting import split as split
     from slacktide.exits.training import RampTrainer as RampTrainer
     from slacktide.exits.training import judged_rows as judged_rows
@@ -32,7 +32,7 @@ else:
             "manifest": "ExitManifest Ramp",
             "positions": "ExitGraph find_positions",
             "ramp_graph": "with_features with_ramps",
-            "session_memory": "MEMORY SessionMemory SessionNumbers distance",
+            "session_memory": "MEMORY SessionMemory SessionNumbers reuse_uncertainty",
             "splitting": "split",
             "training": "RampTrainer judged_rows",
         },

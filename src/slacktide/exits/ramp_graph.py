@@ -36,13 +36,16 @@ def with_features(model: Any, graph: ExitGraph) -> Any:
     return out.model
 
 
-def with_means(model: Any, graph: ExitGraph, name: str) -> Any:
-    """Copy a model and add the output `name`, float32 [rows, channels]: the means at its first
-    position. If those of two frames are close, the answer may be reused."""
+def with_memory(model: Any, graph: ExitGraph, means: str) -> Any:
+    """Copy a model and add what tells whether an answer may be reused: the output `means`, float32
+    [rows, channels], the means at its first position; and `exits/uncertainty`, float32 [rows],
+    1 − the largest probability of the model's own answer."""
     out = _Writer(model)
     position = graph.positions[0]
     pooled = _pooled(out.at(f"{PREFIX}means"), graph, position, statistics=("Mean",))
-    out.output(pooled, name, _FLOAT)
+    out.output(pooled, means, _FLOAT)
+    flat = out.at(f"{PREFIX}unsure").add("Flatten", graph.logits, axis=1)
+    out.output(_uncertainty(out, out.add("Cast", flat, to=_FLOAT)), f"{PREFIX}uncertainty", _FLOAT)
     return out.model
 
 
@@ -76,10 +79,7 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp], *, front: in
         logits = out.add("Gemm", pooled, out.constant(ramp.weights), out.constant(ramp.bias))
         out.at(f"{prefix}sure")
         scaled = out.add("Mul", logits, out.constant(np.float32(1 / ramp.temperature)))
-        greatest = out.reduce("ReduceMax", out.add("Softmax", scaled, axis=1), [1])
-        out.output(
-            out.add("Sub", out.constant(np.float32(1)), greatest), f"{prefix}uncertainty", _FLOAT
-        )
+        out.output(_uncertainty(out, scaled), f"{prefix}uncertainty", _FLOAT)
         out.output(out.add("ArgMax", logits, axis=1, keepdims=0), f"{prefix}answer", _INT64)
         _copy_tail(out.at(f"{prefix}tail"), tail, graph, logits, prefix)
     flat = out.at(f"{PREFIX}end").add("Flatten", graph.logits, axis=1)
@@ -104,6 +104,12 @@ def with_own_exits(model: Any, exits: Sequence[OwnExit]) -> Any:
         for name, tensor in exit_.outputs.items():
             out.output(tensor, f"{prefix}{name}", like=name)
     return out.model
+
+
+def _uncertainty(out: _Writer, logits: str) -> str:
+    """1 − the largest probability of logits [rows, classes]."""
+    greatest = out.reduce("ReduceMax", out.add("Softmax", logits, axis=1), [1])
+    return out.add("Sub", out.constant(np.float32(1)), greatest)
 
 
 def _tail(flow: DataFlow, graph: ExitGraph) -> list[Any]:

@@ -1,9 +1,9 @@
 """`SessionMemory`: for each session, the whole model's answer to its last frame that ran to the
 end.
 
-The next frame of the session may get the same answer. `distance` says how much the early features
-of the two frames differ. Answers of ramps are never remembered. Reusing answers between frames is
-known from NoScope (VLDB 2017), Glimpse (SenSys 2015) and Reducto (SIGCOMM 2020). Pure.
+The next frame of the session may get the same answer, by `reuse_uncertainty`. Answers of ramps are
+never remembered. Reusing answers between frames is known from NoScope (VLDB 2017), Glimpse (SenSys
+2015) and Reducto (SIGCOMM 2020). Pure.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 MOST_SESSIONS, MOST_BYTES = 4096, 64 << 20
 """Sessions to remember, and the sum of their bytes; beyond either, the oldest is forgotten."""
+LEAST_DOUBT = 0.01
+"""Smallest doubt that counts. Networks that are surer than that say little by it, and a frame that
+looks different must not get the answer again however sure the network was."""
 MEMORY = "memory"
 """Name of the ramp that gives remembered answers."""
 
@@ -93,3 +96,13 @@ def distance(features: NDArray[Any], remembered: NDArray[Any]) -> NDArray[Any]:
     apart = np.abs(features - remembered).sum(-1)
     distances: NDArray[Any] = np.divide(apart, size, out=np.zeros_like(size), where=size != 0)
     return distances
+
+
+def reuse_uncertainty(
+    features: NDArray[Any], remembered: NDArray[Any], doubt: NDArray[Any] | float
+) -> NDArray[Any]:
+    """Return the uncertainty, 0 to 1, about giving an answer again: the distance of early features
+    [..., f] × the doubt [...], 1 − the model's probability of that answer. An answer changes where
+    the model was in doubt, so the product tells more than the distance alone."""
+    uncertainty: NDArray[Any] = distance(features, remembered) * np.maximum(doubt, LEAST_DOUBT)
+    return uncertainty

@@ -41,4 +41,10 @@ class DrawnScenes:
                 early[at] = np.maximum(look + 0.01 * draw.standard_normal(16), 0.0)
                 flickers = draw.random() < self.flicker
                 answers[at] = (answer + int(flickers)) % 3
-        return replace(table, early=early, answers=answers, session=session)
+        return replace(
+            table,
+            early=early,
+            doubt=np.full(n, 0.5, np.float32),
+            answers=answers,
+            session=session,
+        )

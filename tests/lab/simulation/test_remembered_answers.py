@@ -26,7 +26,8 @@ from slacktide.domain import (
     is_in_run,
 )
 from slacktide.engine import Engine
-from slacktide.exits import SessionMemory, distance
+from slacktide.exits import SessionMemory, reuse_uncertainty
+from slacktide.exits.session_memory import LEAST_DOUBT, distance
 from slacktide.lab.simulation import AsExpected, ExitTable, Simulation, TableExits
 from slacktide.lab.simulation.exit_tables import ExitTableError, read_exit_table
 from slacktide.planning.exits import ExitsPlanner, ExitsStatus, StatedExits
@@ -172,14 +173,16 @@ def test_a_table_with_memory_is_read_as_it_was_written(tmp_path):
     table = DrawnScenes(exits=HARD).table(1)
     table.save(tmp_path / "table.npz")
     again = read_exit_table(tmp_path / "table.npz")
-    for name in ("early", "answers", "session", "uncertainty"):
+    for name in ("early", "doubt", "answers", "session", "uncertainty"):
         assert (getattr(again, name) == getattr(table, name)).all()
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"answers": None}, "early: expected 'answers' beside it"),
+        ({"answers": None}, "early: expected 'answers' and 'doubt' beside it"),
+        ({"doubt": None}, "early: expected 'answers' and 'doubt' beside it"),
+        ({"doubt": np.full(2_500, 1.5)}, "doubt: expected shares of at most 1"),
         ({"early": np.zeros((3, 2))}, r"early: expected finite numbers of shape \(2500, features"),
         ({"early": np.full((2_500, 2), np.nan)}, "early: expected finite"),
         ({"session": np.zeros(3, int)}, r"session: expected shape \(2500,\)"),
@@ -227,3 +230,12 @@ def test_distances_are_shares(pairs):
     assert 0.0 <= float(distance(left, right)) <= 1.0 + 1e-9
     assert float(distance(left, left)) == 0.0
     assert float(distance(left, right)) == pytest.approx(float(distance(right, left)))
+
+
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=1), st.floats(0.0, 1.0))
+def test_an_answer_is_reused_where_the_model_was_sure_and_the_frame_is_alike(pairs, doubt):
+    features, remembered = np.array(pairs).T
+    unsure = float(reuse_uncertainty(features, remembered, doubt))
+    apart = float(distance(features, remembered))
+    assert unsure == pytest.approx(apart * max(doubt, LEAST_DOUBT))
+    assert unsure <= float(reuse_uncertainty(features, remembered, 1.0))

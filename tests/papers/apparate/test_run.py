@@ -155,7 +155,8 @@ def test_remembered_answers_are_counted(tmp_path: Path) -> None:
     table = VIDEO.table(2)
     classes = np.arange(len(table)) // 15 % 3
     early = np.eye(3)[classes] + 0.1 * np.random.default_rng(1).random((len(table), 3))
-    replace(table, early=early, answers=classes).save(tmp_path / "memory.npz")
+    doubt = np.full(len(table), 0.1)
+    replace(table, early=early, doubt=doubt, answers=classes).save(tmp_path / "memory.npz")
     run = play(cell(ExitScope().with_tables([tmp_path / "memory.npz"]), MEMORY))
     assert run.remembered > 0.1
     assert run.agreement >= 0.99

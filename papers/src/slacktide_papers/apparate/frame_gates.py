@@ -3,7 +3,7 @@
 A gate gives the model's last answer again while frames look alike, as NoScope (VLDB 2017) and
 Glimpse (SenSys 2015) do; else the model runs. Three signals are compared: the difference of small
 grey pictures from the frame that ran last; the share of their cells that moved since the frame
-before; and the distance of early features from the frame that ran last, as in the server. Each
+before; and the uncertainty of the server about reusing the answer, by early features. Each
 threshold is calibrated on frames of the stream's first tenth, and stays. Print the table with
 
     python -m slacktide_papers.apparate.frame_gates "chained/long_day, groups" --played 9000
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.exits import distance
+from slacktide.exits import judged_rows, reuse_uncertainty
 from slacktide_papers.apparate.setting import HOUR_PART, STREAMS
 from slacktide_papers.apparate.stream_features import StreamFeatures
 
@@ -129,9 +129,10 @@ def grey(pictures: Array) -> NDArray[np.float32]:
 
 
 def gates(
-    small: NDArray[np.float32], early: NDArray[np.float32], early_cost: float
+    small: NDArray[np.float32], early: NDArray[np.float32], doubt: Array, early_cost: float
 ) -> list[FrameGate]:
-    """Return the three gates over frames with these grey pictures and early features."""
+    """Return the three gates over frames with these grey pictures and early features. `doubt`:
+    1 − the model's probability of its answer."""
     noise = float(np.median(np.abs(np.diff(small[:1000], axis=0)))) or 1.0
 
     def pixels(frame: int, reference: int) -> float:
@@ -141,7 +142,7 @@ def gates(
         return float((np.abs(small[frame] - small[reference]) > MOVED * noise).mean())
 
     def features(frame: int, reference: int) -> float:
-        return float(distance(early[frame], early[reference]))
+        return float(reuse_uncertainty(early[frame], early[reference], doubt[reference]))
 
     return [
         FrameGate("pixel difference", pixels),
@@ -165,6 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pooled, logits = zip(*features.rows(first, stop), strict=True)
     early = np.concatenate([columns[0][:, : position.channels] for columns in pooled])
     answers = np.concatenate(logits).argmax(axis=1)
+    doubt = judged_rows(np.concatenate(logits), answers).uncertainty
     small = np.concatenate([grey(part) for part in features.pictures(first, stop)])
     played = np.arange(first, stop) - stream.trained
     session = np.where(played < 0, -1, played // HOUR_PART if stream.is_hour else 0)
@@ -174,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     print("gate              frames  again  right   changes  delay p95  mean saved")
     for most in chosen.frames:
-        for gate in gates(small, early, position.cost):
+        for gate in gates(small, early, doubt, position.cost):
             threshold = calibrated(gate, answers, session, learnt, most)
             run = scored(
                 answers,

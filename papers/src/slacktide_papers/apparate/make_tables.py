@@ -202,19 +202,20 @@ def make_table(order: TableOrder) -> dict[str, Any]:
         uncertainty = np.stack([part.uncertainty for part in judged], axis=1)
         agrees = np.stack([part.agrees for part in judged], axis=1)
         early = pooled[0][:, : features.graph.positions[0].channels]
-        parts.append((uncertainty, agrees, np.full(len(answers), revision), early, answers))
+        doubt = judged_rows(logits, answers).uncertainty.astype(np.float32)
+        parts.append((uncertainty, agrees, np.full(len(answers), revision), early, doubt, answers))
         numbers = range(number + 1, (number := number + len(answers)) + 1)
         learnt = np.array([is_judged(batch, FEATURE_SHARE) for batch in numbers])
         learning.trainer.add([rows[learnt] for rows in pooled], logits[learnt])
         if learning.is_due and (better := learning.train(ramps)) is not None:
             ramps, revision = better, revision + 1
-    uncertainty, agrees, revisions, early, classes = (
+    uncertainty, agrees, revisions, early, doubt, classes = (
         np.concatenate(part) for part in zip(*parts, strict=True)
     )
     remembered: dict[str, Array] = {}
     if order.is_of_hours:
         session = np.arange(len(classes)) // HOUR_PART if order.stream.is_hour else 0 * classes
-        remembered = {"early": early, "answers": classes, "session": session}
+        remembered = {"early": early, "doubt": doubt, "answers": classes, "session": session}
     ExitTable(
         title=f"{order.name}, {order.inputs} inputs, ramps of the first {order.trained}",
         rate=order.stream.rate,

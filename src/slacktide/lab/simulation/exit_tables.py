@@ -12,8 +12,8 @@ order, p positions from front to end and b batch sizes:
 - `sizes` (b ints, rising from 1); `whole` (b): seconds of the unsplit model; `before` (b × p): the
   part of `whole` in front of each position; `ramp` (b × p): seconds that an active ramp adds
 - optional, for remembered answers: `early` (n × f, floats): pooled features of the first position;
-  `answers` (n, ints from 0): the model's class; `session` (n, ints from 0): the session that each
-  input belongs to, if there are several
+  `answers` (n, ints from 0): the model's class; `doubt` (n): 1 − its probability; `session`
+  (n, ints from 0): the session that each input belongs to, if there are several
 - optional: `revisions` (n, ints from 1, never falling): revision of the ramps' weights
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import NEVER, Batch, ExitPolicy, ExitReport, PoolId, Replica, is_judged
-from slacktide.exits import MEMORY, SessionMemory, distance
+from slacktide.exits import MEMORY, SessionMemory, reuse_uncertainty
 from slacktide.exits.archives import read_npz
 from slacktide.lab.simulation.exit_courses import Chain, ExitCourse, played
 from slacktide.lab.simulation.items import SimulationError
@@ -51,7 +51,7 @@ LARGEST = 1e9
 
 Floats = NDArray[np.floating[Any]]
 
-_OPTIONAL = ("early", "answers", "session", "revisions")
+_OPTIONAL = ("early", "doubt", "answers", "session", "revisions")
 _BY_INPUT = ("uncertainty", "agrees", *_OPTIONAL)
 
 
@@ -74,6 +74,7 @@ class ExitTable:
     before: Floats
     ramp: Floats
     early: Floats | None = None
+    doubt: Floats | None = None
     answers: NDArray[np.integer[Any]] | None = None
     session: NDArray[np.integer[Any]] | None = None
     revisions: NDArray[np.integer[Any]] | None = None
@@ -95,8 +96,8 @@ class ExitTable:
                 raise _refuse(name, f"shape {shape}, got {values.shape}")
             if not ((values >= 0).all() and (values <= LARGEST).all()):
                 raise _refuse(name, f"numbers from 0 to {LARGEST:g}")
-        for name in ("uncertainty", "agreement"):
-            if (getattr(self, name) > 1.0).any():
+        for name in ("uncertainty", "agreement", "doubt"):
+            if getattr(self, name) is not None and (getattr(self, name) > 1.0).any():
                 raise _refuse(name, "shares of at most 1")
         if self.revisions is not None and (np.diff(self.revisions, prepend=1) < 0).any():
             raise _refuse("revisions", "numbers from 1 that never fall")
@@ -108,8 +109,8 @@ class ExitTable:
             raise _refuse("whole", "positive times that rise with the batch")
 
     def _check_early(self, early: Floats) -> None:
-        if self.answers is None:
-            raise _refuse("early", "'answers' beside it")
+        if self.answers is None or self.doubt is None:
+            raise _refuse("early", "'answers' and 'doubt' beside it")
         if early.ndim != 2 or len(early) != len(self) or not np.isfinite(early).all():
             raise _refuse("early", f"finite numbers of shape ({len(self)}, features)")
 
@@ -185,7 +186,7 @@ def read_exit_table(path: Path) -> ExitTable:
         if layout != LAYOUT:
             raise ExitTableError(f"exit table {path.name}: expected layout {LAYOUT}, got {layout}")
         kinds = {"agrees": "b", "title": "U", "positions": "U"}
-        kinds |= dict.fromkeys(("sizes", *_OPTIONAL[1:]), "iu")
+        kinds |= dict.fromkeys(("sizes", *_OPTIONAL[2:]), "iu")
         for attribute in fields(ExitTable):
             if attribute.name in _OPTIONAL and attribute.name not in columns:
                 continue
@@ -322,13 +323,16 @@ class TableExits:
         """Return, for each row, the uncertainty and the agreement of its remembered answer."""
         table, uncertainty, agrees = self._table, [NEVER] * batch.rows, [True] * batch.rows
         assert table.early is not None
+        assert table.doubt is not None
         assert table.answers is not None
         row = 0
         for member in batch.members:
             last = memory.recall(member.session, member.frame, now=batch.started)
             if last is not None and member.rows == 1:
                 at = int(inputs[row])
-                uncertainty[row] = float(distance(table.early[at], table.early[last]))
+                uncertainty[row] = float(
+                    reuse_uncertainty(table.early[at], table.early[last], table.doubt[last])
+                )
                 agrees[row] = bool(table.answers[at] == table.answers[last])
                 self.remembered[member.id] = agrees[row]
             row += member.rows
