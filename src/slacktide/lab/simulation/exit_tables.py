@@ -96,8 +96,8 @@ class ExitTable:
                 raise _refuse(name, f"shape {shape}, got {values.shape}")
             if not ((values >= 0).all() and (values <= LARGEST).all()):
                 raise _refuse(name, f"numbers from 0 to {LARGEST:g}")
-        for name in ("uncertainty", "agreement", "doubt"):
-            if getattr(self, name) is not None and (getattr(self, name) > 1.0).any():
+        for name in ("uncertainty", "agreement"):
+            if (getattr(self, name) > 1.0).any():
                 raise _refuse(name, "shares of at most 1")
         if self.revisions is not None and (np.diff(self.revisions, prepend=1) < 0).any():
             raise _refuse("revisions", "numbers from 1 that never fall")
@@ -111,6 +111,8 @@ class ExitTable:
     def _check_early(self, early: Floats) -> None:
         if self.answers is None or self.doubt is None:
             raise _refuse("early", "'answers' and 'doubt' beside it")
+        if (self.doubt > 1.0).any():
+            raise _refuse("doubt", "shares of at most 1")
         if early.ndim != 2 or len(early) != len(self) or not np.isfinite(early).all():
             raise _refuse("early", f"finite numbers of shape ({len(self)}, features)")
 
