@@ -23,8 +23,8 @@ CEILINGS = {
     "cluster": 1_590,
     "domain": 3_154,
     "engine": 4_295,
-    "executors": 13_477,
-    "exits": 2_117,
+    "executors": 13_484,
+    "exits": 2_136,
     "frontends": 8_222,
     "models": 11_836,
     "observability": 1_930,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_128,
+    "lab/simulation": 8_134,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 84_224,
+    "serving": 84_250,
     "client": 2_258,
-    "lab": 20_873,
+    "lab": 20_879,
     "testing": 400,
-    "papers": 12_291,
-    "all": 120_002,
+    "papers": 12_294,
+    "all": 120_037,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
