@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def turn(clock: FakeClock) -> LaneTurn:
-    return LaneTurn(clock)
+    return LaneTurn(lambda: SimpleNamespace(terminate=False), clock)
 
 
 def batches(

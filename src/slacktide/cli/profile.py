@@ -64,6 +64,14 @@ def profile(
             exists=True,
         ),
     ] = None,
+    precisions: Annotated[
+        bool,
+        typer.Option(
+            "--precisions",
+            help="Instead compare fp32, bf16 and int8, with ONNX Runtime and OpenVINO: time, "
+            "rows/s, agreement of the answers, memory. int8 needs the model's samples.",
+        ),
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -95,6 +103,9 @@ def profile(
     name, definitions = _definitions(model, version, state_dir, profiles)
     labelled = None if accuracy is None else _labelled(accuracy, name, definitions)
     groups = [usable[:count] for count in counts]
+    if precisions:
+        _precisions(definitions, profiles, groups, seconds, json=json)
+        return
     session = _Session(profiles, usable, groups, seconds, thorough=thorough, shown=not json)
     try:
         asyncio.run(session.run(definitions, labelled))
@@ -114,6 +125,43 @@ def profile(
     if warning:
         console().print(warning, style="bold")
     _print_session(console(), name, definitions, session)
+
+
+def _precisions(
+    definitions: Sequence[ModelDefinition],
+    profiles: ProfileCache,
+    groups: Sequence[tuple[int, ...]],
+    seconds: float,
+    *,
+    json: bool,
+) -> None:
+    """Measure and print the table of backends and precisions of each version."""
+    from slacktide.cli.precisions import MeasuredWay, measure_ways, print_ways
+    from slacktide.executors.process import ProcessExecutor
+    from slacktide.executors.timed_replica import MeasuringError
+    from slacktide.models.repository.errors import RepositoryError
+
+    async def measured() -> dict[str, list[MeasuredWay]]:
+        executor = ProcessExecutor()
+        try:
+            return {
+                f"{definition.name} version {definition.version}": await measure_ways(
+                    executor, profiles, definition, groups, budget_s=seconds, shown=not json
+                )
+                for definition in definitions
+            }
+        finally:
+            await executor.close()
+
+    try:
+        tables = asyncio.run(measured())
+    except (MeasuringError, RepositoryError) as error:
+        fail(str(error), FELL_SHORT)
+    if json:
+        print_json({title: [way.document() for way in ways] for title, ways in tables.items()})
+        return
+    for title, ways in tables.items():
+        print_ways(console(), title, ways)
 
 
 def _core_counts(cores: Sequence[int] | None, usable: int) -> list[int]:

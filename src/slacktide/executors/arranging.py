@@ -74,7 +74,7 @@ class Arranger:
         self.thresholds: Mapping[int, float] = {}
         """Thresholds by position, of the policy's ramps and of old ramps that are not replaced
         yet."""
-        self.turn = LaneTurn()
+        self.turn = LaneTurn(session.opener.run_options)
         self._session = session
         self._source = session.opener.source
         self._threads = tuple(threads)
@@ -278,15 +278,18 @@ class Arranger:
         flags, opener = ([_features_if_asked(part.model) for part in parts], self._session.opener)
         chains: dict[int, list[Stage]] = {}
         types: dict[str, str] = {}
+        shapes: dict[str, Sequence[int | None]] = {}
         for threads in self._threads:
             chains[threads] = []
             for part, asks in zip(parts, flags, strict=True):
-                part.declare(types)
+                part.declare(types, shapes)
                 serialized = part.model.SerializeToString()
                 opened = _in_background(
                     partial(opener.open_stage, serialized, threads, optimised=opener.optimises)
                 )
                 types.update((output.name, output.type) for output in opened.get_outputs())
+                if opener.uses_openvino:  # it needs the number of axes
+                    shapes.update((output.name, output.shape) for output in opened.get_outputs())
                 rows = (*part.inputs, *part.received)
                 outputs = list(dict.fromkeys((*part.outputs, *part.passed_on)))
                 inputs = (*rows, SAMPLED) if asks else rows

@@ -3,6 +3,8 @@ it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slacktide.executors.decoders.boxes import BoxDecoder, index_of_boxes
 from slacktide.executors.decoders.decoder import Decoder, make_decoder
 from slacktide.executors.decoders.function import OutputFunction
@@ -19,6 +21,7 @@ from slacktide.executors.onnx_runtime import (
 )
 from slacktide.executors.pooling import make_pooler
 from slacktide.executors.ports import ModelSource
+from slacktide.executors.quantising import quantised_file
 from slacktide.executors.rounding import tolerance_of
 from slacktide.executors.session_opener import SessionOpener
 
@@ -31,6 +34,8 @@ def open_model(
         opener = SessionOpener(source, ((CPU, {}),), False, shared_arena, ())
         function = opener.open(threads)
         return ModelRunner(opener, function, function.interface)
+    if source.precision == "int8":
+        source = replace(source, path=quantised_file(source))
     available = load_onnxruntime().get_available_providers()
     try:
         check_number(device)

@@ -248,7 +248,7 @@ class ModelRunner:
         """The cause of an error of a run. If the text does not say, a synthetic row shows whether
         an accelerator still works."""
         fault = fault_of(error)
-        if fault is Fault.MODEL and self.warm and self.session and not self.opener.optimises:
+        if fault is Fault.MODEL and self.warm and self.session and self.opener.on_accelerator:
             try:
                 self.infer(self.synthetic(1))
             except Exception as again:

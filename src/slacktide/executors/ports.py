@@ -398,6 +398,10 @@ class ModelSource:
     providers: tuple[str, ...] = ()
     """Requested ONNX Runtime execution providers, best first; empty: the CPU, or CUDA for a lane
     on such a device."""
+    backend: str = "onnxruntime"
+    """`onnxruntime` or `openvino`."""
+    precision: str = "fp32"
+    """Precision in which the backend computes: `fp32`, `bf16` or `int8`."""
     warmup_shapes: RowShapes = field(default_factory=dict)
     """Configured shapes of the row used for warm-up and timing; −1: open."""
     padding: Padding | None = None
@@ -455,6 +459,11 @@ class ModelSource:
     """Seconds for warming up each session after its first row. Batches of two rows run in any case,
     larger ones while time is left. If it is None, or on an accelerator, whose memory is short,
     batches of all sizes run."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether another backend or precision runs it than ONNX Runtime in the file's own."""
+        return self.backend != "onnxruntime" or self.precision != "fp32"
 
     @property
     def expands(self) -> bool:

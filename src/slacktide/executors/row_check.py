@@ -182,11 +182,11 @@ class _Comparison:
                 continue
             if outputs[at][0] != expected[at][0] or spec.datatype is Datatype.BYTES:
                 return spec.name
-            answer, reference = (_numbers(spec, data) for _, data in (outputs[at], expected[at]))
+            answer, reference = (numbers_of(spec, data) for _, data in (outputs[at], expected[at]))
             alone = [
                 self._answers_alone[row][at][1] for row in self._pair if row in self._answers_alone
             ]
-            largest = max(_largest(_numbers(spec, data)) for data in alone)
+            largest = max(largest_magnitude(numbers_of(spec, data)) for data in alone)
             room = max(tolerance * largest, _LEAST)
             if spec.datatype in (Datatype.INT8, Datatype.UINT8):
                 room = max(room, 1.0)  # the output itself is rounded
@@ -197,14 +197,16 @@ class _Comparison:
         return ""
 
 
-def _numbers(spec: TensorSpec, data: bytes | memoryview) -> NDArray[Any]:
+def numbers_of(spec: TensorSpec, data: bytes | memoryview) -> NDArray[Any]:
+    """The elements of an output, as floating-point numbers."""
     array = np.frombuffer(data, spec.datatype.dtype)
     if spec.datatype is Datatype.BF16:
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return array if array.dtype == np.float32 else array.astype(np.float64)
 
 
-def _largest(array: NDArray[Any]) -> float:
+def largest_magnitude(array: NDArray[Any]) -> float:
+    """The largest magnitude of a finite element; 0 if there is none."""
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
@@ -238,7 +240,7 @@ def _changed(
     if spec.datatype is Datatype.BYTES:
         return None
     if spec.datatype.is_float:
-        wide = _numbers(spec, array.tobytes()).reshape(array.shape) * factor
+        wide = numbers_of(spec, array.tobytes()).reshape(array.shape) * factor
         wide = np.abs(wide) if factor > 0 else wide
         if spec.datatype is Datatype.BF16:
             return (wide.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)

@@ -18,6 +18,7 @@ from slacktide.executors.onnx_runtime import (
     fault_of,
     load_onnxruntime,
 )
+from slacktide.executors.openvino_session import CancelOptions, OpenVinoSession
 from slacktide.executors.ports import ModelSource
 
 
@@ -43,6 +44,8 @@ class SessionOpener:
         source, path = self.source, str(self.path)
         if source.function is not None:
             return FunctionSession(source.function, max(threads, *source.threads, 1))
+        if self.uses_openvino:
+            return OpenVinoSession(self.content or Path(path), threads, source.precision)
         # With a fallback, a model whose device fails would continue on the CPU.
         chosen = {"providers": list(self.providers), "enable_fallback": 0}
         try:
@@ -60,7 +63,9 @@ class SessionOpener:
 
     def open_stage(self, model: bytes, threads: int, *, optimised: bool) -> Any:
         """A session of a part of the model. `optimised`: the part comes from `optimise`, and is not
-        optimised again. Raises ONNX Runtime's own errors."""
+        optimised again. Raises the backend's own errors."""
+        if self.uses_openvino:
+            return OpenVinoSession(model, threads, self.source.precision)
         options = self._options(threads)
         if optimised:
             level = load_onnxruntime().GraphOptimizationLevel
@@ -70,9 +75,22 @@ class SessionOpener:
         )
 
     @property
+    def uses_openvino(self) -> bool:
+        return self.source.backend == "openvino"
+
+    @property
+    def on_accelerator(self) -> bool:
+        return len(self.providers) > 1
+
+    @property
     def optimises(self) -> bool:
-        """Whether `optimise` is possible. Accelerators do not expose the optimised model."""
-        return len(self.providers) == 1
+        """Whether `optimise` is possible. Accelerators and OpenVINO do not expose the optimised
+        model."""
+        return not self.on_accelerator and not self.uses_openvino
+
+    def run_options(self) -> Any:
+        """An object to pass to `run`, whose `terminate` stops the run when it is set."""
+        return CancelOptions() if self.uses_openvino else load_onnxruntime().RunOptions()
 
     def optimise(self, model: bytes) -> bytes:
         """The model as ONNX Runtime runs it here: operators fused, weights in blocked layouts.

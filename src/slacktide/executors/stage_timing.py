@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from slacktide.domain import Leaving
 from slacktide.executors.gathering import GatheredBatch
-from slacktide.executors.onnx_runtime import load_onnxruntime
 from slacktide.executors.staged import Stage, StageChain, StagedBatch
 
 SIZES = (1, 4, 8)
@@ -45,7 +44,11 @@ Ends = tuple[float, ...]
 class LaneTurn:
     """A worker's lock, held while a batch runs (`with turn:`). Timed runs give way to batches."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, run_options: Callable[[], Any], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`run_options`: see `SessionOpener.run_options`."""
+        self._run_options = run_options
         self.lock = threading.Lock()
         """Held during work that must not run at the same time as a batch."""
         self.begun = 0
@@ -89,7 +92,7 @@ class LaneTurn:
     def run_timed(self, run: Callable[[Any], Ends], seconds: float, *, beside: bool) -> Ends | None:
         """The result of `run`; None if no gap of `seconds` is expected, or a batch has stopped the
         run. `beside`: run to the end in any case, while batches run if necessary."""
-        options = load_onnxruntime().RunOptions()
+        options = self._run_options()
         with self.lock:
             if not beside:
                 if self.room() < seconds or self._idle_since is None:

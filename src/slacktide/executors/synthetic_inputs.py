@@ -65,6 +65,11 @@ class SyntheticRows:
                     self._fitting(spec, further_shapes[spec.name], "shapes")
             self.shapes(further_shapes)
 
+    @property
+    def sample_count(self) -> int:
+        """Number of sample rows; 0 if there are none."""
+        return max(map(len, self._samples.values()), default=0)
+
     def open_axes(self) -> dict[str, tuple[int, ...]]:
         """Axes of a row of each input; −1: free in the model and not configured."""
         axes = {spec.name: self._axes(spec) for spec in self._interface.inputs}

@@ -51,7 +51,7 @@ class WarmUp:
                 seconds, most_rows = time.perf_counter() - begin, rows
                 first.close()
                 limit_s = runner.source.warm_up_s
-                if rows == 1 and limit_s is not None and runner.opener.optimises:
+                if rows == 1 and limit_s is not None and not runner.opener.on_accelerator:
                     self._end = time.perf_counter() + limit_s
                 runner.check_rows(arrays, rows)
                 runner.warm = True

@@ -12,13 +12,15 @@ which changes the names and layouts of tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from slacktide.exits.data_flow import DataFlow, is_shape
 from slacktide.exits.ramp_graph import PREFIX
 
+NO_SHAPES: Mapping[str, Sequence[int | None]] = MappingProxyType({})
 _END = f"{PREFIX}answer"
 
 
@@ -39,15 +41,27 @@ class StageModel:
     outputs: tuple[str, ...]
     """Outputs of the whole model, including those of ramps."""
 
-    def declare(self, types: Mapping[str, str]) -> None:
-        """Declare the datatypes of received tensors, in ONNX Runtime's form ("tensor(float)"). They
-        are known once earlier stages are open."""
+    def declare(
+        self, types: Mapping[str, str], shapes: Mapping[str, Sequence[int | None]] = NO_SHAPES
+    ) -> None:
+        """Declare the datatypes of received tensors, in ONNX Runtime's form ("tensor(float)"), and
+        their `shapes` if the backend needs them; None: a free axis. They are known once earlier
+        stages are open."""
         import onnx
 
         for value in self.model.graph.input:
-            if value.name in self.received:
-                name = types[value.name].removeprefix("tensor(").removesuffix(")")
-                value.type.tensor_type.elem_type = onnx.TensorProto.DataType.Value(name.upper())
+            if value.name not in self.received:
+                continue
+            declared = value.type.tensor_type
+            name = types[value.name].removeprefix("tensor(").removesuffix(")")
+            declared.elem_type = onnx.TensorProto.DataType.Value(name.upper())
+            if value.name in shapes:
+                declared.ClearField("shape")
+                declared.shape.SetInParent()
+            for size in shapes.get(value.name, ()):
+                axis = declared.shape.dim.add()
+                if size is not None:
+                    axis.dim_value = size
 
 
 def split(model: Any) -> list[StageModel]:

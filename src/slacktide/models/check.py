@@ -11,14 +11,16 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slacktide.domain.preprocessing import PRESETS, as_pictures, looks_like_pictures, preset_for
 from slacktide.domain.tensors import ModelInterface, TensorSpec, any_size
+from slacktide.executors.agreement import find_agreement
 from slacktide.executors.decoders.decoder import make_decoder
 from slacktide.executors.decoders.labels import find_labels, names_in
-from slacktide.executors.measuring import measure
+from slacktide.executors.measuring import Measurement, measure
 from slacktide.executors.measuring_sizes import MOST_SIZES
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
@@ -29,9 +31,10 @@ from slacktide.executors.row_check import dependence_warning
 from slacktide.executors.synthetic_inputs import SyntheticRows, assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.exits.errors import ExitError
+from slacktide.models.backends import check_agreement, fastest
 from slacktide.models.core_layout import LaneError, assign_lanes, lane_conflicts
 from slacktide.models.exit_samples import positions_of
-from slacktide.models.families import accuracies, check_alike, profiled_files, worth_serving
+from slacktide.models.families import accuracies, check_alike, model_files, worth_serving
 from slacktide.models.model_manager import machine_reason
 from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
 from slacktide.models.pipelines import accuracy_problems
@@ -126,7 +129,7 @@ def _pipeline(
             model = listed_model.definitions[-1]  # the latest version answers
             try:
                 with as_repository_error(model.where):
-                    interface, metadata, _ = _declared(profiled_files(model)[0])
+                    interface, metadata, _ = _declared(model_files(model)[0])
             except RepositoryError:
                 problem_text = f"model {stage.model!r} cannot be served"
             else:
@@ -160,7 +163,7 @@ def _pipeline(
 
 def _version(definition: ModelDefinition) -> Iterator[Finding]:
     first: tuple[ModelDefinition, ModelInterface] | None = None
-    for file in profiled_files(definition):
+    for file in model_files(definition):
         try:
             with as_repository_error(file.where):
                 interface, metadata, hints = _declared(file)
@@ -385,23 +388,20 @@ async def try_loading(
                 beside = {**fitting, listed.name: listed.definitions[0].settings}
                 layout = assign_lanes(beside, cores)
                 lane = layout.scaled_lane(listed.name)
-                files = (file for version in listed.definitions for file in profiled_files(version))
+                core_sets = [core_set or (0,) for core_set in layout.core_sets(listed.name)]
+                counts = [len(core_set) for core_set in core_sets]
+                files = (file for version in listed.definitions for file in model_files(version))
                 for definition in files:
                     threads = () if lane is None else lane.threads(definition.settings)
                     source = source_of(definition, threads)
-                    core_sets = [core_set or (0,) for core_set in layout.core_sets(listed.name)]
-                    counts = [len(core_set) for core_set in core_sets]
                     warnings = []
                     if source.image_sizes and profiles.find(definition, counts, threads) is None:
                         findings.append(Finding(listed.name, Severity.WARNING, _unmeasured(source)))
-                    timed = await measure(
-                        executor,
-                        source,
-                        cores=core_sets,
-                        device=definition.settings.device,
-                        budget_s=_BUDGET_S,
-                        check_rows=True,
-                    )
+                    timing = partial(_timed, executor, threads=threads, core_sets=core_sets)
+                    _, timed, note = await fastest(definition, timing)
+                    if note:
+                        message = f"{definition.where}: {note}"
+                        findings.append(Finding(listed.name, Severity.NOTE, message))
                     await _try_tokenizer(definition, timed.interface)
                     if timed.dependence:
                         warnings.append(dependence_warning(timed.dependence))
@@ -424,6 +424,33 @@ async def try_loading(
     finally:
         await executor.close()
     return findings
+
+
+async def _timed(
+    executor: ProcessExecutor,
+    definition: ModelDefinition,
+    *,
+    threads: tuple[int, ...],
+    core_sets: Sequence[tuple[int, ...]],
+) -> Measurement:
+    """Measure a model briefly, and compare its answers with those of ONNX Runtime in fp32. Raises
+    MeasuringError if it does not run, or its answers differ too much."""
+    source = source_of(definition, threads)
+    timed = await measure(
+        executor,
+        source,
+        cores=core_sets,
+        device=definition.settings.device,
+        budget_s=_BUDGET_S,
+        check_rows=True,
+    )
+    if source.differs and not timed.guess:
+        reference = replace(source, backend="onnxruntime", precision="fp32")
+        agreement = await find_agreement(
+            executor, reference, source, cores=core_sets[-1], budget_s=_BUDGET_S
+        )
+        check_agreement(definition, agreement)
+    return timed
 
 
 async def _try_tokenizer(definition: ModelDefinition, interface: ModelInterface) -> None:

@@ -7,8 +7,9 @@ Variants that are files each have a profile, and the same interface except for i
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -26,15 +27,23 @@ from slacktide.executors.ports import Executor, ModelSource
 from slacktide.executors.row_check import dependence_warning
 from slacktide.executors.synthetic_inputs import assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.backends import candidates, check_agreement, fastest
 from slacktide.models.bootstrap import Interval
 from slacktide.models.learnt import PoolTimes
-from slacktide.models.profile_cache import ProfileCache, ProfiledModel
+from slacktide.models.profile_cache import (
+    LEAST_ACCURACY,
+    ProfileCache,
+    ProfiledModel,
+    label_of,
+)
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.errors import InterfaceMismatchError, Problem
 from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.variants import VariantSettings
 from slacktide.planning.variants import Family, FamilyVariant
+
+log = logging.getLogger("slacktide.models")
 
 _LOADED_PER_BYTE = 1.5
 """Session memory per byte of a file not yet measured: ONNX Runtime keeps some weights twice."""
@@ -65,9 +74,15 @@ class PreparedVersion:
     """Why requests may not share a batch although the model has a batch axis."""
 
 
-def profiled_files(definition: ModelDefinition) -> tuple[ModelDefinition, ...]:
-    """Return each definition that has its own profile: the version, or its variants with files."""
+def model_files(definition: ModelDefinition) -> tuple[ModelDefinition, ...]:
+    """Return a definition for each file: the version, or its variants with files."""
     return tuple(map(definition.of_variant, definition.files)) or (definition,)
+
+
+def profiled_files(definition: ModelDefinition) -> tuple[ModelDefinition, ...]:
+    """Return each definition that has its own profile: its files, with each backend to try."""
+    files = model_files(definition)
+    return tuple([candidate for file in files for candidate in candidates(file)])
 
 
 async def prepare_version(
@@ -82,31 +97,44 @@ async def prepare_version(
     MeasuringError."""
     settings = definition.settings.variants
     names = ("",) if settings is None else settings.names
+
+    async def profile_of(file: ModelDefinition) -> ProfiledModel:
+        timed = source_of(file, threads)
+        profile = await profiles.find_or_measure(file, timed, executor, core_sets)
+        check_agreement(file, profile.agreement)
+        return profile
+
+    precisions: Precisions = {}
     warnings: list[str] = []
     dependence = ""
     family: Family | None = None
     if settings is not None:
         measured = await asyncio.to_thread(profiles.accuracies, definition)
-        accuracy, assumed = accuracies(settings, measured.by_name)
+        precisions, dropped = await _precisions(definition, profile_of)
+        warnings += dropped
+        by_name = {**_agreements(precisions), **measured.by_name}
+        accuracy, assumed = accuracies(settings, by_name)
+        if settings.precisions:
+            accuracy = {name: accuracy[name] for name in precisions}
         names, dropped = worth_serving(accuracy, measured.differences)
         warnings += [*assumed, *dropped]
-    profiled: dict[str, ProfiledModel] = {}
-    """Profiles by variant; image sizes of one file share a profile, under an empty name."""
+    profiled: dict[str, tuple[str, ProfiledModel]] = {}
+    """Backends and profiles by variant; image sizes of one file share one, under an empty name."""
     pools: list[PreparedPool] = []
     for name in names:
         variant = definition.of_variant(name) if name else definition
-        source = source_of(variant, threads)
         key = variant.variant if variant.files else ""
-        profile = profiled.get(key)
-        if profile is None:
+        if key not in profiled:
             file = definition if variant.image_size else variant
-            timed = source_of(file, threads)
             try:
-                profile = await profiles.find_or_measure(file, timed, executor, core_sets)
+                file, profile, note = precisions.get(name) or await fastest(file, profile_of)
             except MeasuringError as error:
                 named = f"{variant.where}: {error}" if variant.files else str(error)
                 raise MeasuringError(named, permanent=error.permanent) from error
-            profiled[key] = profile
+            if note:
+                log.info("%s: %s", label_of(file), note)
+            timed = source_of(file, threads)
+            profiled[key] = file.settings.backend, profile
             if profile.dependence:
                 warnings.append(dependence_warning(profile.dependence))
                 dependence = profile.dependence if profile.interface.batches else dependence
@@ -122,6 +150,9 @@ async def prepare_version(
                 warnings += await asyncio.to_thread(
                     assumptions_of, timed, profile.interface, shapes, guess
                 )
+        backend, profile = profiled[key]
+        variant = variant.with_backend(backend)
+        source = source_of(variant, threads)
         times = await asyncio.to_thread(profiles.learnt.times, variant, profile)
         # Replicas warm up with the measured row and strides, and need not search for them again.
         batch = source.max_batch if profile.interface.batches else 0
@@ -146,6 +177,40 @@ async def prepare_version(
     return PreparedVersion(
         interface, tuple(pools), family, tuple(dict.fromkeys(warnings)), dependence
     )
+
+
+Precisions = dict[str, tuple[ModelDefinition, ProfiledModel, str]]
+"""What `fastest` returns, by precision."""
+
+
+async def _precisions(
+    definition: ModelDefinition, profile_of: Callable[[ModelDefinition], Awaitable[ProfiledModel]]
+) -> tuple[Precisions, list[str]]:
+    """Profile a family's precisions. Returns those that can be served, and a sentence about each
+    other one. Raises MeasuringError if none can."""
+    settings = definition.settings.variants
+    names = () if settings is None else settings.precisions
+    served: Precisions = {}
+    notes = []
+    for name in names:
+        try:
+            served[name] = await fastest(definition.of_variant(name), profile_of)
+        except MeasuringError as error:
+            if name == names[-1] and not served:
+                raise
+            notes.append(f"variants: {name!r} is not served: {error}")
+    return served, notes
+
+
+def _agreements(precisions: Precisions) -> dict[str, float]:
+    """Return the accuracy of each precision as far as it is known: how often its answer is that of
+    the file's own precision."""
+    agreements = {name: profile.agreement for name, (_, profile, _) in precisions.items()}
+    shares = {
+        name: 1.0 if name == "fp32" else None if agreement is None else agreement.top1
+        for name, agreement in agreements.items()
+    }
+    return {name: max(share, LEAST_ACCURACY) for name, share in shares.items() if share is not None}
 
 
 def _family_of(

@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 from slacktide.domain.padding import PaddedOutput
 from slacktide.domain.tensors import ModelInterface, image_input
+from slacktide.executors.agreement import Agreement, find_agreement
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring import Measurement, measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ExitSource, ModelSource, SessionSize
 from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.backends import candidates
 from slacktide.models.bootstrap import Interval
 from slacktide.models.exit_files import exit_source
 from slacktide.models.learnt import LearntTimes, size_table
@@ -64,6 +66,8 @@ class ProfiledModel:
     """See `Measurement`."""
     padded_outputs: Mapping[str, PaddedOutput] = field(default_factory=dict)
     """See `OpenedModel`."""
+    agreement: Agreement | None = None
+    """How answers differ from those of ONNX Runtime in fp32; None: it is what runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,8 @@ class ProfileCache:
         share = measured.record.cpu_share
         if measured.guess or not (is_quiet(share) or (share or 0.0) > (record.cpu_share or 0.0)):
             return None
-        return await self._store_measured(definition, replace(measured, dependence=dependence))
+        measured = replace(measured, dependence=dependence)
+        return await self._store_measured(definition, measured, busy.profiled.agreement)
 
     def stored(self, models: Iterable[ListedModel]) -> set[str]:
         """Return the models whose files all have a profile of this machine, whether or not it still
@@ -170,7 +175,11 @@ class ProfileCache:
 
         def holds(definition: ModelDefinition) -> bool:
             files = tuple(map(definition.of_variant, definition.files)) or (definition,)
-            return all(self._store.holds(file, hardware_of(file)) for file in files)
+            return all(
+                self._store.holds(file, hardware_of(file))
+                for listed in files
+                for file in candidates(listed)
+            )
 
         return {m.name for m in models if m.definitions and all(map(holds, m.definitions))}
 
@@ -221,6 +230,7 @@ class ProfileCache:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
         padded = _padded_outputs(stored.get("padded_outputs"))
+        compared = stored.get("agreement")
         return ProfiledModel(
             record,
             interface,
@@ -228,6 +238,7 @@ class ProfileCache:
             key=key,
             dependence=str(dependence),
             padded_outputs=padded,
+            agreement=None if compared is None else Agreement(**compared),
         )
 
     def _drops_axis(self, definition: ModelDefinition, interface: ModelInterface) -> bool:
@@ -312,10 +323,17 @@ class ProfileCache:
         batches = measured.interface.batches
         if dependence and batches and self._drops_axis(definition, measured.interface):
             measured = await run(replace(source, max_batch=0))
-        return await self._store_measured(definition, replace(measured, dependence=dependence))
+        agreement = None
+        if source.differs and not measured.guess:
+            reference = replace(source, backend="onnxruntime", precision="fp32")
+            agreement = await find_agreement(
+                executor, reference, source, cores=cores[-1], budget_s=budget_s
+            )
+        measured = replace(measured, dependence=dependence)
+        return await self._store_measured(definition, measured, agreement)
 
     async def _store_measured(
-        self, definition: ModelDefinition, measured: Measurement
+        self, definition: ModelDefinition, measured: Measurement, agreement: Agreement | None
     ) -> ProfiledModel:
         interface, dependence = _limited(measured.interface, definition), measured.dependence
         key = await asyncio.to_thread(self._key, definition)
@@ -333,6 +351,8 @@ class ProfileCache:
                 name: asdict(output) for name, output in measured.padded_outputs.items()
             },
         }
+        if agreement is not None:
+            document["agreement"] = asdict(agreement)
         try:
             await asyncio.to_thread(self._store.save, definition, key, document)
         except RepositoryError as error:
@@ -347,6 +367,7 @@ class ProfileCache:
             measured.needed_s,
             measured.untimed,
             measured.padded_outputs,
+            agreement,
         )
 
     @staticmethod
@@ -355,9 +376,14 @@ class ProfileCache:
 
 
 def hardware_of(definition: ModelDefinition) -> str:
-    """Return the machine's fingerprint, followed by the device if it is an accelerator."""
-    device, hardware = definition.settings.device, hardware_fingerprint().digest
-    return hardware if device == "cpu" else f"{hardware}-{device}"
+    """Return the machine's fingerprint, followed by the device if it is an accelerator, and by the
+    backend and precision unless they are the default."""
+    settings, parts = definition.settings, [hardware_fingerprint().digest]
+    if not settings.on_cpu:
+        parts.append(settings.device)
+    if (settings.backend, settings.precision) != ("onnxruntime", "fp32"):
+        parts += [settings.backend, settings.precision]
+    return "-".join(parts)
 
 
 def label_of(definition: ModelDefinition) -> str:

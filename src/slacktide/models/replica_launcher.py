@@ -284,6 +284,8 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         definition.data_root,
         definition.settings.max_batch,
         definition.settings.providers,
+        definition.settings.backend,
+        definition.settings.precision,
         definition.warmup_shapes,
         definition.settings.pads,
         threads,

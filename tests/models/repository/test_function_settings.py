@@ -51,6 +51,7 @@ def test_a_folder_with_settings_alone_is_a_model_of_version_1(tmp_path: Path) ->
     [
         (STATED + "file: other.onnx\n", "file: not allowed with 'function'"),
         (STATED + "variants: [32, 64]\n", "variants: not allowed with 'function'"),
+        (STATED + "backend: openvino\n", "backend: not allowed with 'function'"),
         (STATED + "early_exit: 1%\n", "early_exit: not allowed with 'function'"),
         (STATED + "versions: all\n", "versions: not allowed with 'function'"),
         (STATED + "device: cuda\n", "device: expected 'cpu' with 'function'"),

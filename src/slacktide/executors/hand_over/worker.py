@@ -57,8 +57,8 @@ from slacktide.executors.onnx_runtime import (
     ModelError,
     client_detail,
     fault_of,
-    load_onnxruntime,
 )
+from slacktide.executors.openvino_session import keep_cores, load_openvino
 from slacktide.executors.ports import BatchOrder
 from slacktide.executors.remembering import RowMemory
 from slacktide.executors.session import ModelSession
@@ -92,6 +92,9 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
     # The kernel enforces a control group's limit. Under RLIMIT_DATA, allocations fail instead.
     confined = limit is not None and not limit_memory(limit) and request.device == "cpu"
     try:
+        if request.source.backend == "openvino":
+            load_openvino()
+            keep_cores()
         pool = SessionPool.open(
             request.source,
             cores=len(request.cores),
@@ -225,7 +228,7 @@ class BatchRunner:
         self._session = session
         self._arena = arena
         self._outputs = outputs
-        self._new_options = load_onnxruntime().RunOptions
+        self._new_options = session.opener.run_options
         self._lock = threading.Lock()
         self._running: int | None = None
         self._options: Any = None

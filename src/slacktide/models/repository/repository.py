@@ -102,8 +102,7 @@ class ModelDefinition:
     labels: tuple[str, ...] = ()
     """Names in that file."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """Model files by variant, if the family has `files` or `depths`. The first file is
-    `model_path`."""
+    """Model files by variant, unless variants are `sizes`. The first file is `model_path`."""
     device_origin: str = ""
     """File, line and key that select a GPU; empty on the CPU."""
     variant: str = ""
@@ -116,12 +115,22 @@ class ModelDefinition:
         assert self.settings.variants is not None
         stated = self.settings.variants.files.get(name)
         decode = None if stated is None else stated.decode
+        backend = None if stated is None else stated.backend
+        precision = None if stated is None else stated.precision
+        if name in self.settings.variants.precisions:
+            precision = name
         update = {
             "file": self.settings.file if stated is None else stated.file,
             "decode": decode or self.settings.decode,
+            "backend": backend or self.settings.backend,
+            "precision": precision or self.settings.precision,
         }
         settings = self.settings.model_copy(update=update)
         return replace(self, variant=name, model_path=self.files[name], settings=settings)
+
+    def with_backend(self, name: str) -> ModelDefinition:
+        """Return the definition with another `backend`."""
+        return replace(self, settings=self.settings.model_copy(update={"backend": name}))
 
     @property
     def image_size(self) -> int:
@@ -275,6 +284,7 @@ class Repository:
         variants = settings.variants.files if settings.variants is not None else {}
         files = {name: variant.file for name, variant in variants.items()}
         depths = settings.variants.depths if settings.variants is not None else {}
+        precisions = settings.variants.precisions if settings.variants is not None else ()
         if files:
             settings = settings.model_copy(update={"file": next(iter(files.values()))})
         available = tuple(self._versions(model, folder))
@@ -315,7 +325,9 @@ class Repository:
                 labels=self._labels(label_files[version], own_where, config, settings),
                 files={
                     name: self._place(model, version, file, stated=bool(files))[1]
-                    for name, file in (files or dict.fromkeys(depths, settings.file)).items()
+                    for name, file in (
+                        files or dict.fromkeys(depths or precisions, settings.file)
+                    ).items()
                 },
             )
             for version in chosen

@@ -48,7 +48,12 @@ from slacktide.models.repository.fields import (
 from slacktide.models.repository.function import AfterSettings, BeforeSettings, FunctionSettings
 from slacktide.models.repository.image import Image
 from slacktide.models.repository.paths import VERSION_RULE, is_version
-from slacktide.models.repository.variants import VariantSettings, short_variants
+from slacktide.models.repository.variants import (
+    Backend,
+    Precision,
+    VariantSettings,
+    short_variants,
+)
 
 Count = Annotated[int, Field(ge=1)]
 Duration = Annotated[Seconds, Field(gt=0)]
@@ -335,6 +340,13 @@ class ModelSettings(Section):
     """ONNX Runtime's execution providers, best first: `cpu`, `cuda`, `tensorrt`. The default
     depends on the device. `cuda` or `tensorrt` without a `device` means `cuda:0`. Providers that
     contradict the device are refused."""
+    backend: Backend = "onnxruntime"
+    """What runs the model file: `onnxruntime`, `openvino` (on the CPU; needs
+    `slacktide[openvino]`), or `auto`: the [faster of both](precision.md), measured here with the
+    profile, if their answers agree."""
+    precision: Precision = "fp32"
+    """The [precision](precision.md) in which the model computes: `fp32`, as in the file; `bf16`,
+    with OpenVINO on processors that have it; or `int8`, quantised once from `samples`."""
     versions: Annotated[Versions, BeforeValidator(_short_versions)] = Versions(latest=1)
     """The versions to serve: exactly one of the keys below. `all` is short for `versions.all`, a
     list for `versions.only`."""
@@ -481,6 +493,36 @@ class ModelSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _backend_can_run_it(self) -> ModelSettings:
+        files = {} if self.variants is None else self.variants.files
+        ways = [("", self.backend, self.precision)]
+        ways += [
+            (
+                f"variants.files.{name}.",
+                file.backend or self.backend,
+                file.precision or self.precision,
+            )
+            for name, file in files.items()
+        ]
+        if self.variants is not None:
+            ways += [
+                ("variants.precisions: ", self.backend, name) for name in self.variants.precisions
+            ]
+        for where, backend, precision in ways:
+            if precision == "bf16" and backend == "onnxruntime":
+                raise ValueError(f"{where}precision: bf16 needs 'backend: openvino' or 'auto'")
+            if backend == "onnxruntime" and precision == "fp32":
+                continue
+            key = "backend" if backend != "onnxruntime" else "precision"
+            if not self.on_cpu or self.providers:
+                raise ValueError(f"{where}{key}: expected the default on a GPU or with 'providers'")
+            if self.executor == "in_process":
+                raise ValueError(f"executor: expected 'worker' with '{where}{key}'")
+        if self.variants is not None and self.variants.precisions and self.precision != "fp32":
+            raise ValueError("precision: not allowed with 'variants.precisions'")
+        return self
+
+    @model_validator(mode="after")
     def _functions_around_it(self) -> ModelSettings:
         for key, function in (("before", self.before), ("after", self.after)):
             if function is None:
@@ -501,8 +543,9 @@ class ModelSettings(Section):
     def _function_alone(self) -> ModelSettings:
         if self.function is None:
             return self
-        keys = ("file", "variants", "early_exit", "versions", "providers", "expose", "decode")
-        for key in (*keys, "labels", "before", "after", "pooling", "normalize"):
+        keys = ("file", "variants", "early_exit", "versions", "providers", "backend", "precision")
+        more = ("expose", "decode", "labels", "before", "after", "pooling", "normalize")
+        for key in keys + more:
             if key in self.model_fields_set:
                 raise OptionError((key, "not allowed with 'function'"))
         if not self.on_cpu:

@@ -6,12 +6,14 @@ variants:
   accuracy: {small: 0.71, large: 0.78}
 variants:
   depths: {shallow: [early/scores], deep: [scores]}      outputs of one file, after more layers
+variants:
+  precisions: [int8, bf16, fp32]                         one file, computed in less precision
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -59,6 +61,19 @@ def _bare(file: str) -> str:
     return file
 
 
+Backend = Literal["onnxruntime", "openvino", "auto"]
+Precision = Literal["int8", "bf16", "fp32"]
+PRECISIONS: tuple[Precision, ...] = ("int8", "bf16", "fp32")
+"""From the least precise to the file's own."""
+
+
+def _by_precision(precisions: tuple[Precision, ...]) -> tuple[Precision, ...]:
+    expected = tuple([name for name in PRECISIONS if name in precisions])
+    if precisions != expected:
+        raise ValueError(f"expected each once, least precise first: {', '.join(expected)}")
+    return precisions
+
+
 class VariantFile(Section):
     """One file of a family. Its name is short for `file`."""
 
@@ -71,6 +86,10 @@ class VariantFile(Section):
     """How pictures become the file's only input, if it differs from `inputs.NAME.image`."""
     decode: Annotated[DecodeSettings, short_for("as")] | None = None
     """The decoder of this file's outputs, if it differs from the model's."""
+    backend: Backend | None = None
+    """The backend of this file, if it differs from the model's."""
+    precision: Precision | None = None
+    """The precision of this file, if it differs from the model's."""
 
 
 class VariantSettings(Section):
@@ -96,6 +115,12 @@ class VariantSettings(Section):
     """Instead of `sizes`: the outputs of one model file that each variant returns, the shallowest
     first. All lists have the same length and order. Clients see the last variant's names. A variant
     loads only the part of the file that its outputs need."""
+    precisions: Annotated[
+        tuple[Precision, ...], Field(strict=False, max_length=3), AfterValidator(_by_precision)
+    ] = ()
+    """Instead of `sizes`: the [precisions](precision.md) in which one model file runs, the least
+    precise first: `int8`, `bf16`, `fp32`. Until `slacktide profile --accuracy` measures it, the
+    accuracy of a variant is its agreement with `fp32`."""
     accuracy: dict[str, Annotated[float, Field(gt=0, le=1)]] = {}  # noqa: RUF012
     """Accuracy of each variant, above 0 and at most 1. Default: as measured by `slacktide profile
     --accuracy`; if not measured, later variants count as better."""
@@ -103,11 +128,11 @@ class VariantSettings(Section):
     """For `slacktide profile --accuracy`: the output with class scores, if a classifier has several
     outputs."""
     memory: dict[str, Size] = {}  # noqa: RUF012
-    """Memory of a loaded copy of each variant, for `files` or `depths`. Default: as measured."""
+    """Memory of a loaded copy of each variant, not for `sizes`. Default: as measured."""
     lane_memory: Size | None = None
-    """Maximum memory of all loaded copies on a lane, for `files` or `depths`."""
+    """Maximum memory of all loaded copies on a lane, not for `sizes`."""
     resident: Annotated[int, Field(ge=1, le=MOST_VARIANTS)] = 5
-    """Maximum number of loaded copies on a lane, for `files` or `depths`."""
+    """Maximum number of loaded copies on a lane, not for `sizes`."""
     planner: Annotated[dict[str, Any], BeforeValidator(_planner)] = {"name": PLANNERS[0]}  # noqa: RUF012
     """The planner that chooses each client's variant: `variants`, with its
     [options](variants.md#how-variants-are-planned) next to its name. With `none`, the scaling
@@ -117,16 +142,19 @@ class VariantSettings(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> VariantSettings:
-        if sum(map(bool, (self.sizes, self.files, self.depths))) != 1:
+        if sum(map(bool, (self.sizes, self.files, self.depths, self.precisions))) != 1:
             raise ValueError(
-                "expected exactly one of 'sizes', 'files' and 'depths', with at least one variant"
+                "expected exactly one of 'sizes', 'files', 'depths' and 'precisions', with at "
+                "least one variant"
             )
         for name, outputs in self.depths.items():
             if len(set(outputs)) != len(tuple(self.depths.values())[-1]):
                 message = "expected as many different outputs as the last variant lists"
                 raise OptionError((f"depths.{name}", message))
-        if len({variant.file for variant in self.files.values()}) < len(self.files):
-            raise OptionError(("files", "expected a different file for each variant"))
+        ways = {(file.file, file.backend, file.precision) for file in self.files.values()}
+        if len(ways) < len(self.files):
+            expected = "expected a different file, backend or precision for each variant"
+            raise OptionError(("files", expected))
         if self.memory and self.sizes:
             raise OptionError(("memory", "not allowed with 'sizes': these variants share one copy"))
         unknown = [
@@ -142,7 +170,7 @@ class VariantSettings(Section):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the variants, smallest first."""
-        return tuple(map(str, self.sizes)) or tuple(self.files or self.depths)
+        return tuple(map(str, self.sizes)) or tuple(self.files or self.depths or self.precisions)
 
     @property
     def planner_name(self) -> str:

@@ -1,0 +1,120 @@
+"""`quantised_file`: a model with int8 weights and activations, made once from the owner's samples.
+
+ONNX Runtime's static quantisation runs the samples through the model and notes the range of each
+tensor. Layers get scales for each channel. The file lies in a hidden folder beside the model, named
+after a hash of the model and of its samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from slacktide._files import open_file
+from slacktide.executors.onnx_runtime import ModelError, client_detail, load_onnxruntime
+from slacktide.executors.ports import ModelSource
+
+if TYPE_CHECKING:
+    from slacktide.executors.model_runner import ModelRunner
+
+FOLDER: Final = ".quantised"
+MOST_SAMPLES: Final = 256
+"""Maximum rows that ranges are taken from."""
+_QUANTISED_OPERATORS: Final = ("Conv", "MatMul", "Gemm")
+"""Others save little, and quantising what lies between them costs accuracy."""
+_RECIPE: Final = "1"
+"""Changes when the same samples would give another file."""
+
+
+def quantised_file(source: ModelSource) -> Path:
+    """Return the path of the quantised model, which is made if it is missing. Raises ModelError if
+    there are no samples, the model cannot be quantised, or its folder is not writable."""
+    if source.samples is None and not source.sample_rows:
+        raise ModelError("precision: int8 needs the model's own rows; state them as 'samples'")
+    folder = source.root / FOLDER
+    path = folder / f"{_digest(source)}.onnx"
+    if path.exists():
+        return path
+    try:
+        folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as parts:
+            made = Path(parts) / "int8.onnx"
+            _quantise(source, Path(parts) / "prepared.onnx", made)
+            os.replace(made, path)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise ModelError(f"precision: the int8 file cannot be written: {why}") from None
+    for older in folder.glob("*.onnx"):
+        if older != path and older.stat().st_mtime < path.stat().st_mtime:
+            with suppress(OSError):
+                older.unlink()
+    return path
+
+
+def _digest(source: ModelSource) -> str:
+    digest = hashlib.sha256(_RECIPE.encode())
+    files = [source.path, *source.sample_rows.values()]
+    for path in (*files, *filter(None, (source.samples,))):
+        with open_file(path) as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    digest.update(repr((sorted(source.outputs.items()), source.image)).encode())
+    return digest.hexdigest()[:16]
+
+
+def _quantise(source: ModelSource, prepared: Path, made: Path) -> None:
+    """Write the quantised model to `made`. Raises ModelError and OSError."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    from slacktide.executors.model_opening import open_model
+    from slacktide.executors.warm_up import WarmUp
+
+    load_onnxruntime()
+    plain = replace(source, backend="onnxruntime", precision="fp32", decode=None, after=None)
+    runner = open_model(plain, max(1, len(os.sched_getaffinity(0))))
+    WarmUp(runner).run(ExitStack())
+    if runner.cold:
+        raise ModelError(f"precision: no row of 'samples' runs: {runner.cold}")
+    rows = _rows(runner, source)
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> dict[str, Any] | None:
+            return next(rows, None)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            quant_pre_process(str(source.path), str(prepared), skip_symbolic_shape=True)
+            quantize_static(
+                str(prepared),
+                str(made),
+                Reader(),
+                op_types_to_quantize=list(_QUANTISED_OPERATORS),
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+            )
+    except Exception as error:  # whatever an unusual graph may raise
+        detail = client_detail(error, source.path, source.root, prepared)
+        raise ModelError(f"precision: the model cannot be quantised: {detail}") from None
+
+
+def _rows(runner: ModelRunner, source: ModelSource) -> Iterator[dict[str, Any]]:
+    """Samples as inputs of the model's file, one row at a time."""
+    samples = runner.synthetic_rows()
+    count = min(MOST_SAMPLES, samples.sample_count)
+    shapes, generator = runner.row_shapes, np.random.default_rng(0)
+    for first in range(count):
+        arrays = samples.arrays(shapes, 1, generator, first=first)
+        if not runner.interface.batches:
+            arrays = {name: array.reshape(shapes[name]) for name, array in arrays.items()}
+        yield runner.converted(arrays)

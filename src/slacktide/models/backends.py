@@ -1,0 +1,100 @@
+"""Chooses what runs a model's file where its settings say `backend: auto`, and checks that another
+backend or precision gives nearly the same answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from slacktide.executors.agreement import Agreement
+from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.repository.repository import ModelDefinition
+from slacktide.profiles import LatencyTable, ProfileRecord
+
+MOST_ERROR = 0.02
+"""Largest error, relative to an output's largest magnitude, with which OpenVINO may replace ONNX
+Runtime in the same precision: fast convolutions round differently."""
+LEAST_SAME, LEAST_AGREEMENT = 0.99, 0.9
+"""Least share of rows with the same class in the same precision, and in a lower one."""
+NOTICEABLE = 1.02
+"""Below this ratio `auto` stays with ONNX Runtime."""
+
+
+class Timed(Protocol):
+    """Something measured."""
+
+    @property
+    def record(self) -> ProfileRecord: ...
+
+
+MeasuredT = TypeVar("MeasuredT", bound=Timed)
+
+
+def check_agreement(definition: ModelDefinition, agreement: Agreement | None) -> None:
+    """Raise MeasuringError if answers differ too much to be served."""
+    if agreement is None:
+        return
+    settings, top1 = definition.settings, agreement.top1
+    if settings.precision == "fp32":
+        differs = agreement.error > MOST_ERROR or (top1 is not None and top1 < LEAST_SAME)
+    else:
+        differs = top1 is not None and top1 < LEAST_AGREEMENT
+    if differs or not math.isfinite(agreement.error):
+        way = f"backend: {settings.backend}, precision: {settings.precision}"
+        raise MeasuringError(
+            f"{way}: answers differ too much from those of ONNX Runtime in fp32: {agreement}",
+            permanent=True,
+        )
+
+
+def candidates(definition: ModelDefinition) -> tuple[ModelDefinition, ...]:
+    """Return the definition with each backend that `auto` may choose; otherwise itself."""
+    settings = definition.settings
+    if settings.backend != "auto":
+        return (definition,)
+    names = ("openvino",) if settings.precision == "bf16" else ("onnxruntime", "openvino")
+    return tuple(map(definition.with_backend, names))
+
+
+async def fastest(
+    definition: ModelDefinition,
+    measure: Callable[[ModelDefinition], Awaitable[MeasuredT]],
+) -> tuple[ModelDefinition, MeasuredT, str]:
+    """Measure each of `candidates`. Returns the fastest, its measurement, and a sentence for the
+    log; empty if there was no choice. Raises MeasuringError if none runs."""
+    measured: list[tuple[ModelDefinition, MeasuredT]] = []
+    notes: list[str] = []
+    tried = candidates(definition)
+    for candidate in tried:
+        try:
+            measured.append((candidate, await measure(candidate)))
+        except MeasuringError as error:
+            if candidate is tried[-1] and not measured:
+                raise
+            notes.append(f"{candidate.settings.backend} is not used: {error}")
+    if len(measured) == 1:
+        return *measured[0], "; ".join(notes)
+    (first, its_measurement), (second, other) = measured
+    ratio = speed_ratio(its_measurement.record.table, other.record.table)
+    if ratio >= NOTICEABLE:
+        return second, other, _chosen(second, first, ratio)
+    return first, its_measurement, _chosen(first, second, 1.0 / ratio)
+
+
+def _chosen(chosen: ModelDefinition, other: ModelDefinition, ratio: float) -> str:
+    names = chosen.settings.backend, other.settings.backend
+    return f"backend: {names[0]} is used, which takes {1.0 / ratio:.2f} of the time of {names[1]}"
+
+
+def speed_ratio(table: LatencyTable, other: LatencyTable) -> float:
+    """Return how many times as fast `other` is: the geometric mean over the batch sizes and numbers
+    of cores that both tables have."""
+    batches = sorted({*table.batches} & {*other.batches})
+    cores = sorted({*table.cores} & {*other.cores})
+    logs = [
+        math.log(table.expected(rows, n) / other.expected(rows, n))
+        for rows in batches
+        for n in cores
+    ]
+    return math.exp(sum(logs) / len(logs)) if logs else 1.0
