@@ -30,10 +30,19 @@ def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any
     """Rows by input, [n, *shape of a row], from an .npz file with arrays for some or all inputs.
 
     Arrays have the batch axis first, and the same number of rows. For a model without a batch axis
-    an array is one request, n = 1. Raises ValueError, which names `samples`.
+    an array is one request, n = 1. `labels` are ignored, and `NAME.shapes` (see `read_requests`) if
+    all rows have one shape. Raises ValueError, which names `samples`.
     """
     content = _bounded(path, f"samples: {path.name}")
-    return _fitting(_arrays(content, path, MOST_BYTES), path, interface)
+    arrays = _arrays(content, path, MOST_BYTES)
+    for spec in interface.inputs:
+        shapes = arrays.pop(f"{spec.name}.shapes", None)
+        full = arrays[spec.name].shape[1:] if spec.name in arrays else ()
+        if shapes is not None and not (shapes == np.array(full, np.int64)).all():
+            raise ValueError(f"samples: expected rows of {spec.name!r} of one shape")
+    if "labels" not in {spec.name for spec in interface.inputs}:
+        arrays.pop("labels", None)
+    return _fitting(arrays, path, interface)
 
 
 def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, NDArray[Any]]]:

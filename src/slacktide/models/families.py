@@ -7,6 +7,7 @@ Variants that are files each have a profile, and the same interface except for i
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,11 +28,16 @@ from slacktide.executors.ports import Executor, ModelSource
 from slacktide.executors.row_check import dependence_warning
 from slacktide.executors.synthetic_inputs import assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
-from slacktide.models.backends import candidates, check_agreement, fastest
+from slacktide.models.backends import (
+    NOTICEABLE,
+    candidates,
+    check_agreement,
+    fastest,
+    speed_ratio,
+)
 from slacktide.models.bootstrap import Interval
 from slacktide.models.learnt import PoolTimes
 from slacktide.models.profile_cache import (
-    LEAST_ACCURACY,
     ProfileCache,
     ProfiledModel,
     label_of,
@@ -199,18 +205,28 @@ async def _precisions(
             if name == names[-1] and not served:
                 raise
             notes.append(f"variants: {name!r} is not served: {error}")
+    for precision, better in itertools.combinations([*served], 2):
+        if precision not in served:
+            continue
+        tables = (served[key][1].record.table for key in (better, precision))
+        if speed_ratio(*tables) < NOTICEABLE:
+            notes.append(f"variants: {precision!r} is not served: it is no faster than {better!r}")
+            del served[precision]
     return served, notes
 
 
 def _agreements(precisions: Precisions) -> dict[str, float]:
-    """Return the accuracy of each precision as far as it is known: how often its answer is that of
-    the file's own precision."""
-    agreements = {name: profile.agreement for name, (_, profile, _) in precisions.items()}
-    shares = {
-        name: 1.0 if name == "fp32" else None if agreement is None else agreement.top1
-        for name, agreement in agreements.items()
-    }
-    return {name: max(share, LEAST_ACCURACY) for name, share in shares.items() if share is not None}
+    """Return the accuracy of each precision as far as it is known: the share of answers that are
+    those of the file's own precision, estimated from few rows (rule of succession). So without
+    labelled data no precision counts as equal to the file's own."""
+    shares = {}
+    for name, (_, profile, _) in precisions.items():
+        agreement = profile.agreement
+        if name == "fp32":
+            shares[name] = 1.0
+        elif agreement is not None and agreement.top1 is not None:
+            shares[name] = (agreement.top1 * agreement.rows + 1.0) / (agreement.rows + 2.0)
+    return shares
 
 
 def _family_of(
