@@ -16,7 +16,7 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.hand_over.arena import Arena, Slot
 from slacktide.executors.hand_over.tensor_io import decode_strings, encode_strings
 from slacktide.executors.ports import ModelSource
-from slacktide.executors.sample_rows import MOST_BYTES, read_requests
+from slacktide.executors.sample_rows import MOST_BYTES, read_archive, read_requests
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.lab.examples.catalog import Samples
 
@@ -64,6 +64,19 @@ def test_samples_are_taken_in_turn(archive: Any) -> None:
     assert arrays["rate"].tolist() == [-3, -3]
     longer = rows.arrays({**rows.shapes(), "image": (2, 7)}, 2, np.random.default_rng(1))
     assert longer["image"].shape == (2, 2, 7)
+
+
+def test_a_file_of_labelled_requests_serves_as_samples_if_its_rows_have_one_shape(
+    archive: Any,
+) -> None:
+    interface = ModelInterface((TensorSpec("image", Datatype.FP32, (-1, -1)),), (), 8)
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    labels = np.array([0, 1])
+    whole = archive(**{"image": rows, "image.shapes": np.array([[3], [3]]), "labels": labels})
+    assert [*read_archive(whole, interface)] == ["image"]
+    cut = archive(**{"image": rows, "image.shapes": np.array([[3], [2]])})
+    with pytest.raises(ValueError, match="samples: expected rows of 'image' of one shape"):
+        read_archive(cut, interface)
 
 
 def test_payloads_hold_the_same(archive: Any) -> None:
