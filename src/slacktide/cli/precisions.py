@@ -118,14 +118,14 @@ def print_ways(out: Console, title: str, ways: Sequence[MeasuredWay]) -> None:
         if way.profile is None:
             continue
         agreement = way.profile.agreement
-        same = "–" if agreement is None or agreement.top1 is None else f"{agreement.top1:.1%}"
+        agreeing = "–" if agreement is None or agreement.top1 is None else f"{agreement.top1:.1%}"
         table.add_row(
             way.precision,
             way.backend,
             f"{way.row_s * 1e3:.2f} ms",
             f"{way.rows_per_s:.1f}",
             f"{way.rows_per_s / first.rows_per_s:.2f}",
-            same,
+            agreeing,
             "–" if agreement is None else f"{agreement.error:.2%}",
             f"{way.memory / (1 << 20):.0f} MiB",
         )

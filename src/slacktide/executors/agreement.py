@@ -45,8 +45,8 @@ class Agreement:
 
     def __str__(self) -> str:
         rows = f"{self.rows} {'samples' if self.sampled else 'random rows'}"
-        same = "" if self.top1 is None else f"the same class in {self.top1:.1%}, "
-        return f"{same}largest error {self.error:.2%} of {self.output!r} ({rows})"
+        classes = "" if self.top1 is None else f"the same class in {self.top1:.1%}, "
+        return f"{classes}largest error {self.error:.2%} of {self.output!r} ({rows})"
 
 
 async def find_agreement(
@@ -59,7 +59,8 @@ async def find_agreement(
 ) -> Agreement:
     """Run up to `MOST_ROWS` rows through both, in about `budget_s` seconds. Raises MeasuringError
     if one of them cannot run."""
-    reference, changed = (replace(s, decode=None, after=None) for s in (reference, changed))
+    reference = replace(reference, decode=None, after=None)
+    changed = replace(changed, decode=None, after=None)
     arena = Arena(_ARENA_LIMIT, name="slacktide-agreement")
     try:
         opened, payloads, expected = await _answers(
@@ -95,7 +96,7 @@ async def _answers(
             replica.inputs = [payload]
             await replica.run(1)
             (outputs,) = replica.outputs
-            answers.append(tuple((shape, bytes(data)) for shape, data in outputs))
+            answers.append(tuple((shape, bytes(content)) for shape, content in outputs))
             if time.perf_counter() > end:
                 break
     except BatchError as error:
@@ -127,26 +128,26 @@ def compared(
 ) -> Agreement:
     """Compare answers to the same rows; rows beyond the shorter of the two are left out."""
     pairs = list(zip(expected, answers, strict=False))
-    worst, named, same, positions = 0.0, "", 0, 0
+    worst, worst_output, agreeing, positions = 0.0, "", 0, 0
     for at, spec in enumerate(specs):
         if spec.datatype is Datatype.BYTES:
             continue
         largest = max(largest_magnitude(numbers_of(spec, row[at][1])) for row, _ in pairs)
         for reference, answer in pairs:
-            (shape, data), (other_shape, other_data) = reference[at], answer[at]
+            (shape, content), (other_shape, other_content) = reference[at], answer[at]
             if shape != other_shape:
                 return Agreement(np.inf, spec.name, None, len(pairs), sampled)
-            numbers, others = numbers_of(spec, data), numbers_of(spec, other_data)
+            numbers, answered = numbers_of(spec, content), numbers_of(spec, other_content)
             with np.errstate(invalid="ignore"):
-                differences = np.abs(numbers - others)
+                differences = np.abs(numbers - answered)
             error = float(np.nanmax(differences, initial=0.0)) / (largest or 1.0)
-            if error > worst or not named:
-                worst, named = error, spec.name
+            if error > worst or not worst_output:
+                worst, worst_output = error, spec.name
             if spec.datatype.is_float and len(shape) in (2, 3) and shape[-1] > 1:
                 classes, other_classes = (
-                    array.reshape(-1, shape[-1]).argmax(axis=1) for array in (numbers, others)
+                    array.reshape(-1, shape[-1]).argmax(axis=1) for array in (numbers, answered)
                 )
-                same += int((classes == other_classes).sum())
+                agreeing += int((classes == other_classes).sum())
                 positions += len(classes)
-    top1 = same / positions if positions else None
-    return Agreement(worst, named, top1, len(pairs), sampled)
+    top1 = agreeing / positions if positions else None
+    return Agreement(worst, worst_output, top1, len(pairs), sampled)

@@ -148,8 +148,8 @@ def _argument(port: Any) -> SimpleNamespace:
 def _plain(error: Exception, before: str, kind: type[Exception]) -> Exception:
     """An error with the last lines of OpenVINO's text, which begins with places in its source."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith("Exception from ")]
-    text = " ".join(told) or type(error).__name__
+    reasons = [line for line in lines if line and not line.startswith("Exception from ")]
+    text = " ".join(reasons) or type(error).__name__
     if "bad_alloc" in text:
         return MemoryError(text)
     return kind(f"{before}{text}")

@@ -47,9 +47,9 @@ def quantised_file(source: ModelSource) -> Path:
     try:
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as parts:
-            made = Path(parts) / "int8.onnx"
-            _quantise(source, Path(parts) / "prepared.onnx", made)
-            os.replace(made, path)
+            quantised = Path(parts) / "int8.onnx"
+            _quantise(source, Path(parts) / "prepared.onnx", quantised)
+            os.replace(quantised, path)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise ModelError(f"precision: the int8 file cannot be written: {why}") from None
@@ -70,8 +70,8 @@ def _digest(source: ModelSource) -> str:
     return digest.hexdigest()[:16]
 
 
-def _quantise(source: ModelSource, prepared: Path, made: Path) -> None:
-    """Write the quantised model to `made`. Raises ModelError and OSError."""
+def _quantise(source: ModelSource, prepared: Path, quantised: Path) -> None:
+    """Write the quantised model to `quantised`. Raises ModelError and OSError."""
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -96,7 +96,7 @@ def _quantise(source: ModelSource, prepared: Path, made: Path) -> None:
             quant_pre_process(str(source.path), str(prepared), skip_symbolic_shape=True)
             quantize_static(
                 str(prepared),
-                str(made),
+                str(quantised),
                 Reader(),
                 op_types_to_quantize=list(_QUANTISED_OPERATORS),
                 per_channel=True,

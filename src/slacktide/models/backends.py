@@ -75,26 +75,26 @@ async def fastest(
             notes.append(f"{candidate.settings.backend} is not used: {error}")
     if len(measured) == 1:
         return *measured[0], "; ".join(notes)
-    (first, its_measurement), (second, other) = measured
-    ratio = speed_ratio(its_measurement.record.table, other.record.table)
+    (first, first_measurement), (second, second_measurement) = measured
+    ratio = speed_ratio(first_measurement.record.table, second_measurement.record.table)
     if ratio >= NOTICEABLE:
-        return second, other, _chosen(second, first, ratio)
-    return first, its_measurement, _chosen(first, second, 1.0 / ratio)
+        return second, second_measurement, _chosen(second, first, ratio)
+    return first, first_measurement, _chosen(first, second, 1.0 / ratio)
 
 
-def _chosen(chosen: ModelDefinition, other: ModelDefinition, ratio: float) -> str:
-    names = chosen.settings.backend, other.settings.backend
+def _chosen(chosen: ModelDefinition, rejected: ModelDefinition, ratio: float) -> str:
+    names = chosen.settings.backend, rejected.settings.backend
     return f"backend: {names[0]} is used, which takes {1.0 / ratio:.2f} of the time of {names[1]}"
 
 
-def speed_ratio(table: LatencyTable, other: LatencyTable) -> float:
-    """Return how many times as fast `other` is: the geometric mean over the batch sizes and numbers
-    of cores that both tables have."""
-    batches = sorted({*table.batches} & {*other.batches})
-    cores = sorted({*table.cores} & {*other.cores})
+def speed_ratio(table: LatencyTable, faster: LatencyTable) -> float:
+    """Return how many times as fast `faster` is: the geometric mean over the batch sizes and
+    numbers of cores that both tables have."""
+    batches = sorted({*table.batches} & {*faster.batches})
+    cores = sorted({*table.cores} & {*faster.cores})
     logs = [
-        math.log(table.expected(rows, n) / other.expected(rows, n))
+        math.log(table.expected(rows, count) / faster.expected(rows, count))
         for rows in batches
-        for n in cores
+        for count in cores
     ]
     return math.exp(sum(logs) / len(logs)) if logs else 1.0

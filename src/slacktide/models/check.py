@@ -399,9 +399,7 @@ async def try_loading(
                         findings.append(Finding(listed.name, Severity.WARNING, _unmeasured(source)))
                     timing = partial(_timed, executor, threads=threads, core_sets=core_sets)
                     _, timed, note = await fastest(definition, timing)
-                    if note:
-                        message = f"{definition.where}: {note}"
-                        findings.append(Finding(listed.name, Severity.NOTE, message))
+                    findings += _notes(definition, note)
                     await _try_tokenizer(definition, timed.interface)
                     if timed.dependence:
                         warnings.append(dependence_warning(timed.dependence))
@@ -424,6 +422,12 @@ async def try_loading(
     finally:
         await executor.close()
     return findings
+
+
+def _notes(definition: ModelDefinition, note: str) -> list[Finding]:
+    """A finding with this note, if there is one."""
+    message = f"{definition.where}: {note}"
+    return [Finding(definition.name, Severity.NOTE, message)] if note else []
 
 
 async def _timed(

@@ -62,7 +62,7 @@ def test_the_documented_example_loads() -> None:
 def test_an_example_with_every_key_loads() -> None:
     text = EVERY_KEY.read_text()
     apart = {"after", "before", "decode", "early_exit", "function", "labels", "window"}
-    apart |= {"normalize", "pooling"}
+    apart |= {"backend", "normalize", "pooling", "precision"}
     assert {*yaml.safe_load(text), *apart} == set(ModelSettings.model_fields)
     settings = load(text)
     assert settings.slo == 0.15

@@ -79,7 +79,10 @@ def test_a_family_of_one_is_a_family() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("variants: {}", "variants: expected exactly one of 'sizes', 'files' and 'depths'"),
+        (
+            "variants: {}",
+            "variants: expected exactly one of 'sizes', 'files', 'depths' and 'precisions'",
+        ),
         ("variants: {sizes: [8], files: {a: a.onnx}}", "variants: expected exactly one of"),
         ("variants: {depths: {a: [x]}, files: {a: a.onnx}}", "variants: expected exactly one of"),
         (
@@ -111,7 +114,7 @@ def test_a_family_of_one_is_a_family() -> None:
         ("variants: {sizes: [128], memory: {'128': 1MiB}}", "variants.memory: not allowed"),
         (
             "variants: {files: {a: a.onnx, b: a.onnx}}",
-            "variants.files: expected a different file for each",
+            "variants.files: expected a different file, backend or precision",
         ),
         ("variants: {files: {a: ../a.onnx}}", "variants.files.a.file: expected letters"),
         (

@@ -281,11 +281,10 @@ class Repository:
         settings = merge(document, translation, own_where=own_where, config_where=config_where)
         unused = warn_unused(settings, translation, where=config_where)
         origin = "" if settings.on_cpu else self._device_origin(model, document, config_where)
-        variants = settings.variants.files if settings.variants is not None else {}
-        files = {name: variant.file for name, variant in variants.items()}
-        depths = settings.variants.depths if settings.variants is not None else {}
-        precisions = settings.variants.precisions if settings.variants is not None else ()
-        if files:
+        variants = settings.variants
+        stated = variants is not None and bool(variants.files)
+        files = {} if variants is None else variants.model_files(settings.file)
+        if stated:
             settings = settings.model_copy(update={"file": next(iter(files.values()))})
         available = tuple(self._versions(model, folder))
         function_file = SETTINGS_FILE if "function" in document else CONFIG_FILE
@@ -307,7 +306,7 @@ class Repository:
                 *(
                     (folder, resolve(self.root, model, function_file, kind=PathKind.FILE))
                     if settings.function
-                    else self._place(model, version, settings.file, stated=bool(files))
+                    else self._place(model, version, settings.file, stated=stated)
                 ),
                 settings=with_text(settings, texts.get(version)),
                 config=config,
@@ -324,10 +323,8 @@ class Repository:
                 label_file=label_files[version],
                 labels=self._labels(label_files[version], own_where, config, settings),
                 files={
-                    name: self._place(model, version, file, stated=bool(files))[1]
-                    for name, file in (
-                        files or dict.fromkeys(depths or precisions, settings.file)
-                    ).items()
+                    name: self._place(model, version, file, stated=stated)[1]
+                    for name, file in files.items()
                 },
             )
             for version in chosen

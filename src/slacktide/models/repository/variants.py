@@ -172,6 +172,11 @@ class VariantSettings(Section):
         """Names of the variants, smallest first."""
         return tuple(map(str, self.sizes)) or tuple(self.files or self.depths or self.precisions)
 
+    def model_files(self, file: str) -> dict[str, str]:
+        """Return the model file of each variant that has a copy of its own. `file`: the model's."""
+        stated = {name: variant.file for name, variant in self.files.items()}
+        return stated or dict.fromkeys(self.depths or self.precisions, file)
+
     @property
     def planner_name(self) -> str:
         """`variants` or `none`."""
