@@ -18,15 +18,15 @@ SOURCE = ROOT / "src" / "slacktide"
 PAPERS = ROOT / "papers" / "src" / "slacktide_papers"
 
 CEILINGS = {
-    "cli": 2_016,
+    "cli": 2_199,
     "client": 2_258,
     "cluster": 1_590,
     "domain": 3_154,
     "engine": 4_295,
-    "executors": 13_484,
-    "exits": 2_136,
+    "executors": 14_022,
+    "exits": 2_150,
     "frontends": 8_222,
-    "models": 11_836,
+    "models": 12_161,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_200,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 84_250,
+    "serving": 85_315,
     "client": 2_258,
     "lab": 20_879,
     "testing": 400,
     "papers": 12_294,
-    "all": 120_037,
+    "all": 121_102,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
