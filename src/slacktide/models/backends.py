@@ -21,14 +21,14 @@ NOTICEABLE = 1.02
 """Ratio of times below which a change of backend or precision gains nothing."""
 
 
-class Timed(Protocol):
-    """Something measured."""
+class HasRecord(Protocol):
+    """A measurement, or a stored profile."""
 
     @property
     def record(self) -> ProfileRecord: ...
 
 
-MeasuredT = TypeVar("MeasuredT", bound=Timed)
+MeasuredT = TypeVar("MeasuredT", bound=HasRecord)
 
 
 def check_agreement(definition: ModelDefinition, agreement: Agreement | None) -> None:
