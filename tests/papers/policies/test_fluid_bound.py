@@ -49,3 +49,32 @@ def test_nothing_that_is_placed_serves_more(seed):
     judge = PipelineEstimator(query, query.pipelines[0], WHOLE)
     estimate = judge.estimate(judge.chosen(search(query, WHOLE)[0]))
     assert estimate.worth <= fluid_bound(query) + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fewer_choices_and_accuracies_lower_it(seed):
+    query = at_random(np.random.default_rng(seed), configurations=2)
+    whole = fluid_bound(query)
+    undivided, weighted = fluid_bound(query, divided=False), fluid_bound(query, weighted=True)
+    assert undivided <= whole + 1e-6
+    assert weighted <= whole + 1e-6
+    assert fluid_bound(query, divided=False, weighted=True) <= min(undivided, weighted) + 1e-6
+
+
+def test_an_undivided_camera_is_at_home_or_on_the_server():
+    """The edge carries 20 frames/s, the link ten: 30 together, 20 where a camera is whole."""
+    edge = configuration(0.0, 0.0125)  # 50 ms at the edge, which is four times as slow
+    detector = replace(TRAFFIC.stages[0], configurations=(edge,), row_bytes=1e5)
+    query = question(replace(TRAFFIC, rate=40.0, slo=0.9, stages=(detector,)), bandwidth=1e6)
+    assert fluid_bound(query) == pytest.approx(30.0)
+    assert fluid_bound(query, divided=False) == pytest.approx(20.0)
+
+
+def test_weighted_rows_count_the_accuracy_of_a_variant():
+    """The small variant is twice as fast, and its answers count half: both give the same."""
+    small = configuration(0.0, 0.00625, name="small", accuracy=0.3)
+    large = configuration(0.0, 0.0125, name="large", accuracy=0.6)
+    detector = replace(TRAFFIC.stages[0], configurations=(small, large))
+    query = question(replace(TRAFFIC, rate=40.0, slo=0.9, stages=(detector,)), bandwidth=0.0)
+    assert fluid_bound(query) == pytest.approx(40.0)
+    assert fluid_bound(query, weighted=True) == pytest.approx(20.0)

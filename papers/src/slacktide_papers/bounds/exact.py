@@ -242,8 +242,9 @@ class LinearProgram:
             self._factors.append(float(factor))
         self._rows.append((least, most))
 
-    def solved(self, seconds: float) -> Solution:
-        """Return the most valuable solution that is found within `seconds`."""
+    def solved(self, seconds: float, *, gap: float = _ROUNDING) -> Solution:
+        """Return the most valuable solution that is found within `seconds`. The search ends when
+        the solution and the bound differ by at most the share `gap`."""
         optimize, sparse = _scipy()
         matrix = sparse.coo_matrix(
             (self._factors, tuple(zip(*self._places, strict=True))),
@@ -255,7 +256,7 @@ class LinearProgram:
             integrality=np.array(self._whole, int),
             bounds=optimize.Bounds(0.0, np.array(self._most)),
             constraints=optimize.LinearConstraint(matrix, least, most),
-            options={"time_limit": seconds, "mip_rel_gap": _ROUNDING},
+            options={"time_limit": seconds, "mip_rel_gap": gap},
         )
         bounds = answer.get("mip_dual_bound")
         if answer.status == 2:  # infeasible

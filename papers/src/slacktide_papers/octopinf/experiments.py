@@ -9,6 +9,7 @@ from slacktide_papers.harness.experiments import Contender, Experiment, Point, T
 from slacktide_papers.octopinf.five_setting import DAY_S as DAY_FIVE_S
 from slacktide_papers.octopinf.five_setting import MECHANISMS
 from slacktide_papers.octopinf.five_setting import SETTING as FIVE
+from slacktide_papers.octopinf.setting import FIGURES, SECOND
 
 PIPELINE = Contender.of("pipeline", "pipeline", bound=1.0)
 """Our policy, with the fluid bound. Options are those of the placement policy and of play.py:
@@ -41,6 +42,12 @@ WAYS: Mapping[str, Mapping[str, float | str]] = {
     "slack": {"scheduler": "slack"},
 }
 """Ways in which baselines may form batches. All other experiments use `fifo`."""
+LARGEST = Contender.of("pipeline, largest", "pipeline", family=0.0)
+"""Ours without smaller detectors."""
+DIVIDED = Contender.of("pipeline, divided", "pipeline", divide=1.0)
+"""Ours with spare placements, so that the frames of a camera divide between devices."""
+FIXED = tuple(Contender.of(f"{base.label}, fixed", base.policy, wait=3600.0) for base in BASELINES)
+"""Baselines as the authors configured them: every batch waits until it is full."""
 DAY_S, SURGES_S = 13 * 3600, 10 * 480
 
 
@@ -80,6 +87,11 @@ def _of(
                 yield scope.point(experiment, setting, contender)
 
     return points
+
+
+def _second(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    names = () if scope.quick else [SECOND + setting.name for setting in FIGURES]
+    return _of("fp32", names, (PIPELINE, LARGEST, DIVIDED, *ALL[1:], *FIXED))(scope)
 
 
 def _swept(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
@@ -146,6 +158,10 @@ EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, TraceCell]] = {
         _of("figure-10", ["base"], ABLATIONS, (OCTOPINF, NO_CORAL, SERVER_ONLY)),
     ),
     "figure-11": Experiment("Thirteen hours", _day),
+    "fp32": Experiment(
+        "Second setting: edge devices in fp32, detectors of five sizes",
+        _second,
+    ),
     "surges": Experiment("Three times the objects for two minutes of every eight", _surges),
     "all-five": Experiment("All five mechanisms, each switched off, each alone", _all_five),
     "contention": Experiment("Cost of an overloaded accelerator", _swept),

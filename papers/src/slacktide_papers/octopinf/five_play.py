@@ -170,7 +170,7 @@ class _Run:
         """Side of the largest variant that the device has frames for: at the camera the family's
         largest, elsewhere the placed variant, since frames are sent in its size."""
         largest = 0
-        for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
+        for view, placed in zip(plans.whole.pipelines, plans.placed, strict=True):
             if placed[0].device == name:
                 is_source = view.source == name
                 configuration = view.stages[0].configurations[placed[0].configuration]

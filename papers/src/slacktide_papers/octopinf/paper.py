@@ -12,7 +12,15 @@ from slacktide_papers.octopinf.five_setting import ALL_CORES, MEGABITS
 from slacktide_papers.octopinf.five_setting import SLOWER as SLOWER_FIVE
 from slacktide_papers.octopinf.goals import FleetRow, goals_of, rows_of
 from slacktide_papers.octopinf.play import PlayedPipelines, play
-from slacktide_papers.octopinf.setting import KILOBYTES, MODELS, SLOWER, WARM_S, load_data
+from slacktide_papers.octopinf.setting import (
+    FP32,
+    FP32_SLOWER,
+    KILOBYTES,
+    MODELS,
+    SLOWER,
+    WARM_S,
+    load_data,
+)
 from slacktide_papers.octopinf.show import Courses, parts
 
 _RECORDED = (
@@ -26,7 +34,9 @@ _DRAWN = (
 _TIMES = ", ".join(
     f"{name} {1e3 * cost.fixed:g} + {1e3 * cost.row:g} b" for name, cost in MODELS.items()
 )
-_FACTORS = ", ".join(f"{kind} × {factor:g}" for kind, factor in SLOWER.items() if factor != 1.0)
+_FACTORS = ", ".join(
+    f"{kind} × {factor:g}" for kind, factor in SLOWER.items() if factor != 1.0 and FP32 not in kind
+)
 _ASSUMED = (
     f"Batch times on a server's accelerator are invented. In ms for b rows: {_TIMES}; p99 a "
     f"seventh higher. Edge devices: {_FACTORS}. Memory and utilisation likewise (setting.py).",
@@ -49,7 +59,8 @@ _ASSUMED = (
     "Memory: the weights of every replica and, for each stream, which runs one batch at a time, "
     "the largest working memory of its replicas.",
     "Fluid bound: computed every 30 s with true rates and links, for fractions of frames, without "
-    "queues, with full batches and moves that take no time. Empty if scipy is not installed.",
+    "queues, with full batches that take no longer than the SLO and moves that take no time. Empty "
+    "if scipy is not installed.",
 )
 _OF_EXPERIMENT = {
     "surges": "`made for the surge` is `pipeline`, always placed for three times the objects, so "
@@ -60,6 +71,10 @@ _OF_EXPERIMENT = {
     f"server {SLOWER_FIVE['server']:g} times as slow as the core on which models were measured. "
     f"Links have {MEGABITS:g} Mbit/s on average; a day takes four minutes. "
     "docs/reproduce/octopinf.md lists what each variation switches off, and what replaces it.",
+    "fp32": f"Edge devices are {FP32_SLOWER:g} times as slow as in the first setting. `pipeline`, "
+    "`jellyfish` and the bounds may use detectors of five sizes, which find equally many objects. "
+    "`fixed` baselines wait until every batch is full, as their authors configured them. Weighted "
+    "figures count each object by the accuracy of its detector, relative to the largest.",
     "figure-11": "One run each of `pipeline` and `octopinf`.",
 }
 

@@ -1,9 +1,10 @@
 """Plays one cell in virtual time: ten engines, the links between them, and the stage planner.
 
 Cameras, links and batch times are the same for every contender. `pipeline` and `octopinf` use the
-scheduler `slack`. Baselines serve in order of arrival and never wait for a batch to fill: waiting
-for full batches, or `slack`, does not improve them (experiment `batching`). Stage requests of
-frames that have ended are dropped before they run; OctopInf's authors do so for all systems.
+scheduler `slack`. Baselines serve in order of arrival and, unless an option says so, never wait for
+a batch to fill: waiting for full batches, or `slack`, does not improve them (experiment
+`batching`). Stage requests of frames that have ended are dropped before they run; OctopInf's
+authors do so for all systems.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from time import process_time
 from typing import Any
 
 from slacktide.domain import LaneSpec, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import DeviceTimes, FrameScore, ModelTimes, SimulatedPlacing, rng_for
+from slacktide.lab.simulation.local_frames import LocalChild
 from slacktide.planning.pipelines import (
     DevicePlans,
     DeviceView,
     LinkView,
+    PipelineView,
     PlacementControl,
     PlacementQuestion,
     StageView,
@@ -37,12 +41,14 @@ from slacktide_papers.octopinf.five_setting import ALL_CORES, FiveSwitches
 from slacktide_papers.octopinf.five_setting import SETTING as FIVE
 from slacktide_papers.octopinf.setting import (
     ACCELERATORS,
+    BEST_ACCURACY,
     MODELS,
     SETTINGS,
     START_S,
     STREAMS,
     WARM_S,
     OctopInfTestbed,
+    accuracy_of,
     detectors,
     load_data,
     share_of,
@@ -56,9 +62,23 @@ CONTENTION = 1.3
 """Factor on a batch's time on an overloaded accelerator, on top of a proportional slowdown."""
 BIN_S = 1
 """Length of a bin of the timeline, in seconds."""
+LOST_ACCURACY = 0.02
+"""See `PlayedPipelines.within`."""
+BOUNDS: Mapping[str, Mapping[str, Any]] = {
+    "fluid": {},
+    "weighted": {"weighted": True},
+    "within": {"loss": LOST_ACCURACY / BEST_ACCURACY},
+    "undivided": {"divided": False},
+    "weighted, undivided": {"divided": False, "weighted": True},
+    "within, undivided": {"divided": False, "loss": LOST_ACCURACY / BEST_ACCURACY},
+    "largest": {},
+    "largest, undivided": {"divided": False},
+}
+"""Bounds of objects in time, weighted, within two points of accuracy, and with the largest detector
+alone, with arguments of `fluid_bound`. The first setting has the first bound alone."""
 BOUND_S = 30.0
 """Length of the interval that each bound covers, in seconds."""
-SWITCHES = ("edge", "batches", "streams")
+SWITCHES = ("edge", "batches", "streams", "divide", "calibrate", "joint")
 COUNTS = ("seed", "detectors", "batch")
 """Placement options that are not floats: `SWITCHES` are bools, `COUNTS` are ints."""
 SETTLES_S = 1.0
@@ -99,16 +119,20 @@ class PlayedPipelines:
     """(objects offered, objects in time) for each bin."""
     instances: Sequence[int]
     """Number of replicas at the end of each bin."""
-    bound: float
-    """Upper bound of the objects per second of any placement, averaged; 0: not computed."""
+    bounds: Mapping[str, float]
+    """By name (`BOUNDS`): upper bounds of the objects per second of any placement, averaged."""
     planning_s: float
     cpu_s: float
     """CPU seconds: `planning_s` of all plans, `cpu_s` of the whole run without the bounds."""
     worth: float = 0.0
-    """Objects at the sinks in time, each weighted by the accuracy of its answer. Only `all-five`,
-    which has variants and exits, sets this field and the next two."""
+    """Objects at the sinks in time, each weighted by the accuracy of its answer, relative to the
+    largest detector's."""
+    within: int = 0
+    """Most objects at the sinks in time whose mean accuracy is at most `LOST_ACCURACY` below the
+    largest detector's."""
     cores: Sequence[float] = ()
-    """(cores held by all lanes, cores of lanes running a batch), averaged over time."""
+    """(cores held by all lanes, cores of lanes running a batch), averaged over time. Only
+    `all-five` sets this field and the next."""
     acted: Mapping[str, int] = field(default_factory=dict)
     """By kind of action (goals.ACTION_KINDS): how often a mechanism took it."""
 
@@ -130,10 +154,9 @@ def _five(cell: TraceCell) -> PlayedPipelines:
         busy=played.cores[1] / ALL_CORES,
         plans=played.plans,
         instances=(),
-        bound=0.0,
+        bounds={},
         planning_s=0.0,
         cpu_s=played.cpu_s,
-        worth=played.score.total.worth,
         cores=played.cores,
         acted=played.acted,
     )
@@ -155,7 +178,8 @@ class _PlayedCell:
             setting, data, cell.seed, whole_day=whole_day, warm=self.warm
         )
         self.end = float(self.warm + cell.duration)
-        self.sizes = self.name == "jellyfish"
+        chooses = bool(options.pop("family", setting.fp32)) and self.name == "pipeline"
+        self.sizes = self.name == "jellyfish" or chooses
         self.question = self.testbed.question(sizes=self.sizes)
         if self.name == "distream":
             options["seed"] = cell.seed
@@ -168,7 +192,7 @@ class _PlayedCell:
         self.score = FrameScore(start=float(self.warm), end=self.end, bin_s=float(BIN_S))
         self.held: list[tuple[float, float, int]] = []
         """(begin, bytes, replicas) of each placement in force; see `PlayedPipelines.memory_gb`."""
-        self.bound: list[float] = []
+        self.bound: dict[str, list[float]] = {}
         self.bound_s = 0.0
         """CPU seconds that the bounds took."""
 
@@ -204,7 +228,7 @@ class _PlayedCell:
             utilisation=view.utilisation,
         )
         cameras = self.testbed.cameras.get(view.name, ())
-        self.devices.add(
+        device = self.devices.add(
             view.name,
             Engine(self._engine_parts(view.kind)),
             self.control.plans.of(view.name, lanes),
@@ -213,6 +237,7 @@ class _PlayedCell:
             begin=-START_S,
             start_s=START_S,
         )
+        device.frames.accuracy = _accuracy
 
     def _times(self, kind: str) -> dict[PoolId, ModelTimes]:
         """True batch times of every model that a placement may use."""
@@ -264,12 +289,14 @@ class _PlayedCell:
             pipelines.append(replace(view, stages=stages))
         question = replace(self.question, links=tuple(links), pipelines=tuple(pipelines))
         begin = process_time()
-        try:
-            bound = fluid_bound(question)
-        except SolverMissingError:
-            return  # without scipy the rows have no bound
+        for name in BOUNDS if self.testbed.setting.fp32 else ("fluid",):
+            try:
+                asked = _largest(question) if name.startswith("largest") else question
+                bound = fluid_bound(asked, **BOUNDS[name])
+            except SolverMissingError:
+                return  # without scipy the rows have no bound
+            self.bound.setdefault(name, []).append(0.0 if bound is None else bound)
         self.bound_s += process_time() - begin
-        self.bound.append(0.0 if bound is None else bound)
         if now + 1.5 * BOUND_S <= self.end:
             self.devices.call_at(now + BOUND_S, self._bound)
 
@@ -295,7 +322,7 @@ class _PlayedCell:
             busy=server.busy_s / (self.end * ACCELERATORS * STREAMS),
             plans=(control.decided, control.early, control.scaled),
             instances=[self._replicas(self.warm + (at + 1.0) * BIN_S) for at in bins],
-            bound=sum(self.bound) / len(self.bound) if self.bound else 0.0,
+            bounds={name: fmean(bounds) for name, bounds in self.bound.items()},
             planning_s=control.planning_s,
             cpu_s=cpu_s,
         )
@@ -319,6 +346,8 @@ def _of_score(score: FrameScore, seconds: float) -> dict[str, Any]:
             for name, tally in sorted(score.pipelines.items())
         },
         "latency_ms": [total.percentile(level / 100.0) for level in range(101)],
+        "worth": total.worth,
+        "within": _within(total.accuracies),
         "wasted": score.wasted,
         "requests": score.requests,
         "parts": dict(sorted(score.parts.items())),
@@ -327,6 +356,33 @@ def _of_score(score: FrameScore, seconds: float) -> dict[str, Any]:
             for at in range(math.ceil(seconds / BIN_S))
         ],
     }
+
+
+def _accuracy(child: LocalChild, id: int) -> float:
+    """Accuracy of a request's answers."""
+    return 1.0 if child.batch is None else accuracy_of(child.batch.replica.pool.variant)
+
+
+def _within(accuracies: Mapping[float, int]) -> int:
+    """See `PlayedPipelines.within`. `accuracies`: number of objects in time, by accuracy."""
+    least = 1.0 - LOST_ACCURACY / BEST_ACCURACY
+    objects, spare = 0, 0.0
+    for accuracy, count in sorted(accuracies.items(), reverse=True):
+        if accuracy < least:
+            count = min(count, int(spare / (least - accuracy) + 1e-6))
+        objects += count
+        spare += count * (accuracy - least)
+    return objects
+
+
+def _largest(question: PlacementQuestion) -> PlacementQuestion:
+    """The question with only the last configuration of each stage, which is the most accurate."""
+
+    def limited(view: PipelineView) -> PipelineView:
+        stages = (replace(s, configurations=s.configurations[-1:]) for s in view.stages)
+        return replace(view, stages=tuple(stages))
+
+    return replace(question, pipelines=tuple(map(limited, question.pipelines)))
 
 
 def _times_as_many(question: PlacementQuestion, factor: float) -> PlacementQuestion:
@@ -348,7 +404,7 @@ def memory_of(plans: DevicePlans) -> float:
     largest intermediate of its replicas, because a stream runs one batch at a time."""
     total = 0.0
     running: dict[tuple[str, int], float] = {}
-    views = {view.name: view for view in plans.question.pipelines}
+    views = {view.name: view for view in plans.whole.pipelines}
     for replica in plans.replicas:
         name, at = replica.stages[0]
         configuration = views[name].stages[at].configurations[replica.configuration]

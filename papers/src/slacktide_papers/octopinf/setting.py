@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -80,6 +80,12 @@ SLOWER = {"server": 1.0, "agx": 1.5, "nx": 2.5, "nano": 2.0}
 21, Orin Nano 40 and AGX Xavier 32 TOPS, the last with twice the NX's memory bandwidth."""
 MEMORY = {"server": 20e9, "agx": 16e9, "nx": 5e9, "nano": 5e9}
 """Bytes of each accelerator that models may use, by kind of device."""
+FP32, FP32_SLOWER = " fp32", 3.0
+"""Suffix of the kinds of edge devices whose engines compute in fp32, as the authors configured
+them, and the factor on their batch times: the factors above follow from TOPS of INT8."""
+for _kind in ("agx", "nx", "nano"):
+    SLOWER[_kind + FP32] = FP32_SLOWER * SLOWER[_kind]
+    MEMORY[_kind + FP32] = MEMORY[_kind]
 ACCELERATORS, STREAMS = 4, 4
 LATENCY_S = 0.005
 """Latency of a link, one way."""
@@ -151,6 +157,7 @@ SIZES = (
 )
 """Jellyfish's detectors: (accuracy, batch time, bytes of a frame), the last two as shares of the
 largest detector's (YOLOv5 n at 320, 512 and 640, s and m, of OctopInf's code)."""
+BEST_ACCURACY = SIZES[-1][0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +172,24 @@ class OctopInfSetting:
     surges: bool = False
     """Whether cameras see three times as many objects for two minutes in every eight, the first
     time four minutes into the scored part."""
+    fp32: bool = False
+    """The second setting: edge devices are slower by `FP32_SLOWER`, and every system whose policy
+    chooses among variants may choose among Jellyfish's detectors."""
 
 
+FIGURES = (
+    OctopInfSetting("base"),
+    OctopInfSetting("doubled", cameras=2),
+    OctopInfSetting("slo-50", stricter=0.05),
+    OctopInfSetting("slo-100", stricter=0.1),
+)
+SECOND = "fp32-"
 SETTINGS: Mapping[str, OctopInfSetting] = {
     setting.name: setting
     for setting in (
-        OctopInfSetting("base"),
-        OctopInfSetting("doubled", cameras=2),
-        OctopInfSetting("slo-50", stricter=0.05),
-        OctopInfSetting("slo-100", stricter=0.1),
+        *FIGURES,
         OctopInfSetting("surges", surges=True),
+        *(replace(setting, name=SECOND + setting.name, fp32=True) for setting in FIGURES),
     )
 }
 
@@ -324,8 +339,12 @@ def _both_ways(device: str) -> tuple[tuple[str, str], tuple[str, str]]:
 
 def shrink_frames(devices: SimulatedDevices, plans: DevicePlans) -> None:
     """Make cameras send frames in the size that the placed variant of their detector takes."""
-    for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
-        configuration = view.stages[0].configurations[placed[0].configuration]
+    spares = plans.answer.spares or ((),) * len(plans.answer.pipelines)
+    for view, placed, spare in zip(
+        plans.question.pipelines, plans.answer.pipelines, spares, strict=True
+    ):
+        sent = spare[0] if spare and placed[0].device == view.source else placed[0]
+        configuration = view.stages[0].configurations[sent.configuration]
         frames = devices.devices[view.source].frames
         frames.shrunk = {**frames.shrunk, view.name: configuration.row_share}
 
@@ -347,7 +366,8 @@ class OctopInfTestbed(EdgeTestbed):
         self.setting, self.data, self.seed, self.warm = setting, data, seed, warm
         self.begins = 0.0 if whole_day else SEGMENTS_S[(seed - 1) % len(SEGMENTS_S)]
         names = ["traffic"] * 6 + ["surveillance"] * 3
-        self.kinds = {f"{kind}-{at}": kind for at, kind in enumerate(KINDS, start=1)}
+        precision = FP32 if setting.fp32 else ""
+        self.kinds = {f"{kind}-{at}": kind + precision for at, kind in enumerate(KINDS, start=1)}
         """Kinds of edge devices, by name."""
         low, high = KILOBYTES
         numbers: dict[str, int] = {}
@@ -443,6 +463,11 @@ def detectors() -> tuple[StageConfiguration, ...]:
         configuration_of("detector", share, f"{100 * accuracy:.0f}", accuracy, row_share)
         for accuracy, share, row_share in SIZES
     )
+
+
+def accuracy_of(variant: str) -> float:
+    """Accuracy of one of Jellyfish's detectors, relative to the largest's; 1 for others."""
+    return int(variant) / (100.0 * BEST_ACCURACY) if variant else 1.0
 
 
 def share_of(variant: str) -> float:

@@ -38,6 +38,21 @@ CONTENDERS = (
     Column("scaled", "scaled"),
     Column("published", "printed", ".2f"),
 )
+SECOND_COLUMNS = (  # columns of `fp32`
+    CONTENDERS[0],
+    Column("in_time", "in time", ".3f"),
+    Column(lambda row: row.of_bound("fluid"), "of bound", ".3f"),
+    Column(lambda row: row.of_bound("undivided"), "of undivided", ".3f"),
+    Column("weighted", "weighted", ".3f"),
+    Column(lambda row: row.of_bound("weighted"), "of bound", ".3f"),
+    Column(lambda row: row.of_bound("weighted, undivided"), "of undivided", ".3f"),
+    Column("within", "within 2 points", ".3f"),
+    Column(lambda row: row.of_bound("within"), "of bound", ".3f"),
+    Column(lambda row: row.of_bound("within, undivided"), "of undivided", ".3f"),
+    Column("memory_gb", "GB", ".1f"),
+    Column("plans", "plans"),
+    Column("published", "printed", ".2f"),
+)
 MECHANISMS = (  # columns of `all-five`
     Column("contender", "contender"),
     Column("weighted", "weighted", ".3f"),
@@ -90,7 +105,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
             yield table("Actions of each mechanism", setting_rows, actions)
             continue
         title = f"{result.heading(experiment)}: {setting}{result.too_short}"
-        yield table(title, setting_rows, CONTENDERS)
+        yield table(title, setting_rows, SECOND_COLUMNS if experiment == "fp32" else CONTENDERS)
         if plots:
             yield from _courses(result.extras, experiment, setting)
     for experiment in dict.fromkeys(row.experiment for row in result.rows):

@@ -30,6 +30,8 @@ class PipelineScore:
     """Number of objects answered at the sinks in time."""
     worth: float = 0.0
     """Sum of the accuracies of the objects answered in time."""
+    accuracies: Counter[float] = field(default_factory=Counter)
+    """Number of these objects by the mean accuracy of their frame."""
     latency_ms: list[int] = field(default_factory=lambda: [0] * (LATENCY_MS + 1))
     """Number of answered frames by milliseconds since their arrival, rounded down."""
 
@@ -68,6 +70,7 @@ class PipelineScore:
         self.offered += score.offered
         self.in_time += score.in_time
         self.worth += score.worth
+        self.accuracies += score.accuracies
         self.latency_ms = [a + b for a, b in zip(self.latency_ms, score.latency_ms, strict=True)]
 
 
@@ -125,6 +128,7 @@ class FrameScore:
         number = int((arrival - self.start) / self.bin_s)
         self.offered_in[number] = self.offered_in.get(number, 0) + offered
         if in_time:
+            score.accuracies[round(worth / in_time, 4)] += in_time
             self.in_time_in[number] = self.in_time_in.get(number, 0) + in_time
         if reason.kind is OutcomeKind.SERVED:
             score.latency_ms[min(int(1e3 * (at - arrival)), LATENCY_MS)] += 1
