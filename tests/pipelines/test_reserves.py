@@ -7,6 +7,7 @@ from tests.pipelines.play import EngineStub, graph
 
 from slacktide.domain import Plan, StagePlace
 from slacktide.pipelines import FanOut
+from slacktide.pipelines.hand_overs import HALVES_S, HandOvers
 from slacktide.pipelines.reserves import Reserves
 
 pytestmark = pytest.mark.replaces_parts  # the engine that `Frames` reads
@@ -118,3 +119,37 @@ def test_a_stage_that_answers_or_has_time_left_forgets_nothing(answered, step, k
     seconds = {"A": 0.01, "B": 0.0005, "C": 0.0, "D": 0.0}
     found, _, fan_outs = rest(seconds, seen=[(0, 20)])
     assert asked(found, fan_outs, 60.0, answered=answered, step=step) == pytest.approx(kept)
+
+
+def test_lateness_of_parts_is_expected_of_the_next_and_forgotten():
+    there, place = HandOvers(), StagePlace("p", "a", "far", p99=0.02, transfer=0.1, back=0.01)
+    assert there.seconds(place, 0.03, now=0.0) == pytest.approx(0.13)
+    there.sent(-1, place, 0.03, now=0.0)
+    assert there.seconds(place, 0.03, now=0.02) == pytest.approx(0.13 + 0.08)  # the link is busy
+    assert there.seconds(place, 0.03, now=0.33) == pytest.approx(0.13 + 0.2)  # it should be back
+    there.ended(-1, now=0.33)
+    there.ended(-1, now=9.0)
+    assert there.seconds(place, 0.03, now=0.33) == pytest.approx(0.13 + 0.2)
+    assert there.seconds(place, 0.03, now=0.33 + HALVES_S) == pytest.approx(0.13 + 0.1)
+    there.sent(-2, place, 0.03, now=5.0)
+    there.ended(-2, now=5.1)
+    assert there.seconds(place, 0.03, now=5.1) == pytest.approx(0.13)
+
+
+def test_shared_stages_count_where_most_of_their_rows_run():
+    far = {"device": "server", "p99": 0.02, "transfer": 0.1, "back": 0.05}
+    places = (
+        StagePlace("p", "a", **far, takes="late"),
+        StagePlace("p", "b", **far, takes="timely"),
+        StagePlace("p", "c", **far),
+        StagePlace("p", "d", **far),
+    )
+    found, *_ = rest({"A": 0.01, "B": 0.3, "C": 9.0, "D": 9.0}, places=places)
+    assert found.place("a", now=0.0) is None
+    assert found.place("b", now=0.0) is places[1]
+    assert [found.shared(name, now=0.0) for name in "abc"] == [*places[:2], None]
+    assert found.there["a"] == pytest.approx(3 * 0.02 + 0.05)
+    assert found.reserve("b", 1.0, now=0.0) == pytest.approx(0.1 + 0.02 + 0.05)
+    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.3 + 0.1 + 0.02 + 0.05)
+    with pytest.raises(ValueError, match="takes of p/a"):
+        StagePlace("p", "a", takes="some")

@@ -186,7 +186,7 @@ class ExitPolicy:
 @dataclass(frozen=True, slots=True)
 class StagePlace:
     """Where a stage of a pipeline runs, as seen from the device of this plan. Raises ValueError for
-    negative times."""
+    negative times or unknown rows."""
 
     pipeline: str
     stage: str
@@ -199,8 +199,13 @@ class StagePlace:
     """Seconds to send its rows to `device` from the device of the previous stage."""
     back: float = 0.0
     """Seconds to send an answer from there to here."""
+    takes: str = "all"
+    """The rows that `device` gets. If the stage also runs here: `late`, those that would be late
+    here, or `timely`, all but those that would be late there."""
 
     def __post_init__(self) -> None:
+        if self.takes not in ("all", "late", "timely"):
+            raise ValueError(f"takes of {self.pipeline}/{self.stage}: unknown rows {self.takes!r}")
         if not (self.p99 >= 0.0 and self.transfer >= 0.0 and self.back >= 0.0):
             raise ValueError(f"times of {self.pipeline}/{self.stage} must not be negative")
 

@@ -36,7 +36,11 @@ def next_start(engine: Engine, model: str, version: str | None = None, *, now: f
     """The start of the next request of `model`. `version` None: the version that routes choose. For
     a family, it is the start on the variant that requests without a size get. `NEVER` if the model
     is not served. `now` must not be before the engine's last event."""
-    pool = engine.state.routes.default(model, version)
+    return next_start_in(engine.state.routes.default(model, version), now=now)
+
+
+def next_start_in(pool: Pool | None, *, now: float) -> NextStart:
+    """The start of the next request that is routed to `pool`; see `next_start`."""
     if pool is None or pool.removed or pool.down_reason is not None:
         return NEVER
     free = pool.free_in(now=now)

@@ -16,6 +16,7 @@ from slacktide.domain.frames import (
     YieldPart,
 )
 from slacktide.domain.pipelines import Edge
+from slacktide.pipelines.hand_overs import HandOvers
 from slacktide.pipelines.live_frames import Child, LiveFrame, Place, StageProgress
 
 
@@ -30,6 +31,7 @@ class Children:
         self.commands: list[FrameCommand] = []
         """For the driver."""
         self.now = -math.inf
+        self.hand_overs = HandOvers()
         self._next_id = 0
 
     def begin(
@@ -45,11 +47,13 @@ class Children:
         reserves = live.served.reserves
         elsewhere = reserves.place(stage.of.name, now=self.now)
         # A part that was handed over to this device runs here, whatever the present plan says.
-        if elsewhere is not None and (
-            live.announced is not None
-            or (isinstance(live.frame, Frame) and live.frame.stage == stage.of.name)
+        frame = live.frame
+        if live.announced is not None or (
+            isinstance(frame, Frame) and frame.stage == stage.of.name
         ):
             elsewhere = None
+        elif not frame.best_effort:
+            elsewhere = self._elsewhere(live, stage, elsewhere)
         most = reserves.most_rows[stage.of.name] or rows
         if len(inputs) == 1 and rows <= most and elsewhere is None:
             _, feed, yield_ = inputs[0]
@@ -81,6 +85,24 @@ class Children:
                 for feed in _cut([feed for feed, _ in members], first, end)
             )
             self._submit(live, stage, end - first, signature, hint, feeds, (*place, first))
+
+    def _elsewhere(
+        self, live: LiveFrame, stage: StageProgress, usual: StagePlace | None
+    ) -> StagePlace | None:
+        """The other device, or None for this one: the `usual` one, unless rows would be late there
+        and not on the other of the two."""
+        reserves, name, now = live.served.reserves, stage.of.name, self.now
+        shared = reserves.shared(name, now=now)
+        if shared is None:
+            return usual
+        left = live.answer_by - now
+        here = reserves.seconds(name, now=now) <= left
+        if usual is None and here:
+            return None
+        there = self.hand_overs.seconds(shared, reserves.there[name], now=now) <= left
+        if usual is None:
+            return shared if there else None
+        return None if here and not there else shared
 
     def _submit(
         self,
@@ -159,6 +181,8 @@ class Children:
             frame.id,
             nbytes,
         )
+        there = live.served.reserves.there[stage.of.name]
+        self.hand_overs.sent(part.id, place, there, now=self.now)
         self.commands.append(SendPart(part, place.device, feeds))
 
     def add(self, live: LiveFrame, stage: StageProgress, rows: int, *, device: str = "") -> Child:

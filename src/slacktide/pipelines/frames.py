@@ -321,6 +321,7 @@ class Frames:
         child = self._children.by_id.pop(event.id, None)
         if child is None:
             return  # its frame has already ended
+        self._children.hand_overs.ended(event.id, now=self._children.now)
         live, stage = child.live, child.stage
         del live.open[event.id]
         stage.unanswered -= 1
@@ -396,6 +397,7 @@ class Frames:
             for id, device in live.open.items():
                 if device:
                     del self._children.by_id[id]
+                    self._children.hand_overs.ended(id, now=self._children.now)
                     self._children.commands.append(CancelPart(id, device, child_reason))
                 else:
                     self._children.events.append(Cancelled(id, child_reason))

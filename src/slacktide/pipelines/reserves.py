@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from slacktide.domain import Plan, Request, StagePlace
 from slacktide.domain.pipelines import Pipeline
 from slacktide.engine import Engine, ServedBy
+from slacktide.engine.next_start import next_start_in
 from slacktide.pipelines.fan_out import FanOut
 from slacktide.profiles import BatchTimes
 
@@ -62,10 +63,13 @@ class Reserves:
             name: [pair for pair in by_edge if pair[0].upstream == name] for name in pipeline.order
         }
         self._probes = {
-            stage.name: Request(0, stage.model, 0.0, 0.0, version=stage.version)
+            stage.name: Request(
+                0, stage.model, 0.0, 0.0, version=stage.version, client=pipeline.name
+            )
             for stage in pipeline.stages
         }
-        """A request of each stage, to find where it is routed."""
+        """A request of each stage, to find where it is routed. A placement may route a pipeline by
+        its name."""
         self._plan: Plan | None = None
         self._until = -math.inf
         self._times: list[BatchTimes] = []
@@ -79,6 +83,14 @@ class Reserves:
         """Maximum rows of a request of each stage, as of the last refresh; 0: its model is not
         served."""
         self._places: Mapping[str, StagePlace] = {}
+        self._shared: Mapping[str, StagePlace] = {}
+        """Places of stages that also run here."""
+        self._here: dict[str, float] = {}
+        """By stage that runs here: seconds of its branch if it begins here, without waits."""
+        self._behind_here: dict[str, float] = {}
+        """By shared stage: seconds of the longest branch behind it, if it runs here."""
+        self.there: dict[str, float] = {}
+        """By stage with a place: seconds from the arrival of its rows there to the answer here."""
         self._silences = {name: _Silence() for name, edges in self._edges.items() if edges}
 
     def reserve(self, stage: str, budget: float, *, now: float) -> float:
@@ -92,6 +104,8 @@ class Reserves:
                 self._until = -math.inf
         self._refresh(now)
         behind = self._behind[stage]
+        if stage in self._shared:
+            behind = self._behind_here[stage]
         if behind >= budget:
             steps = [self._step(stage, after) for after in self._pipeline.downstream(stage)]
             behind = max((step for step in steps if step < budget), default=0.0)
@@ -103,11 +117,28 @@ class Reserves:
         self._refresh(now)
         return self._places.get(stage)
 
+    def shared(self, stage: str, *, now: float) -> StagePlace | None:
+        """The other device of a stage that also runs here; None: there is none."""
+        self._refresh(now)
+        return self._shared.get(stage)
+
+    def seconds(self, stage: str, *, now: float) -> float:
+        """Seconds until the branch of rows that arrive now is answered, if the stage runs here."""
+        pool = self._engine.state.routes.pool_for(self._probes[stage])
+        return next_start_in(pool, now=now).wait_s + self._here.get(stage, math.inf)
+
     def _refresh(self, now: float) -> None:
         plan = self._engine.plan
         if plan is not self._plan:
             self._plan = plan
-            self._places = self._places_of(plan)
+            places = self._places_of(plan)
+            self._places = {name: at for name, at in places.items() if at.takes != "late"}
+            self._shared = {name: at for name, at in places.items() if at.takes != "all"}
+            self.there = {}
+            for name in reversed(self._pipeline.order):
+                if (at := places.get(name)) is not None:
+                    after = [self.there.get(to, 0.0) for to in self._pipeline.downstream(name)]
+                    self.there[name] = at.p99 + max(after, default=at.back)
             self._work.clear()
         elif now < self._until and self._revision == sum([t.revision for t in self._times]):
             return
@@ -119,6 +150,8 @@ class Reserves:
                 likely = fan_out.likely(rows[name])
                 rows[edge.downstream] = max(rows.get(edge.downstream, 0), likely)
         served = {name: snapshot.served_by(self._probes[name]) for name in pipeline.order}
+        if self._shared:
+            self._refresh_here(rows, served)
         self._times = [pool.times for pool in served.values() if pool is not None]
         self._revision = sum([times.revision for times in self._times])
         work = {name: self._work_of(name, rows[name], served[name]) for name in pipeline.order}
@@ -142,15 +175,20 @@ class Reserves:
             and pipeline.is_closed(place.stage)
         }
 
+    def _refresh_here(self, rows: Mapping[str, int], served: Mapping[str, ServedBy | None]) -> None:
+        for name in reversed(self._pipeline.order):
+            place = self._places.get(name)
+            if place is not None and place.takes == "all":
+                self._here[name] = place.transfer + self.there[name]
+                continue
+            after = [self._here[to] for to in self._pipeline.downstream(name)]
+            self._behind_here[name] = behind = max(after, default=0.0)
+            self._here[name] = _seconds(rows[name], served[name]) + behind
+
     def _work_of(self, stage: str, rows: int, served: ServedBy | None) -> float:
         self.most_rows[stage] = 0 if served is None else served.max_batch
-        if (place := self._places.get(stage)) is not None:
-            return place.p99
-        if served is None:
-            return 0.0
-        most = served.max_batch
-        rounds = math.ceil(math.ceil(rows / most) / max(1, served.replicas))
-        return rounds * served.times.of(min(rows, most), served.cores).p99
+        place = self._places.get(stage)
+        return _seconds(rows, served) if place is None else place.p99
 
     def _step(self, before: str, after: str) -> float:
         place = self._places.get(after)
@@ -166,3 +204,12 @@ class Reserves:
     def _device(self, stage: str) -> str:
         place = self._places.get(stage)
         return "" if place is None else place.device
+
+
+def _seconds(rows: int, served: ServedBy | None) -> float:
+    """p99 of all batches of a request here; 0 if its model is not served."""
+    if served is None:
+        return 0.0
+    most = served.max_batch
+    rounds = math.ceil(math.ceil(rows / most) / max(1, served.replicas))
+    return rounds * served.times.of(min(rows, most), served.cores).p99
