@@ -20,11 +20,16 @@ from slacktide.planning.pipelines.policies import PLACEMENTS, make_placement
 from slacktide.planning.pipelines.problem import LinkView
 
 
+PLAIN = {"stretch": 1.0, "calibrate": False}
+
+
 class World:
     """Counts as of a camera with so many frames and brands per second."""
 
     def __init__(self, name: str, asked=None, **options) -> None:
         self.asked = question() if asked is None else asked
+        if name == "pipeline":
+            options = {**PLAIN, **options}
         self.control = PlacementControl(self.asked, make_placement(name, options))
         self.control.decide(now=0.0)
         self.now = 0.0
@@ -151,7 +156,7 @@ def test_a_repair_moves_only_what_is_not_in_time():
         links=(*asked.links, LinkView("far", "server", 10e6)),
         pipelines=(near, far),
     )
-    policy = make_placement("pipeline")
+    policy = make_placement("pipeline", PLAIN)
     before = policy.decide(asked, None).pipelines
     away = [sum(stage.device == "server" for stage in stages) for stages in before]
     worse = replace(asked, links=(*asked.links[:-1], LinkView("far", "server", 0.2e6)))

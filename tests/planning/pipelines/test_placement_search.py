@@ -16,7 +16,7 @@ from slacktide.planning.pipelines.distribution import distribute
 from slacktide.planning.pipelines.estimate import ARRAYS, PipelineEstimator, total_score
 from slacktide.planning.pipelines.policies import make_placement
 from slacktide.planning.pipelines.problem import PlacedStage
-from slacktide.planning.pipelines.search import _Pipeline, mended, search
+from slacktide.planning.pipelines.search import PipelineSearch, mended, search
 
 RULES = [
     EstimateRules(),
@@ -60,7 +60,7 @@ def test_many_placements_at_once_are_estimated_like_each_alone(seed, rules):
     asked = at_random(draw, stages=4, configurations=2)
     judge = PipelineEstimator(asked, asked.pipelines[0], rules)
     load = loaded(draw, judge) if seed % 2 else Load(2)
-    pipeline = _Pipeline(judge)
+    pipeline = PipelineSearch(judge)
     picks = [draw.choice(len(choices), 3, replace=False) for choices in pipeline.choices]
     together = judge.estimate(pipeline._combinations(picks), load, ARRAYS)
     shape = (3,) * len(picks)

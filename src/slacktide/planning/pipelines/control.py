@@ -62,6 +62,16 @@ NOTICEABLE_LOSS = 0.02
 """Smallest loss, as a share of the best possible, that triggers a new plan."""
 GRAVE_LOSS = 0.1
 """Loss above which a new plan skips the pause."""
+CALIBRATION_S = 10.0
+"""Seconds between calibrations of the estimate, each by the frames since the last."""
+LEAST_FRAMES = 20
+"""Fewest frames for a calibration."""
+PULL = 0.5
+"""Relative change of the stretch for a difference of 1 between predicted and measured shares."""
+TOLERANCE = 0.05
+"""Largest difference of these shares at which the stretch stays."""
+STRETCHES = (1.0, 2.0)
+"""Smallest and largest stretch."""
 REPAIR_GAIN = 0.01
 """Smallest gain for which a repair replaces the placement in force."""
 
@@ -117,7 +127,7 @@ class PlacementControl:
         self._due = self._whole_due = -math.inf
         """Times of the next plan, and of the next plan that is not a repair."""
         self._decided_at = -math.inf
-        self._check_at = self._scale_at = -math.inf
+        self._check_at = self._scale_at = self._calibrate_at = -math.inf
         self._windows: Sequence[float] = AT_FIRST
         self._begins = True
         """Whether the next plan rests on little data, so that another follows after a minute."""
@@ -197,6 +207,9 @@ class PlacementControl:
                 self.reason = "instances were scaled to the measured rows"
         if self.policy.watches and now >= self._check_at:
             self._check_at = now + CHECK_S
+            if self.policy.calibrates and now >= self._calibrate_at:
+                self._calibrate_at = now + CALIBRATION_S
+                self._calibrate(self.plans, now)
             if now < self._due and now >= self._decided_at + PAUSES_S[0]:
                 breach = self._breach(self.plans, now)
                 if breach is not None:
@@ -317,17 +330,40 @@ class PlacementControl:
                 return CALM, "a surge ended"
         return None
 
-    def _served(self, question: PlacementQuestion, plans: DevicePlans) -> float:
-        """Return the predicted share of the best possible worth, with these plans' replicas."""
-        estimators = make_estimators(question, self.policy.rules)
-        most = math.fsum(estimator.most for estimator in estimators)
-        if most <= 0.0:
-            return 1.0
+    def _calibrate(self, plans: DevicePlans, now: float) -> None:
+        """Stretch the SLO in estimates while they predict less than is served, and reverse."""
+        pairs = [demand.outcomes(CALIBRATION_S, now=now) for demand in self._demands.values()]
+        ended, served = (math.fsum(counts) for counts in zip(*pairs, strict=True))
+        if ended < LEAST_FRAMES:
+            return
+        question = self.question((CALIBRATION_S,), now=now)
+        predicted = self._served(question, plans, accurate=False)
+        lack = served / ended - predicted
+        if abs(lack) <= TOLERANCE:
+            return
+        stretch = self.policy.rules.stretch * math.exp(PULL * lack)
+        least, most = STRETCHES
+        stretch = min(max(stretch, least), most)
+        self.policy.rules = replace(self.policy.rules, stretch=stretch)
+        self.expected = self._served(plans.question, plans)
+
+    def _served(
+        self, question: PlacementQuestion, plans: DevicePlans, *, accurate: bool = True
+    ) -> float:
+        """Return the predicted share of the best possible worth, with these plans' replicas; with
+        `accurate` False, of the worth if all answers of this placement were in time."""
+        whole, placed = plans.answer.with_spares(question)
+        estimators = make_estimators(whole, self.policy.rules)
         try:
-            pairs = zip(estimators, plans.answer.pipelines, strict=True)
-            costs = [estimator.chosen(stages) for estimator, stages in pairs]
+            costs = [e.chosen(stages) for e, stages in zip(estimators, placed, strict=True)]
         except ValueError:  # the placement cannot run any more
             return 0.0
+        most = math.fsum(
+            estimator.most if accurate else estimator.best(stage_costs)
+            for estimator, stage_costs in zip(estimators, costs, strict=True)
+        )
+        if most <= 0.0:
+            return 1.0
         counts = Counter(
             (replica.device, replica.model, replica.configuration) for replica in plans.replicas
         )

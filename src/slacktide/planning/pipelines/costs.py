@@ -23,6 +23,8 @@ class EstimateRules:
     budget: float = 0.5
     """Share of the SLO that a path may take. Half by default, because on OctopInf's lanes a row may
     wait one duty cycle, which takes the other half (§III-C)."""
+    stretch: float = 1.0
+    """Factor on the SLO in the estimate, because estimated latencies are that much too long."""
     max_utilisation: float = MAX_UTILISATION
     """Replicas are added until each is no busier than this."""
     fill: bool = True

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from slacktide.domain import OutcomeKind, Reason
+from slacktide.engine.request_table import ModelCounts
 from slacktide.pipelines import Frames
 from slacktide.planning.pipelines.problem import PipelineView
 
@@ -58,6 +60,10 @@ class PipelineCounts:
     """By (upstream, downstream): rows of the upstream stage answered there, and rows handed on."""
     stages: Mapping[str, tuple[int, int, float, float]]
     """By stage that runs there: rows, gaps, seconds and squares of `StageArrivals`."""
+    ended: int = 0
+    """Frames and parts of frames with an outcome."""
+    served: float = 0.0
+    """Frames and parts answered in time; one with only some stages counts half."""
 
 
 def counts_of(
@@ -67,6 +73,7 @@ def counts_of(
     counts = {}
     for name, served in {} if frames is None else frames.pipelines.items():
         edges = zip(served.pipeline.edges, served.fan_outs, strict=True)
+        outcomes = frames.counts[name] if frames and name in frames.counts else ModelCounts()
         counts[name] = PipelineCounts(
             served.frames,
             {(e.upstream, e.downstream): (fan.rows, fan.handed_on) for e, fan in edges},
@@ -74,6 +81,8 @@ def counts_of(
                 stage: (counter.rows, counter.gaps, counter.seconds, counter.squares)
                 for stage, counter in arrivals.get(name, {}).items()
             },
+            outcomes.ended,
+            outcomes.count(OutcomeKind.SERVED) - 0.5 * outcomes.by_reason.get(Reason.PARTIAL, 0),
         )
     return counts
 
@@ -96,6 +105,7 @@ class Demand:
                 flat += counts.edges.get((stages[inflow.stage].name, stage.name), (0, 0))
         for stage in stages:
             flat += counts.stages.get(stage.name, (0, 0, 0.0, 0.0))
+        flat += (counts.ended, counts.served)
         history = self._history.setdefault(device, deque())
         if history and any(count < last for count, last in zip(flat, history[-1][1], strict=True)):
             history.clear()  # the device has restarted
@@ -107,6 +117,15 @@ class Demand:
         """Return how many rows have arrived at a stage so far, on all devices."""
         first = self._first(stage)
         return int(sum(history[-1][1][first] for history in self._history.values()))
+
+    def outcomes(self, window: float, *, now: float) -> tuple[float, float]:
+        """Return (frames with an outcome, frames served) in the last `window` seconds."""
+        history = self._history.get(self.view.source)
+        if not history:
+            return 0.0, 0.0
+        first = next((flat for at, flat in reversed(history) if at <= now - window), history[0][1])
+        ended, served = [a - b for a, b in zip(history[-1][1][-2:], first[-2:], strict=True)]
+        return ended, served
 
     def measured(self, windows: Sequence[float], *, now: float) -> PipelineView:
         """Return the pipeline as measured: the largest rate and fan-outs of several windows

@@ -120,8 +120,9 @@ class PipelineEstimator(StageChoices):
             for host, place in zip(self.devices, self.places, strict=True)
         ]
         self.downstream = pipeline.downstream()
-        self.budget = rules.budget * pipeline.slo
-        self.slope = 1.0 / max(pipeline.slo - self.budget, 1e-3 * pipeline.slo)
+        slo = rules.stretch * pipeline.slo
+        self.budget = rules.budget * slo
+        self.slope = 1.0 / max(slo - self.budget, 1e-3 * slo)
         """Share of answers lost for each second beyond the budget."""
         links = links or links_by_ends(question)
         self.links = {
@@ -149,6 +150,14 @@ class PipelineEstimator(StageChoices):
         self.most = math.fsum(self.rates[at] * exact[at] for at in self.sinks)
         """Worth of the best possible placement."""
 
+    def best(self, costs: Sequence[StageCost]) -> float:
+        """Return the worth of these choices if all rows were in time; not for arrays."""
+        accuracies: list[float] = []
+        for cost, stage in zip(costs, self.pipeline.stages, strict=True):
+            upstream = min((accuracies[inflow.stage] for inflow in stage.inflows), default=1.0)
+            accuracies.append(upstream * cost.accuracy)
+        return math.fsum(self.rates[at] * accuracies[at] for at in self.sinks)
+
     def transfer(self, begin: int, end: int, size: float) -> float:
         """Return the seconds that one hand-over of `size` bytes takes if the link is free."""
         return 0.0 if begin == end else _transfer(self.links.get((begin, end)), max)(size)
@@ -172,7 +181,7 @@ class PipelineEstimator(StageChoices):
         latencies: list[float] = []
         shares: list[float] = []
         accuracies: list[float] = []
-        late_chance = self.rules.late_chance * self.pipeline.slo
+        late_chance = self.rules.late_chance * self.rules.stretch * self.pipeline.slo
         worth = longest = 0.0
         for at, cost in enumerate(costs):  # in topological order
             began, share, accuracy = 0.0, cost.share, 1.0

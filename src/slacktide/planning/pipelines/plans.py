@@ -66,16 +66,23 @@ def placed_whole(question: PlacementQuestion, placed: Placed) -> Placed:
     return tuple(whole_pipelines)
 
 
+_Placement = tuple[Sequence[StageCost], Sequence[PlacedStage]]
+"""The stages of a pipeline: their costs and places."""
+
+
 class DevicePlans:
     """The plans of all devices, from one placement."""
 
     def __init__(self, question: PlacementQuestion, answer: PlacementAnswer) -> None:
         """Raises ValueError if a stage cannot run as placed."""
         self.question, self.answer = question, answer
-        self._estimators = make_estimators(question, RULES)
-        pairs = zip(self._estimators, answer.pipelines, strict=True)
+        self.whole, self.placed = answer.with_spares(question)
+        """Question and placement in which a divided pipeline is two."""
+        self._estimators = make_estimators(self.whole, RULES)
+        pairs = zip(self._estimators, self.placed, strict=True)
         self._costs = [estimator.chosen(placed) for estimator, placed in pairs]
-        self.replicas, self.timetables = assign_replicas(question, answer, self._costs)
+        whole_answer = replace(answer, pipelines=self.placed)
+        self.replicas, self.timetables = assign_replicas(self.whole, whole_answer, self._costs)
 
     def of(self, device: str, lanes: Sequence[LaneSpec] = (), pool_of: PoolOf = pool_of) -> Plan:
         """Return the plan of `device`. `lanes`: its lanes in order; default: `lanes_of`."""
@@ -118,13 +125,13 @@ class DevicePlans:
         return self._view(name).stages[at].configurations[replica.configuration]
 
     def _view(self, name: str) -> PipelineView:
-        return next(pipeline for pipeline in self.question.pipelines if pipeline.name == name)
+        return next(pipeline for pipeline in self.whole.pipelines if pipeline.name == name)
 
     def _routes(self, device: str, pool_of: PoolOf) -> Iterator[Route]:
         """Yield a plain route per model, and one per pipeline with another configuration of it."""
         rows: dict[str, dict[PoolId, float]] = {}
         by_pipeline: dict[tuple[str, str], PoolId] = {}
-        for estimator, placed in zip(self._estimators, self.answer.pipelines, strict=True):
+        for estimator, placed in zip(self._estimators, self.placed, strict=True):
             for view, stage, rate in zip(
                 estimator.pipeline.stages, placed, estimator.rates, strict=True
             ):
@@ -133,7 +140,7 @@ class DevicePlans:
                     pool = pool_of(model, view.configurations[stage.configuration])
                     pools = rows.setdefault(model, {})
                     pools[pool] = pools.get(pool, 0.0) + rate
-                    by_pipeline[model, estimator.pipeline.name] = pool
+                    by_pipeline[model, estimator.pipeline.owner] = pool
         plain = {model: max(pools, key=pools.__getitem__) for model, pools in rows.items()}
         for model, pool in plain.items():
             yield Route(model, pool)
@@ -143,9 +150,20 @@ class DevicePlans:
 
     def _places(self, device_name: str) -> Iterator[StagePlace]:
         """Yield places of stages elsewhere that follow a stage or camera of this device."""
+        spares = {
+            estimator.pipeline.owner: (costs, placed)
+            for estimator, costs, placed in zip(
+                self._estimators, self._costs, self.placed, strict=True
+            )
+            if estimator.pipeline.spare_of
+        }
         for estimator, costs, placed in zip(
-            self._estimators, self._costs, self.answer.pipelines, strict=True
+            self._estimators, self._costs, self.answer.pipelines, strict=False
         ):
+            spare = spares.get(estimator.pipeline.name)
+            if spare is not None and estimator.pipeline.source == device_name:
+                yield from self._shared(estimator, (costs, placed), spare)
+                continue
             local_stages = [stage.device == device_name for stage in placed]
             reached = [estimator.pipeline.source == device_name] * len(local_stages)
             for at, view in enumerate(estimator.pipeline.stages):
@@ -154,6 +172,22 @@ class DevicePlans:
             for at in range(len(placed)):
                 if reached[at] and not local_stages[at]:
                     yield self._place(estimator, costs, placed, at, device_name)
+
+    def _shared(
+        self, estimator: PipelineEstimator, first: _Placement, spare: _Placement
+    ) -> Iterator[StagePlace]:
+        """Yield the places of a divided pipeline, as seen from its camera's device."""
+        source = estimator.pipeline.source
+        begins_here = first[1][0].device == source
+        here, there = (first, spare) if begins_here else (spare, first)
+        for at, stage in enumerate(here[1]):
+            costs, placed = list(here[0]), list(here[1])
+            costs[at], placed[at] = there[0][at], there[1][at]
+            place = self._place(estimator, costs, placed, at, source)
+            if stage.device != source:
+                yield place
+            elif place.transfer:  # else it would be late there
+                yield replace(place, takes="late" if begins_here else "timely")
 
     def _place(
         self,

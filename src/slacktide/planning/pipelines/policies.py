@@ -20,7 +20,9 @@ from slacktide.planning.pipelines.distribution import (
     Placed,
     distribute,
 )
+from slacktide.planning.pipelines.division import divide
 from slacktide.planning.pipelines.estimate import total_score
+from slacktide.planning.pipelines.joint_search import climbed
 from slacktide.planning.pipelines.plans import placed_whole
 from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuestion
 from slacktide.planning.pipelines.search import mended, search
@@ -34,6 +36,8 @@ class PlacementPolicy(ABC):
 
     scales = False
     """Whether `StageInstances` scales stages between two plans, as published."""
+    calibrates = False
+    """Whether `EstimateRules.stretch` follows from the shares that are served."""
     watches = False
     """Whether it plans immediately when its predictions fail."""
     rules = EstimateRules()
@@ -87,12 +91,22 @@ class SearchedOptions(Options):
     max_utilisation: float = option(
         0.8, "Largest share of its time that a replica may be busy.", above=0, most=1
     )
+    stretch: float = option(
+        1.6, "Factor on the SLO in estimates, whose latencies are that much too long.", least=1
+    )
+    calibrate: bool = option(True, "Whether this factor follows from the shares that are served.")
     streams: bool = option(False, "Whether instances get windows on lanes (CORAL).")
     memory: float = option(
         3.0, "Server lanes that a gigabyte is worth when placements are compared.", least=0
     )
     links: float = option(
         6.0, "Server lanes that an always busy link is worth in the same comparison.", least=0
+    )
+    joint: bool = option(
+        True, "Whether pipelines of one device are placed together after the search."
+    )
+    divide: bool = option(
+        False, "Whether a frame that would be late where its pipeline begins may go elsewhere."
     )
     gain: float = option(
         0.01,
@@ -110,9 +124,11 @@ class SearchedPlacement(PlacementPolicy):
 
     def __init__(self, options: SearchedOptions) -> None:
         self._options = options
+        self.calibrates = options.calibrate
         streams = options.streams
         self.rules = EstimateRules(
             options.budget,
+            options.stretch,
             options.max_utilisation,
             fill=False,
             shared=not streams,
@@ -123,7 +139,10 @@ class SearchedPlacement(PlacementPolicy):
 
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
         basis = None if present is None else self._mended(question, present)
-        placed = placed_whole(question, search(question, self.rules, basis))
+        placed = search(question, self.rules, basis)
+        if self._options.joint:
+            placed = climbed(question, placed, self.rules)
+        placed = placed_whole(question, placed)
         if basis is not None:
             before = total_score(question, basis, self.rules)
             after = total_score(question, placed, self.rules)
@@ -141,7 +160,9 @@ class SearchedPlacement(PlacementPolicy):
     def _answer(self, question: PlacementQuestion, placed: Placed) -> PlacementAnswer:
         if self._options.streams:
             return CoralSchedule(question).schedule(placed)
-        return PlacementAnswer(placed)
+        if not self._options.divide:
+            return PlacementAnswer(placed)
+        return divide(question, placed, self.rules)
 
     def _mended(self, question: PlacementQuestion, present: Placed) -> Placed | None:
         """Return `present` with late pipelines placed anew; None: it cannot run any more."""
@@ -160,7 +181,9 @@ PLACEMENTS: Registry[PlacementPolicy] = Registry(
 """All placement policies, by name."""
 
 
-ON_ONE_SERVER: Mapping[str, Mapping[str, object]] = {"pipeline": {"budget": 0.9}}
+ON_ONE_SERVER: Mapping[str, Mapping[str, object]] = {
+    "pipeline": {"budget": 0.9, "stretch": 1.0, "calibrate": False, "joint": False}
+}
 """Defaults that differ if all devices are lanes of one server: OctopInf keeps half the SLO for
 changing links and for turns on lanes (docs/placing-pipelines.md)."""
 

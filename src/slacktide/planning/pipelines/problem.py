@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from slacktide.planning.lanes.lane_schedule import Key, PlacedWindow
@@ -121,7 +121,7 @@ class StageView:
 
     def model_in(self, pipeline: PipelineView) -> str:
         """Return the name of the stage's model, unique among pipelines."""
-        return self.model or f"{pipeline.name}/{self.name}"
+        return self.model or f"{pipeline.owner}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,13 @@ class PipelineView:
     rate: float
     """Frames per second."""
     stages: tuple[StageView, ...]
+    spare_of: str = ""
+    """The pipeline whose spare placement this is (`with_spares`); empty: it is no spare."""
+
+    @property
+    def owner(self) -> str:
+        """The name of the pipeline itself."""
+        return self.spare_of or self.name
 
     def rates(self) -> list[float]:
         """Return the rows per second by stage. A join has the rows of its largest inflow."""
@@ -255,6 +262,24 @@ class PlacementAnswer:
     """Empty if there is no timetable."""
     unscheduled: tuple[Key, ...] = ()
     """Replicas for which no window is free: they run when a lane is idle."""
+    spares: tuple[tuple[PlacedStage, ...], ...] = ()
+    """By pipeline: a second placement for frames that would be late in the first, on a server if
+    the first begins on the camera's device, and the reverse. Empty: there is none."""
+
+    def with_spares(
+        self, question: PlacementQuestion
+    ) -> tuple[PlacementQuestion, tuple[tuple[PlacedStage, ...], ...]]:
+        """Return a question and a placement in which spares are pipelines without frames. They come
+        last."""
+        if not any(self.spares):
+            return question, self.pipelines
+        views, placed = list(question.pipelines), list(self.pipelines)
+        for view, spare in zip(question.pipelines, self.spares, strict=True):
+            if spare:
+                name = f"spare of {view.name}"
+                views.append(replace(view, name=name, rate=0.0, spare_of=view.name))
+                placed.append(spare)
+        return replace(question, pipelines=tuple(views)), tuple(placed)
 
 
 def fits(stage: StageView, device: DeviceView) -> bool:

@@ -62,7 +62,7 @@ def search(
     has too many choices to estimate them all."""
     estimators = make_estimators(question, rules)
     load = Load(len(question.devices))
-    pipelines = [_Pipeline(estimator) for estimator in estimators]
+    pipelines = [PipelineSearch(estimator) for estimator in estimators]
     chosen: list[list[StageCost]] = []
     scores: list[PlacementScore] = []
     for number, estimator in enumerate(estimators):
@@ -94,13 +94,13 @@ def mended(
     load = Load(len(question.devices))
     for estimator, costs in zip(estimators, chosen, strict=True):
         load.add(estimator.load(costs), estimator.places)
-    pipelines: dict[int, _Pipeline] = {}
+    pipelines: dict[int, PipelineSearch] = {}
 
     def improved(number: int, present: PlacementScore) -> list[StageCost] | None:
         estimator = estimators[number]
         if present.worth >= estimator.most * (1.0 - max(gain, _SLIGHT)):
             return None
-        late = pipelines.get(number) or pipelines.setdefault(number, _Pipeline(estimator))
+        late = pipelines.get(number) or pipelines.setdefault(number, PipelineSearch(estimator))
         candidate = late.best(load, chosen[number])
         worth = estimator.estimate(candidate, load).worth
         return candidate if worth > present.worth * (1.0 + gain) + _SLIGHT else None
@@ -132,7 +132,7 @@ def _improve(
     )
 
 
-class _Pipeline:
+class PipelineSearch:
     """Searches the choices of one pipeline."""
 
     def __init__(self, estimator: PipelineEstimator) -> None:
@@ -159,11 +159,11 @@ class _Pipeline:
         """Return the best choices found in addition to `load`."""
         self.background_load = load
         self._use(self.estimator.budget)
-        picks, score = self._best(self._starts(start))
+        picks, score = self._best(self.starts(start))
         if score.worth < self.estimator.most * (1.0 - _SLIGHT):
             self._use(math.inf)  # giving up a path may help others
             picks, score = self._best([picks])
-        return [choices[at] for choices, at in zip(self.choices, picks, strict=True)]
+        return self.costs_of(picks)
 
     def _best(self, starts: Iterable[list[int]]) -> tuple[list[int], PlacementScore]:
         if math.prod(map(len, self.useful)) <= AT_ONCE:
@@ -178,13 +178,13 @@ class _Pipeline:
 
     def _use(self, budget: float) -> None:
         if budget not in self._uses:
-            self.useful = self._useful(budget)
+            self.useful = self.useful_choices(budget)
             self._uses[budget] = self.useful, self._blocks()
         self.useful, self.blocks = self._uses[budget]
         self._best_picks: dict[tuple[int, ...], tuple[list[int], PlacementScore]] = {}
         """(best picks, score), by block and picks of other stages; most keys recur many times."""
 
-    def _useful(self, budget: float) -> Picks:
+    def useful_choices(self, budget: float) -> Picks:
         """Return, by stage, choices that may be best if paths keep within the budget."""
         estimator = self.estimator
         least = [float(table["latency"].min()) for table in self.table]
@@ -211,7 +211,11 @@ class _Pipeline:
             useful.append(feasible[~beats.any(axis=0)])
         return useful
 
-    def _starts(self, start: Sequence[StageCost]) -> Iterator[list[int]]:
+    def costs_of(self, picks: Sequence[int]) -> list[StageCost]:
+        """Return the costs of picked choices."""
+        return [choices[at] for choices, at in zip(self.choices, picks, strict=True)]
+
+    def starts(self, start: Sequence[StageCost] = ()) -> Iterator[list[int]]:
         """Yield starts: all stages on servers, all at the source, each where it is fastest; then
         `start`."""
         for device in (1, 0, -1):
