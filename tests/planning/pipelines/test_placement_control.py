@@ -19,7 +19,6 @@ from slacktide.planning.pipelines.instances import StageInstances
 from slacktide.planning.pipelines.policies import PLACEMENTS, make_placement
 from slacktide.planning.pipelines.problem import LinkView
 
-
 PLAIN = {"stretch": 1.0, "calibrate": False}
 
 
